@@ -60,7 +60,7 @@ func TestBadConfigurationIsExit64(t *testing.T) {
 	exit, _, stderr = proxy(t, nil, "--config", file)
 	require.Equal(t, 64, exit)
 	require.Contains(t, stderr, file+":2: log=")
-	require.Contains(t, stderr, file+":3: nothing: is not known")
+	require.Contains(t, stderr, file+":3: nothing: is unknown")
 
 	for _, args := range [][]string{{"--no-such-flag"}, {"stray"}, {"--config", filepath.Join(t.TempDir(), "none")}} {
 		exit, _, stderr = proxy(t, nil, args...)
@@ -124,7 +124,7 @@ func TestInitialisationFailureIsExit1(t *testing.T) {
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
 	})
 	require.Equal(t, 1, exit, stderr)
-	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_POLICY_SVC_ADDR is not honoured`)
+	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_POLICY_SVC_ADDR is ignored`)
 	require.Contains(t, stderr, `"message":"using processors"`)
 	require.Contains(t, stderr, "203.0.113.1:1")
 }

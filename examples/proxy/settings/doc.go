@@ -6,7 +6,7 @@
 //	outbound: {connect_timeout: 2s}             ─┘
 //
 // Variables win over the file. The file is YAML. A key is the name of a variable in
-// lower case without its prefix. A mapping stands for the names that begin with its key,
+// lower case without its prefix. A mapping contains the names that begin with its key,
 // so these two mean the same:
 //
 //	outbound_connect_timeout: 2s
@@ -14,6 +14,6 @@
 //	outbound:
 //	  connect_timeout: 2s
 //
-// A sequence stands for a list with commas. Unknown keys are errors. Unknown
+// A sequence is a list with commas. Unknown keys are errors. Unknown
 // variables with one of the prefixes are a warning, see [Environ].
 package settings

@@ -26,6 +26,6 @@ outbound:
 	// Output:
 	// <nil>
 	// 1s {100 500ms}
-	// proxy.yaml:1: outbound.conect_timeout: is not known
+	// proxy.yaml:1: outbound.conect_timeout: is unknown
 	// LINKERD2_PROXY_DESTINATION_SVC_ADDR: is not set: host:port of a destination controller
 }

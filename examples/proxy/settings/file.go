@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a file of settings. What was not asked for is unknown.
+// file is the content of a settings file. Keys that find was not called for are unknown.
 type file struct {
 	name     string
 	leaves   []*leaf
@@ -22,7 +22,7 @@ type file struct {
 // leaf is a value of the file.
 type leaf struct {
 	key  string     // the variable, as "outbound_connect_timeout"
-	path string     // as it is written, "outbound.connect_timeout"
+	path string     // in the file, "outbound.connect_timeout"
 	node *yaml.Node // a scalar, a sequence, or a mapping of labels
 	read bool
 }
@@ -47,19 +47,19 @@ func parseFile(name string, content []byte) *file {
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		f.wrong(root, "", "must be a mapping")
+		f.addProblem(root, "", "must be a mapping")
 		return f
 	}
 	f.walk(root, "", "")
 	return f
 }
 
-// walk finds the leaves below a mapping.
+// walk adds the leaves of a mapping.
 func (f *file) walk(mapping *yaml.Node, key, path string) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		name, value := mapping.Content[i], mapping.Content[i+1]
 		if name.Kind != yaml.ScalarNode || name.Value == "" || name.Value != strings.ToLower(name.Value) {
-			f.wrong(name, path, fmt.Sprintf("key %q must be a name in lower case", name.Value))
+			f.addProblem(name, path, fmt.Sprintf("key %q must be a name in lower case", name.Value))
 			continue
 		}
 		below, at := name.Value, name.Value
@@ -68,7 +68,7 @@ func (f *file) walk(mapping *yaml.Node, key, path string) {
 		}
 		switch {
 		case value.Kind == yaml.AliasNode:
-			f.wrong(value, at, "must not be an alias")
+			f.addProblem(value, at, "must not be an alias")
 		case value.Kind == yaml.MappingNode && !f.labels[below]:
 			f.walk(value, below, at)
 		default:
@@ -80,13 +80,13 @@ func (f *file) walk(mapping *yaml.Node, key, path string) {
 func (f *file) addLeaf(l *leaf) {
 	same := slices.IndexFunc(f.leaves, func(other *leaf) bool { return other.key == l.key })
 	if same >= 0 {
-		f.wrong(l.node, l.path, "says again what line "+strconv.Itoa(f.leaves[same].node.Line)+" says")
+		f.addProblem(l.node, l.path, "is set twice, first on line "+strconv.Itoa(f.leaves[same].node.Line))
 		return
 	}
 	f.leaves = append(f.leaves, l)
 }
 
-// find returns the value of a variable, and where it stands.
+// find returns the value of a variable and its place.
 func (f *file) find(variable string) (text, where string, ok bool) {
 	key := strings.ToLower(variable)
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })
@@ -97,13 +97,13 @@ func (f *file) find(variable string) (text, where string, ok bool) {
 	l.read = true
 	text, err := textOf(l.node)
 	if err != nil {
-		f.wrong(l.node, l.path, err.Error())
+		f.addProblem(l.node, l.path, err.Error())
 		return "", "", false
 	}
 	return text, f.place(l.node, l.path), true
 }
 
-// textOf writes a value as a variable would have it.
+// textOf returns a value in the syntax of a variable.
 func textOf(n *yaml.Node) (string, error) {
 	switch {
 	case isNull(n):
@@ -119,7 +119,7 @@ func textOf(n *yaml.Node) (string, error) {
 	for i := 0; i+step <= len(n.Content); i += step {
 		for _, part := range n.Content[i : i+step] {
 			if part.Kind != yaml.ScalarNode || strings.Contains(part.Value, ",") {
-				return "", errors.New("must hold single values without commas")
+				return "", errors.New("must contain scalars without commas")
 			}
 		}
 		if step == 2 {
@@ -139,38 +139,38 @@ func (f *file) place(n *yaml.Node, path string) string {
 	return where + ": " + path
 }
 
-func (f *file) wrong(n *yaml.Node, path, says string) {
-	f.problems = append(f.problems, &InvalidError{Where: f.place(n, path), Err: errors.New(says)})
+func (f *file) addProblem(n *yaml.Node, path, reason string) {
+	f.problems = append(f.problems, &InvalidError{Where: f.place(n, path), Err: errors.New(reason)})
 }
 
-// finish returns what is wrong with the file itself, and with what it says that
-// the environment took precedence over.
+// finish returns the problems of the file. Values that the environment overrides are
+// checked, too.
 func (f *file) finish() []error {
 	sections := map[string]bool{}
 	for _, g := range variables(new(Settings)) {
 		for i := range g.variables {
 			v := &g.variables[i]
-			for _, name := range append([]string{v.name}, v.older...) {
+			for _, name := range append([]string{v.name}, v.oldNames...) {
 				addSections(sections, strings.ToLower(name))
 				text, where, ok := f.find(name)
 				if !ok {
 					continue
 				}
-				if err := v.set(text); err != nil && !v.mild {
+				if err := v.set(text); err != nil && !v.lenient {
 					f.problems = append(f.problems, v.invalid(where, text, err))
 				}
 			}
 		}
 	}
 	for _, l := range f.leaves {
-		if !l.read && (!isNull(l.node) || !sections[l.key]) { // all that it had may be comments now
-			f.wrong(l.node, l.path, "is not known")
+		if !l.read && (!isNull(l.node) || !sections[l.key]) { // an empty section is allowed
+			f.addProblem(l.node, l.path, "is unknown")
 		}
 	}
 	return f.problems
 }
 
-// addSections adds those that key may stand in: "a" and "a_b" for "a_b_c".
+// addSections adds the sections that may contain key: "a" and "a_b" for "a_b_c".
 func addSections(to map[string]bool, key string) {
 	for i, c := range key {
 		if c == '_' {

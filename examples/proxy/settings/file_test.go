@@ -93,7 +93,7 @@ func TestEnvironmentWinsByAnotherName(t *testing.T) {
 			require.Equal(t, tt.wants, tt.what(s))
 			s, err = settings.Read(from(least()), settings.File("p.yaml", []byte(tt.file)))
 			require.NoError(t, err)
-			require.NotEqual(t, tt.wants, tt.what(s), "it is said by nobody else")
+			require.NotEqual(t, tt.wants, tt.what(s), "the default differs")
 		})
 	}
 	vars := identified(t)
@@ -141,14 +141,14 @@ log: {level: info}
 `)))
 	for _, problem := range []string{
 		`p.yaml:4: outbound.connect_timeout="1.5s": must be digits and a unit`,
-		`p.yaml:5: outbound.conect_timeout: is not known`,
+		`p.yaml:5: outbound.conect_timeout: is unknown`,
 		`p.yaml:6: outbound.max_in_flight: has no value`,
 		`p.yaml:8: outbound: key "Connect" must be a name in lower case`,
 		`p.yaml:10: inbound.connect_timeout="soon": must be digits`, // although a variable won over it
 		`p.yaml:11: inbound.listen_addr: must not be an alias`,
-		`p.yaml:12: inbound.ports: must hold single values`,
-		`p.yaml:13: outbound_connect_timeout: says again what line 4 says`,
-		`p.yaml:14: log.level: is not known`,
+		`p.yaml:12: inbound.ports: must contain scalars`,
+		`p.yaml:13: outbound_connect_timeout: is set twice, first on line 4`,
+		`p.yaml:14: log.level: is unknown`,
 	} {
 		require.ErrorContains(t, err, problem)
 	}
@@ -193,5 +193,5 @@ func TestSectionsMayBeEmpty(t *testing.T) {
 	_, err := settings.Read(from(nil), settings.File("p.yaml", []byte(text)))
 	require.NoError(t, err)
 	_, err = settings.Read(from(nil), settings.File("p.yaml", []byte(text+"outbond:\n")))
-	require.ErrorContains(t, err, "outbond: is not known")
+	require.ErrorContains(t, err, "outbond: is unknown")
 }

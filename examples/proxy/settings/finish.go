@@ -36,19 +36,19 @@ func (r *reader) finish(s *Settings) {
 	}
 }
 
-// longestKeepAlive is the limit of Linux. Connections with a longer one would fail.
-const longestKeepAlive = 32767 * time.Second
+// maxKeepAlive is the limit of Linux. Connections with a longer one would fail.
+const maxKeepAlive = 32767 * time.Second
 
 func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
-	if of.KeepAlive > longestKeepAlive {
-		r.takenFor(s, side+"_KEEPALIVE", of.KeepAlive, longestKeepAlive)
-		of.KeepAlive = longestKeepAlive
+	if of.KeepAlive > maxKeepAlive {
+		r.warnReplaced(s, side+"_KEEPALIVE", of.KeepAlive, maxKeepAlive)
+		of.KeepAlive = maxKeepAlive
 	}
 }
 
-// takenFor adds a warning that a time is replaced by another.
-func (r *reader) takenFor(s *Settings, name string, asked, instead time.Duration) {
-	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v, and taken for %v", r.where(name), asked, instead))
+// warnReplaced adds a warning that a duration is replaced by another.
+func (r *reader) warnReplaced(s *Settings, name string, configured, used time.Duration) {
+	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v: %v is used instead", r.where(name), configured, used))
 }
 
 // TapServed reports whether tap is served: not if TAP_DISABLED is set, and with an
@@ -66,7 +66,7 @@ func (r *reader) finishIdentity(s *Settings) {
 		s.Identity = nil
 		return
 	}
-	const why = "an identity needs it"
+	const why = "it is required for an identity"
 	i := s.Identity
 	r.require(why, "IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE")
 	if i.Controller.Addr != "" && !isLoopback(i.Controller.Addr) {
@@ -91,7 +91,7 @@ func (r *reader) finishControl(s *Settings) {
 	switch d := c.Destination; {
 	case s.Identity == nil && d.Name != "":
 		s.Warnings = append(s.Warnings, r.where("DESTINATION_SVC_NAME")+
-			" is not verified: without identity the controller is asked in clear")
+			" is not verified: without an identity the connection to the controller is cleartext")
 	case s.Identity != nil && d.Addr != "" && !isLoopback(d.Addr):
 		r.require("the controller is not on this machine", "DESTINATION_SVC_NAME")
 	}
@@ -111,58 +111,58 @@ func (r *reader) finishControl(s *Settings) {
 	}
 }
 
-// shortestStream is the smallest idle limit and lifetime of a stream.
-const shortestStream = 10 * time.Second
+// minStreamLimit is the smallest idle limit and lifetime of a stream.
+const minStreamLimit = 10 * time.Second
 
 // finishStreams checks the order of the stream limits; 0 means no limit.
 func (r *reader) finishStreams(s *Settings) {
-	last, least := "", time.Duration(0)
+	last, lower := "", time.Duration(0)
 	for _, limit := range []struct {
 		name string
 		time.Duration
-		shortest time.Duration
+		minimum time.Duration
 	}{
 		{"CONTROL_STREAM_INITIAL_TIMEOUT", s.Control.Streams.Initial, 0},
-		{"CONTROL_STREAM_IDLE_TIMEOUT", s.Control.Streams.Idle, shortestStream},
-		{"CONTROL_STREAM_LIFETIME", s.Control.Streams.Lifetime, shortestStream},
+		{"CONTROL_STREAM_IDLE_TIMEOUT", s.Control.Streams.Idle, minStreamLimit},
+		{"CONTROL_STREAM_LIFETIME", s.Control.Streams.Lifetime, minStreamLimit},
 	} {
 		switch {
 		case limit.Duration == 0:
 			continue
-		case limit.Duration < least:
+		case limit.Duration < lower:
 			r.problem(limit.name, "must be at least "+r.where(last))
 		default:
-			last, least = limit.name, limit.Duration
+			last, lower = limit.name, limit.Duration
 		}
-		if limit.Duration < limit.shortest && !isLoopback(s.Control.Destination.Addr) {
-			r.takenFor(s, limit.name, limit.Duration, limit.shortest)
+		if limit.Duration < limit.minimum && !isLoopback(s.Control.Destination.Addr) {
+			r.warnReplaced(s, limit.name, limit.Duration, limit.minimum)
 		}
 	}
 }
 
 func (r *reader) finishPolicy(s *Settings) {
 	p := s.Inbound.DefaultPolicy
-	ofCluster := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
-	if slices.Contains(ofCluster, p) && len(s.Policy.ClusterNetworks) == 0 {
+	clusterPolicies := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
+	if slices.Contains(clusterPolicies, p) && len(s.Policy.ClusterNetworks) == 0 {
 		r.problem("INBOUND_DEFAULT_POLICY", string(p)+" needs POLICY_CLUSTER_NETWORKS")
 	}
 	if s.Identity != nil {
 		return
 	}
-	const nobody = " without identity: nobody can have it here, and all connections are refused"
+	const rejectsAll = " without an identity: all connections are rejected, because TLS is not terminated"
 	if p == AllAuthenticated || p == ClusterAuthenticated {
-		s.Warnings = append(s.Warnings, r.where("INBOUND_DEFAULT_POLICY")+"="+string(p)+nobody)
+		s.Warnings = append(s.Warnings, r.where("INBOUND_DEFAULT_POLICY")+"="+string(p)+rejectsAll)
 	}
 	for name, ports := range map[string]Ports{
 		"INBOUND_PORTS_REQUIRE_IDENTITY": s.Inbound.RequireIdentity, "INBOUND_PORTS_REQUIRE_TLS": s.Inbound.RequireTLS,
 	} {
 		if len(ports) > 0 {
-			s.Warnings = append(s.Warnings, r.where(name)+nobody)
+			s.Warnings = append(s.Warnings, r.where(name)+rejectsAll)
 		}
 	}
 }
 
-// finishOrigin warns that any client can write a PROXY header.
+// finishOrigin warns that a client can forge a PROXY header.
 func (r *reader) finishOrigin(s *Settings) {
 	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
 		return
@@ -171,16 +171,16 @@ func (r *reader) finishOrigin(s *Settings) {
 	if !r.has(name) {
 		name = "ORIGIN"
 	}
-	s.Warnings = append(s.Warnings, r.where(name)+"=proxy-protocol sends any client on to whatever address it says: set "+
-		r.where("INBOUND_IPS")+" to the addresses of this pod, and let none but the load balancer reach "+r.where("INBOUND_LISTEN_ADDR"))
+	s.Warnings = append(s.Warnings, r.where(name)+"=proxy-protocol forwards a client to any address in its PROXY header: set "+
+		r.where("INBOUND_IPS")+" to the addresses of this pod, and permit only the load balancer to reach "+r.where("INBOUND_LISTEN_ADDR"))
 }
 
 func (r *reader) finishBackoff(of string, c *Connect) {
-	least, most := of+"_EXP_BACKOFF_MIN", of+"_EXP_BACKOFF_MAX"
+	minName, maxName := of+"_EXP_BACKOFF_MIN", of+"_EXP_BACKOFF_MAX"
 	switch {
-	case r.has(least) != r.has(most):
-		r.problem(least, "and "+r.where(most)+" go together")
-	case of == "CONTROL_CONNECT" && !r.has(least, of+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
+	case r.has(minName) != r.has(maxName):
+		r.problem(minName, "must be set together with "+r.where(maxName))
+	case of == "CONTROL_CONNECT" && !r.has(minName, of+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
 	default:
 		if err := c.Backoff.Validate(); err != nil {
 			r.problem(of+"_EXP_BACKOFF_*", err.Error())

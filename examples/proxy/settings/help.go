@@ -26,11 +26,11 @@ func (v *variable) describe(b *strings.Builder) {
 		name = v.full(name)
 	}
 	fmt.Fprintf(b, "  %-55s %s", name, v.help)
-	if v.usual != "" {
-		fmt.Fprintf(b, " (%s)", v.usual)
+	if v.def != "" {
+		fmt.Fprintf(b, " (%s)", v.def)
 	}
-	if v.older != nil {
-		fmt.Fprintf(b, " [once %s]", strings.Join(v.older, ", "))
+	if v.oldNames != nil {
+		fmt.Fprintf(b, " [formerly %s]", strings.Join(v.oldNames, ", "))
 	}
 	b.WriteByte('\n')
 }

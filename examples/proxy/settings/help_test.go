@@ -23,11 +23,11 @@ func TestHelp(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
-	require.Equal(t, string(want), b.String(), "go test -update writes it anew")
+	require.Equal(t, string(want), b.String(), "go test -update writes the file")
 }
 
-// TestEveryVariableIsInTheHelp holds that what is asked for is what is told.
-func TestEveryVariableIsInTheHelp(t *testing.T) {
+// The help contains every variable that Read reads.
+func TestHelpIsComplete(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, settings.Help(&b))
 	asked := map[string]bool{}

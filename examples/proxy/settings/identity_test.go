@@ -58,7 +58,7 @@ func TestIdentity(t *testing.T) {
 	vars["CONTROL_LISTEN_ADDR"] = "127.0.0.1:4190"
 	s, err = settings.Read(from(vars))
 	require.NoError(t, err)
-	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen, "it was said")
+	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen, "the address is set")
 	delete(vars, "CONTROL_LISTEN_ADDR")
 	vars["TAP_DISABLED"] = ""
 	s, err = settings.Read(from(vars))
@@ -82,12 +82,12 @@ func TestIdentityIsWholeOrNot(t *testing.T) {
 		vars := identified(t)
 		delete(vars, name)
 		_, err := settings.Read(from(vars))
-		require.EqualError(t, err, "LINKERD2_PROXY_"+name+": is not set: an identity needs it")
+		require.EqualError(t, err, "LINKERD2_PROXY_"+name+": is not set: it is required for an identity")
 	}
 	vars := identified(t)
 	vars["IDENTITY_SERVER_ID"] = "web"
 	_, err := settings.Read(from(vars))
-	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_SERVER_NAME: is not set: an identity needs it")
+	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_SERVER_NAME: is not set: it is required for an identity")
 
 	vars = identified(t)
 	vars["IDENTITY_SVC_ADDR"], vars["DESTINATION_SVC_ADDR"] = "id.linkerd:8080", "dst.linkerd:8086"
@@ -108,7 +108,7 @@ func TestIdentityIsWholeOrNot(t *testing.T) {
 	require.Nil(t, s.Identity)
 }
 
-// Who sets a key for a certificate is told so, and nobody what it is.
+// The error of a key that is set instead of a certificate does not contain the key.
 func TestAKeyIsNotShown(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait is FailFast for a layer that takes 0 as no limit.
+// MaxWait returns FailFast for a layer for which 0 means no limit.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
 // Dial makes a connection.
@@ -35,14 +35,14 @@ type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Requests returns the options of an endpoint for requests, with connections made by
 // dial.
-func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
+func (c Connect) Requests(dial Dial, pool Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
 		httplayer.WithDialContext(dial),
 		httplayer.WithConnectTimeout(c.Timeout),
 		httplayer.WithBackoff(c.endpointBackoff()),
-		httplayer.WithIdleTimeout(max(kept.Idle, 1)),
-		httplayer.WithMaxIdleConns(kept.MaxIdle),
-		httplayer.WithCleartextHTTPS(), // dial adds TLS, and an absolute target goes on as it came
+		httplayer.WithIdleTimeout(max(pool.Idle, 1)),
+		httplayer.WithMaxIdleConns(pool.MaxIdle),
+		httplayer.WithCleartextHTTPS(), // dial adds TLS, and absolute targets stay unchanged
 	}
 }
 
@@ -53,8 +53,8 @@ func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	}
 }
 
-// endpointBackoff is Backoff with a Max of 1 s at most. An endpoint that answers
-// again gets requests within that time. The controllers have all of Backoff.
+// endpointBackoff returns Backoff with a Max of at most 1 s, so that a recovered endpoint
+// gets requests soon. Controllers use all of Backoff.
 func (c Connect) endpointBackoff() layer.Backoff {
 	b := c.Backoff
 	b.Max = min(b.Max, time.Second)
@@ -107,14 +107,14 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 		httplayer.WithMaxStreamResets(h.MaxPendingAcceptResetStreams),
 	}
 	if h.MaxHeaderListSize > 0 {
-		opts = append(opts, httplayer.WithMaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), mostHeader))))
+		opts = append(opts, httplayer.WithMaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), maxHeader))))
 	}
 	return opts
 }
 
-// mostHeader leaves room for the 320 bytes in HTTP/2 and 4 KiB in HTTP/1 that net/http
+// maxHeader leaves room for the 320 bytes in HTTP/2 and 4 KiB in HTTP/1 that net/http
 // adds, which would overflow otherwise.
-const mostHeader = min(most32-320, math.MaxInt-4<<10)
+const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
 // Find returns the function that finds the original destination of a connection. If the
 // system does not track the connection, the destination is the listener itself.
@@ -136,9 +136,9 @@ func (o Origin) Find() tcplayer.Origin {
 	}
 }
 
-// Check returns an error if the system does not tell where redirected connections
-// were going. It asks for a connection that it makes to itself. Listeners with
-// another kind of Origin need no check.
+// Check returns an error if the system does not report the original destination of
+// redirected connections. It tests that with a connection to itself. Other kinds of Origin
+// need no check.
 func (o Origin) Check(ctx context.Context) error {
 	if o.Kind == ProxyProtocol || o.Kind == Fixed {
 		return nil

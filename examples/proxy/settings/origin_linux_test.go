@@ -37,7 +37,7 @@ func TestRedirectedKnowsWhatItCannotAsk(t *testing.T) {
 			t.Log("NOT RUN: this kernel has no MPTCP")
 		default:
 			require.NoError(t, err)
-			require.Equal(t, l.Addr(), got.LocalAddr(), "nobody redirected it")
+			require.Equal(t, l.Addr(), got.LocalAddr(), "the connection is not redirected")
 		}
 	}
 }

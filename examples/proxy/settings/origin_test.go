@@ -8,14 +8,14 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// Who believes a PROXY header is told what to set.
+// A PROXY header without INBOUND_IPS is a warning.
 func TestProxyProtocolIsForOwnAddresses(t *testing.T) {
 	for _, name := range []string{"ORIGIN", "INBOUND_ORIGIN"} {
 		s, err := settings.Read(from(least(name, "proxy-protocol")))
 		require.NoError(t, err)
 		require.Equal(t, []string{
-			"GOTOWER_" + name + "=proxy-protocol sends any client on to whatever address it says: set LINKERD2_PROXY_INBOUND_IPS" +
-				" to the addresses of this pod, and let none but the load balancer reach LINKERD2_PROXY_INBOUND_LISTEN_ADDR",
+			"GOTOWER_" + name + "=proxy-protocol forwards a client to any address in its PROXY header: set LINKERD2_PROXY_INBOUND_IPS" +
+				" to the addresses of this pod, and permit only the load balancer to reach LINKERD2_PROXY_INBOUND_LISTEN_ADDR",
 		}, s.Warnings)
 		s, err = settings.Read(from(least(name, "proxy-protocol", "INBOUND_IPS", "10.1.2.3")))
 		require.NoError(t, err)

@@ -46,13 +46,13 @@ func parseNumber(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseBetween parses a number from least to most.
-func parseBetween(least, most uint32) func(string) (uint32, error) {
+// parseBetween parses a number from low to high.
+func parseBetween(low, high uint32) func(string) (uint32, error) {
 	return func(s string) (uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)
-		if err != nil || n < uint64(least) || n > uint64(most) {
-			return 0, errors.New("must be a decimal number from " + strconv.FormatUint(uint64(least), 10) +
-				" to " + strconv.FormatUint(uint64(most), 10))
+		if err != nil || n < uint64(low) || n > uint64(high) {
+			return 0, errors.New("must be a decimal number from " + strconv.FormatUint(uint64(low), 10) +
+				" to " + strconv.FormatUint(uint64(high), 10))
 		}
 		return uint32(n), nil
 	}
@@ -84,7 +84,7 @@ func parseCount(s string) (int, error) {
 
 var durationSyntax = regexp.MustCompile(`^\s*(\d+)(ms|s|m|h|d)?\s*$`)
 
-// parseDuration reads digits and a unit; only 0 may go without one.
+// parseDuration parses digits and a unit. Only 0 may have no unit.
 func parseDuration(s string) (time.Duration, error) {
 	m := durationSyntax.FindStringSubmatch(s)
 	if m == nil {
@@ -113,8 +113,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// parseTimeout is parseDuration of what nothing can be done within 0 of, nor is 0
-// no limit.
+// parseTimeout is parseDuration for a timeout, for which 0 is invalid.
 func parseTimeout(s string) (time.Duration, error) {
 	d, err := parseDuration(s)
 	if err == nil && d == 0 {
@@ -123,8 +122,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, err
 }
 
-// parseLimit is parseDuration, and 0 for nothing: linkerd's chart says "" where
-// there is no limit.
+// parseLimit is parseDuration with "" for no limit, as in linkerd's chart.
 func parseLimit(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -149,10 +147,10 @@ func parseAccess(s string) (AccessFormat, error) {
 	return "", errors.New("must be apache or json")
 }
 
-// parseFormat takes all that is not json for plain, as linkerd does.
+// parseFormat treats all values except json as plain, as linkerd does.
 func parseFormat(s string) (asJSON bool, err error) { return strings.EqualFold(s, "json"), nil }
 
-// parseUnsafe is for what linkerd turns on with the word unsafe.
+// parseUnsafe parses settings that linkerd enables with the word unsafe.
 func parseUnsafe(s string) (bool, error) {
 	if s != "unsafe" {
 		return false, errors.New(`must be "unsafe"`)

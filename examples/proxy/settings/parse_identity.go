@@ -10,8 +10,7 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// isName reports whether s is written as a DNS name, with or without a dot at
-// the end. An address is none.
+// isName reports whether s is a DNS name, with or without a final dot, and not an address.
 func isName(s string) bool { return caller.IsDNS(strings.TrimSuffix(s, ".")) }
 
 func parseName(s string) (string, error) {
@@ -36,13 +35,13 @@ func parseID(s string) (string, error) {
 	return name, nil
 }
 
-// parseAnchors reads certificates in PEM, and nothing else but what is written
-// between them. What it says does not tell what it has read: it may be a key.
+// parseAnchors parses PEM certificates and the text between them. Its errors do not
+// contain the text, because it may be a key.
 func parseAnchors(s string) ([]byte, error) {
 	n := 0
 	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("holds a %s; it must be certificates", block.Type)
+			return nil, fmt.Errorf("contains a %s; must be certificates", block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, fmt.Errorf("certificate %d: %w", n+1, err)

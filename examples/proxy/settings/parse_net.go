@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// items are the parts of a list with commas, without what is blank.
+// items returns the parts of a list with commas, without blank parts.
 func items(s string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(s, ",") {
@@ -46,8 +46,7 @@ func parseAddrs(s string) ([]netip.AddrPort, error) {
 	return addrs, nil
 }
 
-// parseHostPort reads "name:port" or "ip:port". The port is not 0: it is where
-// to connect.
+// parseHostPort parses "name:port" or "ip:port". The port must not be 0.
 func parseHostPort(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -85,14 +84,14 @@ func parseNetworks(s string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", part)
 		}
-		networks = append(networks, unmapped(n.Masked()))
+		networks = append(networks, unmapPrefix(n.Masked()))
 	}
 	return networks, nil
 }
 
-// unmapped is the network of IPv4 that n is written as one of IPv6 for, if it is:
-// addresses are compared as those of IPv4.
-func unmapped(n netip.Prefix) netip.Prefix {
+// unmapPrefix converts an IPv4-mapped IPv6 network to IPv4, because addresses are compared
+// as IPv4.
+func unmapPrefix(n netip.Prefix) netip.Prefix {
 	const mapped = 96 // bits before an address of IPv4
 	if !n.Addr().Is4In6() || n.Bits() < mapped {
 		return n
@@ -100,8 +99,7 @@ func unmapped(n netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-mapped)
 }
 
-// parseIPs reads addresses, as connections have them. Nothing is none of them,
-// which is any.
+// parseIPs parses addresses. An empty text means all addresses.
 func parseIPs(s string) ([]netip.Addr, error) {
 	if s == "" {
 		return nil, nil
@@ -127,28 +125,28 @@ func parsePorts(s string) (Ports, error) {
 		first, err := strconv.ParseUint(strings.TrimSpace(low), 10, 16)
 		last, err2 := strconv.ParseUint(strings.TrimSpace(high), 10, 16)
 		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("%q must be a port or two with a dash", part)
+			return nil, fmt.Errorf("%q must be a port or a range low-high", part)
 		}
 		if last < first {
-			return nil, fmt.Errorf("%q must begin with its lower port", part)
+			return nil, fmt.Errorf("%q must begin with the lower port", part)
 		}
 		ports = append(ports, PortRange{uint16(first), uint16(last)})
 	}
 	return ports.joined(), nil
 }
 
-// joined returns p in order, with what overlaps or touches made one.
+// joined returns p sorted, with overlapping and adjacent ranges merged.
 func (p Ports) joined() Ports {
 	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
-	var whole Ports
+	var merged Ports
 	for _, r := range p {
-		if n := len(whole); n > 0 && int(r.First) <= int(whole[n-1].Last)+1 {
-			whole[n-1].Last = max(whole[n-1].Last, r.Last)
+		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
+			merged[n-1].Last = max(merged[n-1].Last, r.Last)
 		} else {
-			whole = append(whole, r)
+			merged = append(merged, r)
 		}
 	}
-	return whole
+	return merged
 }
 
 func parseOrigin(s string) (Origin, error) {
@@ -160,7 +158,7 @@ func parseOrigin(s string) (Origin, error) {
 	case fixed:
 		addr, err := parseAddr(rest)
 		if err != nil || addr.Port() == 0 {
-			return Origin{}, errors.New("must have ip:port behind fixed, as fixed:127.0.0.1:8080")
+			return Origin{}, errors.New("must have ip:port after fixed, as in fixed:127.0.0.1:8080")
 		}
 		return Origin{Kind: Fixed, Addr: addr}, nil
 	}

@@ -14,7 +14,7 @@ import (
 func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) profiles.Source {
 	names := make([]string, len(c.ProfileSuffixes))
 	for i, suffix := range c.ProfileSuffixes {
-		names[i] = suffix + "." // there the root means all names, and an empty suffix no name
+		names[i] = suffix + "." // linkerd.WithSuffixes uses "." for all names and "" for no name
 	}
 	return linkerd.New(conn,
 		linkerd.WithSuffixes(names...),

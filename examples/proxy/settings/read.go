@@ -59,7 +59,7 @@ type reader struct {
 	lookup   func(string) (string, bool)
 	file     *file
 	environ  []string          // to be checked for unknown names
-	given    map[string]string // name of each variable that is set, and where
+	given    map[string]string // place of each variable that is set, by name
 	problems []error
 }
 
@@ -70,7 +70,7 @@ func unknownNames(environ []string, groups []group) []string {
 	for _, g := range groups {
 		for _, v := range g.variables {
 			known[v.full(v.name)] = true
-			for _, name := range v.older {
+			for _, name := range v.oldNames {
 				known[v.full(name)] = true
 			}
 		}
@@ -86,15 +86,15 @@ func unknownNames(environ []string, groups []group) []string {
 	return unknown
 }
 
-// find returns the text of v, and where it is set.
+// find returns the text of v and its place.
 func (r *reader) find(v *variable) (text, where string, ok bool) {
-	names := append([]string{v.name}, v.older...)
+	names := append([]string{v.name}, v.oldNames...)
 	for _, name := range names {
 		if text, ok = r.lookup(v.full(name)); ok {
 			return text, v.full(name), true
 		}
 	}
-	if r.file == nil || r.beaten(v) {
+	if r.file == nil || r.isOverridden(v) {
 		return "", "", false
 	}
 	for _, name := range names {
@@ -105,32 +105,32 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// beaten reports whether the environment sets the variable that v overrides, so that v
-// of the file is ignored. It is not ignored if the environment sets the other half of v.
-func (r *reader) beaten(v *variable) bool {
-	return r.said(v, v.beats) && !r.said(v, v.with)
+// isOverridden reports whether the environment sets the variable that v overrides, so that
+// v of the file is ignored. v is used if the environment sets the other half of v.
+func (r *reader) isOverridden(v *variable) bool {
+	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }
 
-// said reports whether the environment sets the variable name, with the prefix of v.
-func (r *reader) said(v *variable, name string) bool {
+// isSet reports whether the environment sets a variable with the prefix of v.
+func (r *reader) isSet(v *variable, name string) bool {
 	if name == "" {
 		return false
 	}
-	_, said := r.lookup(v.full(name))
-	return said
+	_, set := r.lookup(v.full(name))
+	return set
 }
 
 func (r *reader) read(s *Settings, v *variable) {
 	text, where, ok := r.find(v)
 	if !ok {
-		if v.usual != "" {
-			r.take(s, v, v.usual, v.full(v.name))
+		if v.def != "" {
+			r.take(s, v, v.def, v.full(v.name))
 		}
 		return
 	}
 	r.given[v.name] = where
-	if r.take(s, v, text, where) && v.lost != "" {
-		s.Warnings = append(s.Warnings, where+" is not honoured: "+v.lost)
+	if r.take(s, v, text, where) && v.ignored != "" {
+		s.Warnings = append(s.Warnings, where+" is ignored: "+v.ignored)
 	}
 }
 
@@ -140,7 +140,7 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 		return true
 	}
 	p := v.invalid(where, text, err)
-	if v.mild {
+	if v.lenient {
 		s.Warnings = append(s.Warnings, p.Error()+": ignored")
 	} else {
 		r.problems = append(r.problems, p)
@@ -161,8 +161,8 @@ func (r *reader) where(name string) string {
 	return Prefix + name
 }
 
-func (r *reader) problem(name, says string) {
-	r.problems = append(r.problems, &InvalidError{Where: r.where(name), Err: errors.New(says)})
+func (r *reader) problem(name, reason string) {
+	r.problems = append(r.problems, &InvalidError{Where: r.where(name), Err: errors.New(reason)})
 }
 
 func (r *reader) require(why string, names ...string) {

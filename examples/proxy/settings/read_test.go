@@ -29,7 +29,7 @@ func from(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
-// least is what has to be said, and more.
+// least returns the required variables and more.
 func least(more ...string) map[string]string {
 	vars := map[string]string{"DESTINATION_SVC_ADDR": "127.0.0.1:8086"}
 	for i := 0; i < len(more); i += 2 {
@@ -78,7 +78,7 @@ func TestDefaultsAreLinkerds(t *testing.T) {
 	}, s)
 }
 
-// TestAsInjected is what linkerd's injector gives a sidecar, identity apart.
+// TestAsInjected reads the variables that linkerd's injector sets, except the identity.
 func TestAsInjected(t *testing.T) {
 	const networks = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
 	s, err := settings.Read(from(map[string]string{
@@ -110,7 +110,7 @@ func TestAsInjected(t *testing.T) {
 	require.Equal(t, settings.ClusterUnauthenticated, s.Inbound.DefaultPolicy)
 	require.Len(t, s.Policy.ClusterNetworks, 5)
 	require.Len(t, s.Warnings, 1)
-	require.Contains(t, s.Warnings[0], "LINKERD2_PROXY_POLICY_SVC_ADDR is not honoured")
+	require.Contains(t, s.Warnings[0], "LINKERD2_PROXY_POLICY_SVC_ADDR is ignored")
 	require.Equal(t, 1, s.Cores.Count(8))
 }
 
@@ -131,7 +131,7 @@ func TestOneSaysWhatTheOtherIs(t *testing.T) {
 	require.True(t, s.TapServed())
 	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen, "in clear, for this machine alone")
 	require.Equal(t, map[string]string{"pod": "web-0", "ns": "emojivoto"}, s.Tap.Labels)
-	require.Equal(t, 7*time.Second, s.Outbound.HTTPQueue.FailFast, "the older name")
+	require.Equal(t, 7*time.Second, s.Outbound.HTTPQueue.FailFast, "the oldNames name")
 	require.Equal(t, time.Minute, s.Inbound.DiscoveryIdle)
 	require.Equal(t, 500*time.Millisecond, s.Control.Connect.Backoff.Max, "as outbound")
 	require.EqualValues(t, 70000, s.Outbound.Server.InitialStreamWindowSize)
@@ -170,15 +170,15 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		p + `OUTBOUND_CONNECT_TIMEOUT="1.5s": must be digits and a unit`,
 		p + `OUTBOUND_DISABLE_INFORMATIONAL_HEADERS="yes": must be true or false`,
 		p + `OUTBOUND_CONNECT_EXP_BACKOFF_JITTER="-1": must be a number from 0 to 100`,
-		p + `OUTBOUND_CONNECT_EXP_BACKOFF_MIN: and LINKERD2_PROXY_OUTBOUND_CONNECT_EXP_BACKOFF_MAX go together`,
+		p + `OUTBOUND_CONNECT_EXP_BACKOFF_MIN: must be set together with LINKERD2_PROXY_OUTBOUND_CONNECT_EXP_BACKOFF_MAX`,
 		p + `INBOUND_CONNECT_EXP_BACKOFF_*: backoff: max 1m0s must be at least min 2m0s`,
 		p + `TAP_LABELS="web": "web" must be key=value`,
 		p + `DESTINATION_PROFILE_SUFFIXES="a.example, *.example": "*.example" must be a DNS name`,
 		p + `DESTINATION_PROFILE_NETWORKS="10.0.0.0/8,10.0.0.0": "10.0.0.0" must be a network`,
-		p + `INBOUND_PORTS="80,90-80": "90-80" must begin with its lower port`,
+		p + `INBOUND_PORTS="80,90-80": "90-80" must begin with the lower port`,
 		p + `INBOUND_IPS="10.0.0.1, 10.0.0.2": " 10.0.0.2" must be an address`,
 		p + `INBOUND_DEFAULT_POLICY: audit needs POLICY_CLUSTER_NETWORKS`,
-		`GOTOWER_ORIGIN="fixed:127.0.0.1": must have ip:port behind fixed`,
+		`GOTOWER_ORIGIN="fixed:127.0.0.1": must have ip:port after fixed`,
 		p + `IDENTITY_DISABLED: is no longer supported`,
 		p + `LOG="linkerd=loud": log filter "linkerd=loud": "loud" must be trace`,
 		p + `CONTROL_STREAM_LIFETIME: must be at least LINKERD2_PROXY_CONTROL_STREAM_INITIAL_TIMEOUT`,
@@ -200,7 +200,7 @@ func TestEveryProblemAtOnce(t *testing.T) {
 	require.Len(t, many.Unwrap(), 28, "and nothing else: %v", err)
 }
 
-func TestWhatIsNotHonouredIsAWarning(t *testing.T) {
+func TestIgnoredVariablesAreWarnings(t *testing.T) {
 	s, err := settings.Read(from(least(
 		"TRACE_COLLECTOR_SVC_ADDR", "collector:4317", "OTEL_RESOURCE_ATTRIBUTES", "a=b", "IDENTITY_SPIRE_SOCKET", "/run/spire",
 		"OUTBOUND_ROUTER_CAPACITY", "100", "CORES", "none", "CORES_MAX", "0", "CORES_MAX_RATIO", "1.5",
@@ -212,10 +212,10 @@ func TestWhatIsNotHonouredIsAWarning(t *testing.T) {
 	require.Equal(t, settings.Cores{}, s.Cores)
 	all := strings.Join(s.Warnings, "\n")
 	for _, name := range []string{
-		"TRACE_COLLECTOR_SVC_ADDR is not honoured", "OTEL_RESOURCE_ATTRIBUTES is not honoured", "IDENTITY_SPIRE_SOCKET is not honoured",
-		"OUTBOUND_ROUTER_CAPACITY is not honoured", `CORES="none": must be`, `CORES_MAX="0"`, `CORES_MAX_RATIO="1.5"`,
-		"INBOUND_DEFAULT_POLICY=all-authenticated without identity", "INBOUND_PORTS_REQUIRE_TLS without identity",
-		"DESTINATION_SVC_NAME is not verified", "MAX_SEND_BUF_SIZE is not honoured", `INBOUND_METRICS_AUTHORITY_LABELS="on"`,
+		"TRACE_COLLECTOR_SVC_ADDR is ignored", "OTEL_RESOURCE_ATTRIBUTES is ignored", "IDENTITY_SPIRE_SOCKET is ignored",
+		"OUTBOUND_ROUTER_CAPACITY is ignored", `CORES="none": must be`, `CORES_MAX="0"`, `CORES_MAX_RATIO="1.5"`,
+		"INBOUND_DEFAULT_POLICY=all-authenticated without an identity", "INBOUND_PORTS_REQUIRE_TLS without an identity",
+		"DESTINATION_SVC_NAME is not verified", "MAX_SEND_BUF_SIZE is ignored", `INBOUND_METRICS_AUTHORITY_LABELS="on"`,
 	} {
 		require.Contains(t, all, name)
 	}
@@ -232,12 +232,12 @@ func TestUnknownVariablesAreAWarning(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"LINKERD2_PROXY_IDENTITY_SPIRE_WORKLOAD_API_ADDRESS is not honoured: certificates come from IDENTITY_SVC_ADDR alone",
+		"LINKERD2_PROXY_IDENTITY_SPIRE_WORKLOAD_API_ADDRESS is ignored: certificates come from IDENTITY_SVC_ADDR",
 		"unknown variables are ignored: GOTOWER_ORIGN, LINKERD2_PROXY_GOTOWER_ORIGIN, LINKERD2_PROXY_NONSENSE",
 	}, s.Warnings)
 }
 
-// 0 is no time, and not the time that somebody below thinks usual.
+// 0 means no waiting, not the default of a layer.
 func TestNoTime(t *testing.T) {
 	for _, name := range []string{
 		"OUTBOUND_DETECT_TIMEOUT", "INBOUND_DETECT_TIMEOUT", "OUTBOUND_CONNECT_TIMEOUT", "INBOUND_CONNECT_TIMEOUT",
@@ -252,12 +252,12 @@ func TestNoTime(t *testing.T) {
 	require.NoError(t, err)
 	for _, q := range []settings.Queue{s.Outbound.HTTPQueue, s.Outbound.TCPQueue, s.Inbound.HTTPQueue} {
 		require.Zero(t, q.FailFast)
-		require.EqualValues(t, 1, q.MaxWait(), "that would be no limit")
+		require.EqualValues(t, 1, q.MaxWait(), "0 would mean no limit")
 	}
 	require.Equal(t, time.Second, settings.Queue{FailFast: time.Second}.MaxWait())
 }
 
-// Linux takes no more, and a connection that cannot be set up is none.
+// Linux rejects longer ones, and the connection would fail.
 func TestKeepAliveIsAtMostTheSystems(t *testing.T) {
 	s, err := settings.Read(from(map[string]string{
 		"DESTINATION_SVC_ADDR": "localhost:1", "OUTBOUND_CONNECT_KEEPALIVE": "10h", "OUTBOUND_ACCEPT_KEEPALIVE": "32767s",
@@ -271,8 +271,8 @@ func TestKeepAliveIsAtMostTheSystems(t *testing.T) {
 		require.Equal(t, most, socket.KeepAlive)
 	}
 	require.Equal(t, []string{
-		"LINKERD2_PROXY_OUTBOUND_CONNECT_KEEPALIVE is 10h0m0s, and taken for 9h6m7s",
-		"LINKERD2_PROXY_INBOUND_CONNECT_KEEPALIVE is 9h6m8s, and taken for 9h6m7s",
-		"LINKERD2_PROXY_INBOUND_ACCEPT_KEEPALIVE is 2400000h0m0s, and taken for 9h6m7s",
+		"LINKERD2_PROXY_OUTBOUND_CONNECT_KEEPALIVE is 10h0m0s: 9h6m7s is used instead",
+		"LINKERD2_PROXY_INBOUND_CONNECT_KEEPALIVE is 9h6m8s: 9h6m7s is used instead",
+		"LINKERD2_PROXY_INBOUND_ACCEPT_KEEPALIVE is 2400000h0m0s: 9h6m7s is used instead",
 	}, s.Warnings)
 }

@@ -6,15 +6,13 @@ import (
 )
 
 const (
-	services        = "svc" // the label that Kubernetes has below the domain of a cluster
-	usualOfServices = services + ".cluster.local"
+	services             = "svc" // Kubernetes' label below the cluster domain
+	defaultServiceSuffix = services + ".cluster.local"
 )
 
-// ServiceSuffixes are those that the names of the cluster's Services end with,
-// as svc.cluster.local: what follows the namespaces in the suffixes that the
-// controller is asked for. No variable says the domain of the cluster itself; who
-// installs a proxy in a cluster of another domain says it there. Suffixes
-// without svc, such as the root, say nothing; if all do, it is cluster.local.
+// ServiceSuffixes returns the suffixes of the names of the cluster's Services, such as
+// svc.cluster.local. They are derived from ProfileSuffixes and GetSuffixes, because there
+// is no variable for the cluster domain. The default is svc.cluster.local.
 func (c *Control) ServiceSuffixes() []string {
 	var found []string
 	for _, suffix := range slices.Concat(c.ProfileSuffixes, c.GetSuffixes) {
@@ -24,7 +22,7 @@ func (c *Control) ServiceSuffixes() []string {
 		}
 	}
 	if len(found) == 0 {
-		return []string{usualOfServices}
+		return []string{defaultServiceSuffix}
 	}
 	slices.Sort(found)
 	return slices.Compact(found)

@@ -14,7 +14,7 @@ type Settings struct {
 	Inbound  Inbound
 	Control  Control
 	Policy   Policy
-	Identity *Identity // nil: without identity
+	Identity *Identity // nil: no identity
 	Tap      Tap
 	Admin    Admin
 	Shutdown Shutdown
@@ -38,7 +38,7 @@ type Outbound struct {
 	Server HTTP2 // OUTBOUND_SERVER_HTTP2_*
 
 	DetectTimeout time.Duration // OUTBOUND_DETECT_TIMEOUT
-	OpaquePorts   Ports         // OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: there the server may speak first
+	OpaquePorts   Ports         // OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: the server may speak first
 
 	MaxInFlight int   // OUTBOUND_MAX_IN_FLIGHT
 	HTTPQueue   Queue // OUTBOUND_HTTP_QUEUE_CAPACITY, OUTBOUND_HTTP_FAILFAST_TIMEOUT
@@ -46,10 +46,10 @@ type Outbound struct {
 
 	Connect       Connect
 	Pool          Pool          // OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT, OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT
-	DiscoveryIdle time.Duration // OUTBOUND_DISCOVERY_IDLE_TIMEOUT: how long a target without requests is kept
+	DiscoveryIdle time.Duration // OUTBOUND_DISCOVERY_IDLE_TIMEOUT: idle timeout of targets
 
-	Ingress bool // INGRESS_MODE: the target is what l5d-dst-override says
-	Quiet   bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-error and the like
+	Ingress bool // INGRESS_MODE: l5d-dst-override overrides the target
+	Quiet   bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-* headers
 }
 
 // Inbound configures connections to the application.
@@ -62,8 +62,8 @@ type Inbound struct {
 	DetectTimeout time.Duration // INBOUND_DETECT_TIMEOUT
 
 	MaxInFlight int           // INBOUND_MAX_IN_FLIGHT
-	BodyIdle    time.Duration // GOTOWER_INBOUND_BODY_IDLE: how long an upload of a client without identity may pause; 0 is no limit
-	BodyPauses  int           // GOTOWER_INBOUND_BODY_PAUSES: how many in chunks may, of one address; ten times as many of all
+	BodyIdle    time.Duration // GOTOWER_INBOUND_BODY_IDLE: maximum pause of uploads of clients without an identity; 0: no limit
+	BodyPauses  int           // GOTOWER_INBOUND_BODY_PAUSES: chunked uploads of one address that may pause longer; ten times as many in total
 	HTTPQueue   Queue         // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
 
 	Connect       Connect
@@ -71,12 +71,12 @@ type Inbound struct {
 	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT
 
 	DefaultPolicy   DefaultPolicy // INBOUND_DEFAULT_POLICY
-	Ports           Ports         // INBOUND_PORTS: which the application documents
-	OpaquePorts     Ports         // INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: there the server may speak first
+	Ports           Ports         // INBOUND_PORTS: documented by the application
+	OpaquePorts     Ports         // INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: the server may speak first
 	RequireIdentity Ports         // INBOUND_PORTS_REQUIRE_IDENTITY: only for clients with an identity
 	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy
 
-	IPs             []netip.Addr // INBOUND_IPS: of the pod; none: any will do
+	IPs             []netip.Addr // INBOUND_IPS: of the pod; empty: all addresses
 	AuthorityLabels bool         // INBOUND_METRICS_AUTHORITY_LABELS=unsafe
 }
 
@@ -85,46 +85,46 @@ type Control struct {
 	Destination  Controller // DESTINATION_SVC_ADDR, DESTINATION_SVC_NAME
 	ContextToken string     // DESTINATION_CONTEXT
 
-	ProfileSuffixes Suffixes       // DESTINATION_PROFILE_SUFFIXES: names whose profile is asked for
-	ProfileNetworks []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses likewise
-	ProfileInitial  time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: how long to wait for the first profile
-	GetSuffixes     Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for; all if it was not said
+	ProfileSuffixes Suffixes       // DESTINATION_PROFILE_SUFFIXES: names with profiles
+	ProfileNetworks []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses with profiles
+	ProfileInitial  time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: maximum wait for the first profile
+	GetSuffixes     Suffixes       // DESTINATION_GET_SUFFIXES: names with endpoints; default: all
 
 	Connect         Connect       // CONTROL_CONNECT_TIMEOUT, CONTROL_CONNECT_EXP_BACKOFF_*; only Timeout and Backoff
-	DispatchTimeout time.Duration // CONTROL_DISPATCH_TIMEOUT: for a call that is no stream
+	DispatchTimeout time.Duration // CONTROL_DISPATCH_TIMEOUT: of unary calls
 	Streams         StreamLimits  // CONTROL_STREAM_*
 	DNS             DNS           // DNS_MIN_TTL, DNS_MAX_TTL
 }
 
-// Policy configures the policy controller, which this proxy does not ask.
+// Policy configures the policy controller, which this proxy does not use.
 type Policy struct {
 	Controller      Controller     // POLICY_SVC_ADDR, POLICY_SVC_NAME
 	Workload        string         // POLICY_WORKLOAD
-	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: what INBOUND_DEFAULT_POLICY calls the cluster
+	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: the cluster of INBOUND_DEFAULT_POLICY
 }
 
 // Identity configures the certificate of this proxy.
 type Identity struct {
 	Controller   Controller    // IDENTITY_SVC_ADDR, IDENTITY_SVC_NAME
-	Dir          string        // IDENTITY_DIR: holds csr.der and key.p8
+	Dir          string        // IDENTITY_DIR: directory of csr.der and key.p8
 	TrustAnchors []byte        // IDENTITY_TRUST_ANCHORS: PEM, at least one certificate
 	TokenFile    string        // IDENTITY_TOKEN_FILE
-	ServerID     string        // IDENTITY_SERVER_ID, else IDENTITY_LOCAL_NAME: what the certificate must be for
-	ServerName   string        // IDENTITY_SERVER_NAME, else IDENTITY_LOCAL_NAME: by which clients ask for this proxy
+	ServerID     string        // IDENTITY_SERVER_ID, else IDENTITY_LOCAL_NAME: identity in the certificate
+	ServerName   string        // IDENTITY_SERVER_NAME, else IDENTITY_LOCAL_NAME: TLS server name of this proxy
 	MinRefresh   time.Duration // IDENTITY_MIN_REFRESH
 	MaxRefresh   time.Duration // IDENTITY_MAX_REFRESH
 }
 
 // Tap configures the tap server.
 type Tap struct {
-	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; any address of this machine, if it is not said and others may watch
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; default with an identity and Name: 0.0.0.0
 
 	// Name is TAP_SVC_NAME, the identity of the allowed client. It is empty if
 	// TAP_DISABLED is set. With an identity, an empty name means no tap. Without an
 	// identity, tap is for clients on this machine.
 	Name     string
 	Disabled bool              // TAP_DISABLED
-	Labels   map[string]string // TAP_LABELS: what tap shows of the clients of this proxy
+	Labels   map[string]string // TAP_LABELS: labels of this proxy's clients in tap
 }
 
 // Admin configures the admin server.
@@ -134,7 +134,7 @@ type Admin struct {
 
 // Shutdown configures the end of the proxy.
 type Shutdown struct {
-	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: how long what is open may go on
+	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: maximum wait for open connections
 	EndpointEnabled bool          // SHUTDOWN_ENDPOINT_ENABLED: POST /shutdown ends the proxy
 }
 
@@ -147,13 +147,13 @@ type Log struct {
 
 // Metrics configures the metrics.
 type Metrics struct {
-	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long series that nobody writes to are shown
+	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long idle series are shown
 }
 
 // Controller is a server of the control plane.
 type Controller struct {
 	Addr string // host:port
-	Name string // its identity, which TLS verifies; empty: in clear
+	Name string // identity, verified by TLS; empty: cleartext
 }
 
 // Queue configures the queue of requests that wait for a target.
@@ -171,22 +171,22 @@ type Connect struct {
 
 // Socket configures the sockets of one side. 0 means the default of the system.
 type Socket struct {
-	KeepAlive   time.Duration // _ACCEPT_KEEPALIVE: an idle connection is probed after that
-	UserTimeout time.Duration // _ACCEPT_USER_TIMEOUT: what was sent must be acknowledged within that
+	KeepAlive   time.Duration // _ACCEPT_KEEPALIVE: idle time before a probe
+	UserTimeout time.Duration // _ACCEPT_USER_TIMEOUT: maximum time without acknowledgment
 	Backlog     int           // _TCP_LISTEN_BACKLOG; of listeners only
 }
 
 // Pool configures the idle HTTP/1.1 connections to an endpoint.
 type Pool struct {
-	MaxIdle int           // how many are kept
-	Idle    time.Duration // and how long
+	MaxIdle int           // maximum number
+	Idle    time.Duration // idle timeout
 }
 
 // HTTP2 configures HTTP/2 of a server. 0 means the default of the server.
 type HTTP2 struct {
 	MaxConcurrentStreams         uint32
 	MaxFrameSize                 uint32
-	MaxHeaderListSize            uint32 // of HTTP/1, too
+	MaxHeaderListSize            uint32 // also of HTTP/1
 	MaxPendingAcceptResetStreams int
 	MaxSendBufSize               int
 	AdaptiveFlowControl          bool
@@ -203,7 +203,7 @@ type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }
 
-// DNS bounds how long an answer is kept; 0 means no bound.
+// DNS limits the TTL of answers; 0 means no limit.
 type DNS struct {
 	MinTTL, MaxTTL time.Duration
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// What is not said is no limit, as in linkerd's proxy, and a controller of this
-// machine has none in any case. What is shorter than it can be is told.
+// Unset limits mean no limit, as in linkerd's proxy. Limits do not apply to a controller of
+// this machine. Limits that are too short are a warning.
 func TestLimitsOfStreams(t *testing.T) {
 	none := settings.StreamLimits{Initial: -1, Idle: -1, Lifetime: -1}
 	for name, tt := range map[string]struct {
@@ -18,7 +18,7 @@ func TestLimitsOfStreams(t *testing.T) {
 		want                        settings.StreamLimits
 		warnings                    []string
 	}{
-		"not said":        {at: "dst.linkerd:8086", want: none},
+		"unset":           {at: "dst.linkerd:8086", want: none},
 		"0":               {"dst.linkerd:8086", "0", "0s", "0ms", none, nil},
 		"one":             {"dst.linkerd:8086", "", "5m", "", settings.StreamLimits{Initial: -1, Idle: 5 * time.Minute, Lifetime: -1}, nil},
 		"all":             {"dst.linkerd:8086", "3s", "5m", "1h", settings.StreamLimits{Initial: 3 * time.Second, Idle: 5 * time.Minute, Lifetime: time.Hour}, nil},
@@ -27,14 +27,14 @@ func TestLimitsOfStreams(t *testing.T) {
 			"dst.linkerd:8086", "3s", "5s", "9999ms",
 			settings.StreamLimits{Initial: 3 * time.Second, Idle: 5 * time.Second, Lifetime: 9999 * time.Millisecond},
 			[]string{
-				"LINKERD2_PROXY_CONTROL_STREAM_IDLE_TIMEOUT is 5s, and taken for 10s",
-				"LINKERD2_PROXY_CONTROL_STREAM_LIFETIME is 9.999s, and taken for 10s",
+				"LINKERD2_PROXY_CONTROL_STREAM_IDLE_TIMEOUT is 5s: 10s is used instead",
+				"LINKERD2_PROXY_CONTROL_STREAM_LIFETIME is 9.999s: 10s is used instead",
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vars := map[string]string{"DESTINATION_SVC_ADDR": tt.at}
-			if name != "not said" {
+			if name != "unset" {
 				vars["CONTROL_STREAM_INITIAL_TIMEOUT"], vars["CONTROL_STREAM_IDLE_TIMEOUT"] = tt.initial, tt.idle
 				vars["CONTROL_STREAM_LIFETIME"] = tt.lifetime
 			}

@@ -10,8 +10,8 @@ import (
 // PortRange is all ports from First to Last.
 type PortRange struct{ First, Last uint16 }
 
-// Ports is a set of ports, as ranges in ascending order that neither overlap
-// nor touch. The zero value is empty.
+// Ports is a set of ports: ascending ranges that neither overlap nor touch. The zero value
+// is empty.
 type Ports []PortRange
 
 // Contains reports whether port is in the set.
@@ -28,12 +28,12 @@ func (p Ports) Contains(port uint16) bool {
 	return found
 }
 
-// Suffixes is a set of DNS names and all below them, in lower case without a
-// dot at the end; "" is the root, and so all names. The zero value is empty.
+// Suffixes is a set of DNS names with all names below them, in lower case without a final
+// dot. "" contains all names. The zero value is empty.
 type Suffixes []string
 
 // Contains reports whether name is one of the suffixes or below one. Labels are
-// compared whole and without regard to case.
+// compared whole and case-insensitively.
 func (s Suffixes) Contains(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return slices.ContainsFunc(s, func(suffix string) bool {
@@ -42,23 +42,23 @@ func (s Suffixes) Contains(name string) bool {
 	})
 }
 
-// OriginKind is where a listener learns where a connection was going to.
+// OriginKind is the source of a connection's original destination.
 type OriginKind uint8
 
 // The kinds of origin.
 const (
-	Redirected    OriginKind = iota // the system says: iptables redirected it
-	ProxyProtocol                   // the peer says, in a PROXY header
-	Fixed                           // all were going to one address
+	Redirected    OriginKind = iota // the system, for connections redirected by iptables
+	ProxyProtocol                   // the PROXY header of the client
+	Fixed                           // one address for all connections
 )
 
-// Origin is where connections were going to.
+// Origin is how a listener finds original destinations.
 type Origin struct {
 	Kind OriginKind
 	Addr netip.AddrPort // if Kind is Fixed
 }
 
-// DefaultPolicy is what clients may do where nobody said otherwise.
+// DefaultPolicy is the policy of ports without another policy.
 type DefaultPolicy string
 
 // The default policies. Those of the cluster, and Audit, need
@@ -72,7 +72,7 @@ const (
 	Audit                  DefaultPolicy = "audit"
 )
 
-// AccessFormat is how each inbound request is logged.
+// AccessFormat is the format of the access log.
 type AccessFormat string
 
 // The formats of the access log.
@@ -82,17 +82,16 @@ const (
 	AccessJSON  AccessFormat = "json"
 )
 
-// Cores is how many processors the proxy may use. The zero value leaves it to
-// the Go runtime, which uses those of its cgroup.
+// Cores limits the processors of the proxy. The zero value means the default of the Go
+// runtime, which is the limit of its cgroup.
 type Cores struct {
 	Min      int     // CORES_MIN, else CORES
 	Max      int     // CORES_MAX
-	MaxRatio float64 // CORES_MAX_RATIO: of those there are; more than 0 and at most 1
+	MaxRatio float64 // CORES_MAX_RATIO: of the available ones; above 0 and at most 1
 }
 
-// Count returns how many of the available processors to use: Max of them, else
-// what MaxRatio says, rounded, else one; but at least Min, and never more than
-// there are.
+// Count returns how many of the available processors to use: Max, or else MaxRatio of
+// them, rounded, or else one. It is at least Min and at most available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

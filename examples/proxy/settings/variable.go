@@ -14,17 +14,17 @@ const (
 
 // variable is one variable and the way to parse it.
 type variable struct {
-	name   string                  // without its prefix
-	prefix string                  // empty means Prefix; "-" means no prefix
-	older  []string                // names that are read if name is not set
-	beats  string                  // a variable that this one overrides; in a file it does not override the environment
-	with   string                  // the other half of this variable: if the environment sets it, beats does not apply
-	usual  string                  // the default, in the same syntax
-	help   string                  // a line
-	set    func(text string) error // parses the value, also that of usual
-	mild   bool                    // an invalid value is a warning
-	lost   string                  // why a value is not honoured: a warning
-	hidden bool                    // an invalid value is not shown, because it may be a secret
+	name      string                  // without its prefix
+	prefix    string                  // empty means Prefix; "-" means no prefix
+	oldNames  []string                // names that are read if name is not set
+	overrides string                  // a variable that this one overrides; in a file it does not override the environment
+	with      string                  // the other half of this variable: if the environment sets it, overrides does not apply
+	def       string                  // default, in the same syntax
+	help      string                  // a line
+	set       func(text string) error // parses the value and the default
+	lenient   bool                    // an invalid value is a warning
+	ignored   string                  // reason why a value is ignored, for a warning
+	hidden    bool                    // an invalid value is not shown, because it may be a secret
 }
 
 // group is variables under one title of the help.
@@ -85,9 +85,9 @@ func (p *InvalidError) Unwrap() error { return p.Err }
 
 // shorten truncates long values such as certificates.
 func shorten(s string) string {
-	const most = 80
-	if len(s) <= most {
+	const limit = 80
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:limit], "") + "…"
 }

@@ -6,16 +6,16 @@ func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},
 		{"Destination controller", destination(s)},
-		{"Identity: with any of the first eight the others are required, without them there is none (linkerd requires them)", proven(s)},
+		{"Identity: if one of the first eight is set, all are required (linkerd always requires them)", identityVariables(s)},
 		{"Policy", policy(s)},
 		{"Outbound", append(outbound(&s.Outbound), outboundConnections(&s.Outbound)...)},
 		{"Inbound", append(inbound(&s.Inbound), inboundConnections(&s.Inbound)...)},
-		{"HTTP/2 servers (default: that of the server)", append(windows(s), append(
+		{"HTTP/2 servers", append(windows(s), append(
 			http2("OUTBOUND", &s.Outbound.Server), http2("INBOUND", &s.Inbound.Server)...)...)},
-		{"Tap", taps(&s.Tap)},
-		{"Log and metrics", observed(s)},
+		{"Tap", tapVariables(&s.Tap)},
+		{"Log and metrics", logVariables(s)},
 		{"Process", process(s)},
-		{"Read, and not honoured", unsupported()},
+		{"Accepted but ignored", unsupported()},
 	}
 }
 
@@ -34,80 +34,80 @@ func listeners(s *Settings) []variable {
 	}
 	return []variable{
 		{
-			name: "OUTBOUND_LISTEN_ADDR", usual: "127.0.0.1:4140", set: one,
+			name: "OUTBOUND_LISTEN_ADDR", def: "127.0.0.1:4140", set: one,
 			help: "ip:port for connections of the application",
 		},
 		{
-			name: "OUTBOUND_LISTEN_ADDRS", beats: "OUTBOUND_LISTEN_ADDR", set: to(&s.Outbound.Listen, parseAddrs),
-			help: "one or two of them; instead of OUTBOUND_LISTEN_ADDR",
+			name: "OUTBOUND_LISTEN_ADDRS", overrides: "OUTBOUND_LISTEN_ADDR", set: to(&s.Outbound.Listen, parseAddrs),
+			help: "one or two ip:port; overrides OUTBOUND_LISTEN_ADDR",
 		},
 		{
-			name: "INBOUND_LISTEN_ADDR", usual: "0.0.0.0:4143", set: to(&s.Inbound.Listen, parseAddr),
+			name: "INBOUND_LISTEN_ADDR", def: "0.0.0.0:4143", set: to(&s.Inbound.Listen, parseAddr),
 			help: "ip:port for connections to the application",
 		},
 		{
-			name: "CONTROL_LISTEN_ADDR", usual: "127.0.0.1:4190", set: to(&s.Tap.Listen, parseAddr),
-			help: "ip:port for tap; with an identity and TAP_SVC_NAME 0.0.0.0:4190",
+			name: "CONTROL_LISTEN_ADDR", def: "127.0.0.1:4190", set: to(&s.Tap.Listen, parseAddr),
+			help: "ip:port for tap; default with an identity and TAP_SVC_NAME: 0.0.0.0:4190",
 		},
 		{
-			name: "ADMIN_LISTEN_ADDR", usual: "127.0.0.1:4191", set: to(&s.Admin.Listen, parseAddr),
-			help: "ip:port for /live /ready /metrics /stack /view/ and the like",
+			name: "ADMIN_LISTEN_ADDR", def: "127.0.0.1:4191", set: to(&s.Admin.Listen, parseAddr),
+			help: "ip:port for /live, /ready, /metrics, /stack, /view/ and more",
 		},
 		{
-			name: "ORIGIN", prefix: OwnPrefix, usual: "redirected", set: both,
-			help: "where a connection was going to: redirected (iptables), proxy-protocol or fixed:ip:port",
+			name: "ORIGIN", prefix: OwnPrefix, def: "redirected", set: both,
+			help: "source of the original destination: redirected (iptables), proxy-protocol or fixed:ip:port",
 		},
 		{
-			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, beats: "ORIGIN", set: to(&s.Outbound.Origin, parseOrigin),
-			help: "for outbound only",
+			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Outbound.Origin, parseOrigin),
+			help: "origin of outbound connections; overrides ORIGIN",
 		},
 		{
-			name: "INBOUND_ORIGIN", prefix: OwnPrefix, beats: "ORIGIN", set: to(&s.Inbound.Origin, parseOrigin),
-			help: "for inbound only",
+			name: "INBOUND_ORIGIN", prefix: OwnPrefix, overrides: "ORIGIN", set: to(&s.Inbound.Origin, parseOrigin),
+			help: "origin of inbound connections; overrides ORIGIN",
 		},
 		{
-			name: "REUSE_PORT", prefix: OwnPrefix, usual: "false", set: to(&s.ReusePort, parseBool),
-			help: "a successor may listen for connections beside this proxy, and has those that are new from then on",
+			name: "REUSE_PORT", prefix: OwnPrefix, def: "false", set: to(&s.ReusePort, parseBool),
+			help: "a second proxy may listen on the same ports and gets all new connections",
 		},
 	}
 }
 
-func taps(t *Tap) []variable {
+func tapVariables(t *Tap) []variable {
 	return []variable{
 		{
 			name: "TAP_SVC_NAME", set: to(&t.Name, parseName),
-			help: "identity of whom may watch; unset, with identity: nobody; without identity: this machine",
+			help: "identity of the allowed client; if unset, tap is off with an identity and for this machine without one",
 		},
-		{name: "TAP_DISABLED", set: to(&t.Disabled, parseGiven), help: "with any value: nobody may watch"},
+		{name: "TAP_DISABLED", set: to(&t.Disabled, parseGiven), help: "any value disables tap"},
 		{
 			name: "TAP_LABELS", set: to(&t.Labels, parseLabels),
-			help: "key=value,... that tap shows for this proxy's clients",
+			help: "key=value,... labels of this proxy's clients in tap",
 		},
 	}
 }
 
-func observed(s *Settings) []variable {
+func logVariables(s *Settings) []variable {
 	return []variable{
 		{
-			name: "LOG", usual: "warn,linkerd=info,hickory=error", set: to(&s.Log.Filter, parseFilter),
-			help: "levels: trace debug info warn error off, for all and for target=level",
+			name: "LOG", def: "warn,linkerd=info,hickory=error", set: to(&s.Log.Filter, parseFilter),
+			help: "level (trace, debug, info, warn, error, off) or target=level, separated by commas",
 		},
-		{name: "LOG_FORMAT", usual: "plain", set: to(&s.Log.JSON, parseFormat), help: "plain or json"},
+		{name: "LOG_FORMAT", def: "plain", set: to(&s.Log.JSON, parseFormat), help: "plain or json"},
 		{
 			name: "ACCESS_LOG", set: to(&s.Log.Access, parseAccess),
-			help: "apache or json: a line for each inbound request, to standard error",
+			help: "apache or json: one line per inbound request on standard error",
 		},
 		{
-			name: "METRICS_RETAIN_IDLE", usual: "10m", set: to(&s.Metrics.RetainIdle, parseDuration),
-			help: "how long series that nobody writes to are shown",
+			name: "METRICS_RETAIN_IDLE", def: "10m", set: to(&s.Metrics.RetainIdle, parseDuration),
+			help: "how long idle series are shown",
 		},
 		{
-			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", usual: "false", set: parseNo, mild: true,
-			help: "true is not honoured: it is for metrics by policy",
+			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", def: "false", set: parseNo, lenient: true,
+			help: "true is ignored, because it applies to metrics of policies",
 		},
 		{
-			name: "INBOUND_METRICS_AUTHORITY_LABELS", set: to(&s.Inbound.AuthorityLabels, parseUnsafe), mild: true,
-			help: `"unsafe": label inbound requests with an authority that their clients choose`,
+			name: "INBOUND_METRICS_AUTHORITY_LABELS", set: to(&s.Inbound.AuthorityLabels, parseUnsafe), lenient: true,
+			help: `"unsafe": label inbound metrics with the authority, which clients choose`,
 		},
 	}
 }
@@ -115,19 +115,19 @@ func observed(s *Settings) []variable {
 func process(s *Settings) []variable {
 	return []variable{
 		{
-			name: "SHUTDOWN_GRACE_PERIOD", usual: "2m", set: to(&s.Shutdown.Grace, parseDuration),
-			help: "how long what is open may take to end",
+			name: "SHUTDOWN_GRACE_PERIOD", def: "2m", set: to(&s.Shutdown.Grace, parseDuration),
+			help: "maximum wait for open connections at shutdown",
 		},
 		{
-			name: "SHUTDOWN_ENDPOINT_ENABLED", usual: "false", set: to(&s.Shutdown.EndpointEnabled, parseBool),
+			name: "SHUTDOWN_ENDPOINT_ENABLED", def: "false", set: to(&s.Shutdown.EndpointEnabled, parseBool),
 			help: "POST /shutdown ends the proxy",
 		},
-		{name: "CORES", set: to(&s.Cores.Min, parseCount), mild: true, help: "processors; with none of the four, those of the cgroup"},
-		{name: "CORES_MIN", beats: "CORES", set: to(&s.Cores.Min, parseCount), mild: true, help: "at least; instead of CORES"},
-		{name: "CORES_MAX", beats: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), mild: true, help: "at most"},
+		{name: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true, help: "number of processors; default: those of the cgroup"},
+		{name: "CORES_MIN", overrides: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true, help: "minimum number of processors; overrides CORES"},
+		{name: "CORES_MAX", overrides: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), lenient: true, help: "maximum number of processors"},
 		{
-			name: "CORES_MAX_RATIO", set: to(&s.Cores.MaxRatio, parseRatio), mild: true,
-			help: "of those there are, above 0 and at most 1; CORES_MAX wins",
+			name: "CORES_MAX_RATIO", set: to(&s.Cores.MaxRatio, parseRatio), lenient: true,
+			help: "maximum share of the available processors, above 0 and at most 1; CORES_MAX overrides it",
 		},
 	}
 }
@@ -135,27 +135,27 @@ func process(s *Settings) []variable {
 func unsupported() []variable {
 	const traces = "this proxy exports no traces"
 	return []variable{
-		{name: "TRACE_COLLECTOR_SVC_ADDR", set: checked(parseHostPort), lost: traces, help: traces},
-		{name: "TRACE_COLLECTOR_SVC_NAME", set: checked(parseText), lost: traces, help: traces},
-		{name: "TRACE_ATTRIBUTES_PATH", set: checked(parseText), lost: traces, help: traces},
-		{name: "TRACE_SERVICE_NAME", set: checked(parseText), lost: traces, help: traces},
-		{name: "TRACE_EXTRA_ATTRIBUTES", set: checked(parseText), lost: traces, help: traces},
-		{name: "OTEL_RESOURCE_ATTRIBUTES", prefix: "-", set: checked(parseText), lost: traces, help: traces},
+		{name: "TRACE_COLLECTOR_SVC_ADDR", set: checked(parseHostPort), ignored: traces, help: traces},
+		{name: "TRACE_COLLECTOR_SVC_NAME", set: checked(parseText), ignored: traces, help: traces},
+		{name: "TRACE_ATTRIBUTES_PATH", set: checked(parseText), ignored: traces, help: traces},
+		{name: "TRACE_SERVICE_NAME", set: checked(parseText), ignored: traces, help: traces},
+		{name: "TRACE_EXTRA_ATTRIBUTES", set: checked(parseText), ignored: traces, help: traces},
+		{name: "OTEL_RESOURCE_ATTRIBUTES", prefix: "-", set: checked(parseText), ignored: traces, help: traces},
 		{
-			name: "OUTBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there are 10000 at the most",
-			help: "10000 targets at the most",
+			name: "OUTBOUND_ROUTER_CAPACITY", set: checked(parseNumber), ignored: "idle targets are dropped, and the limit is 10000",
+			help: "the limit is 10000 targets",
 		},
 		{
-			name: "INBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there are 10000 at the most",
-			help: "10000 targets at the most",
+			name: "INBOUND_ROUTER_CAPACITY", set: checked(parseNumber), ignored: "idle targets are dropped, and the limit is 10000",
+			help: "the limit is 10000 targets",
 		},
 		{
-			name: "DNS_CANONICALIZE_TIMEOUT", set: checked(parseDuration), lost: "names are not made canonical",
-			help: "names are not made canonical",
+			name: "DNS_CANONICALIZE_TIMEOUT", set: checked(parseDuration), ignored: "names are not canonicalized",
+			help: "names are not canonicalized",
 		},
 		{
-			name: "DESTINATION_BUFFER_CAPACITY", set: checked(parseNumber), lost: "nothing is buffered there",
-			help: "nothing is buffered there",
+			name: "DESTINATION_BUFFER_CAPACITY", set: checked(parseNumber), ignored: "updates are not buffered",
+			help: "updates are not buffered",
 		},
 	}
 }

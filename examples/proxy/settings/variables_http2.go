@@ -1,26 +1,27 @@
 package settings
 
-// The bounds of HTTP/2 (RFC 9113, section 6.5.2).
+// The limits of HTTP/2 (RFC 9113, section 6.5.2).
 const (
-	leastFrame = 1 << 14
-	mostFrame  = 1<<24 - 1
-	mostWindow = 1<<31 - 1
-	most32     = 1<<32 - 1
+	minFrame  = 1 << 14
+	maxFrame  = 1<<24 - 1
+	maxWindow = 1<<31 - 1
+	maxUint32 = 1<<32 - 1
 
-	leastConnWindow = 1<<16 - 1 // it begins there, and nothing makes it smaller (section 6.9.2)
+	minConnWindow = 1<<16 - 1 // the initial size, which cannot be reduced (section 6.9.2)
 )
 
-// The windows of both sides.
+// The variables for the windows of both sides.
 const (
 	stream     = "HTTP2_INITIAL_STREAM_WINDOW_SIZE"
 	connection = "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE"
 )
 
-// windows are for both sides. Those of one side win, and are read after these.
+// windows returns the variables for both sides. Those of one side override them and are
+// read later.
 func windows(s *Settings) []variable {
-	both := func(least uint32, where func(*HTTP2) *uint32) func(string) error {
+	both := func(low uint32, where func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {
-			n, err := parseBetween(least, mostWindow)(text)
+			n, err := parseBetween(low, maxWindow)(text)
 			if err == nil {
 				*where(&s.Outbound.Server), *where(&s.Inbound.Server) = n, n
 			}
@@ -29,45 +30,45 @@ func windows(s *Settings) []variable {
 	}
 	return []variable{
 		{
-			name: stream, usual: "65535", help: "bytes, of both sides",
+			name: stream, def: "65535", help: "bytes, for both sides",
 			set: both(1, func(h *HTTP2) *uint32 { return &h.InitialStreamWindowSize }),
 		},
 		{
-			name: connection, usual: "1048576", help: "bytes, of both sides; at least 65535",
-			set: both(leastConnWindow, func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
+			name: connection, def: "1048576", help: "bytes, for both sides; at least 65535",
+			set: both(minConnWindow, func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
 		},
 	}
 }
 
 func http2(side string, h *HTTP2) []variable {
-	const nothing = "the server of net/http has nothing like it"
+	const nothing = "net/http has no such setting"
 	name := side + "_SERVER_HTTP2_"
 	return []variable{
-		{name: name + "MAX_CONCURRENT_STREAMS", set: to(&h.MaxConcurrentStreams, parseBetween(1, most32)), help: "of a connection"},
-		{name: name + "MAX_FRAME_SIZE", set: to(&h.MaxFrameSize, parseBetween(leastFrame, mostFrame)), help: "bytes"},
+		{name: name + "MAX_CONCURRENT_STREAMS", set: to(&h.MaxConcurrentStreams, parseBetween(1, maxUint32)), help: "per connection"},
+		{name: name + "MAX_FRAME_SIZE", set: to(&h.MaxFrameSize, parseBetween(minFrame, maxFrame)), help: "bytes"},
 		{
-			name: name + "MAX_HEADER_LIST_SIZE", set: to(&h.MaxHeaderListSize, parseBetween(1, most32)),
-			help: "bytes, of HTTP/1 requests too",
+			name: name + "MAX_HEADER_LIST_SIZE", set: to(&h.MaxHeaderListSize, parseBetween(1, maxUint32)),
+			help: "bytes; also for HTTP/1",
 		},
 		{
 			name: name + "MAX_PENDING_ACCEPT_RESET_STREAMS", set: to(&h.MaxPendingAcceptResetStreams, parseNumber),
-			help: "streams reset before they were looked at",
+			help: "limit of streams that a client resets",
 		},
-		{name: name + "MAX_SEND_BUF_SIZE", set: to(&h.MaxSendBufSize, parseNumber), lost: nothing, help: "bytes of a stream; not honoured"},
+		{name: name + "MAX_SEND_BUF_SIZE", set: to(&h.MaxSendBufSize, parseNumber), ignored: nothing, help: "bytes per stream; ignored"},
 		{
-			name: name + "ADAPTIVE_FLOW_CONTROL", set: to(&h.AdaptiveFlowControl, parseBool), lost: nothing,
-			help: "windows follow the delay; not honoured",
+			name: name + "ADAPTIVE_FLOW_CONTROL", set: to(&h.AdaptiveFlowControl, parseBool), ignored: nothing,
+			help: "adapt windows to the latency; ignored",
 		},
-		{name: name + "KEEP_ALIVE_INTERVAL", set: to(&h.KeepAliveInterval, parseDuration), help: "between pings"},
-		{name: name + "KEEP_ALIVE_TIMEOUT", set: to(&h.KeepAliveTimeout, parseDuration), help: "for their answers"},
+		{name: name + "KEEP_ALIVE_INTERVAL", set: to(&h.KeepAliveInterval, parseDuration), help: "time between PINGs"},
+		{name: name + "KEEP_ALIVE_TIMEOUT", set: to(&h.KeepAliveTimeout, parseDuration), help: "timeout of a PING"},
 		{
-			name: name + "INITIAL_STREAM_WINDOW_SIZE", beats: stream, set: to(&h.InitialStreamWindowSize, parseBetween(1, mostWindow)),
-			help: "bytes; instead of HTTP2_*",
+			name: name + "INITIAL_STREAM_WINDOW_SIZE", overrides: stream, set: to(&h.InitialStreamWindowSize, parseBetween(1, maxWindow)),
+			help: "bytes; overrides HTTP2_*",
 		},
 		{
-			name: name + "INITIAL_CONNECTION_WINDOW_SIZE", beats: connection,
-			set:  to(&h.InitialConnectionWindowSize, parseBetween(leastConnWindow, mostWindow)),
-			help: "bytes, at least 65535; instead of HTTP2_*",
+			name: name + "INITIAL_CONNECTION_WINDOW_SIZE", overrides: connection,
+			set:  to(&h.InitialConnectionWindowSize, parseBetween(minConnWindow, maxWindow)),
+			help: "bytes, at least 65535; overrides HTTP2_*",
 		},
 	}
 }

@@ -3,41 +3,41 @@ package settings
 func outbound(o *Outbound) []variable {
 	return []variable{
 		{
-			name: "OUTBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&o.DetectTimeout, parseTimeout),
-			help: "for the first bytes, by which the protocol is known; above 0",
+			name: "OUTBOUND_DETECT_TIMEOUT", def: "10s", set: to(&o.DetectTimeout, parseTimeout),
+			help: "timeout of protocol detection; above 0",
 		},
 		{
-			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", usual: "25,587,3306", set: to(&o.OpaquePorts, parsePorts),
-			help: "where the server may speak first",
+			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", def: "25,587,3306", set: to(&o.OpaquePorts, parsePorts),
+			help: "port,low-high,... on which the server may speak first",
 		},
-		{name: "OUTBOUND_MAX_IN_FLIGHT", usual: "100000", set: to(&o.MaxInFlight, parseNumber), help: "requests at a time"},
+		{name: "OUTBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&o.MaxInFlight, parseNumber), help: "maximum number of concurrent requests"},
 		{
-			name: "OUTBOUND_HTTP_QUEUE_CAPACITY", usual: "10000", set: to(&o.HTTPQueue.Capacity, parseNumber),
-			help: "requests that may wait for a target",
-		},
-		{
-			name: "OUTBOUND_HTTP_FAILFAST_TIMEOUT", usual: "3s", older: []string{"OUTBOUND_DISPATCH_TIMEOUT"},
-			set: to(&o.HTTPQueue.FailFast, parseDuration), help: "how long they may wait; 0s: not at all",
+			name: "OUTBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&o.HTTPQueue.Capacity, parseNumber),
+			help: "maximum number of requests that wait for a target",
 		},
 		{
-			name: "OUTBOUND_TCP_QUEUE_CAPACITY", usual: "10000", set: to(&o.TCPQueue.Capacity, parseNumber),
-			help: "connections that may wait for a target",
+			name: "OUTBOUND_HTTP_FAILFAST_TIMEOUT", def: "3s", oldNames: []string{"OUTBOUND_DISPATCH_TIMEOUT"},
+			set: to(&o.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
 		},
 		{
-			name: "OUTBOUND_TCP_FAILFAST_TIMEOUT", usual: "3s", set: to(&o.TCPQueue.FailFast, parseDuration),
-			help: "how long they may wait; 0s: not at all",
+			name: "OUTBOUND_TCP_QUEUE_CAPACITY", def: "10000", set: to(&o.TCPQueue.Capacity, parseNumber),
+			help: "maximum number of connections that wait for a target",
 		},
 		{
-			name: "OUTBOUND_DISCOVERY_IDLE_TIMEOUT", usual: "5s", older: []string{"OUTBOUND_ROUTER_MAX_IDLE_AGE"},
-			set: to(&o.DiscoveryIdle, parseDuration), help: "how long a target without requests is kept",
+			name: "OUTBOUND_TCP_FAILFAST_TIMEOUT", def: "3s", set: to(&o.TCPQueue.FailFast, parseDuration),
+			help: "maximum wait; 0s: no waiting",
 		},
 		{
-			name: "INGRESS_MODE", usual: "false", set: to(&o.Ingress, parseBool),
-			help: "the target of a request is what l5d-dst-override says",
+			name: "OUTBOUND_DISCOVERY_IDLE_TIMEOUT", def: "5s", oldNames: []string{"OUTBOUND_ROUTER_MAX_IDLE_AGE"},
+			set: to(&o.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
 		},
 		{
-			name: "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS", usual: "false", set: to(&o.Quiet, parseBool),
-			help: "true: no l5d-proxy-error in answers; so it is in ingress mode too",
+			name: "INGRESS_MODE", def: "false", set: to(&o.Ingress, parseBool),
+			help: "l5d-dst-override overrides the target of requests",
+		},
+		{
+			name: "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS", def: "false", set: to(&o.Quiet, parseBool),
+			help: "true: no l5d-proxy-* headers in responses; default in ingress mode: true",
 		},
 	}
 }
@@ -45,12 +45,12 @@ func outbound(o *Outbound) []variable {
 func outboundConnections(o *Outbound) []variable {
 	return append(connect("OUTBOUND", &o.Connect, "1s", "60s"), append([]variable{
 		{
-			name: "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT", usual: "10000", set: to(&o.Pool.MaxIdle, parseNumber),
-			help: "unused HTTP/1.1 connections that are kept",
+			name: "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: to(&o.Pool.MaxIdle, parseNumber),
+			help: "maximum number of idle HTTP/1.1 connections",
 		},
 		{
-			name: "OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", usual: "3s", set: to(&o.Pool.Idle, parseDuration),
-			help: "and how long",
+			name: "OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: to(&o.Pool.Idle, parseDuration),
+			help: "idle timeout of HTTP/1.1 connections",
 		},
 	}, accept("OUTBOUND", &o.Accept)...)...)
 }
@@ -58,29 +58,29 @@ func outboundConnections(o *Outbound) []variable {
 func inbound(i *Inbound) []variable {
 	return []variable{
 		{
-			name: "INBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&i.DetectTimeout, parseTimeout),
-			help: "for the first bytes, by which the protocol is known; above 0",
+			name: "INBOUND_DETECT_TIMEOUT", def: "10s", set: to(&i.DetectTimeout, parseTimeout),
+			help: "timeout of protocol detection; above 0",
 		},
-		{name: "INBOUND_MAX_IN_FLIGHT", usual: "100000", set: to(&i.MaxInFlight, parseNumber), help: "requests at a time"},
+		{name: "INBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&i.MaxInFlight, parseNumber), help: "maximum number of concurrent requests"},
 		{
-			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, usual: "10s", set: to(&i.BodyIdle, parseDuration),
-			help: "how long an upload of a client without identity may pause, and then 240 bytes/s at least; 0s: no limit, as in linkerd",
-		},
-		{
-			name: "INBOUND_BODY_PAUSES", prefix: OwnPrefix, usual: "100", set: to(&i.BodyPauses, parseNumber),
-			help: "uploads in chunks that may pause for longer, of each address of such clients; ten times as many of all",
+			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, def: "10s", set: to(&i.BodyIdle, parseDuration),
+			help: "maximum pause of uploads of clients without an identity, with at least 240 bytes/s; 0s: no limit, as in linkerd",
 		},
 		{
-			name: "INBOUND_HTTP_QUEUE_CAPACITY", usual: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),
-			help: "requests that may wait for the application",
+			name: "INBOUND_BODY_PAUSES", prefix: OwnPrefix, def: "100", set: to(&i.BodyPauses, parseNumber),
+			help: "chunked uploads per client address that may pause longer; ten times as many in total",
 		},
 		{
-			name: "INBOUND_HTTP_FAILFAST_TIMEOUT", usual: "1s", older: []string{"INBOUND_DISPATCH_TIMEOUT"},
-			set: to(&i.HTTPQueue.FailFast, parseDuration), help: "how long they may wait; 0s: not at all",
+			name: "INBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),
+			help: "maximum number of requests that wait for the application",
 		},
 		{
-			name: "INBOUND_DISCOVERY_IDLE_TIMEOUT", usual: "90s", older: []string{"INBOUND_ROUTER_MAX_IDLE_AGE"},
-			set: to(&i.DiscoveryIdle, parseDuration), help: "how long a target without requests is kept",
+			name: "INBOUND_HTTP_FAILFAST_TIMEOUT", def: "1s", oldNames: []string{"INBOUND_DISPATCH_TIMEOUT"},
+			set: to(&i.HTTPQueue.FailFast, parseDuration), help: "maximum wait; 0s: no waiting",
+		},
+		{
+			name: "INBOUND_DISCOVERY_IDLE_TIMEOUT", def: "90s", oldNames: []string{"INBOUND_ROUTER_MAX_IDLE_AGE"},
+			set: to(&i.DiscoveryIdle, parseDuration), help: "idle timeout of targets",
 		},
 	}
 }
@@ -88,53 +88,53 @@ func inbound(i *Inbound) []variable {
 func inboundConnections(i *Inbound) []variable {
 	return append(connect("INBOUND", &i.Connect, "300ms", "10s"), append([]variable{
 		{
-			name: "MAX_IDLE_CONNS_PER_ENDPOINT", usual: "10000", set: to(&i.Pool.MaxIdle, parseNumber),
-			help: "unused HTTP/1.1 connections that are kept",
+			name: "MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: to(&i.Pool.MaxIdle, parseNumber),
+			help: "maximum number of idle HTTP/1.1 connections",
 		},
 		{
-			name: "INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", usual: "3s", set: to(&i.Pool.Idle, parseDuration),
-			help: "and how long",
+			name: "INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", def: "3s", set: to(&i.Pool.Idle, parseDuration),
+			help: "idle timeout of HTTP/1.1 connections",
 		},
 	}, accept("INBOUND", &i.Accept)...)...)
 }
 
-func connect(side string, c *Connect, timeout, most string) []variable {
+func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	return append([]variable{
-		{name: side + "_CONNECT_TIMEOUT", usual: timeout, set: to(&c.Timeout, parseTimeout), help: "for one connection; above 0"},
-	}, append(backoff(side+"_CONNECT", c, "100ms", most), []variable{
+		{name: side + "_CONNECT_TIMEOUT", def: timeout, set: to(&c.Timeout, parseTimeout), help: "timeout of a connection attempt; above 0"},
+	}, append(backoff(side+"_CONNECT", c, "100ms", maxBackoff), []variable{
 		{
 			name: side + "_CONNECT_KEEPALIVE", set: to(&c.Socket.KeepAlive, parseDuration),
-			help: "unused for so long, a connection is probed; 32767s at most (the system's)",
+			help: "idle time before a keep-alive probe; at most 32767s (system default)",
 		},
 		{
 			name: side + "_CONNECT_USER_TIMEOUT", set: to(&c.Socket.UserTimeout, parseDuration),
-			help: "what was sent must be acknowledged within (the system's)",
+			help: "maximum time without acknowledgment of sent data (system default)",
 		},
 	}...)...)
 }
 
-// backoff has min and most for its defaults. Without them it is that of the
-// outbound side.
-func backoff(of string, c *Connect, least, most string) []variable {
+// backoff has the defaults minDefault and maxDefault. Without them the defaults are those
+// of the outbound side.
+func backoff(of string, c *Connect, minDefault, maxDefault string) []variable {
 	jitter := "0.1"
-	if most == "" {
+	if maxDefault == "" {
 		jitter = ""
 	}
 	return []variable{
 		{
-			name: of + "_EXP_BACKOFF_MIN", usual: least, set: to(&c.Backoff.Min, parseDuration),
-			help: "between attempts to connect; only together with MAX" + asOutbound(most),
+			name: of + "_EXP_BACKOFF_MIN", def: minDefault, set: to(&c.Backoff.Min, parseDuration),
+			help: "minimum backoff of connection attempts; requires MAX" + asOutbound(maxDefault),
 		},
-		{name: of + "_EXP_BACKOFF_MAX", usual: most, set: to(&c.Backoff.Max, parseDuration), help: "at the most" + asOutbound(most)},
+		{name: of + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration), help: "maximum backoff" + asOutbound(maxDefault)},
 		{
-			name: of + "_EXP_BACKOFF_JITTER", usual: jitter, set: to(&c.Backoff.Jitter, parseJitter),
-			help: "share of it that is added at random" + asOutbound(most),
+			name: of + "_EXP_BACKOFF_JITTER", def: jitter, set: to(&c.Backoff.Jitter, parseJitter),
+			help: "random share added to the backoff" + asOutbound(maxDefault),
 		},
 	}
 }
 
-func asOutbound(usual string) string {
-	if usual == "" {
+func asOutbound(def string) string {
+	if def == "" {
 		return " (as OUTBOUND)"
 	}
 	return ""
@@ -144,15 +144,15 @@ func accept(side string, s *Socket) []variable {
 	return []variable{
 		{
 			name: side + "_ACCEPT_KEEPALIVE", set: to(&s.KeepAlive, parseDuration),
-			help: "likewise, of accepted connections (the system's)",
+			help: "idle time before a keep-alive probe of accepted connections (system default)",
 		},
 		{
 			name: side + "_ACCEPT_USER_TIMEOUT", set: to(&s.UserTimeout, parseDuration),
-			help: "likewise (the system's)",
+			help: "maximum time without acknowledgment on accepted connections (system default)",
 		},
 		{
 			name: side + "_TCP_LISTEN_BACKLOG", set: to(&s.Backlog, parseCount),
-			help: "connections that may wait to be accepted (the system's)",
+			help: "maximum number of connections that wait to be accepted (system default)",
 		},
 	}
 }
