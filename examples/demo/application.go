@@ -19,27 +19,27 @@ import (
 	"github.com/gotower/gotower/examples/internal/serve"
 )
 
-// The names by which the services find each other.
+// The names of the services.
 const (
 	webName    = "web.emojivoto:80"
 	emojiName  = "emoji.emojivoto:8080"
 	votingName = "voting.emojivoto:8080"
 )
 
-// How fast the replicas are, and how the one that comes and goes does so.
+// The latencies of the replicas, and the times of the replica that leaves and returns.
 const (
 	quick = 2 * time.Millisecond
-	slow  = 400 * time.Millisecond // so that it is the slow one on a busy machine too
+	slow  = 400 * time.Millisecond // so that it is the slowest on a busy machine, too
 
 	stays = 2 * time.Second
-	// drains is the time between leaving discovery and refusing requests, as
-	// a preStop hook gives it.
+	// drains is the time between leaving discovery and rejecting requests, as
+	// with a preStop hook.
 	drains = 500 * time.Millisecond
 	away   = time.Second
 )
 
-// application is emojivoto: replicas with ports of their own, and the
-// controller that tells where they are.
+// application is emojivoto: the replicas, and the controller with their endpoints. //
+// replica serves a pod of a service until ctx ends, and is announced until
 type application struct {
 	controller *controller.Controller
 	running    *errgroup.Group
@@ -49,16 +49,15 @@ type application struct {
 	where map[string]map[string]controller.Endpoint // by name, then pod
 }
 
-// replica serves a pod of a service until ctx ends, and is announced until
-// then.
+// replica serves a pod of a service, and announces it to the controller, until ctx ends.
 func (a *application) replica(ctx context.Context, service, pod string, register func(*grpc.Server)) error {
 	var g serve.Group
 	addr := g.GRPC(pod, loopback, register, nil)
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs g, with pod at addr known to the controller. When ctx ends
-// the pod first leaves discovery, and then drains.
+// announced runs g and announces pod at addr to the controller. When ctx ends, the pod
+// leaves discovery and then drains.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (a *application) leave(service, pod string) error {
 	return err
 }
 
-// publish tells the controller of all replicas. Call it with mu held.
+// publish sets all replicas in the controller. The caller holds mu.
 func (a *application) publish() error {
 	cfg := controller.Config{Destinations: map[string]controller.Destination{}}
 	for service, pods := range a.where {
@@ -115,7 +114,7 @@ func (a *application) publish() error {
 	return nil
 }
 
-// deployment is the first part of a service's name.
+// deployment returns the first part of a service's name.
 func deployment(service string) string {
 	name, _, _ := strings.Cut(service, ".")
 	return name
@@ -159,7 +158,7 @@ func (a *application) backends(ctx context.Context) error {
 	return nil
 }
 
-// comeAndGo has a voting replica join and leave, again and again.
+// comeAndGo lets a voting replica join and leave repeatedly.
 func (a *application) comeAndGo(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
 		present, leave := context.WithCancel(ctx)

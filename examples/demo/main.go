@@ -1,7 +1,6 @@
-// Command demo runs an emoji-voting application behind gotower's proxy, in one
-// process and on loopback, and shows a live table of its requests: several
-// replicas, one of them slow, one that comes and goes, and one method that
-// always fails. Which one?
+// Command demo runs an emoji-voting application behind gotower's proxy, in one process and
+// on loopback, and shows a live table of its requests. One replica is slow, one leaves and
+// returns, and one method always fails. The table shows which one.
 package main
 
 import (
@@ -34,7 +33,7 @@ const (
 	// net/http waits for 5 s for the first request of a connection.
 	grace = 6 * time.Second
 
-	// Where the taps of the two proxies are, if nothing else is there.
+	// The taps of the two proxies, if the addresses are free.
 	botTap = "127.0.0.1:4190"
 	webTap = "127.0.0.1:4290"
 )
@@ -58,24 +57,24 @@ type options struct {
 	rate     float64
 }
 
-// The rates that the bot can keep, at best.
-const leastRate, mostRate = 0.001, 1e6
+// The limits of the bot's rate.
+const minRate, maxRate = 0.001, 1e6
 
 func parse(args []string, help io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.DurationVar(&o.duration, "for", 0, "stop after this time (0: when interrupted)")
-	f.StringVar(&o.output, "o", "", "json: print the final table as JSON, and nothing else")
-	f.Float64Var(&o.rate, "rate", 40, "requests a second that the bot makes")
+	f.StringVar(&o.output, "o", "", "json: print only the final table, as JSON")
+	f.Float64Var(&o.rate, "rate", 40, "requests per second of the bot")
 	if err := cli.Parse(f, args, help); err != nil {
 		return o, err
 	}
 	switch {
 	case o.output != "" && o.output != "json":
-		err = fmt.Errorf("-o %s: no such format; there is json", o.output)
+		err = fmt.Errorf("-o %s: must be json", o.output)
 	case o.duration < 0:
-		err = fmt.Errorf("-for %v: it must not be less than nothing", o.duration)
-	case !(o.rate >= leastRate && o.rate <= mostRate): // NaN, too
-		err = fmt.Errorf("-rate %v: want %v to %.0f requests a second", o.rate, leastRate, mostRate)
+		err = fmt.Errorf("-for %v: must not be negative", o.duration)
+	case !(o.rate >= minRate && o.rate <= maxRate): // NaN, too
+		err = fmt.Errorf("-rate %v: must be from %v to %.0f requests per second", o.rate, minRate, maxRate)
 	}
 	if err != nil {
 		err = cli.Misuse(err)
@@ -83,8 +82,8 @@ func parse(args []string, help io.Writer) (o options, err error) {
 	return o, err
 }
 
-// run starts everything, has the bot vote, and shows what it sees until ctx or
-// the time ends.
+// run starts all servers and the bot, and shows the requests until ctx ends or the time is
+// over.
 func run(ctx context.Context, o options, out *os.File) error {
 	log := slog.New(slog.DiscardHandler)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -92,7 +91,7 @@ func run(ctx context.Context, o options, out *os.File) error {
 	d, err := start(background, running, o, log)
 	if err == nil {
 		visiting, cancel := bounded(ctx, o.duration)
-		context.AfterFunc(background, cancel) // something failed
+		context.AfterFunc(background, cancel) // after a failure
 		err = d.show(visiting, o, out)
 		cancel()
 	}
@@ -107,14 +106,14 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// demo is what start started.
+// demo has the addresses and clients of the running servers.
 type demo struct {
 	client  *http.Client
 	bot     *emojivoto.Bot
 	proxies []*sidecar.Proxy
 }
 
-// start starts controller, application and proxies. They serve until ctx ends;
+// start starts the controller, the application and the proxies. They serve until ctx ends;
 // then running ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
 	ctl := controller.New(log)
@@ -151,14 +150,14 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	}, nil
 }
 
-// httpThrough returns a client that sends everything to a proxy.
+// httpThrough returns a client that sends all requests to a proxy.
 func httpThrough(proxy string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext: dialler(proxy), MaxIdleConnsPerHost: 64,
 	}}
 }
 
-// show has the bot vote until ctx ends or somebody quits, and shows the table.
+// show runs the bot until ctx ends or the user quits, and shows the table.
 func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	processes, closeAll, err := d.taps()
 	if err != nil {
@@ -170,11 +169,11 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	go func() {
 		defer close(voted)
 		d.bot.Run(voting)
-		d.client.CloseIdleConnections() // some were never used, and the proxy would wait for them
+		d.client.CloseIdleConnections() // the proxy would wait for unused ones
 	}()
 	config := top.Config{
 		Title: "emojivoto behind gotower",
-		Note: fmt.Sprintf("Somebody's votes fail: whose? Look closer with\n"+
+		Note: fmt.Sprintf("The votes for one emoji fail. To find it:\n"+
 			"  go run ./examples/tapctl tap --path /emojivoto.v1.VotingService/ %s\n"+
 			"  a browser: http://%s/view/", d.proxies[1].Tap, d.proxies[1].Admin),
 		Processes: processes,
@@ -196,7 +195,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	return top.Write(out, rows, top.Columns{})
 }
 
-// taps returns the proxies as what can be followed.
+// taps returns the taps of the proxies.
 func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {

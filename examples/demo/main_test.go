@@ -58,14 +58,14 @@ func TestBadFlagsSaySo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, options{duration: time.Minute, output: "json", rate: 0.5}, o)
 	for args, want := range map[string]string{
-		"extra":      `"extra" is no flag`,
+		"extra":      `"extra": arguments must be flags`,
 		"-nonsense":  "flag provided but not defined: -nonsense",
-		"-o xml":     "-o xml: no such format; there is json",
-		"-for -3s":   "-for -3s: it must not be less than nothing",
-		"-rate 0":    "-rate 0: want 0.001 to 1000000 requests a second",
-		"-rate -5":   "-rate -5: want 0.001 to 1000000 requests a second",
-		"-rate NaN":  "-rate NaN: want 0.001 to 1000000 requests a second",
-		"-rate +Inf": "-rate +Inf: want 0.001 to 1000000 requests a second",
+		"-o xml":     "-o xml: must be json",
+		"-for -3s":   "-for -3s: must not be negative",
+		"-rate 0":    "-rate 0: must be from 0.001 to 1000000 requests per second",
+		"-rate -5":   "-rate -5: must be from 0.001 to 1000000 requests per second",
+		"-rate NaN":  "-rate NaN: must be from 0.001 to 1000000 requests per second",
+		"-rate +Inf": "-rate +Inf: must be from 0.001 to 1000000 requests per second",
 	} {
 		_, err := parse(strings.Fields(args), io.Discard)
 		require.EqualError(t, err, want+"; see -help", args)

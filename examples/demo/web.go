@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// proxy starts the proxy that pod sends all its requests to, with its tap at
-// tapAddr or, where that is taken, anywhere.
+// proxy starts the proxy of pod. Its tap is at tapAddr, or at any port if that is taken.
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
 	vars := map[string]string{
 		"DESTINATION_SVC_ADDR":            controllerAddr,
@@ -74,7 +73,7 @@ func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// dialler connects to addr, whatever it is asked for.
+// dialler connects to addr for all names.
 func dialler(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)

@@ -1,5 +1,5 @@
-// Command destination is a destination controller: it serves linkerd's
-// destination API from a YAML file, which it reads again whenever it changes.
+// Command destination is a destination controller. It serves linkerd's destination API from
+// a YAML file, which it reloads on changes.
 //
 //	go run ./examples/destination -config examples/destination/destination.yaml
 package main
@@ -27,8 +27,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// run serves until ctx ends. It prints one line once it can be connected to,
-// and logs to stderr.
+// run serves until ctx ends. It prints one line when it accepts connections, and logs to
+// stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case err != nil:
 		return fmt.Errorf("destination: %w", err)
 	case *config == "":
-		return cli.Misuse(errors.New("destination: -config is missing"))
+		return cli.Misuse(errors.New("destination: -config is required"))
 	}
 	level := slog.LevelInfo
 	if *verbose {

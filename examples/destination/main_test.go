@@ -70,9 +70,9 @@ func TestItRefusesToStart(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"", "destination: -config is missing; see -help"},
+		{"", "destination: -config is required; see -help"},
 		{"-nonsense", "destination: flag provided but not defined: -nonsense; see -help"},
-		{"-config destination.yaml -listen 127.0.0.1:none extra", `destination: "extra" is no flag; see -help`},
+		{"-config destination.yaml -listen 127.0.0.1:none extra", `destination: "extra": arguments must be flags; see -help`},
 		{"-config none.yaml", "none.yaml"},
 		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},
 		{"-config destination.yaml -listen 127.0.0.1:none", "destination: listen tcp"},

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// table is the backends by their names.
+// table has the endpoints of the backends by name.
 type table map[string][]resolve.Endpoint
 
 func (t table) String() string { return "" }
@@ -20,10 +20,10 @@ func (t table) String() string { return "" }
 func (t table) Set(entry string) error {
 	name, addrs, ok := strings.Cut(entry, "=")
 	if !ok {
-		return fmt.Errorf("%q has no address: want name:port=ip:port", entry)
+		return fmt.Errorf("%q: must be name:port=ip:port", entry)
 	}
 	if host, port, err := net.SplitHostPort(name); err != nil || host == "" || port == "" {
-		return fmt.Errorf("%q is no name with a port: want name:port=ip:port", name)
+		return fmt.Errorf("%q: must be name:port=ip:port", entry)
 	}
 	endpoints, err := static.Endpoints(strings.Split(addrs, ",")...)
 	if err != nil {
@@ -33,7 +33,7 @@ func (t table) Set(entry string) error {
 	return nil
 }
 
-// start adds the three that the gateway has of its own.
+// start adds the three built-in backends.
 func (t table) start(g *serve.Group) error {
 	for _, version := range []string{"v1", "v2", "next"} {
 		addr := g.HTTP("books "+version, "127.0.0.1:0", books(version))
@@ -47,5 +47,5 @@ func (t table) start(g *serve.Group) error {
 	return nil
 }
 
-// names are those that there are, in order.
+// names returns the names, sorted.
 func (t table) names() []string { return slices.Sorted(maps.Keys(t)) }

@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// shelf is what a version answers.
+// shelf is the response of a version.
 type shelf struct {
 	Version string   `json:"version"`
 	Books   []string `json:"books,omitempty"`
 	Bytes   int64    `json:"bytes,omitempty"`
-	From    string   `json:"from,omitempty"` // who sent the request, if that is said
+	From    string   `json:"from,omitempty"` // X-From of the request
 }
 
 // books is one version of the service behind the gateway.
 func books(version string) http.Handler {
-	var asked atomic.Int64
+	var requests atomic.Int64
 	list := func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Shelf", "7") // nobody's business out there
+		w.Header().Set("X-Shelf", "7") // an internal header
 		answer(w, http.StatusOK, shelf{Version: version, Books: []string{"Middlemarch", "Emma"}, From: r.Header.Get("X-From")})
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /books", list)
 	mux.HandleFunc("GET /books/shaky", list)
 	mux.HandleFunc("GET /books/flaky", func(w http.ResponseWriter, r *http.Request) {
-		if asked.Add(1)%2 == 1 {
-			http.Error(w, "not this time", http.StatusServiceUnavailable)
+		if requests.Add(1)%2 == 1 {
+			http.Error(w, "flaky", http.StatusServiceUnavailable)
 			return
 		}
 		list(w, r)

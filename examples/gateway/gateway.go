@@ -19,7 +19,7 @@ import (
 
 // gateway is the path of a request, which reads from top to bottom:
 //
-//	mux ─┬─ /           what there is
+//	mux ─┬─ /           404
 //	     └─ /books ──▶ auth ─▶ explain ─▶ profile ─────▶ queue ─▶ balance ─▶ endpoint
 //	                                      route: retry,  bounded  cheapest   one
 //	                                      timeout; split wait                address
@@ -30,11 +30,10 @@ type gateway struct {
 	log      *slog.Logger
 }
 
-// target is what the profile is for.
+// target is the target of the profile.
 const target = "books.example:80"
 
-// newGateway makes the path. What it keeps up in the background lives as long as
-// ctx.
+// newGateway returns a gateway. Its background work ends with ctx.
 func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Resolver, key string, log *slog.Logger) *gateway {
 	g := &gateway{resolver: resolver, log: log}
 	g.books = httplayer.NewStack(layer.WithTarget[*http.Response](target)).
@@ -47,8 +46,8 @@ func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Re
 	return g
 }
 
-// backend serves a target of the split by its endpoints. Here, and only here,
-// requests wait. An endpoint that fails gets few requests from the balancer. There
+// backend balances the requests of a target over its endpoints. This is the only place
+// where requests wait. An endpoint that fails gets few requests from the balancer. There
 // is no breaker, because one broken route would open it for all.
 func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
 	return func(target string) httplayer.Service {
@@ -63,32 +62,32 @@ func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 }
 
-// clients is what clients see.
+// clients serves the clients.
 func (g *gateway) clients() http.Handler {
 	mux := http.NewServeMux()
 	books := httplayer.Handler(g.books, httplayer.WithLogger(g.log))
 	mux.Handle("/books", books)
 	mux.Handle("/books/", books)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "no such page: "+r.URL.Path+"; there is /books, for those who have a token", http.StatusNotFound)
+		http.Error(w, r.URL.Path+" does not exist; /books does, and requires a token", http.StatusNotFound)
 	})
 	return onlyASCII(mux)
 }
 
-// onlyASCII rejects a target with other bytes, because parsers disagree on them: a
-// URI is ASCII (RFC 3986, section 2).
+// onlyASCII rejects a request target with other bytes, because parsers interpret them
+// differently. A URI is ASCII (RFC 3986, section 2).
 func onlyASCII(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.ContainsFunc(r.RequestURI, func(c rune) bool { return c >= utf8.RuneSelf }) {
-			http.Error(w, "the target of the request has bytes that are not ASCII", http.StatusBadRequest)
+			http.Error(w, "the request target must be ASCII", http.StatusBadRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// admin is what the operator sees: the live tree of services, and what the
-// requests with the header X-Explain went through.
+// admin serves the operator: the live tree of services, and the explanations of requests
+// with the header X-Explain.
 func (g *gateway) admin() http.Handler {
 	page := template.Must(template.New("admin").Parse(pageText))
 	mux := http.NewServeMux()

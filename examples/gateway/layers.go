@@ -11,17 +11,17 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// A layer of one's own embeds the service it stands on, and overrides Call.
+// A custom layer embeds the inner service and overrides Call.
 
-// authenticated lets requests through that have the token.
+// authenticated rejects requests without the token.
 type authenticated struct {
 	httplayer.Service
 
-	header string // what Authorization must be
+	header string // required value of Authorization
 }
 
-// bearer is a layer that wants a bearer token. It takes it off the request: the
-// backends are not to know it.
+// bearer is a layer that requires a bearer token. It removes the token from the request,
+// so that the backends do not receive it.
 func bearer(token string) layer.Layer[*http.Request, *http.Response] {
 	return func(next httplayer.Service) httplayer.Service {
 		return &authenticated{Service: next, header: "Bearer " + token}
@@ -37,7 +37,7 @@ func (a *authenticated) Call(ctx context.Context, req *http.Request) (*http.Resp
 	return a.Service.Call(ctx, req)
 }
 
-// explanations keeps those of the last few requests that asked for one.
+// explanations has the explanations of the last requests that asked for one.
 type explanations struct {
 	mu   sync.Mutex
 	kept []explanation
@@ -76,7 +76,7 @@ func (e *explanations) keep(one explanation) {
 	e.kept = e.kept[:min(len(e.kept), keptExplanations)]
 }
 
-// latest returns them, the last one first.
+// latest returns the explanations, the latest first.
 func (e *explanations) latest() []explanation {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -132,7 +132,7 @@ func TestGateway(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, status)
 	status, body := s.get(t, http.MethodGet, s.clients+"/shelves", token)
 	assert.Equal(t, http.StatusNotFound, status)
-	assert.Contains(t, body, "there is /books")
+	assert.Contains(t, body, "/books does, and requires a token")
 
 	versions := make(map[string]int)
 	for range 200 {
@@ -196,10 +196,10 @@ func TestAdminPageShowsTheTreeAndExplanations(t *testing.T) {
 
 func TestBadFlagsSaySo(t *testing.T) {
 	for want, args := range map[string][]string{
-		`"books" has no address: want name:port=ip:port`:                                 {"-backend", "books"},
+		`"books": must be name:port=ip:port`:                                 {"-backend", "books"},
 		"gateway: flag provided but not defined: -nonsense; see -help":                   {"-nonsense"},
 		"gateway: -key is empty: every request without a token would have it; see -help": {"-key", ""},
-		`gateway: "extra" is no flag; see -help`:                                         {"-listen", "127.0.0.1:none", "extra"},
+		`gateway: "extra": arguments must be flags; see -help`:                                         {"-listen", "127.0.0.1:none", "extra"},
 	} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), want)
 	}

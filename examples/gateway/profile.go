@@ -12,45 +12,44 @@ import (
 	"github.com/gotower/gotower/profiles/file"
 )
 
-// checkProfile refuses what is wrong from the start: the file, or one of a
-// directory, or that requests would go where there is nobody. Later the gateway
-// goes on with the last profile that was good, but at the start there is none.
+// checkProfile returns an error for an invalid profile, a missing one, or one with a
+// target without backends. Later, an invalid file leaves the last valid profile active.
 func checkProfile(ctx context.Context, path string, backends table) error {
 	files, err := profileFiles(path)
 	if err != nil {
-		return fmt.Errorf(noProfile, err)
+		return fmt.Errorf(profileHint, err)
 	}
 	found, targets := false, []string{}
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return fmt.Errorf(noProfile, err)
+			return fmt.Errorf(profileHint, err)
 		}
 		set, err := file.Parse(name, text)
 		if err != nil {
-			return fmt.Errorf("bad profile:\n%w", err)
+			return fmt.Errorf("invalid profile:\n%w", err)
 		}
 		found = found || set.Profile(target) != nil
 		targets = append(targets, set.Targets()...)
 	}
 	switch {
 	case len(targets) == 0:
-		return fmt.Errorf("%s has no profile at all: it would not know where requests are to go", path)
+		return fmt.Errorf("%s must have a profile for %s", path, target)
 	case !found:
-		return fmt.Errorf("%s has no profile for %s, only for %v: it would not know where requests are to go", path, target, targets)
+		return fmt.Errorf("%s must have a profile for %s; it has profiles for %v", path, target, targets)
 	}
-	for p, err := range file.New(path).Watch(ctx, target) { // of several files for it one holds
+	for p, err := range file.New(path).Watch(ctx, target) { // several files may have a profile for it
 		if err != nil {
-			return fmt.Errorf("bad profile: %w", err)
+			return fmt.Errorf("invalid profile: %w", err)
 		}
 		return backends.check(path, p)
 	}
 	return context.Cause(ctx)
 }
 
-const noProfile = "no profile: %w: start it in the top folder of the repository, or say with -profile where the file is"
+const profileHint = "profile: %w: run the gateway in the top folder of the repository, or set -profile"
 
-// profileFiles are those that package file reads of a path.
+// profileFiles returns the files that package file reads for a path.
 func profileFiles(path string) (files []string, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -69,8 +68,8 @@ func profileFiles(path string) (files []string, err error) {
 	return files, err
 }
 
-// check returns an error for where p sends requests, or copies of them, and no
-// backend is.
+// check returns an error if p sends requests, or copies of them, to a target without a
+// backend.
 func (t table) check(path string, p *profiles.Profile) error {
 	var all []string
 	for _, to := range p.Targets {
@@ -79,18 +78,18 @@ func (t table) check(path string, p *profiles.Profile) error {
 		}
 	}
 	if len(all) == 0 {
-		all = []string{target} // it is not split
+		all = []string{target} // no split
 	}
 	for _, r := range p.Routes {
 		for _, m := range r.Mirrors {
 			all = append(all, m.Authority)
 		}
 	}
-	lacking := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(all))), func(name string) bool { return len(t[name]) > 0 })
-	if len(lacking) == 0 {
+	missing := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(all))), func(name string) bool { return len(t[name]) > 0 })
+	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s sends requests to %s, and there is no backend of that name, only %s:"+
-		" give -backend %s=ip:port for each, or change the file",
-		path, strings.Join(lacking, " and "), strings.Join(t.names(), ", "), lacking[0])
+	return fmt.Errorf("%s sends requests to %s, which has no backend (backends: %s):"+
+		" set -backend %s=ip:port for each, or change the file",
+		path, strings.Join(missing, " and "), strings.Join(t.names(), ", "), missing[0])
 }

@@ -22,15 +22,15 @@ func TestABadProfileAtTheStart(t *testing.T) {
 		path  string
 		want  []string
 	}{
-		"none":           {nil, "none.yaml", []string{"no profile: stat ", "say with -profile where the file is"}},
-		"bad":            {map[string]string{"a.yaml": "target: books.example\nroute: []\n"}, "a.yaml", []string{"bad profile:\n", "a.yaml:2:1: "}},
-		"others":         {map[string]string{"a.yaml": shelves}, "a.yaml", []string{"has no profile for books.example:80, only for [shelves.example]"}},
-		"empty dir":      {nil, ".", []string{"has no profile at all: "}},
-		"dir of others":  {map[string]string{"a.yaml": shelves}, ".", []string{"has no profile for books.example:80, only for [shelves.example]"}},
-		"dir with a bad": {map[string]string{"a.yaml": profileText(t), "b.json": "nonsense"}, ".", []string{"bad profile:\n", "b.json:1:"}},
-		"nobody there": {
+		"none":           {nil, "none.yaml", []string{"profile: stat ", "or set -profile"}},
+		"bad":            {map[string]string{"a.yaml": "target: books.example\nroute: []\n"}, "a.yaml", []string{"invalid profile:\n", "a.yaml:2:1: "}},
+		"others":         {map[string]string{"a.yaml": shelves}, "a.yaml", []string{"must have a profile for books.example:80; it has profiles for [shelves.example]"}},
+		"empty dir":      {nil, ".", []string{"must have a profile for books.example:80"}},
+		"dir of others":  {map[string]string{"a.yaml": shelves}, ".", []string{"must have a profile for books.example:80; it has profiles for [shelves.example]"}},
+		"dir with a bad": {map[string]string{"a.yaml": profileText(t), "b.json": "nonsense"}, ".", []string{"invalid profile:\n", "b.json:1:"}},
+		"no backend": {
 			map[string]string{"a.yaml": "target: books.example\nroutes: []\n"}, ".",
-			[]string{"sends requests to books.example:80, and there is no backend of that name, only books-next.example:80, "},
+			[]string{"sends requests to books.example:80, which has no backend (backends: books-next.example:80, "},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestADirectoryOfProfiles(t *testing.T) {
 	require.Contains(t, []string{"v1", "v2"}, s.version(t))
 }
 
-// Backends are those of the file, or it would be nobody who serves them.
+// Each target of the file must have a backend.
 func TestBackendsThatDoNotFit(t *testing.T) {
 	const (
 		v1, v2 = "books-v1.example:80=127.0.0.1:1", "books-v2.example:80=127.0.0.1:1"
@@ -73,10 +73,10 @@ func TestBackendsThatDoNotFit(t *testing.T) {
 	)
 	for args, want := range map[string]string{
 		"books:80=127.0.0.1:1": "gateway.yaml sends requests to books-next.example:80 and books-v1.example:80 and books-v2.example:80," +
-			" and there is no backend of that name, only books:80: give " + advice,
-		v1 + " " + v2:                   "sends requests to books-next.example:80, and there is no backend of that name, only books-v1.example:80, books-v2.example:80",
-		"books-v1.example=127.0.0.1:1":  `"books-v1.example" is no name with a port: want name:port=ip:port; see -help`,
-		"=127.0.0.1:1":                  `"" is no name with a port: want name:port=ip:port; see -help`,
+			" which has no backend (backends: books:80): set " + advice,
+		v1 + " " + v2:                   "sends requests to books-next.example:80, which has no backend (backends: books-v1.example:80, books-v2.example:80)",
+		"books-v1.example=127.0.0.1:1":  `"books-v1.example=127.0.0.1:1": must be name:port=ip:port; see -help`,
+		"=127.0.0.1:1":                  `"=127.0.0.1:1": must be name:port=ip:port; see -help`,
 		"books-v1.example:80=localhost": `address "localhost": not an IP address with a port`,
 	} {
 		line := []string{"-profile", "gateway.yaml"}
@@ -128,7 +128,7 @@ func TestARequestOnItsWayIsRetriedAtTheEnd(t *testing.T) {
 	}()
 	<-entered
 	s.end()
-	until(t, func() bool { // nobody is let in any more
+	until(t, func() bool { // connections are rejected
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.clients, "http://"))
 		if err == nil {
 			conn.Close()

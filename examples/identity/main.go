@@ -1,6 +1,5 @@
-// Command identity is a small certificate authority: it serves linkerd's
-// identity API, so that proxies on one machine can prove to each other who they
-// are.
+// Command identity is a small certificate authority. It serves linkerd's identity API, for
+// mutual TLS between proxies on one machine.
 //
 //	go run ./examples/identity -dir /tmp/ca -token-file /tmp/token
 //	go run ./examples/identity init -dir /tmp/web -name web.default.serviceaccount.identity.linkerd.cluster.local
@@ -38,16 +37,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return certify(ctx, args, stdout, stderr)
 }
 
-// initialize writes what a proxy needs before it starts.
+// initialize writes the key and the request of a proxy.
 func initialize(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
-	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, made if it is not there (required)")
+	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, created if missing (required)")
 	name := flags.String("name", "", "`identity` of the proxy: DNS-like, or spiffe:// (required)")
 	if err := parse(flags, args, stderr); err != nil {
 		return err
 	}
 	if *dir == "" || *name == "" {
-		return cli.Misuse(errors.New("identity init: -dir and -name are needed"))
+		return cli.Misuse(errors.New("identity init: -dir and -name are required"))
 	}
 	if err := os.MkdirAll(*dir, 0o700); err != nil {
 		return fmt.Errorf("identity init: %w", err)
@@ -59,22 +58,21 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// minLifetime leaves proxies, which wait for 10 s at least before they renew, as
-// long again to do it.
+// minLifetime is twice the 10 s that proxies wait before they renew.
 const minLifetime = 20 * time.Second
 
 // certify serves until ctx ends.
 func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")
-	dir := flags.String("dir", "", "`directory` of the authority: read if it has one, else made (required)")
-	lifetime := flags.Duration("lifetime", 24*time.Hour, "how long a certificate is valid, 20s or more")
-	domain := flags.String("trust-domain", "cluster.local", "`domain` that all names are in")
-	name := flags.String("name", "", "`identity`, DNS-like, to serve by TLS with; none is in cleartext")
-	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
-	tokens := flags.String("tokens", "", "`directory` with a token for each name, in a file of that name")
+	dir := flags.String("dir", "", "`directory` of the authority, created if missing (required)")
+	lifetime := flags.Duration("lifetime", 24*time.Hour, "validity of a certificate, at least 20s")
+	domain := flags.String("trust-domain", "cluster.local", "trust `domain` of all names")
+	name := flags.String("name", "", "DNS-like `identity` of the TLS server; default: cleartext")
+	tokenFile := flags.String("token-file", "", "`file` with the token for all names")
+	tokens := flags.String("tokens", "", "`directory` with one token file per name")
 	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "What a proxy needs before it starts, \"identity init\" writes: identity init -help.")
+		fmt.Fprintln(flags.Output(), "\"identity init\" writes the files that a proxy needs, see identity init -help.")
 		fmt.Fprintln(flags.Output(), "Usage of identity:")
 		flags.PrintDefaults()
 	}
@@ -83,12 +81,12 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	switch {
 	case *dir == "":
-		return cli.Misuse(errors.New("identity: -dir is missing"))
+		return cli.Misuse(errors.New("identity: -dir is required"))
 	case (*tokenFile == "") == (*tokens == ""):
-		return cli.Misuse(errors.New("identity: either -token-file or -tokens says who may have a name"))
+		return cli.Misuse(errors.New("identity: -token-file or -tokens is required, but not both"))
 	case *lifetime < minLifetime:
 		return cli.Misuse(fmt.Errorf(
-			"identity: a -lifetime of %v is less than %v: proxies ask for a certificate no sooner than 10s after the last",
+			"identity: -lifetime %v: must be at least %v, because proxies renew at most every 10s",
 			*lifetime, minLifetime))
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
@@ -114,18 +112,17 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return ca.Serve(ctx, l, authority, check, *name)
 }
 
-// checkTokens looks at where the tokens are, of which one of the two says. They are
-// read for each request, and so they may come later; but who mistypes the name of a
-// file is told now, and not by each proxy that is refused.
+// checkTokens checks the file or directory of the tokens. A missing one is a warning,
+// because it is read for each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {
 	case err != nil:
-		log.Warn("there is no token here: no name is certified until there is one", "err", err)
+		log.Warn("the tokens are missing: no name is certified before they exist", "err", err)
 	case file != "" && info.IsDir():
-		return fmt.Errorf("-token-file %s is a directory: -tokens is for one with a token for each name", file)
+		return fmt.Errorf("-token-file %s is a directory: must be a file; use -tokens for a directory", file)
 	case dir != "" && !info.IsDir():
-		return fmt.Errorf("-tokens %s is no directory: -token-file is for one token that gets any name", dir)
+		return fmt.Errorf("-tokens %s: must be a directory; use -token-file for a file", dir)
 	}
 	return nil
 }

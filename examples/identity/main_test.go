@@ -127,24 +127,24 @@ func TestItRefusesToStart(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "half"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "half", "issuer.key"), nil, 0o600))
 	for _, c := range []struct{ args, says string }{
-		{"", "identity: -dir is missing; see -help"},
+		{"", "identity: -dir is required; see -help"},
 		{"-nonsense", "identity: flag provided but not defined: -nonsense; see -help"},
-		{"-dir x y", `identity: "y" is no flag; see -help`},
-		{"-dir " + dir, "either -token-file or -tokens says who may have a name"},
-		{"-dir " + dir + " -token-file a -tokens b", "either -token-file or -tokens says who may have a name"},
-		{"-dir " + dir + " -token-file a -lifetime -1s", "a -lifetime of -1s is less than 20s: proxies ask"},
+		{"-dir x y", `identity: "y": arguments must be flags; see -help`},
+		{"-dir " + dir, "-token-file or -tokens is required, but not both"},
+		{"-dir " + dir + " -token-file a -tokens b", "-token-file or -tokens is required, but not both"},
+		{"-dir " + dir + " -token-file a -lifetime -1s", "-lifetime -1s: must be at least 20s, because proxies"},
 		{
 			"-dir " + dir + " -token-file a -lifetime 19s",
-			"identity: a -lifetime of 19s is less than 20s: proxies ask for a certificate no sooner than 10s after the last; see -help",
+			"identity: -lifetime 19s: must be at least 20s, because proxies renew at most every 10s; see -help",
 		},
-		{"-dir " + dir + " -token-file " + dir, "is a directory: -tokens is for one with a token for each name; see -help"},
-		{"-dir " + dir + " -tokens " + file, "is no directory: -token-file is for one token that gets any name; see -help"},
-		{"-dir " + dir + "/half -token-file a", "bring back what is missing"},
+		{"-dir " + dir + " -token-file " + dir, "must be a file; use -tokens for a directory; see -help"},
+		{"-dir " + dir + " -tokens " + file, "must be a directory; use -token-file for a file; see -help"},
+		{"-dir " + dir + "/half -token-file a", "restore the missing files"},
 		{"-dir " + file + "/x -token-file a", "not a directory"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "must be DNS-like"},
-		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name ca.identity.example.org", "is not of the trust domain cluster.local"},
-		{"init", "identity init: -dir and -name are needed; see -help"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name ca.identity.example.org", "does not belong to the trust domain cluster.local"},
+		{"init", "identity init: -dir and -name are required; see -help"},
 		{"init -dir " + dir + " -name a..b", "must be DNS-like"},
 		{"init -dir " + file + "/x -name web", "not a directory"},
 		{"init -nonsense", "identity init: flag provided but not defined: -nonsense; see -help"},
@@ -172,7 +172,7 @@ func TestItSaysThatThereIsNoToken(t *testing.T) {
 		args := []string{"-dir", filepath.Join(dir, "ca"), "-listen", "127.0.0.1:0", tokens, filepath.Join(dir, "none")}
 		require.NoError(t, run(ctx, args, io.Discard, &said))
 		require.Contains(t, said.String(), "level=WARN")
-		require.Contains(t, said.String(), "there is no token here: no name is certified until there is one")
+		require.Contains(t, said.String(), "the tokens are missing: no name is certified before they exist")
 		require.Contains(t, said.String(), filepath.Join(dir, "none"))
 	}
 }

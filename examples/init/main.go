@@ -1,11 +1,9 @@
-// Command init redirects the TCP connections of a network namespace to a proxy
-// that runs in it, by rules of iptables; run it as root, once, before the
-// applications start.
+// Command init redirects the TCP connections of a network namespace to the proxy in it, by
+// iptables rules. Run it once, as root, before the applications start.
 //
 //	go run ./examples/init -p 4143 -o 4140 -u 2102 --simulate
 //
-// It takes the flags of linkerd's proxy-init. Package redirect beside it makes
-// the rules.
+// It has the flags of linkerd's proxy-init. Package redirect computes the rules.
 package main
 
 import (
@@ -52,16 +50,16 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		return cli.Misuse(err)
 	}
 	if s.save != "" && s.binary == "" {
-		log.Warn("--firewall-save-bin-path is not used: the binary follows from --iptables-mode")
+		log.Warn("--firewall-save-bin-path is ignored: --iptables-mode determines the binary")
 	}
 	for _, list := range [][]string{s.InboundIgnore, s.OutboundIgnore} {
 		_, bad := redirect.Ports(list)
 		for _, err := range bad {
-			log.Warn("an entry of a list of ports is left out", "error", err)
+			log.Warn("an invalid entry of a port list is ignored", "error", err)
 		}
 	}
 	if s.Loops() {
-		log.Warn("without --proxy-uid or --proxy-gid the proxy's own connections are redirected, too: to itself, in a loop")
+		log.Warn("without --proxy-uid or --proxy-gid the proxy's own connections are redirected to the proxy in a loop")
 	}
 	families := []redirect.Family{redirect.IPv4, redirect.IPv6}
 	if !s.ipv6 {
@@ -74,11 +72,10 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return p.Redirect(ctx, s.Config)
 }
 
-// command runs a command, and returns what it says; of one that fails, what it
-// complains of.
+// command runs a command and returns its output, or its error output if it fails.
 func command(ctx context.Context, argv []string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // iptables, with arguments of our own
-	cmd.WaitDelay = time.Second                           // what it has started may outlive it
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // iptables with validated arguments
+	cmd.WaitDelay = time.Second                           // its children may outlive it
 	out, err := cmd.Output()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		return failed.Stderr, err
@@ -107,35 +104,35 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	number := func(to *int) func(name, usage string) {
 		return func(name, usage string) { f.IntVar(to, name, -1, usage) }
 	}
-	both("p", "incoming-proxy-port", "`port` of the proxy for what comes in", number(&s.IncomingPort))
-	both("o", "outgoing-proxy-port", "`port` of the proxy for what goes out", number(&s.OutgoingPort))
-	both("u", "proxy-uid", "`uid` of the proxy, which is not redirected", number(&s.UID))
-	both("g", "proxy-gid", "`gid` of the proxy, which is not redirected", number(&s.GID))
-	both("r", "ports-to-redirect", "`ports`: only these are redirected on their way in", func(n, u string) {
+	both("p", "incoming-proxy-port", "`port` of the proxy for inbound connections", number(&s.IncomingPort))
+	both("o", "outgoing-proxy-port", "`port` of the proxy for outbound connections", number(&s.OutgoingPort))
+	both("u", "proxy-uid", "`uid` of the proxy, whose connections are not redirected", number(&s.UID))
+	both("g", "proxy-gid", "`gid` of the proxy, whose connections are not redirected", number(&s.GID))
+	both("r", "ports-to-redirect", "`ports`: redirect only these inbound ports", func(n, u string) {
 		f.Func(n, u, func(v string) (err error) { s.PortsToRedirect, err = numbers(s.PortsToRedirect, v); return err })
 	})
-	both("w", "use-wait-flag", "wait for the lock of xtables", func(n, u string) { f.BoolVar(&s.Wait, n, false, u) })
+	both("w", "use-wait-flag", "wait for the xtables lock", func(n, u string) { f.BoolVar(&s.Wait, n, false, u) })
 	for name, list := range map[string]*[]string{
 		"inbound-ports-to-ignore": &s.InboundIgnore, "outbound-ports-to-ignore": &s.OutboundIgnore, "subnets-to-ignore": &s.SubnetsToIgnore,
 	} {
-		f.Func(name, "comma-separated `list` of what is not redirected", func(v string) error {
+		f.Func(name, "comma-separated `list` that is not redirected", func(v string) error {
 			*list = append(*list, entries(v)...)
 			return nil
 		})
 	}
-	f.BoolVar(&s.simulate, "simulate", false, "print the commands, and run none")
-	f.BoolVar(&s.ipv6, "ipv6", true, "redirect IPv6, too")
-	f.StringVar(&s.netns, "netns", "", "`path` of the network namespace; none is this one")
-	f.IntVar(&s.closeWait, "timeout-close-wait-secs", 0, "`seconds` that half-closed connections are remembered for; 0 changes nothing")
-	f.StringVar(&s.mode, "iptables-mode", "", "legacy, nft or plain; none follows from --firewall-bin-path")
-	f.StringVar(&s.binary, "firewall-bin-path", "", "iptables-legacy, iptables-nft or iptables; --iptables-mode is better")
-	f.StringVar(&s.save, "firewall-save-bin-path", "", "follows from the mode, and is not used")
+	f.BoolVar(&s.simulate, "simulate", false, "print the commands instead of running them")
+	f.BoolVar(&s.ipv6, "ipv6", true, "also redirect IPv6")
+	f.StringVar(&s.netns, "netns", "", "`path` of the network namespace; default: the current one")
+	f.IntVar(&s.closeWait, "timeout-close-wait-secs", 0, "conntrack timeout of half-closed connections in `seconds`; 0: unchanged")
+	f.StringVar(&s.mode, "iptables-mode", "", "legacy, nft or plain; default: from --firewall-bin-path")
+	f.StringVar(&s.binary, "firewall-bin-path", "", "iptables-legacy, iptables-nft or iptables; prefer --iptables-mode")
+	f.StringVar(&s.save, "firewall-save-bin-path", "", "ignored; the mode determines the binary")
 	f.StringVar(&s.format, "log-format", "plain", "plain or json")
 	f.StringVar(&s.level, "log-level", "info", "debug, info, warn or error")
 	return s, cli.Parse(f, args, errs)
 }
 
-// entries are those of a list with commas; one of no text has none.
+// entries returns the parts of a list with commas. An empty list has no parts.
 func entries(list string) (all []string) {
 	if strings.TrimSpace(list) == "" {
 		return nil
@@ -146,12 +143,12 @@ func entries(list string) (all []string) {
 	return all
 }
 
-// numbers adds those of a list with commas.
+// numbers adds the numbers of a list with commas.
 func numbers(to []int, list string) ([]int, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
-			return nil, fmt.Errorf("%q is no port", text)
+			return nil, fmt.Errorf("%q: must be a port", text)
 		}
 		to = append(to, n)
 	}
@@ -162,7 +159,7 @@ func (s settings) logger(w io.Writer) (*slog.Logger, error) {
 	var opts slog.HandlerOptions
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn and error", s.level)
+		return nil, fmt.Errorf("--log-level: %q must be debug, info, warn or error", s.level)
 	}
 	opts.Level = level
 	switch s.format {
@@ -171,5 +168,5 @@ func (s settings) logger(w io.Writer) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, &opts)), nil
 	}
-	return nil, fmt.Errorf("--log-format: %q is neither plain nor json", s.format)
+	return nil, fmt.Errorf("--log-format: %q must be plain or json", s.format)
 }

@@ -46,7 +46,7 @@ func TestFlags(t *testing.T) {
 		"--subnets-to-ignore", "10.0.0.0/8,10.1.0.0/16", "--inbound-ports-to-ignore", "x", "--log-format", "json", "--timeout-close-wait-secs", "60")
 	require.NoError(t, err)
 	assert.Contains(t, errs, `{"`)
-	assert.Contains(t, errs, `\"x\" is neither a port`)
+	assert.Contains(t, errs, `\"x\" must be a port or`)
 	for line := range strings.Lines(out) {
 		assert.True(t, strings.HasPrefix(line, "nsenter --net=/n -- "), line)
 	}
@@ -78,21 +78,21 @@ func TestLists(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"", "--incoming-proxy-port and --outgoing-proxy-port: say where the proxy listens, 0 to 65535; see -help"},
-		{"-p 1 -u 3", "--outgoing-proxy-port: say where the proxy listens, 0 to 65535; see -help"},
-		{"-p -2 -o 2 -u 1", "--incoming-proxy-port: -2 is no port; give one from 0 to 65535; see -help"},
+		{"", "--incoming-proxy-port and --outgoing-proxy-port: required, a port from 0 to 65535; see -help"},
+		{"-p 1 -u 3", "--outgoing-proxy-port: required, a port from 0 to 65535; see -help"},
+		{"-p -2 -o 2 -u 1", "--incoming-proxy-port: -2 must be a port from 0 to 65535; see -help"},
 		{"-p 1 -o 65536 -u 1", "--outgoing-proxy-port: 65536"},
 		{"-p 1 -o 2 -u 0", redirect.ErrRoot.Error()},
 		{"-p 1 -o 2 -u 0 -g 0", "--proxy-uid 0 and --proxy-gid 0: " + redirect.ErrRoot.Error()},
-		{"-p 1 -o 2 -u 4294967295", "--proxy-uid: 4294967295 is too large"},
-		{"-p 1 -o 2 -g 4294967296", "--proxy-gid: 4294967296 is too large"},
-		{"-p 1 -o 2 -u 1 --subnets-to-ignore 10.0.0.0/8,", `"" is no CIDR`},
-		{"-p 1 -o 2 -u 1 --subnets-to-ignore 10.0.0.1", "is no CIDR"},
-		{"-p 1 -o 2 -u 1 -r x", `"x" is no port`},
+		{"-p 1 -o 2 -u 4294967295", "--proxy-uid: 4294967295 must be at most"},
+		{"-p 1 -o 2 -g 4294967296", "--proxy-gid: 4294967296 must be at most"},
+		{"-p 1 -o 2 -u 1 --subnets-to-ignore 10.0.0.0/8,", `"" must be a CIDR`},
+		{"-p 1 -o 2 -u 1 --subnets-to-ignore 10.0.0.1", "must be a CIDR"},
+		{"-p 1 -o 2 -u 1 -r x", `"x": must be a port`},
 		{"-p 1 -o 2 -u 1 --iptables-mode x", "--iptables-mode"},
 		{"-p 1 -o 2 -u 1 --log-level x", "--log-level"},
 		{"-p 1 -o 2 -u 1 --log-format x", "--log-format"},
-		{"-p 1 x -o 2", `"x" is no flag; see -help`},
+		{"-p 1 x -o 2", `"x": arguments must be flags; see -help`},
 		{"-h", flag.ErrHelp.Error()},
 	} {
 		out, errs, err := ran(t, strings.Fields(tt.args)...)

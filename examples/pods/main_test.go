@@ -86,7 +86,7 @@ func TestFlags(t *testing.T) {
 	var o options
 	require.NoError(t, o.parse([]string{"-iptables-mode", "legacy", "-wire"}))
 	require.Equal(t, options{mode: "legacy", wire: true}, o)
-	require.ErrorContains(t, o.parse([]string{"x"}), `"x" is no flag; see -help`)
+	require.ErrorContains(t, o.parse([]string{"x"}), `"x": arguments must be flags; see -help`)
 	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" is neither nft nor legacy; see -help`)
 	require.ErrorIs(t, possible("no-such-mode"), errCannot)
 	_, err := directory(t.TempDir())

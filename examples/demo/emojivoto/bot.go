@@ -11,20 +11,19 @@ import (
 )
 
 const (
-	// patience is how long the bot waits for an answer.
+	// patience is the timeout of a request.
 	patience = 5 * time.Second
 	// inFlight is how many requests the bot has in progress at most. When that
-	// many are slow, it slows down.
+	// x
 	inFlight = 64
 	// defaultRate is in requests a second.
 	defaultRate = 10
 )
 
-// Bot visits a web front and votes, like many people with one taste: about 15 %
-// of its votes are for the doughnut, the others go round the other emoji, and
-// one request in ten looks at the list or at the leaderboard. Its first
-// requests are one of each kind. The same seed makes the same requests in the
-// same order.
+// Bot sends requests to a web front. About 15 % of its votes are for the doughnut, the
+// others rotate over the other emoji, and one request in ten reads the list or the
+// leaderboard. Its first requests are one of each kind. The same seed results in the same
+// requests in the same order.
 type Bot struct {
 	client *http.Client
 	base   string
@@ -34,19 +33,18 @@ type Bot struct {
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
-// BotCounts is what a bot did.
+// BotCounts counts the requests of a bot.
 type BotCounts struct {
 	Votes        uint64 // doughnuts included
 	Doughnuts    uint64
 	Lists        uint64
 	Leaderboards uint64
-	Failed       uint64 // requests that were answered with status 400 or above
-	Errors       uint64 // requests without an answer
+	Failed       uint64 // responses with status 400 or above
+	Errors       uint64 // requests without a response
 }
 
-// NewBot returns a bot that makes rate requests a second, through client, to
-// the web front at a base URL ("http://127.0.0.1:8080"). A rate that is not
-// above 0 means 10.
+// NewBot returns a bot that sends rate requests per second by client to the web front at a
+// base URL ("http://127.0.0.1:8080"). A rate of 0 or less means 10.
 func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot {
 	if !(rate > 0) {
 		rate = defaultRate
@@ -59,7 +57,7 @@ func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot
 	}
 }
 
-// Counts returns what the bot has done so far. It may be called at any time.
+// Counts returns the counts so far. It is safe for concurrent use.
 func (b *Bot) Counts() BotCounts {
 	return BotCounts{
 		Votes:        b.votes.Load(),
@@ -71,9 +69,8 @@ func (b *Bot) Counts() BotCounts {
 	}
 }
 
-// Run makes requests until ctx ends. Those that are in progress then are not
-// cancelled, which would look like failures to whoever watches: Run waits for
-// them, at most five seconds.
+// Run sends requests until ctx ends. It then waits at most five seconds for open requests
+// instead of canceling them, because tap would show them as failures.
 func (b *Bot) Run(ctx context.Context) {
 	plan := newPlan(b.seed)
 	slots := make(chan struct{}, inFlight)
@@ -99,7 +96,7 @@ func (b *Bot) Run(ctx context.Context) {
 	}
 }
 
-// visit makes one request, reads its answer to the end and counts both.
+// visit sends one request, reads the response to its end and counts both.
 func (b *Bot) visit(ctx context.Context, path string) {
 	b.count(path)
 	ctx, cancel := context.WithTimeout(ctx, patience)

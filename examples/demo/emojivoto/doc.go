@@ -1,18 +1,15 @@
-// Package emojivoto is a small application to watch: people vote for emoji,
-// and one of the emoji always fails.
+// Package emojivoto is a small application for demonstrations. Clients vote for emoji, and
+// the votes for one emoji always fail.
 //
 //	Bot ──HTTP──→ web ──gRPC──→ emojivoto.v1.EmojiService   ListAll, FindByShortcode
 //	               └────gRPC──→ emojivoto.v1.VotingService  VoteRocket, VoteTaco, …, Results
 //
-// It is written after the application that Linkerd's walk-through uses. A vote
-// for the doughnut reaches VotingService/VoteDoughnut, which answers with the
-// gRPC status Unknown; the web front turns that into HTTP status 500. Everything
-// else works. The exercise is to find that out from the traffic.
+// It imitates the application of Linkerd's walk-through. A vote for the doughnut calls
+// VotingService/VoteDoughnut, which returns the gRPC status Unknown. The web front maps
+// that to HTTP status 500. All other requests succeed.
 //
-// A service can have several replicas, each an [EmojiServer] or [VotingServer]
-// with a latency of its own; the replicas of the voting service share one
-// [Tally]. Nothing here has a goroutine of its own but [Bot.Run], and that ends
-// with its context.
+// A service can have several replicas, each an [EmojiServer] or [VotingServer] with its
+// own latency. The replicas of the voting service share one [Tally].
 //
 // The messages are protobuf's well-known types, so that no code is generated:
 //

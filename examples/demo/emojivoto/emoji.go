@@ -2,7 +2,7 @@ package emojivoto
 
 import "strings"
 
-// Emoji is something to vote for.
+// Emoji is an emoji with its shortcode.
 type Emoji struct {
 	Shortcode string // ":rocket:"
 	Unicode   string // "🚀"
@@ -33,8 +33,8 @@ func Catalogue() []Emoji {
 	}
 }
 
-// VoteMethod returns the method of the voting service that votes for an emoji:
-// ":hot_pepper:" is voted for by "VoteHotPepper".
+// VoteMethod returns the method of the voting service for an emoji: "VoteHotPepper" for
+// ":hot_pepper:".
 func VoteMethod(shortcode string) string {
 	var method strings.Builder
 	method.WriteString("Vote")

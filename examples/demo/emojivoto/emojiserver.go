@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// EmojiServer is one replica of the emoji service: it knows the catalogue. It
-// is safe for concurrent use.
+// EmojiServer is one replica of the emoji service, which has the catalogue. It is safe for
+// concurrent use.
 type EmojiServer struct {
 	replica
 
@@ -22,9 +22,8 @@ type EmojiServer struct {
 	unicode map[string]string
 }
 
-// NewEmojiServer returns a replica that takes as long for each request as
-// delay says at that moment; nil means no time. Delay must be safe for
-// concurrent use.
+// NewEmojiServer returns a replica that waits for delay in each request; nil means no delay.
+// The function must be safe for concurrent use.
 func NewEmojiServer(delay func() time.Duration) *EmojiServer {
 	s := &EmojiServer{replica: newReplica(delay), list: &structpb.ListValue{}, unicode: make(map[string]string)}
 	for _, e := range Catalogue() {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// replica is what all servers have: a latency and counters. The counters are
-// made before the server serves; after that only their values change.
+// replica has the latency and the counters of a server. The map of counters does not
+// change after the server has begun to serve.
 type replica struct {
 	delay  func() time.Duration
 	counts map[string]*atomic.Uint64
@@ -27,7 +27,7 @@ func (r *replica) counter(method string) *atomic.Uint64 {
 	return r.counts[method]
 }
 
-// pause takes as long as this replica takes, or until the caller gives up.
+// pause waits for the latency of this replica, or until the caller cancels.
 func (r *replica) pause(ctx context.Context) error {
 	d := r.delay()
 	if d <= 0 {

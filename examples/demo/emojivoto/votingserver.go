@@ -11,9 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// VotingServer is one replica of the voting service. It has a method for every
-// emoji, so that each is a path of its own to whoever watches. It is safe for
-// concurrent use.
+// VotingServer is one replica of the voting service. It has a method for each emoji, so
+// that each emoji has a path. It is safe for concurrent use.
 type VotingServer struct {
 	replica
 
@@ -21,9 +20,8 @@ type VotingServer struct {
 	tally   *Tally
 }
 
-// NewVotingServer returns a replica that counts in tally and takes as long for
-// each request as delay says at that moment; nil means no time. Delay must be
-// safe for concurrent use.
+// NewVotingServer returns a replica that counts in tally and waits for delay
+// in each request; nil means no delay. The function must be safe for concurrent use.
 func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
 	s := &VotingServer{replica: newReplica(delay), tally: tally}
 	s.methods = []grpc.MethodDesc{unary(&s.replica, VotingService, "Results", newEmpty, s.results)}

@@ -13,15 +13,15 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// NewWeb returns the web front. It reaches the services through the two
-// connections, which stay the caller's, and answers in JSON:
+// NewWeb returns the web front. It calls the services over the two connections, which the
+// caller closes, and responds in JSON:
 //
 //	GET /api/list                      [{"shortcode", "unicode"}, …]
 //	GET /api/vote?choice=:rocket:      {"shortcode", "unicode"}
 //	GET /api/leaderboard               [{"shortcode", "unicode", "votes"}, …], most votes first
 //
 // An error is {"error", "code"} with the gRPC code's name: status 400 without
-// a choice, 404 for an unknown one, 500 for whatever the services fail at.
+// a choice, 404 for an unknown one, 500 for other failures of the services.
 func NewWeb(emoji, voting grpc.ClientConnInterface) http.Handler {
 	w := &web{emoji: emoji, voting: voting}
 	mux := http.NewServeMux()
@@ -81,7 +81,7 @@ func (w *web) listAll(ctx context.Context) (*structpb.ListValue, error) {
 	return list, call(ctx, w.emoji, EmojiService, "ListAll", newEmpty(), list)
 }
 
-// call makes a request and says in the error which one it was.
+// call sends a request. The error contains the method.
 func call(ctx context.Context, conn grpc.ClientConnInterface, service, method string, req, rsp proto.Message) error {
 	if err := conn.Invoke(ctx, fullMethod(service, method), req, rsp); err != nil {
 		return status.Errorf(status.Code(err), "%s: %s", method, status.Convert(err).Message())
@@ -89,7 +89,7 @@ func call(ctx context.Context, conn grpc.ClientConnInterface, service, method st
 	return nil
 }
 
-// answer writes what a page returns.
+// answer writes the result of a page.
 func answer(page func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := page(r)
@@ -99,7 +99,7 @@ func answer(page func(*http.Request) (any, error)) http.Handler {
 			rw.WriteHeader(httpStatus(st.Code()))
 			body = map[string]string{"error": st.Message(), "code": st.Code().String()}
 		}
-		// A client that has gone does not get its answer: nothing to be done.
+		// An error means that the client has left.
 		_ = json.NewEncoder(rw).Encode(body)
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// config reads the decoded file in the order of its lines.
+// config converts the decoded file in the order of its lines.
 func (r *reader) config(file fileYAML) Config {
 	cfg := Config{Destinations: make(map[string]Destination, len(file.Destinations))}
 	first := make(map[target]int)
@@ -31,7 +31,7 @@ func (r *reader) config(file fileYAML) Config {
 	return cfg
 }
 
-// destination exists unless the file says otherwise.
+// destination converts a destination, which exists unless exists is false.
 func (r *reader) destination(y destinationYAML) Destination {
 	return Destination{
 		Absent:    !r.boolean("exists", y.Exists, true),
@@ -41,8 +41,8 @@ func (r *reader) destination(y destinationYAML) Destination {
 	}
 }
 
-// endpoints finds addresses that are given twice: a client would keep one of
-// them, and nobody could say which.
+// endpoints reports addresses that are given twice, because a client would keep an
+// arbitrary one of them.
 func (r *reader) endpoints(list []endpointYAML) []Endpoint {
 	endpoints := make([]Endpoint, 0, len(list))
 	first := make(map[netip.AddrPort]int)
@@ -81,7 +81,7 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	r.check(y.Protocol.line, checkProtocol(ep.Protocol))
 	r.check(y.Identity.line, checkIdentity(ep.Identity))
 	named := y.ServerName.line
-	if !y.ServerName.given() { // then it is the identity that asks for one
+	if !y.ServerName.given() { // otherwise the identity requires a server name
 		named = y.Identity.line
 	}
 	r.check(named, checkServerName(ep.ServerName, ep.Identity))
@@ -97,8 +97,8 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels lets a label win over one that was merged in: an anchor stands above
-// its aliases, so the later line is the nearer one.
+// labels prefers a label to a merged one of the same name. An anchor is above its aliases,
+// so the label on the later line wins.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {
@@ -110,8 +110,7 @@ func (r *reader) labels(m map[text]text) map[string]string {
 	return labels
 }
 
-// boolean takes true and false only: the other words of YAML 1.1 are not
-// booleans any more.
+// boolean accepts true and false only, not the other booleans of YAML 1.1.
 func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	switch {
 	case !t.given():
@@ -124,8 +123,8 @@ func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	return false
 }
 
-// number and duration return something harmless for what cannot be read, so
-// that one mistake is one error.
+// number and duration return a valid value after an error, so that one mistake results in
+// one error.
 func (r *reader) number(name string, t text) uint32 {
 	n, err := strconv.ParseUint(t.value, 10, 32)
 	if err != nil {
@@ -144,8 +143,8 @@ func (r *reader) duration(name string, t text) time.Duration {
 	return d
 }
 
-// byLine returns the keys of a mapping as they were written. Keys of one line
-// (a flow mapping, or one that was merged in) come by name.
+// byLine returns the keys of a mapping in the order of the file. Keys on one line (of a
+// flow mapping or a merge) are sorted by name.
 func byLine[V any](m map[text]V) []text {
 	keys := make([]text, 0, len(m))
 	for key := range m {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// The budget that linkerd's control plane gives a profile with no figures.
+// The default retry budget of linkerd's control plane.
 const (
 	defaultRatio        = 0.2
 	defaultMinPerSecond = 10
 	defaultTTL          = 10 * time.Second
 )
 
-// profile reads a profile; nil is none.
+// profile converts a profile; nil means no profile.
 func (r *reader) profile(y *profileYAML) *Profile {
 	if y == nil {
 		return nil
@@ -40,7 +40,7 @@ func (r *reader) profile(y *profileYAML) *Profile {
 	return p
 }
 
-// route reads a route. Its line is that of its first field.
+// route converts a route. Its line is that of its first field.
 func (r *reader) route(y routeYAML) Route {
 	route := Route{
 		Name:      y.Name.value,
@@ -74,7 +74,7 @@ func (r *reader) route(y routeYAML) Route {
 	return route
 }
 
-// match reads a condition and those within it.
+// match converts a condition and the conditions in it.
 func (r *reader) match(y matchYAML) Match {
 	m := Match{Method: y.Method.value, Path: y.Path.value}
 	r.check(y.Method.line, checkMethod(m.Method))
@@ -95,7 +95,7 @@ func (r *reader) match(y matchYAML) Match {
 	return m
 }
 
-// class reads a status as one number or as a range: 404, 500-599.
+// class parses a status or a range of statuses: 404, 500-599.
 func (r *reader) class(y classYAML) ResponseClass {
 	if !y.Status.given() {
 		r.missing(y.At.n, "the response class has no status")
@@ -117,7 +117,7 @@ func (r *reader) class(y classYAML) ResponseClass {
 	return c
 }
 
-// split wants a weight: there is no default share of traffic.
+// split requires a weight, because there is no default share of traffic.
 func (r *reader) split(y splitYAML) Split {
 	s := Split{Authority: y.Authority.value}
 	if !y.Authority.given() {
@@ -133,7 +133,7 @@ func (r *reader) split(y splitYAML) Split {
 	return s
 }
 
-// budget fills in what is left out of a budget that is there.
+// budget converts a budget, with defaults for missing fields.
 func (r *reader) budget(y *budgetYAML) *RetryBudget {
 	if y == nil {
 		return nil
@@ -159,7 +159,7 @@ func (r *reader) budget(y *budgetYAML) *RetryBudget {
 	return b
 }
 
-// prefixed says whose error it is, if there is one.
+// prefixed returns err with a name, or nil.
 func prefixed(err error, name string) error {
 	if err == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// entry is a destination as the messages that describe it. It is never
-// changed, and streams share it. A nil entry is a name that is not configured.
+// entry is a compiled destination. It is immutable and shared by streams. A nil entry is a
+// name that is not configured.
 type entry struct {
 	absent    bool
 	labels    map[string]string
@@ -20,7 +20,7 @@ type entry struct {
 	profile   *pb.DestinationProfile
 }
 
-// exists is what no_endpoints says of the name.
+// exists is the field of no_endpoints.
 func (e *entry) exists() bool { return e != nil && !e.absent }
 
 // describe returns the profile to send.
@@ -31,8 +31,8 @@ func (e *entry) describe() *pb.DestinationProfile {
 	return e.profile
 }
 
-// compile checks a configuration and turns it into entries by target. It
-// returns every error that it finds.
+// compile checks a configuration and converts it to entries by target. It returns all
+// errors.
 func compile(cfg Config) (map[string]*entry, error) {
 	entries := make(map[string]*entry, len(cfg.Destinations))
 	var errs []error
@@ -52,8 +52,7 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// compileDestination returns an entry even when there are errors; it is not
-// used then.
+// compileDestination returns an unusable entry if there are errors.
 func compileDestination(t target, d Destination) (*entry, []error) {
 	e := &entry{
 		absent: d.Absent,
@@ -80,8 +79,7 @@ func compileDestination(t target, d Destination) (*entry, []error) {
 	return e, errs
 }
 
-// checkEncoding finds text that is not UTF-8, wherever it is: a message with
-// it would only fail when it is sent.
+// checkEncoding reports text that is not UTF-8, because its message could not be sent.
 func (e *entry) checkEncoding() error {
 	for _, msg := range []proto.Message{e.add(e.endpoints), e.profile} {
 		if _, err := proto.Marshal(msg); err != nil {
@@ -91,7 +89,7 @@ func (e *entry) checkEncoding() error {
 	return nil
 }
 
-// within says of every error where it is, and leaves out what is none.
+// within adds a place to each error and drops nil errors.
 func within(where string, errs ...error) []error {
 	var placed []error
 	for _, err := range errs {
@@ -106,7 +104,7 @@ func within(where string, errs ...error) []error {
 	return placed
 }
 
-// checkShape finds what does not go together.
+// checkShape reports fields that exclude each other.
 func checkShape(t target, d Destination) error {
 	switch {
 	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil):
@@ -117,7 +115,7 @@ func checkShape(t target, d Destination) error {
 	return checkExact(t, d.Profile)
 }
 
-// checkExact finds an endpoint that would be of no effect.
+// checkExact reports an endpoint of a profile that would have no effect.
 func checkExact(t target, p *Profile) error {
 	if p != nil && p.Endpoint != nil && (!t.ip || p.Name != "") {
 		return errNamed
@@ -127,12 +125,12 @@ func checkExact(t target, p *Profile) error {
 
 var (
 	errTwice   = errors.New("given twice, in different spellings")
-	errAbsent  = errors.New("does not exist, and so can have no labels, endpoints or profile")
-	errAddress = errors.New("is an IP address and can have a profile only: addresses are not resolved")
-	errNamed   = errors.New("has a name, so that clients would not look at the endpoint of its profile")
+	errAbsent  = errors.New("does not exist, and must not have labels, endpoints or a profile")
+	errAddress = errors.New("is an IP address, and must have only a profile, because addresses are not resolved")
+	errNamed   = errors.New("has a name, so clients would ignore the endpoint of its profile")
 )
 
-// checkEndpoint returns every error of an endpoint, with nils between them.
+// checkEndpoint returns all errors of an endpoint, and nil errors.
 func checkEndpoint(ep Endpoint) []error {
 	return []error{
 		checkAddr(ep.Addr),
@@ -145,8 +143,7 @@ func checkEndpoint(ep Endpoint) []error {
 	}
 }
 
-// unmap makes an IPv4 address in IPv6 form an IPv4 address: it is the same
-// endpoint.
+// unmap converts an IPv4-mapped IPv6 address to IPv4.
 func unmap(addr netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }

@@ -5,69 +5,66 @@ import (
 	"time"
 )
 
-// Config is the whole state of a controller. The keys are host:port; the port
-// may be left out when it is 80. A host that is an IP address can have a
-// profile only, because addresses are not resolved.
+// Config is the state of a controller. The keys are host:port; the port may be left out if
+// it is 80. A host that is an IP address can only have a profile, because addresses are
+// not resolved.
 type Config struct {
 	Destinations map[string]Destination
 }
 
-// Destination is what is known of one name.
+// Destination configures one name.
 type Destination struct {
-	Absent    bool // the name is known not to exist; then all else is zero
+	Absent    bool // the name does not exist; other fields must be zero
 	Labels    map[string]string
 	Endpoints []Endpoint
-	Profile   *Profile // nil means a profile that only says the name
+	Profile   *Profile // nil means a profile with only the name
 }
 
-// Endpoint is one address at which a destination is served.
+// Endpoint is one endpoint of a destination.
 type Endpoint struct {
 	Addr       netip.AddrPort
 	Weight     uint32            // 10000 is one unit of load; 0 means 10000
-	Labels     map[string]string // these win over the destination's
+	Labels     map[string]string // override the destination's
 	Protocol   Protocol
 	Identity   string // TLS identity: a DNS-like name or a URI; "" means cleartext
-	ServerName string // TLS server name; "" means the identity, which then is no URI
+	ServerName string // TLS server name; "" means the identity, which must not be a URI then
 	Authority  string // authority that clients send instead of the request's
 
-	// InboundPort is the port of the proxy beside the endpoint, to which
-	// proxies connect instead, and say there which port they mean. It needs an
-	// identity. 0 means that they connect to Addr.
+	// InboundPort is the port of the endpoint's proxy. Other proxies connect to it with
+	// a transport header. It requires an identity. 0 means that they connect to Addr.
 	InboundPort uint16
 }
 
-// Protocol is a hint of what an endpoint speaks.
+// Protocol is the protocol hint of an endpoint.
 type Protocol string
 
 // The protocol hints.
 const (
-	Unknown Protocol = ""       // nothing is known
+	Unknown Protocol = ""       // no hint
 	H2      Protocol = "h2"     // HTTP/2
-	Opaque  Protocol = "opaque" // not to be parsed
+	Opaque  Protocol = "opaque" // opaque bytes
 )
 
-// Profile says how the requests of a destination are to be treated.
+// Profile configures the requests of a destination.
 type Profile struct {
 	Name   string // fully qualified name; "" means the destination's host, unless that is an IP address
-	Opaque bool   // treat connections as bytes: no detection, no routes
+	Opaque bool   // connections are opaque: no detection, no routes
 	Routes []Route
 	Splits []Split
 	Budget *RetryBudget // nil means no retries
 
-	// Endpoint is all there is, so that nothing is balanced: what an address
-	// that belongs to one endpoint has, and no name: clients look at the name
-	// first. Its weight means nothing.
+	// Endpoint is the only endpoint, without balancing, for an address of one endpoint.
+	// Name must be empty, because clients prefer the name. Its weight is ignored.
 	Endpoint *Endpoint
 }
 
-// Route is a kind of request. The first route of a profile whose match holds
-// is a request's route.
+// Route is a kind of request. The route of a request is the first one that matches.
 type Route struct {
 	Name    string // required; the value of the label "route"
 	Labels  map[string]string
 	Match   Match
 	Classes []ResponseClass
-	Timeout time.Duration // 0 means none
+	Timeout time.Duration // 0 means no timeout
 
 	// Retryable allows clients to retry failed requests that are idempotent: GET,
 	// HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110). RetryNonIdempotent, which needs
@@ -88,14 +85,14 @@ type Match struct {
 	Not    *Match
 }
 
-// ResponseClass says whether responses with a status of Min to Max, both
-// included, are failures. The first class that holds decides.
+// ResponseClass specifies whether responses with a status from Min to Max are failures.
+// The first class that matches decides.
 type ResponseClass struct {
 	Min, Max uint32
 	Failure  bool
 }
 
-// Split is a share of a destination's traffic that goes to another one.
+// Split sends a share of a destination's traffic to another one.
 type Split struct {
 	Authority string // host:port, not an IP address
 	Weight    uint32 // relative to the other splits; 0 means no traffic
@@ -104,6 +101,6 @@ type Split struct {
 // RetryBudget limits retries to a share of the requests.
 type RetryBudget struct {
 	Ratio        float64       // retries per request, 0 to 1000
-	MinPerSecond uint32        // retries a second that are always allowed
-	TTL          time.Duration // how long a request counts, 1 s to 60 s
+	MinPerSecond uint32        // retries per second that are always allowed
+	TTL          time.Duration // how long a request counts, from 1 s to 60 s
 }

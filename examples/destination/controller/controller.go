@@ -8,30 +8,29 @@ import (
 	"google.golang.org/grpc"
 )
 
-// queueLength is how many messages may wait for a slow client. It is what
-// linkerd's controller allows.
+// queueLength is the number of messages that may wait for a slow client, as in linkerd's
+// controller.
 const queueLength = 100
 
-// Controller serves the destination API. It is safe for concurrent use. Each
-// stream has a goroutine that sends, and ends after it.
+// Controller serves the destination API. It is safe for concurrent use. Each stream has a
+// goroutine that sends.
 type Controller struct {
 	pb.UnimplementedDestinationServer
 
 	log     *slog.Logger
 	stopped chan struct{}
-	pumps   sync.WaitGroup
+	senders sync.WaitGroup
 
 	mu       sync.Mutex
 	loaded   bool
 	done     bool
 	entries  map[string]*entry
-	updates  feed[*pb.Update]
-	profiles feed[*pb.DestinationProfile]
+	updates  hub[*pb.Update]
+	profiles hub[*pb.DestinationProfile]
 }
 
-// New returns a controller that knows nothing yet. Whoever makes it calls
-// Stop when it is no longer needed; [Controller.Serve] does. A nil logger
-// means silence.
+// New returns a controller without a state. Call Stop when it is no longer needed;
+// [Controller.Serve] does that. A nil logger means no logging.
 func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -39,22 +38,21 @@ func New(logger *slog.Logger) *Controller {
 	return &Controller{
 		log:      logger,
 		stopped:  make(chan struct{}),
-		updates:  feed[*pb.Update]{},
-		profiles: feed[*pb.DestinationProfile]{},
+		updates:  hub[*pb.Update]{},
+		profiles: hub[*pb.DestinationProfile]{},
 	}
 }
 
-// Register adds the service to a gRPC server, which stays the caller's: call
-// Stop before the server's GracefulStop, or that waits for the streams. It waits
-// for clients that do not read in any case, until the server's own Stop.
+// Register adds the service to a gRPC server. Call Stop before the server's GracefulStop,
+// which would otherwise wait for the streams. GracefulStop also waits for clients that do
+// not read, until the server's Stop.
 func (c *Controller) Register(s grpc.ServiceRegistrar) {
 	pb.RegisterDestinationServer(s, c)
 }
 
-// Set replaces the state and tells every stream what changed for it. A
-// configuration with errors is refused as a whole: the error joins all of
-// them, and the state stays as it was. Set keeps nothing of cfg and never
-// waits for a client.
+// Set replaces the state and sends each stream its changes. A configuration with errors is
+// rejected: the error joins all of them, and the state does not change. Set does not keep
+// cfg and does not wait for clients.
 func (c *Controller) Set(cfg Config) error {
 	entries, err := compile(cfg)
 	if err != nil {
@@ -63,17 +61,16 @@ func (c *Controller) Set(cfg Config) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name := range c.updates {
-		c.updates.publish(name, c.news(entries[name], c.entries[name]))
+		c.updates.publish(name, c.endpointUpdates(entries[name], c.entries[name]))
 	}
 	for name := range c.profiles {
-		c.profiles.publish(name, c.newsOfProfile(entries[name], c.entries[name]))
+		c.profiles.publish(name, c.profileUpdates(entries[name], c.entries[name]))
 	}
 	c.entries, c.loaded = entries, true
 	return nil
 }
 
-// Stop ends every stream and refuses new ones, for good. It may be called more
-// than once.
+// Stop ends all streams and permanently rejects new ones. It may be called more than once.
 func (c *Controller) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// snapshot is the first message of a Get stream: all there is.
+// snapshot is the first message of a Get stream, with all endpoints.
 func (e *entry) snapshot() *pb.Update {
 	if e.exists() && len(e.endpoints) > 0 {
 		return e.add(e.endpoints)
@@ -17,9 +17,8 @@ func (e *entry) snapshot() *pb.Update {
 	return noEndpoints(e.exists())
 }
 
-// difference is what turns old into e for one who has applied old. Additions
-// come before removals, so that a set that is exchanged is never empty on the
-// way.
+// difference returns the messages that change old to e. Additions come before removals, so
+// that a client's set is not empty in between.
 func (e *entry) difference(old *entry) []*pb.Update {
 	switch {
 	case !e.exists() && !old.exists():
@@ -41,9 +40,9 @@ func (e *entry) difference(old *entry) []*pb.Update {
 	return updates
 }
 
-// changedSince returns the endpoints that are new or not what they were. With
-// other labels on the set, that is all of them: clients put the set's labels
-// on the endpoints.
+// changedSince returns the endpoints that are new or changed. If the labels of the set
+// changed, that is all endpoints, because clients merge these labels into those of
+// endpoints.
 func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	if !maps.Equal(e.labels, old.labels) {
 		return e.endpoints
@@ -57,7 +56,7 @@ func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	return changed
 }
 
-// goneSince returns the addresses that were there and are not any more.
+// goneSince returns the addresses that were removed.
 func (e *entry) goneSince(old *entry) []*apinet.TcpAddress {
 	var gone []*apinet.TcpAddress
 	for _, addr := range old.endpoints {
@@ -68,7 +67,7 @@ func (e *entry) goneSince(old *entry) []*apinet.TcpAddress {
 	return gone
 }
 
-// add describes some of the endpoints, with the labels of the set.
+// add returns a message that adds endpoints, with the labels of the set.
 func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	set := &pb.WeightedAddrSet{MetricLabels: e.labels, Addrs: make([]*pb.WeightedAddr, 0, len(addrs))}
 	for _, addr := range addrs {

@@ -1,36 +1,33 @@
-// Package controller is a destination controller: it tells proxies and clients
-// where a name is served (Destination.Get) and how its requests are to be
-// treated (Destination.GetProfile), by linkerd's destination API.
+// Package controller is a destination controller. It serves linkerd's destination API: the
+// endpoints of a name (Destination.Get) and its profile (Destination.GetProfile).
 //
-// It holds one state, which is replaced as a whole. Every stream gets what
-// changed for its name:
+// It has one state, which is replaced as a whole. Each stream gets the changes of its name:
 //
 //	YAML file ── Load ───┐
 //	                     ├─→ Set ─→ state ─→ differences ─→ a queue a stream ─→ Get, GetProfile
 //	program ─────────────┘
 //
-// # What a stream is told
+// # Streams
 //
-// Before the first [Controller.Set] nothing is known, and streams wait. After
-// that a Get stream starts with everything there is (an add, or no_endpoints)
-// and goes on with adds and removes. A GetProfile stream gets a whole profile
-// at the start and at every change of it.
+// Before the first [Controller.Set], streams wait. After that a Get stream starts with all
+// endpoints (an add, or no_endpoints), followed by adds and removes. A GetProfile stream
+// gets the whole profile at the start and after each change.
 //
 //   - A name that is not configured does not exist: no_endpoints{exists:false},
-//     and the stream stays open, so that the name may appear later. An
-//     InvalidArgument would be final to clients.
+//     and the stream stays open, so that the name may appear later. Clients
+//     would not retry after InvalidArgument.
 //   - The profile of a name that is not configured is empty. A configured
-//     destination without a profile has one that only says its name.
-//   - Get of an IP address, and a path that is no host[:port], end with
-//     InvalidArgument. The default port is 80. Names are compared without
-//     regard to case and to a trailing dot. The scheme and the context token
-//     are ignored.
+//     destination without a profile has a profile with only its name.
+//   - Get of an IP address, and a path that is not host[:port], end with
+//     InvalidArgument. The default port is 80. Names are compared
+//     case-insensitively and without a trailing dot. The scheme and the context token are
+//     ignored.
 //   - A stream whose client is more than a hundred messages behind ends with
 //     ResourceExhausted. The client reconnects and starts from the whole set.
 //   - [Controller.Stop] ends every stream with Unavailable.
 //
-// Both hold for clients that do not read, too: their streams are let go of at
-// once, and they find the status behind what was on its way to them.
+// The last two also apply to clients that do not read. Their streams end at once, and they
+// receive the status after the messages in flight.
 //
 // # The file
 //

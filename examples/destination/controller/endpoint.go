@@ -9,10 +9,10 @@ import (
 	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 )
 
-// unit is the weight of an ordinary endpoint on the wire.
+// unit is the default weight of an endpoint in the API.
 const unit = 10000
 
-// endpointMessage describes an endpoint that was checked.
+// endpointMessage returns the message of a valid endpoint.
 func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	msg := &pb.WeightedAddr{
 		Addr:         addrMessage(ep.Addr),
@@ -42,8 +42,8 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	return msg
 }
 
-// identityMessage leaves out a server name that is not given: clients then take
-// the name that a DNS-like identity is.
+// identityMessage leaves out a missing server name, because clients then use a DNS-like
+// identity as the server name.
 func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	if ep.Identity == "" {
 		return nil
@@ -60,8 +60,7 @@ func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	return msg
 }
 
-// addrMessage writes an address as the numbers that the API wants: network
-// order, read as big-endian integers.
+// addrMessage returns an address as big-endian integers.
 func addrMessage(addr netip.AddrPort) *apinet.TcpAddress {
 	ip := &apinet.IPAddress{}
 	if addr.Addr().Is4() {

@@ -9,20 +9,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// FileError is one mistake in a file.
+// FileError is one error in a file.
 type FileError struct {
 	File   string
 	Line   int // from 1
 	Reason string
 }
 
-// Error reads like a compiler's message: file:line: reason.
+// Error returns file:line: reason.
 func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason)
 }
 
-// reader turns a decoded file into a configuration and collects what is wrong
-// with it.
+// reader converts a decoded file to a configuration and collects errors.
 type reader struct {
 	file    string
 	lines   int // in the file
@@ -30,14 +29,13 @@ type reader struct {
 	partial bool // some of the file could not be decoded
 }
 
-// Parse reads a configuration. The name is for errors only. The error joins a
-// [*FileError] for every mistake, in the order of the lines; mistakes in the
-// YAML itself are told alone, because nothing behind them can be read.
+// Parse parses a configuration. The name is for errors. The error joins a [*FileError] for
+// each error, in the order of the lines. After a YAML syntax error, no other errors are
+// reported.
 //
-// What is not known is an error: fields, protocols, a second document. Nothing
-// can be given twice, whatever its spelling. A file without any content is
-// refused, because it is more likely a file that is being written than a wish
-// to serve nothing: for that, write "destinations: {}".
+// Unknown fields and protocols, a second document, and values that are given twice are
+// errors. A file without content is an error, because it is probably being written. The
+// configuration without destinations is "destinations: {}".
 func Parse(name string, data []byte) (Config, error) {
 	r := reader{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}
 	if bad := unreadable(data); bad != nil {
@@ -55,8 +53,7 @@ func Parse(name string, data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decode reads the only document of a file, and reports whether there is
-// anything in it.
+// decode decodes the only document of a file. It reports whether the file has content.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {
@@ -72,7 +69,7 @@ func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	bad := inspect(&all[0], map[*yaml.Node]bool{})
 	r.errs = append(r.errs, bad...)
 	if len(bad) > 0 {
-		return file, true // the decoder would pass over some of it
+		return file, true // the decoder would skip parts of it
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
@@ -81,28 +78,28 @@ func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	return file, file.Destinations != nil
 }
 
-// failf notes a mistake and goes on.
+// failf adds an error.
 func (r *reader) failf(at int, format string, args ...any) {
 	r.errs = append(r.errs, &FileError{Line: at, Reason: fmt.Sprintf(format, args...)})
 }
 
-// missing reports something that is not there. In a file of which a part could
-// not be decoded it may well be there.
+// missing adds an error for a missing field, unless parts of the file could not be
+// decoded.
 func (r *reader) missing(at int, what string) {
 	if !r.partial {
 		r.failf(at, "%s", what)
 	}
 }
 
-// check notes the error of a check, if there is one.
+// check adds err unless it is nil.
 func (r *reader) check(at int, err error) {
 	if err != nil {
 		r.failf(at, "%s", err)
 	}
 }
 
-// err joins the mistakes in the order of their lines. What is missing at the
-// very end would have a line after the last one.
+// err joins the errors in the order of their lines. A missing field at the end has a line
+// after the last one.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
 	errs := make([]error, 0, len(r.errs))

@@ -11,12 +11,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// routeLabel is the label that carries a route's name.
+// routeLabel is the label for a route's name.
 const routeLabel = "route"
 
-// compileProfile builds the profile of a destination, which has one in any
-// case: what is configured and has no profile still says its name, as
-// linkerd's controller does, so that clients balance over it.
+// compileProfile returns the profile of a destination. A destination without a profile
+// gets one with only its name, as from linkerd's controller, so that clients balance.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {
@@ -79,20 +78,19 @@ func checkRoute(r Route) []error {
 }
 
 var (
-	errNoName     = errors.New("the route has no name")
-	errRouteLabel = errors.New(`the label "route" is the route's name`)
-	errNoMatch    = errors.New("an empty match: give method, path, all, any or not (a path of /.* matches everything)")
+	errNoName     = errors.New("the route must have a name")
+	errRouteLabel = errors.New(`the label "route" is reserved for the route's name`)
+	errNoMatch    = errors.New("the match must have method, path, all, any or not (path /.* matches everything)")
 )
 
 func checkRetries(r Route) error {
 	if r.RetryNonIdempotent && !r.Retryable {
-		return errors.New("retry_non_idempotent needs retryable: true")
+		return errors.New("retry_non_idempotent requires retryable: true")
 	}
 	return nil
 }
 
-// empty reports a match that says nothing. To clients it would be no match at
-// all, and they would drop the route.
+// empty reports whether m has no condition. Clients would drop the route.
 func (m Match) empty() bool {
 	return m.Method == "" && m.Path == "" && len(m.All) == 0 && len(m.Any) == 0 && m.Not == nil
 }
@@ -116,9 +114,9 @@ func idempotentMethods() []string {
 	return []string{"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 }
 
-// routeMessages returns the messages for a route. To retry idempotent requests
-// only takes two if requests of several methods match: is_retryable applies to
-// all requests of a route.
+// routeMessages returns the messages of a route. is_retryable applies to all requests of a
+// route, so a route that matches several methods needs two messages to retry idempotent
+// requests only.
 func routeMessages(r Route) []*pb.Route {
 	switch {
 	case !r.Retryable || r.RetryNonIdempotent:
@@ -137,8 +135,7 @@ func routeMessages(r Route) []*pb.Route {
 	return []*pb.Route{routeMessage(idempotent), routeMessage(r)}
 }
 
-// routeMessage puts the route's name among its labels, where metrics and taps
-// find it.
+// routeMessage adds the route's name to its labels, for metrics and tap.
 func routeMessage(r Route) *pb.Route {
 	msg := &pb.Route{
 		Condition:     matchMessage(r.Match),
@@ -158,8 +155,8 @@ func routeMessage(r Route) *pb.Route {
 	return msg
 }
 
-// matchMessage writes a match as the API's tree, in which every node is one
-// condition: a match with several becomes an "all".
+// matchMessage converts a match to the API's tree, in which each node is one condition.
+// Several conditions become an "all".
 func matchMessage(m Match) *pb.RequestMatch {
 	var parts []*pb.RequestMatch
 	if m.Method != "" {

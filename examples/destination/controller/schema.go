@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The structs of the file. Their leaves are text with its line; what the text
-// means is read afterwards, so that every mistake can be told with its line.
+// The structs of the file. Their leaves are text with its line. The text is parsed later,
+// so that each error has its line.
 
 type fileYAML struct {
 	Destinations map[text]destinationYAML `yaml:"destinations"`
@@ -80,16 +80,16 @@ type budgetYAML struct {
 	TTL          text `yaml:"ttl"`
 }
 
-// text is a scalar as it was written. Without a line it was not given.
+// text is an unparsed scalar. Its line is 0 if the field is missing.
 type text struct {
 	value string
 	line  int
 }
 
-// given reports whether the field is in the file at all.
+// given reports whether the field is in the file.
 func (t text) given() bool { return t.line > 0 }
 
-// UnmarshalYAML takes any scalar.
+// UnmarshalYAML accepts any scalar.
 func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind != yaml.ScalarNode {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: want a single value, not a list or a mapping", n.Line)}}

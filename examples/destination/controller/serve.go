@@ -10,16 +10,16 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// stopWithin is how long connections may take to close in good order.
-const stopWithin = 2 * time.Second
+// stopTimeout is the time for connections to close.
+const stopTimeout = 2 * time.Second
 
-// minPing is how often a client may ask whether the connection lives. gRPC's
-// default of five minutes cuts off clients that keep their streams alive.
+// minPing is the minimum interval of a client's keep-alive PINGs. gRPC's default of five
+// minutes would close the connections of clients that keep streams alive.
 const minPing = 5 * time.Second
 
-// Serve answers on a listener, in cleartext, until ctx ends; then it stops the
-// controller, closes the listener and every connection, and returns nil. When
-// it returns, no stream and no goroutine is left.
+// Serve serves on a listener, in cleartext, until ctx ends. It then stops the controller,
+// closes the listener and all connections, waits for all streams and goroutines, and
+// returns nil.
 func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
 		grpc.WaitForHandlers(true),
@@ -30,7 +30,7 @@ func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		c.Stop()
-		hard := time.AfterFunc(stopWithin, server.Stop)
+		hard := time.AfterFunc(stopTimeout, server.Stop)
 		defer hard.Stop()
 		server.GracefulStop()
 	})
@@ -41,7 +41,7 @@ func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	} else {
 		<-ended
 	}
-	c.pumps.Wait()
+	c.senders.Wait()
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve destinations on %s: %w", lis.Addr(), err)
 	}

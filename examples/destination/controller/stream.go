@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Get streams the endpoints of a name. See the package comment for what a
-// stream is told, and when it ends.
+// Get streams the endpoints of a name. The package documentation specifies the messages
+// and the end of a stream.
 func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -32,10 +32,10 @@ func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStream
 	return serve(stream.Context(), c, c.profiles, "GetProfile", t.String(), (*entry).describe, stream.Send)
 }
 
-// serve sends what a subscription brings until the client leaves, falls
-// behind, or the controller stops.
+// serve sends the messages of a subscription until the client leaves, is too slow, or the
+// controller stops.
 func serve[M any](
-	ctx context.Context, c *Controller, f feed[M], method, name string,
+	ctx context.Context, c *Controller, f hub[M], method, name string,
 	first func(*entry) M, send func(M) error,
 ) error {
 	s := follow(c, f, name, first)
@@ -45,14 +45,14 @@ func serve[M any](
 	over, broken := make(chan struct{}), make(chan error, 1)
 	defer close(over)
 	c.begin(func() {
-		if err := pump(s.queue, send, over); err != nil {
+		if err := sendLoop(s.queue, send, over); err != nil {
 			broken <- err
 		}
 	})
 	select {
 	case <-s.slow:
 		log.WarnContext(ctx, "stream ended: the client is too slow", slog.Int("queue", cap(s.queue)))
-		return status.Errorf(codes.ResourceExhausted, "%d messages behind: reconnect", cap(s.queue))
+		return status.Errorf(codes.ResourceExhausted, "the client is %d messages behind: reconnect", cap(s.queue))
 	case <-c.stopped:
 		return status.Error(codes.Unavailable, "the controller is stopping")
 	case err := <-broken:
@@ -63,9 +63,9 @@ func serve[M any](
 	}
 }
 
-// pump sends until the stream is over. What is queued then is not sent: the
-// sooner a client that was cut off starts afresh, the better.
-func pump[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error {
+// sendLoop sends until the stream ends. Queued messages are then dropped, because the
+// client reconnects and gets the whole state.
+func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error {
 	for {
 		select {
 		case <-over:
@@ -83,20 +83,20 @@ func pump[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error
 	}
 }
 
-// begin runs what sends to a client beside the handler of its stream, for it
-// waits as long as the client does not read. gRPC ends that wait when the
-// handler returns. A controller that was stopped sends nothing.
-func (c *Controller) begin(pump func()) {
+// begin runs loop in a goroutine beside the handler of a stream, because a send waits for
+// a client that does not read. gRPC ends that wait when the handler returns. A stopped
+// controller sends nothing.
+func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.done {
-		c.pumps.Go(pump)
+		c.senders.Go(loop)
 	}
 }
 
-// follow subscribes and, if there is a state already, queues the first
-// message in the same breath: no change is lost or told twice.
-func follow[M any](c *Controller, f feed[M], name string, first func(*entry) M) *subscription[M] {
+// follow subscribes and queues the first message, if there is a state, under one lock. No
+// change is lost or sent twice.
+func follow[M any](c *Controller, f hub[M], name string, first func(*entry) M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := f.subscribe(name)
@@ -107,7 +107,7 @@ func follow[M any](c *Controller, f feed[M], name string, first func(*entry) M) 
 }
 
 // leave ends a subscription.
-func leave[M any](c *Controller, f feed[M], name string, s *subscription[M]) {
+func leave[M any](c *Controller, f hub[M], name string, s *subscription[M]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f.unsubscribe(name, s)

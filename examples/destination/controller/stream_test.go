@@ -80,8 +80,8 @@ func TestGetFollowsChanges(t *testing.T) {
 	same(t, addition(nil, plain(9, 80)), recv(t, stream))
 }
 
-// A change of one name is no news to those who follow another, and a Set that
-// changes nothing is no news at all.
+// A change of one name is no updates to those who follow another, and a Set that
+// changes nothing is no updates at all.
 func TestNoNewsIsNotSent(t *testing.T) {
 	c := New(nil)
 	both := func(a, b string) Config {
@@ -193,7 +193,7 @@ func TestStreamsEndThoughTheClientDoesNotRead(t *testing.T) {
 			c := New(nil)
 			set(t, c, Config{})
 			ctx, cancel := context.WithCancel(context.Background())
-			defer c.pumps.Wait()
+			defer c.senders.Wait()
 			defer cancel()
 			stream := &fakeStream{ctx: ctx, sending: make(chan struct{}, 1), sent: make(chan *pb.Update)}
 			ended := make(chan error, 1)
@@ -223,7 +223,7 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 		set(t, c, bulky(i+1))
 	}
 	pumped := make(chan struct{})
-	go func() { c.pumps.Wait(); close(pumped) }()
+	go func() { c.senders.Wait(); close(pumped) }()
 	select {
 	case <-pumped:
 	case <-time.After(patience):

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// target is what a client asks for, in one spelling.
+// target is a requested name in canonical form.
 type target struct {
 	host string // lower case, without a trailing dot
 	port uint16
@@ -20,11 +20,11 @@ func (t target) String() string {
 	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 }
 
-// defaultPort is what the API defines for a path without a port.
+// defaultPort is the API's default port.
 const defaultPort = 80
 
-// parseTarget reads host[:port] in any spelling. Addresses come first: an IPv6
-// address without a port has colons too.
+// parseTarget parses host[:port]. Addresses are tried first, because an IPv6 address
+// without a port contains colons.
 func parseTarget(s string) (target, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		return addrTarget(netip.AddrPortFrom(addr, defaultPort))
@@ -47,13 +47,13 @@ func parseTarget(s string) (target, error) {
 	return t, nil
 }
 
-// addrTarget refuses a zone: it is another machine's.
+// addrTarget rejects a zone, because it belongs to another machine.
 func addrTarget(addr netip.AddrPort) (target, error) {
 	if addr.Port() == 0 {
-		return target{}, fmt.Errorf("%q is not host:port: the port is 0", addr)
+		return target{}, fmt.Errorf("%q is not host:port: the port must not be 0", addr)
 	}
 	if addr.Addr().Zone() != "" {
-		return target{}, fmt.Errorf("%q is not host:port: an address with a zone", addr)
+		return target{}, fmt.Errorf("%q is not host:port: the address must not have a zone", addr)
 	}
 	return target{host: addr.Addr().Unmap().String(), port: addr.Port(), ip: true}, nil
 }
@@ -66,14 +66,14 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// checkName takes what DNS takes, and underscores. A name whose last label is
-// a number is refused: it is a mistyped IP address.
+// checkName accepts DNS names, with underscores. It rejects a name whose last label is a
+// number, which is a mistyped IP address.
 func checkName(s string) error {
 	if s == "" {
-		return errors.New("the name is empty")
+		return errors.New("the name must not be empty")
 	}
 	if len(s) > 253 {
-		return fmt.Errorf("the name has %d characters, more than 253", len(s))
+		return fmt.Errorf("the name has %d characters, must have at most 253", len(s))
 	}
 	labels := strings.Split(s, ".")
 	for _, label := range labels {
@@ -87,15 +87,15 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkLabel checks what stands between two dots.
+// checkLabel checks one label of a name.
 func checkLabel(s string) error {
 	switch {
 	case s == "":
-		return errors.New("nothing between two dots, or before or after one")
+		return errors.New("a label is empty")
 	case len(s) > 63:
-		return fmt.Errorf("%q has more than 63 characters", s)
+		return fmt.Errorf("%q must have at most 63 characters", s)
 	case s[0] == '-' || s[len(s)-1] == '-':
-		return fmt.Errorf("%q begins or ends with a hyphen", s)
+		return fmt.Errorf("%q must not begin or end with a hyphen", s)
 	}
 	for _, r := range s {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", r) {

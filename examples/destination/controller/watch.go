@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// pollEvery is how often a watched file is read.
-const pollEvery = time.Second
+// pollInterval is the interval of reads of a watched file.
+const pollInterval = time.Second
 
-// Load serves what a file says, and returns it. The error joins a [*FileError]
-// for every mistake in the file, or says why it cannot be read.
+// Load reads a file and serves its configuration, which it returns. The error joins a
+// [*FileError] for each error in the file, or is the error of the read.
 //
-// After that watch, which is to be called once, goes on reading the file, once a
-// second, until its ctx ends. A file that goes bad then changes nothing: the last
-// good configuration stays in force, and every mistake is logged with file, line
-// and reason, once for each content. The content is compared, not the time, so a
-// rename onto the file and a swapped symbolic link are seen. Replace the file in
-// one of these ways: one that is written in place may be read half written. What
-// is no regular file, such as a pipe, has said all it has to say.
+// watch, which must be called once, then reads the file once a second until its ctx ends.
+// An invalid file changes nothing: the last valid configuration stays active, and each
+// error is logged with file, line and reason, once per content. The content is compared,
+// not the time, so renames and swapped symbolic links are noticed. Replace the file in one
+// of these ways, because a file that is written in place may be read half-written. A file
+// that is not regular, such as a pipe, is not watched.
 func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Context), err error) {
 	w := &watched{c: c, path: path}
 	if cfg, err = w.read(); err != nil {
@@ -31,7 +30,7 @@ func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Conte
 	return cfg, w.watch, nil
 }
 
-// watched is a file and what was last seen in it.
+// watched is a file and its last content.
 type watched struct {
 	c    *Controller
 	path string
@@ -43,7 +42,7 @@ func (w *watched) watch(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	ticker := time.NewTicker(pollEvery)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -57,9 +56,8 @@ func (w *watched) watch(ctx context.Context) {
 	}
 }
 
-// read applies the file if it is not what it was, and returns what it says then. A
-// file that cannot be read counts as a content of its own, so that it is reported
-// once.
+// read applies the file if its content has changed, and returns the configuration. An
+// unreadable file counts as a content, so that it is reported once.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data
@@ -84,8 +82,7 @@ func (w *watched) read() (cfg Config, err error) {
 	return cfg, nil
 }
 
-// report logs every mistake by itself, so that each line of the log has the
-// line of one.
+// report logs each error on its own line.
 func (w *watched) report(ctx context.Context, err error) {
 	const message = "bad configuration, serving the last good one"
 	mistakes := fileErrors(err)
@@ -98,7 +95,7 @@ func (w *watched) report(ctx context.Context, err error) {
 	}
 }
 
-// fileErrors takes a joined error apart.
+// fileErrors splits a joined error.
 func fileErrors(err error) []*FileError {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {

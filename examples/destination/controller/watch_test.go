@@ -86,7 +86,7 @@ func watch(t *testing.T, path string) *watching {
 }
 
 func (w *watching) poll() {
-	time.Sleep(pollEvery)
+	time.Sleep(pollInterval)
 	synctest.Wait()
 }
 

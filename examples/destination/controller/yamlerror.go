@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// unreadable finds the bytes that no YAML has. The YAML package refuses them
-// too, but without a line.
+// unreadable reports bytes that are invalid in YAML, with their line. The YAML package
+// reports them without a line.
 func unreadable(data []byte) *FileError {
 	at := 1
 	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
@@ -33,13 +33,13 @@ func unreadable(data []byte) *FileError {
 	return nil
 }
 
-// decodeErrors puts the errors of the YAML package in the words of the file.
+// decodeErrors rewrites the errors of the YAML package in terms of the file.
 func decodeErrors(err error) []*FileError {
 	if err == nil {
 		return nil
 	}
 	var mistakes *yaml.TypeError
-	if !errors.As(err, &mistakes) { // the aliases of the file as a whole are too much
+	if !errors.As(err, &mistakes) { // too many aliases
 		return []*FileError{{Line: 1, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}}
 	}
 	found := make([]*FileError, 0, len(mistakes.Errors))
@@ -50,8 +50,7 @@ func decodeErrors(err error) []*FileError {
 	return found
 }
 
-// rephrase knows the messages of the YAML package's decoder. They name Go
-// types, which mean nothing to the writer of a file.
+// rephrase rewrites a message of the YAML decoder, which contains Go types.
 func rephrase(reason string) string {
 	if m := regexp.MustCompile(`(?s)^field (.*) not found in type (\S+)$`).FindStringSubmatch(reason); m != nil {
 		return fmt.Sprintf("unknown field %q; there are %s", m[1], strings.Join(fieldsOf(m[2]), ", "))
@@ -69,7 +68,7 @@ func rephrase(reason string) string {
 	return reason
 }
 
-// kindOf takes the short name of a tag: map, seq, or that of a scalar.
+// kindOf returns the kind of a short YAML tag.
 func kindOf(tag string) string {
 	switch tag {
 	case "map":
@@ -80,7 +79,7 @@ func kindOf(tag string) string {
 	return "a single value"
 }
 
-// syntaxError returns an error that stops the YAML package, with its line.
+// syntaxError returns a syntax error of the YAML package with its line.
 func syntaxError(err error, data []byte) *FileError {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
 		_, err := documents(data)
@@ -89,7 +88,7 @@ func syntaxError(err error, data []byte) *FileError {
 	return &FileError{Line: line, Reason: reason}
 }
 
-// documents reads the documents of a file up to the first error.
+// documents decodes the documents of a file up to the first error.
 func documents(data []byte) ([]yaml.Node, error) {
 	var all []yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -104,9 +103,8 @@ func documents(data []byte) ([]yaml.Node, error) {
 	}
 }
 
-// inspect finds what the decoder passes over or names no line for: the empty
-// items of lists, the empty keys of mappings, and what contains itself. within
-// holds the nodes around n.
+// inspect returns errors that the decoder ignores or reports without a line: empty list
+// items, empty keys, and nodes that contain themselves. within has the nodes around n.
 func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	var found []*FileError
 	within[n] = true
@@ -125,7 +123,7 @@ func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	return found
 }
 
-// isNull looks behind an alias.
+// isNull resolves an alias.
 func isNull(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

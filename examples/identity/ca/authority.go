@@ -16,14 +16,13 @@ import (
 
 // Authority issues certificates. It is safe for concurrent use.
 type Authority struct {
-	// Lifetime is how long a certificate is valid; a day, as linkerd's. Proxies
-	// wait for 10 s at least before they renew, so that with less than some 20 s
-	// they have none at times. It is not to be changed while the Authority is in
-	// use.
+	// Lifetime is the validity of a certificate. The default is a day, as linkerd's.
+	// It should be at least 20 s, because proxies wait for at least 10 s before they
+	// renew. It must not change while the Authority is in use.
 	Lifetime time.Duration
 
-	// Log is told of the certificate that [Serve] makes for itself. nil is for
-	// none; it is not to be changed while the Authority is in use.
+	// Log is for the certificate of [Serve] itself; nil means no logging. It must not
+	// change while the Authority is in use.
 	Log *slog.Logger
 
 	domain  string
@@ -36,11 +35,11 @@ const (
 	defaultLifetime = 24 * time.Hour
 
 	issuerLife = 365 * 24 * time.Hour
-	clockSkew  = time.Minute // by which a proxy's clock may be behind
+	clockSkew  = time.Minute // maximum delay of a proxy's clock
 )
 
-// New makes a root and an issuer for names of a trust domain, "cluster.local";
-// "" is for any name.
+// New returns an Authority with a new root and issuer for names of a trust domain such as
+// "cluster.local". "" means any name.
 func New(domain string) (*Authority, error) {
 	root, rootKey, err := newIssuer("root of "+domain, nil, nil)
 	if err != nil {
@@ -69,7 +68,7 @@ func signer(key crypto.PrivateKey) (crypto.Signer, error) {
 	return s, nil
 }
 
-// newIssuer makes one that parent vouches for, or that vouches for itself.
+// newIssuer returns a CA certificate that parent signs, or a self-signed one.
 func newIssuer(name string, parent *x509.Certificate, by crypto.Signer) (*x509.Certificate, crypto.Signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -82,13 +81,13 @@ func newIssuer(name string, parent *x509.Certificate, by crypto.Signer) (*x509.C
 	if parent == nil {
 		parent, by = template, key
 	} else {
-		template.MaxPathLen, template.MaxPathLenZero = 0, true // it vouches for proxies alone
+		template.MaxPathLen, template.MaxPathLenZero = 0, true // it signs only proxy certificates
 	}
 	cert, err := sign(template, parent, key.Public(), by)
 	return cert, key, err
 }
 
-// sign gives a certificate a number, and a signature.
+// sign sets the serial number and signs a certificate.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, by)
 	if err != nil {
@@ -101,15 +100,15 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto
 	return cert, nil
 }
 
-// TrustAnchors returns the certificate of the root, PEM: what proxies are given.
+// TrustAnchors returns the certificate of the root as PEM, for proxies.
 func (a *Authority) TrustAnchors() []byte { return a.anchors }
 
-// Issue certifies a key for name: DNS-like, or a URI. It asks no questions. The
-// chain has the certificate first, then the issuer's. It expires with the issuer,
-// at the latest, and is an error once that has.
+// Issue certifies a key for a DNS-like name or a URI, without checks. The chain has the
+// certificate and the issuer's. It expires no later than the issuer, and is an error once
+// the issuer has expired.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
 	if !a.issuer.NotAfter.After(time.Now()) {
-		return nil, fmt.Errorf("ca: the issuer expired at %s: a new directory would have a new one", a.issuer.NotAfter.Format(time.RFC3339))
+		return nil, fmt.Errorf("ca: the issuer expired at %s; use a new directory for a new issuer", a.issuer.NotAfter.Format(time.RFC3339))
 	}
 	template := &x509.Certificate{
 		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(a.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,

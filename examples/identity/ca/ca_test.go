@@ -129,24 +129,24 @@ func TestCertifyRefuses(t *testing.T) {
 		token string
 		csr   []byte
 	}{
-		"the request has no identity":                   {codes.InvalidArgument, "", "t", dns(web)},
-		"the request has no token":                      {codes.InvalidArgument, web, "", dns(web)},
+		"the request must have an identity":                   {codes.InvalidArgument, "", "t", dns(web)},
+		"the request must have a token":                      {codes.InvalidArgument, web, "", dns(web)},
 		"must be DER":                                   {codes.InvalidArgument, web, "t", []byte("x")},
 		"signed by its key":                             {codes.InvalidArgument, web, "t", forged},
-		"the token is not the one for it":               {codes.FailedPrecondition, web, "u", dns(web)},
-		"there is no token for it here":                 {codes.FailedPrecondition, "db.cluster.local", "t", dns("db.cluster.local")},
-		"its token is empty here":                       {codes.FailedPrecondition, "empty.cluster.local", " ", dns("empty.cluster.local")},
-		"its token cannot be read here":                 {codes.FailedPrecondition, "dir.cluster.local", "t", dns("dir.cluster.local")},
-		`is for ["db.cluster.local"], but the identity`: {codes.FailedPrecondition, web, "t", dns("db.cluster.local")},
-		`they must be the same one name`:                {codes.FailedPrecondition, web, "t", dns(web, "db.cluster.local")},
-		`is for [], but`:                                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: web}})},
+		"the token does not match":               {codes.FailedPrecondition, web, "u", dns(web)},
+		"no token is stored for it":                 {codes.FailedPrecondition, "db.cluster.local", "t", dns("db.cluster.local")},
+		"its stored token is empty":                       {codes.FailedPrecondition, "empty.cluster.local", " ", dns("empty.cluster.local")},
+		"its stored token cannot be read":                 {codes.FailedPrecondition, "dir.cluster.local", "t", dns("dir.cluster.local")},
+		`is for ["db.cluster.local"], must be for the requested identity`: {codes.FailedPrecondition, web, "t", dns("db.cluster.local")},
+		`must be for the requested identity`:                {codes.FailedPrecondition, web, "t", dns(web, "db.cluster.local")},
+		`is for [], must`:                                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: web}})},
 		`common name of the certificate`:                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{web}})},
-		"asks for addresses":                            {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
-		`"*.cluster.local" is not DNS-like`:             {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
-		"not certified: the token is not the one":       {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
-		`"web.elsewhere" is not of the trust domain`:    {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
-		`"spiffe://elsewhere/web" is not of the`:        {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
-		`"https://cluster.local/web" is not of the`:     {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
+		"must not contain addresses":                            {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
+		`"*.cluster.local" must be DNS-like`:             {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
+		"not certified: the token does not match":       {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
+		`"web.elsewhere" does not belong to the trust domain`:    {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
+		`"spiffe://elsewhere/web" does not belong to the`:        {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
+		`"https://cluster.local/web" does not belong to the`:     {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
 	} {
 		_, err := client.Certify(t.Context(), &pb.CertifyRequest{Identity: tt.name, Token: []byte(tt.token), CertificateSigningRequest: tt.csr})
 		assert.Equal(t, tt.code, status.Code(err), says)
@@ -192,13 +192,13 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "trust-anchors.pem"), anchors, 0o600))
 	_, err = ca.Open(dir, "cluster.local")
-	require.ErrorContains(t, err, "which a new directory would have new: x509: certificate signed by unknown authority")
+	require.ErrorContains(t, err, "(use a new directory for a new issuer): x509: certificate signed by unknown authority")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "issuer.key"), nil, 0o600))
 	_, err = ca.Open(dir, "cluster.local")
 	require.ErrorContains(t, err, "the issuer in "+dir)
 	require.NoError(t, os.Remove(filepath.Join(dir, "issuer.key")))
 	_, err = ca.Open(dir, "cluster.local")
-	require.ErrorContains(t, err, "bring back what is missing, or remove the rest")
+	require.ErrorContains(t, err, "restore the missing files, or remove the others")
 }
 
 // Who may have any name may not have that of the authority itself, by which
@@ -270,7 +270,7 @@ func TestWithIdentity(t *testing.T) {
 	done()
 	require.Eventually(t, func() bool {
 		err := i.Ready(gone)
-		return err != nil && strings.Contains(err.Error(), `"`+web+`" is not certified: there is no token for it here`)
+		return err != nil && strings.Contains(err.Error(), `"`+web+`" is not certified: no token is stored for it`)
 	}, 30*time.Second, 5*time.Millisecond)
 	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
 	require.NoError(t, i.Ready(ctx))

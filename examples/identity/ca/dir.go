@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// AnchorsFile is what [Open] keeps the root's certificate in.
+// AnchorsFile is the name of the file with the root's certificate.
 const AnchorsFile = "trust-anchors.pem"
 
 const (
@@ -17,9 +17,8 @@ const (
 	keyFile    = "issuer.key"
 )
 
-// Open reads an Authority from the files of dir, trust-anchors.pem, issuer.pem
-// and issuer.key. If none of them is there it makes dir, and a new Authority in
-// it.
+// Open reads an Authority from the files trust-anchors.pem, issuer.pem and issuer.key of
+// dir. If none of them exists it creates dir and a new Authority.
 func Open(dir, domain string) (*Authority, error) {
 	missing := 0
 	for _, name := range []string{AnchorsFile, issuerFile, keyFile} {
@@ -33,7 +32,7 @@ func Open(dir, domain string) (*Authority, error) {
 	case 3:
 		return create(dir, domain)
 	}
-	return nil, fmt.Errorf("ca: %s has some of %s, %s and %s, but not all: bring back what is missing, or remove the rest",
+	return nil, fmt.Errorf("ca: %s has only some of %s, %s and %s: restore the missing files, or remove the others",
 		dir, AnchorsFile, issuerFile, keyFile)
 }
 
@@ -74,7 +73,7 @@ func read(dir, domain string) (*Authority, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(anchors)
 	if _, err := a.issuer.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
-		return nil, fmt.Errorf("ca: the issuer in %s, which a new directory would have new: %w", dir, err)
+		return nil, fmt.Errorf("ca: the issuer in %s (use a new directory for a new issuer): %w", dir, err)
 	}
 	return a, nil
 }

@@ -18,19 +18,18 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// minPing is how often a client may ask whether the connection lives.
+// minPing is the minimum interval of a client's keep-alive PINGs.
 const minPing = 5 * time.Second
 
-// Serve answers the identity API on l until ctx ends, and closes l. With a name,
-// which must be DNS-like, it speaks TLS and proves that name, by a certificate of
-// its own making that it renews; with "" it speaks in clear. A name that a does
-// not certify is an error at once.
+// Serve serves the identity API on l until ctx ends, and closes l. With a name, which must
+// be DNS-like, it serves TLS with a certificate that it issues and renews itself. Without
+// a name it serves cleartext. A name that a does not certify is an error at once.
 func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if name != "" {
 		own, err := a.identity(name)
 		if err == nil {
-			err = a.owns(name) // else it would ask itself in vain for ever
+			err = a.owns(name) // Run would retry forever
 		}
 		if err != nil {
 			_ = l.Close()
@@ -38,8 +37,8 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 		}
 		itself := local{service{authority: a, check: func(string, []byte) error { return nil }}}
 		group.Go(func() error { return own.Run(ctx, itself) })
-		// Below gRPC, whose own TLS turns away clients that offer no protocol,
-		// as linkerd's proxies do not.
+		// Below gRPC, whose own TLS rejects clients without ALPN, such as linkerd's
+		// proxies.
 		l = tls.NewListener(l, own.Server("h2"))
 	}
 	server := grpc.NewServer(
@@ -55,13 +54,13 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		server.Stop() // each call is short, and is made again
+		server.Stop() // calls are short, and clients retry
 		return nil
 	})
 	return group.Wait()
 }
 
-// identity is one that trusts a.
+// identity returns the identity of the authority itself.
 func (a *Authority) identity(name string) (*identity.Identity, error) {
 	key, csr, err := identity.Request(name)
 	if err != nil {
@@ -70,13 +69,13 @@ func (a *Authority) identity(name string) (*identity.Identity, error) {
 	return identity.New(identity.Config{
 		Name: name, Roots: a.anchors, Key: key, CSR: csr,
 		Token: func() ([]byte, error) { return []byte("itself"), nil }, Log: a.Log,
-		MinRefresh: min(a.Lifetime/2, usualMinRefresh),
+		MinRefresh: min(a.Lifetime/2, defaultMinRefresh),
 	})
 }
 
-// usualMinRefresh is how long proxies wait at least before they renew. A short
-// life leaves the authority, which asks itself, no time for that.
-const usualMinRefresh = 10 * time.Second
+// defaultMinRefresh is the minimum wait of proxies before a renewal. Short lifetimes need
+// less.
+const defaultMinRefresh = 10 * time.Second
 
 // local is a connection to a CA in this process.
 type local struct{ service service }
@@ -85,7 +84,7 @@ func (l local) Invoke(ctx context.Context, method string, args, reply any, _ ...
 	req, ok := args.(*pb.CertifyRequest)
 	to, fits := reply.(*pb.CertifyResponse)
 	if !ok || !fits {
-		return status.Errorf(codes.Unimplemented, "%s is not of this API", method)
+		return status.Errorf(codes.Unimplemented, "%s: unknown method", method)
 	}
 	rsp, err := l.service.Certify(ctx, req)
 	if err != nil {
@@ -96,5 +95,5 @@ func (l local) Invoke(ctx context.Context, method string, args, reply any, _ ...
 }
 
 func (local) NewStream(_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Errorf(codes.Unimplemented, "%s is not of this API", method)
+	return nil, status.Errorf(codes.Unimplemented, "%s: unknown method", method)
 }

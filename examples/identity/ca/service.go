@@ -16,13 +16,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Check says why who shows a token may not be called name, in a sentence for
-// people, or nil.
+// Check returns nil if the token is valid for the name, or else an error for the client.
 type Check func(name string, token []byte) error
 
-// Register makes server answer the identity API by a. It refuses with
-// InvalidArgument what is no request, and with FailedPrecondition what may not
-// be.
+// Register adds the identity API of a to server. Invalid requests get InvalidArgument, and
+// rejected names FailedPrecondition.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
@@ -34,7 +32,7 @@ type service struct {
 	check     Check
 }
 
-// Certify is the one call of the API.
+// Certify is the only method of the API.
 func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 	name := req.GetIdentity()
 	csr, err := parse(req)
@@ -46,7 +44,7 @@ func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.Certif
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}
-	// Not before: with a key of a stranger's making it may take long.
+	// After the other checks, because a malicious key can make it slow.
 	if err := csr.CheckSignature(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, fmt.Errorf(badRequest, err).Error())
 	}
@@ -64,9 +62,9 @@ func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.Certif
 func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 	switch {
 	case req.GetIdentity() == "":
-		return nil, errors.New("the request has no identity")
+		return nil, errors.New("the request must have an identity")
 	case len(req.GetToken()) == 0:
-		return nil, errors.New("the request has no token")
+		return nil, errors.New("the request must have a token")
 	}
 	csr, err := x509.ParseCertificateRequest(req.GetCertificateSigningRequest())
 	if err != nil {
@@ -75,7 +73,7 @@ func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 	return csr, nil
 }
 
-const badRequest = "the certificate signing request must be DER, and signed by its key: %w"
+const badRequest = "the certificate signing request must be DER, signed by its key: %w"
 
 func isURI(name string) bool { return strings.Contains(name, "://") }
 
@@ -87,17 +85,17 @@ func match(csr *x509.CertificateRequest, name string) error {
 	}
 	switch {
 	case len(csr.EmailAddresses)+len(csr.IPAddresses) > 0:
-		return errors.New("the certificate signing request asks for addresses, which nobody here can vouch for")
+		return errors.New("the certificate signing request must not contain addresses")
 	case len(names) != 1 || names[0] != name || isURI(name) != (len(csr.URIs) == 1):
-		return fmt.Errorf("the certificate signing request is for %q, but the identity asked for is %q: they must be the same one name",
+		return fmt.Errorf("the certificate signing request is for %q, must be for the requested identity %q only",
 			names, name)
 	case csr.Subject.CommonName != "" && csr.Subject.CommonName != name:
-		return fmt.Errorf("the common name of the certificate signing request, %q, is not the identity, %q", csr.Subject.CommonName, name)
+		return fmt.Errorf("the common name of the certificate signing request is %q, must be the identity %q", csr.Subject.CommonName, name)
 	}
 	return nil
 }
 
-// owns returns an error for a name of another trust domain.
+// owns returns an error unless name belongs to the trust domain.
 func (a *Authority) owns(name string) error {
 	ours := a.domain == "" || strings.HasSuffix(name, "."+a.domain)
 	if isURI(name) {
@@ -106,17 +104,16 @@ func (a *Authority) owns(name string) error {
 	}
 	switch {
 	case !ours:
-		return fmt.Errorf("%q is not of the trust domain %s", name, a.domain)
-	case !isURI(name) && strings.Trim(name, inNames) != "":
-		return fmt.Errorf("%q is not DNS-like: a wildcard, or what looks like something else, is nobody's name", name)
+		return fmt.Errorf("%q does not belong to the trust domain %s", name, a.domain)
+	case !isURI(name) && strings.Trim(name, nameChars) != "":
+		return fmt.Errorf("%q must be DNS-like", name)
 	}
 	return nil
 }
 
-const inNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn is check for everybody but the authority itself, whose name is own: no
-// token gets that one.
+// butOwn returns check with an error for the name of the authority itself.
 func butOwn(own string, check Check) Check {
 	return func(name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

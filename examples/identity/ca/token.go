@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 )
 
-// TokenFile lets those have any name who show the token that is in a file. It is
-// read for each request.
+// TokenFile permits any name for the token in a file. The file is read for each request.
 func TokenFile(path string) Check {
 	return func(name string, token []byte) error {
 		if err := compare(path, token); err != nil {
@@ -21,8 +20,8 @@ func TokenFile(path string) Check {
 	}
 }
 
-// TokenDir lets those have a name who show the token that is in the file of that
-// name in dir; see [TokenName]. It is read for each request.
+// TokenDir permits a name for the token in the file of that name in dir, see [TokenName].
+// The file is read for each request.
 func TokenDir(dir string) Check {
 	return func(name string, token []byte) error {
 		if err := compare(filepath.Join(dir, TokenName(name)), token); err != nil {
@@ -32,26 +31,25 @@ func TokenDir(dir string) Check {
 	}
 }
 
-// TokenName is what the file for a name is called: as the name, with all of a
-// URI escaped that no file can be called.
+// TokenName returns the file name for a name. In a URI, characters that a file name cannot
+// have are escaped.
 func TokenName(name string) string { return url.PathEscape(name) }
 
-// compare does not take longer for a token that is nearly right. White space
-// around it counts for nothing: people write such files with editors.
+// compare compares in constant time and ignores surrounding white space.
 func compare(path string, token []byte) error {
 	want, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return errors.New("there is no token for it here")
+		return errors.New("no token is stored for it")
 	case err != nil:
-		return errors.New("its token cannot be read here")
+		return errors.New("its stored token cannot be read")
 	}
 	want, token = bytes.TrimSpace(want), bytes.TrimSpace(token)
 	switch {
 	case len(want) == 0:
-		return errors.New("its token is empty here")
+		return errors.New("its stored token is empty")
 	case subtle.ConstantTimeCompare(want, token) != 1:
-		return errors.New("the token is not the one for it")
+		return errors.New("the token does not match")
 	}
 	return nil
 }

@@ -8,35 +8,35 @@ import (
 	"strings"
 )
 
-// Config says what is redirected where. The zero value is none that could be
-// used: it has no uid for the proxy.
+// Config configures the redirection. The zero value is invalid, because it has no uid of
+// the proxy.
 type Config struct {
-	IncomingPort int // where the proxy takes what comes in, 0 to 65535; -1 is not known
-	OutgoingPort int // where it takes what goes out, likewise
+	IncomingPort int // of the proxy for inbound connections, 0 to 65535; -1: not set
+	OutgoingPort int // of the proxy for outbound connections, 0 to 65535; -1: not set
 
-	UID int // of the proxy, whose own connections are left alone; below 0 is none
-	GID int // likewise
+	UID int // of the proxy, whose own connections are not redirected; below 0: not set
+	GID int // of the proxy; below 0: not set
 
-	PortsToRedirect []int    // if there are any, only these ports are redirected on their way in
-	InboundIgnore   []string // ports or ranges ("4190", "4567-4568") that are not redirected on their way in
-	OutboundIgnore  []string // likewise on their way out
-	SubnetsToIgnore []string // CIDRs: what comes from there is not redirected
+	PortsToRedirect []int    // if not empty, only these inbound ports are redirected
+	InboundIgnore   []string // inbound ports or ranges ("4190", "4567-4568") that are not redirected
+	OutboundIgnore  []string // outbound ports or ranges that are not redirected
+	SubnetsToIgnore []string // source CIDRs that are not redirected
 
-	Wait bool // wait for the lock of xtables
+	Wait bool // wait for the xtables lock
 }
 
-// Validate returns what is wrong with c, all of it at once. An entry of a list
-// of ports that cannot be read is not: see [Ports].
+// Validate returns all errors of c. Invalid entries of port lists are ignored, see
+// [Ports].
 func (c Config) Validate() error {
 	errs := slices.Concat(c.checkProxy(), c.checkIDs())
 	for _, p := range c.PortsToRedirect {
 		if p < 0 || p > 65535 {
-			errs = append(errs, fmt.Errorf("--ports-to-redirect: %d is no port", p))
+			errs = append(errs, fmt.Errorf("--ports-to-redirect: %d must be a port", p))
 		}
 	}
 	for _, s := range c.SubnetsToIgnore {
 		if _, err := netip.ParsePrefix(s); err != nil {
-			errs = append(errs, fmt.Errorf("--subnets-to-ignore: %q is no CIDR", s))
+			errs = append(errs, fmt.Errorf("--subnets-to-ignore: %q must be a CIDR", s))
 		}
 	}
 	return errors.Join(errs...)
@@ -52,11 +52,11 @@ func (c Config) checkProxy() (errs []error) {
 		case p.port == -1:
 			missing = append(missing, p.flag)
 		case p.port < 0 || p.port > 65535:
-			errs = append(errs, fmt.Errorf("%s: %d is no port; give one from 0 to 65535", p.flag, p.port))
+			errs = append(errs, fmt.Errorf("%s: %d must be a port from 0 to 65535", p.flag, p.port))
 		}
 	}
 	if len(missing) > 0 {
-		errs = append(errs, fmt.Errorf("%s: say where the proxy listens, 0 to 65535", strings.Join(missing, " and ")))
+		errs = append(errs, fmt.Errorf("%s: required, a port from 0 to 65535", strings.Join(missing, " and ")))
 	}
 	return errs
 }
@@ -70,8 +70,8 @@ func (c Config) checkIDs() (errs []error) {
 		if id.id == 0 {
 			root = append(root, id.flag+" 0")
 		}
-		if int64(id.id) > mostID {
-			errs = append(errs, fmt.Errorf("%s: %d is too large; give one up to %d", id.flag, id.id, int64(mostID)))
+		if int64(id.id) > maxID {
+			errs = append(errs, fmt.Errorf("%s: %d must be at most %d", id.flag, id.id, int64(maxID)))
 		}
 	}
 	if len(root) > 0 {
@@ -80,14 +80,13 @@ func (c Config) checkIDs() (errs []error) {
 	return errs
 }
 
-// mostID is the largest id of a user or group that iptables takes.
-const mostID = 1<<32 - 2
+// maxID is the largest user or group id that iptables accepts.
+const maxID = 1<<32 - 2
 
-// ErrRoot is why there are no rules for a proxy that runs as root.
-var ErrRoot = errors.New("a proxy that runs as root cannot be told from everything else that does: " +
-	"either nothing of root's would be redirected, or the proxy's own connections would be, to itself, in a loop; " +
-	"run it as a user of its own, such as 2102, and give that")
+// ErrRoot is the error for a proxy that runs as root.
+var ErrRoot = errors.New("a proxy that runs as root cannot be distinguished from other processes of root; " +
+	"run it as a separate user such as 2102")
 
-// Loops reports whether there is nothing to tell the connections of the proxy
-// by, so that those that it makes come back to it.
+// Loops reports whether the proxy's own connections are redirected to the proxy, because
+// neither UID nor GID is set.
 func (c Config) Loops() bool { return c.UID < 0 && c.GID < 0 }

@@ -1,5 +1,5 @@
-// Package redirect says which rules of iptables lead the TCP connections of a
-// pod, or of any network namespace, through a proxy that runs in it.
+// Package redirect computes the iptables rules that redirect the TCP connections of a
+// network namespace, such as a pod, to a proxy in it.
 //
 //	           ┌──────────────── network namespace ───────────────┐
 //	from       │ PREROUTING → PROXY_INIT_REDIRECT → inbound port  │
@@ -9,10 +9,10 @@
 //	outside ◀──│   all but the proxy's own, loopback and ignored  │
 //	           └──────────────────────────────────────────────────┘
 //
-// The kernel keeps where a connection was going; the proxy asks for it by
-// SO_ORIGINAL_DST. The rules are those of linkerd's proxy-init, in its order
-// and with its comments, so that either can take over from the other.
+// The proxy gets the original destination of a connection from the kernel by
+// SO_ORIGINAL_DST. The rules are those of linkerd's proxy-init, in the same order and with
+// the same comments, so that one can replace the other.
 //
-// [Config] says what to redirect, [Rules] makes the commands out of it and of
-// what is there already ([Parse]), and [Program] carries them out.
+// [Rules] computes the commands from a [Config] and the existing rules ([Parse]). [Program]
+// runs them.
 package redirect

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Ports returns the entries of a list of ports and ranges as iptables writes
-// them ("4567:4568"), and an error for each that cannot be read; those are left
-// out, as linkerd's proxy-init does. A range of one port is that port.
+// Ports returns ports and ranges in the syntax of iptables ("4567:4568"), and an error for
+// each invalid entry. Invalid entries are left out, as in linkerd's proxy-init. A range of
+// one port is that port.
 func Ports(entries []string) (ports []string, bad []error) {
 	for _, entry := range entries {
 		low, high, isRange := strings.Cut(strings.TrimSpace(entry), "-")
@@ -19,7 +19,7 @@ func Ports(entries []string) (ports []string, bad []error) {
 		to, err2 := port(high)
 		switch {
 		case err != nil || err2 != nil || from > to:
-			bad = append(bad, fmt.Errorf("%q is neither a port nor a range of ports", entry))
+			bad = append(bad, fmt.Errorf("%q must be a port or a range of ports", entry))
 		case from == to:
 			ports = append(ports, strconv.Itoa(from))
 		default:
@@ -34,16 +34,15 @@ func port(s string) (int, error) {
 	return int(n), err
 }
 
-// mostPorts is how many ports a match of multiport may have. A range counts as
-// two.
-const mostPorts = 15
+// maxPorts is the limit of a multiport match. A range counts as two ports.
+const maxPorts = 15
 
-// chunks divides ports among matches, each a list with commas.
+// chunks divides ports into lists with commas, one per match.
 func chunks(ports []string) (lists []string) {
 	from, n := 0, 0
 	for i, p := range ports {
 		size := 1 + strings.Count(p, ":")
-		if n+size > mostPorts {
+		if n+size > maxPorts {
 			lists = append(lists, strings.Join(ports[from:i], ","))
 			from, n = i, 0
 		}

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Mode is which iptables is used.
+// Mode selects the iptables binary.
 type Mode string
 
 // The modes. The zero Mode is Legacy.
 const (
 	Legacy Mode = "legacy" // the kernel's own tables
-	NFT    Mode = "nft"    // nftables behind the old commands
-	Plain  Mode = "plain"  // whichever of them "iptables" is
+	NFT    Mode = "nft"    // nftables with the iptables commands
+	Plain  Mode = "plain"  // the system's default
 )
 
 func (m Mode) suffix() string {
@@ -31,15 +31,15 @@ func (m Mode) suffix() string {
 	return "-legacy"
 }
 
-// ParseMode returns the mode of a name, or else of the path of a binary: one of
-// "iptables-legacy", "iptables-nft" and "iptables". Without either it is Legacy.
+// ParseMode returns the mode of a name, or else of a binary: "iptables-legacy",
+// "iptables-nft" or "iptables". The default is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:
 		return m, nil
 	case "":
 	default:
-		return "", fmt.Errorf("--iptables-mode: %q is none of legacy, nft and plain", name)
+		return "", fmt.Errorf("--iptables-mode: %q must be legacy, nft or plain", name)
 	}
 	switch binary {
 	case "", "iptables-legacy":
@@ -49,27 +49,27 @@ func ParseMode(name, binary string) (Mode, error) {
 	case "iptables":
 		return Plain, nil
 	}
-	return "", fmt.Errorf("--firewall-bin-path: %q is none of iptables-legacy, iptables-nft and iptables", binary)
+	return "", fmt.Errorf("--firewall-bin-path: %q must be iptables-legacy, iptables-nft or iptables", binary)
 }
 
-// Program carries rules out.
+// Program applies rules.
 type Program struct {
 	Mode      Mode
 	Families  []Family // in this order
-	Netns     string   // the path of the network namespace; "" is this one
-	CloseWait int      // seconds that the kernel remembers half-closed connections for; 0 leaves that alone
-	Simulate  bool     // print the commands, and run none
+	Netns     string   // path of the network namespace; "": the current one
+	CloseWait int      // conntrack timeout of half-closed connections in seconds; 0: unchanged
+	Simulate  bool     // print the commands instead of running them
 
 	Log *slog.Logger
-	Out io.Writer // for what is simulated
+	Out io.Writer // for Simulate
 
-	// LookPath finds a binary, and Run runs a command and returns what it says.
+	// LookPath finds a binary. Run runs a command and returns its output.
 	LookPath func(name string) (string, error)
 	Run      func(ctx context.Context, argv []string) ([]byte, error)
 }
 
-// Redirect makes the rules of c be in force, and nothing else in their chains.
-// Where a command fails, what those before it did stays.
+// Redirect replaces the content of the chains by the rules of c. If a command fails, the
+// effects of earlier commands stay.
 func (p Program) Redirect(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (p Program) Redirect(ctx context.Context, c Config) error {
 	return nil
 }
 
-// Cleanup takes away what Redirect made.
+// Cleanup removes the rules of Redirect.
 func (p Program) Cleanup(ctx context.Context) error {
 	for _, family := range p.Families {
 		if err := p.apply(ctx, family, Cleanup); err != nil {
@@ -107,20 +107,19 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	if err != nil {
 		return err
 	}
-	// With nft a table that is not there yet is said on the side; it is empty.
+	// nft reports a missing table on standard error; it is empty.
 	for _, rule := range rules(Parse(string(before))) {
 		if _, err := p.command(ctx, binary, slices.Concat([]string{"-t", "nat"}, rule)...); err != nil {
 			return err
 		}
 	}
 	if after, err := p.command(ctx, binary+"-save", "-t", "nat"); err == nil {
-		p.Log.DebugContext(ctx, "the rules as they are now", "rules", string(after))
+		p.Log.DebugContext(ctx, "the current rules", "rules", string(after))
 	}
 	return nil
 }
 
-// binary returns the name of iptables, that of the mode or else of another one
-// that there is.
+// binary returns the name of iptables for the mode, or else of another installed variant.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {
@@ -135,7 +134,7 @@ func (p Program) binary(family Family) (string, error) {
 			return name + m.suffix(), nil
 		}
 	}
-	return "", fmt.Errorf("there is no %s, nor another iptables: install the package iptables", wanted)
+	return "", fmt.Errorf("%s is not installed, nor another iptables: install the package iptables", wanted)
 }
 
 // command runs a command, or prints it.
@@ -155,18 +154,18 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	p.Log.InfoContext(ctx, "run", "command", line)
 	out, err := p.Run(ctx, argv)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w%s", line, err, complaint(out))
+		return nil, fmt.Errorf("%s: %w%s", line, err, oneLine(out))
 	}
 	return out, nil
 }
 
-// complaint is what a command that failed said, in the same line.
-func complaint(out []byte) string {
-	var said strings.Builder
+// oneLine returns the output of a failed command on one line.
+func oneLine(out []byte) string {
+	var b strings.Builder
 	for text := range strings.Lines(string(out)) {
 		if text = strings.TrimSpace(text); text != "" {
-			said.WriteString(": " + text)
+			b.WriteString(": " + text)
 		}
 	}
-	return said.String()
+	return b.String()
 }

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// The chains that the rules are in.
+// The chains of the rules.
 const (
 	RedirectChain = "PROXY_INIT_REDIRECT"
 	OutputChain   = "PROXY_INIT_OUTPUT"
 )
 
-// Family is which of the two tables is meant.
+// Family is the address family of a table.
 type Family bool
 
 // The families.
@@ -21,13 +21,13 @@ const (
 	IPv6 Family = true
 )
 
-// Existing is what is there before.
+// Existing describes the existing chains and rules.
 type Existing struct {
 	Redirect, Output         bool // the chains
-	RedirectJump, OutputJump bool // the rules that lead to them
+	RedirectJump, OutputJump bool // the rules that jump to them
 }
 
-// Parse reads what iptables-save says of the nat table.
+// Parse parses the output of iptables-save for the nat table.
 func Parse(dump string) (e Existing) {
 	for line := range strings.Lines(dump) {
 		line = strings.TrimSpace(line)
@@ -43,12 +43,11 @@ func Parse(dump string) (e Existing) {
 	return e
 }
 
-// Rule is the arguments of one run of iptables, behind "-t nat".
+// Rule has the arguments of one iptables command, after "-t nat".
 type Rule []string
 
-// Rules returns what leads from what is there to what c asks for, whatever is
-// there: carried out a second time they change nothing. Of the subnets to ignore
-// those of the family are used.
+// Rules returns the commands that lead from e to the rules of c. Repeating them changes
+// nothing. Only the subnets of the family are used.
 func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	add := func(tag string, args ...string) {
 		if tag != "" {
@@ -99,7 +98,7 @@ func output(add func(tag string, args ...string), c Config, e Existing) {
 	}
 }
 
-// begin empties a chain, or makes it.
+// begin returns the flag that empties or creates a chain.
 func begin(exists bool) string {
 	if exists {
 		return "-F"
@@ -118,13 +117,13 @@ func jump(verb, from, to, tag string) Rule {
 	return Rule{verb, from, "-j", to, "-m", "comment", "--comment", "proxy-init/install-proxy-init-" + tag}
 }
 
-// Cleanup returns what takes away what is there.
+// Cleanup returns the commands that remove the existing chains and rules.
 func Cleanup(e Existing) (rules []Rule) {
 	for _, r := range []struct {
-		is   bool
-		args Rule
+		exists bool
+		args   Rule
 	}{
-		// First the jumps: a chain that is led to cannot be deleted.
+		// First the jumps, because a chain with a jump to it cannot be deleted.
 		{e.RedirectJump, jump("-D", "PREROUTING", RedirectChain, "prerouting")},
 		{e.OutputJump, jump("-D", "OUTPUT", OutputChain, "output")},
 		{e.Output, Rule{"-F", OutputChain}},
@@ -132,7 +131,7 @@ func Cleanup(e Existing) (rules []Rule) {
 		{e.Output, Rule{"-X", OutputChain}},
 		{e.Redirect, Rule{"-X", RedirectChain}},
 	} {
-		if r.is {
+		if r.exists {
 			rules = append(rules, r.args)
 		}
 	}

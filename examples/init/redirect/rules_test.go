@@ -114,7 +114,7 @@ func TestPorts(t *testing.T) {
 	ports, bad := Ports([]string{"1", "2-3", "4-4", " 5", "65535", "65536", "-1", "9-8", "", "1-", "a", "0x1", "+1"})
 	assert.Equal(t, []string{"1", "2:3", "4", "5", "65535"}, ports)
 	assert.Len(t, bad, 8)
-	assert.ErrorContains(t, bad[0], `"65536" is neither`)
+	assert.ErrorContains(t, bad[0], `"65536" must be a port or`)
 }
 
 func TestValidate(t *testing.T) {
@@ -132,7 +132,7 @@ func TestValidate(t *testing.T) {
 	err := Config{
 		IncomingPort: -1, OutgoingPort: 65536, UID: 0, GID: -1, PortsToRedirect: []int{70000}, SubnetsToIgnore: []string{"10.0.0.0"},
 	}.Validate()
-	for _, want := range []string{"--incoming-proxy-port: say where the proxy listens", "--outgoing-proxy-port: 65536", "--proxy-uid", "70000", `"10.0.0.0" is no CIDR`} {
+	for _, want := range []string{"--incoming-proxy-port: required", "--outgoing-proxy-port: 65536", "--proxy-uid", "70000", `"10.0.0.0" must be a CIDR`} {
 		assert.ErrorContains(t, err, want)
 	}
 }

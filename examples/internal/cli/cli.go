@@ -1,5 +1,5 @@
-// Package cli is how the programs of the examples read their command lines,
-// hear that they are to end, and end.
+// Package cli parses the command lines of the example programs, handles their signals, and
+// determines their exit status.
 package cli
 
 import (
@@ -13,15 +13,14 @@ import (
 	"syscall"
 )
 
-// The exit codes of who failed, and of who was asked wrongly.
+// The exit codes of a failure and of a wrong command line.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Interrupted returns a context that an interrupt, or SIGTERM, ends. A second
-// signal ends the program at once, whatever it waits for: a grace, or somebody who
-// does not read. stop lets go of the signals, and ends the context.
+// Interrupted returns a context that an interrupt or SIGTERM ends. A second signal ends
+// the program at once. stop restores the signals and ends the context.
 func Interrupted() (ctx context.Context, stop context.CancelFunc) {
 	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -37,11 +36,10 @@ func (m misuse) Unwrap() error { return m.error }
 // Misuse marks err as a mistake in the command line.
 func Misuse(err error) error { return misuse{err} }
 
-// Parse reads args, which are flags and nothing else. A mistake is an error that
-// [Misuse] made, and was not printed yet. If help is asked for it is written, and
-// the error is [flag.ErrHelp].
+// Parse parses args, which must be flags. The error of a mistake is marked by [Misuse] and
+// not printed. If help is requested, Parse writes it and returns [flag.ErrHelp].
 func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
-	f.SetOutput(io.Discard) // mistakes are told once, at the end
+	f.SetOutput(io.Discard) // Status prints the error
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		f.SetOutput(help)
@@ -50,13 +48,13 @@ func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
 	case err != nil:
 		return Misuse(err)
 	case f.NArg() > 0:
-		return Misuse(fmt.Errorf("%q is no flag", f.Arg(0)))
+		return Misuse(fmt.Errorf("%q: arguments must be flags", f.Arg(0)))
 	}
 	return nil
 }
 
-// Status writes what a program came to, and returns its exit status: 0 if err is
-// nil or says that help was given, 2 if the command line was wrong, 1 else.
+// Status writes the error of a program and returns its exit status: 0 for nil and
+// [flag.ErrHelp], 2 for a wrong command line, 1 for other errors.
 func Status(stderr io.Writer, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -22,7 +22,7 @@ func TestAMistakeIsToldOnce(t *testing.T) {
 		{"flags", []string{"-n", "1"}, "", 0},
 		{"no such flag", []string{"-nonsense"}, "it: flag provided but not defined: -nonsense; see -help\n", 2},
 		{"no such value", []string{"-n", "x"}, "it: invalid value \"x\" for flag -n: parse error; see -help\n", 2},
-		{"an argument", []string{"-n", "1", "extra"}, "it: \"extra\" is no flag; see -help\n", 2},
+		{"an argument", []string{"-n", "1", "extra"}, "it: \"extra\": arguments must be flags; see -help\n", 2},
 		{"help", []string{"-help"}, "Usage of it:\n  -n number\n    \ta number (default 7)\n", 0},
 	} {
 		var said bytes.Buffer

@@ -1,5 +1,5 @@
 // Package serve runs the listeners of an example program, and drains them when
-// it ends.
+// Package serve runs the servers of an example program and drains them at its end.
 package serve
 
 import (
@@ -19,9 +19,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Group is a set of servers. Each is bound when it is added, so that all
-// addresses are known, and a bad one is an error, before any serves. The zero
-// Group is empty.
+// Group is a set of servers. Each is bound when it is added, so that all addresses are
+// known, and a bad address is an error, before a server serves. The zero Group is empty.
 type Group struct {
 	servers []server
 	err     error
@@ -34,58 +33,55 @@ type server struct {
 	drain    func(context.Context) error
 }
 
-// readHeader is how long a client may take to send the header of a request.
-const readHeader = 10 * time.Second
+// headerTimeout is the time for the header of a request.
+const headerTimeout = 10 * time.Second
 
-// idle is how long a client may keep a connection that it does not use.
-const idle = 2 * time.Minute
+// idleTimeout is the time that a connection may be idleTimeout.
+const idleTimeout = 2 * time.Minute
 
-// What a connection of HTTP/2 may have: so many requests at a time, the least that
-// RFC 9113 recommends, and so long with nothing read of what was sent on it. The
-// limits of a response are its stream's, and cannot end it where the connection
-// itself is stuck.
+// The limits of an HTTP/2 connection. maxStreams is the minimum that RFC 9113 recommends.
+// writeTimeout closes a connection whose client does not read. The deadlines of single
+// responses do not apply then.
 const (
-	streams = 100
-	unread  = 30 * time.Second
+	maxStreams   = 100
+	writeTimeout = 30 * time.Second
 )
 
-// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2, of
-// which a connection has at most 100 requests at a time, and is closed where
-// nothing that is sent is read for 30 s. It returns its address. A fallback is for
-// where addr is taken. A handler with responses that do not end has a method
-// Shutdown, which asks them to; what bounds those that do is up to it.
+// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2, and returns
+// its address. A connection has at most 100 concurrent requests, and closes if its client
+// reads nothing for 30 s. A fallback is used if addr is taken. A handler with stopper
+// responses has a method Shutdown that ends them.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind is HTTP for the connections that what behind makes of the listener
-// accepts.
+// HTTPBehind is HTTP with the listener that wrap returns.
 func (g *Group) HTTPBehind(
-	behind func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
+	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{
-		Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader, IdleTimeout: idle,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: unread},
+		Handler: h, Protocols: &protocols, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, WriteByteTimeout: writeTimeout},
 	}
-	if endless, ok := h.(interface{ Shutdown() }); ok {
-		srv.RegisterOnShutdown(endless.Shutdown)
+	if stopper, ok := h.(interface{ Shutdown() }); ok {
+		srv.RegisterOnShutdown(stopper.Shutdown)
 	}
-	serve := func(l net.Listener) error { return srv.Serve(behind(l)) }
+	serve := func(l net.Listener) error { return srv.Serve(wrap(l)) }
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: serve, drain: func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {
-			_ = srv.Close() // what did not end by itself
+			_ = srv.Close()
 		}
 		return err
 	}})
 }
 
-// Front adds a server of clients that are not trusted: an [httplayer.Server], with
-// its limits and its guard against request smuggling. It returns its address. Its
-// connections have grace to end.
+// Front adds a server for untrusted clients: an [httplayer.Server], with its limits and
+// its guard against request smuggling. It returns the address. Connections drain for
+// grace.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
 	ctx, stop := context.WithCancel(context.Background())
 	srv := httplayer.NewServer(h, httplayer.WithDrainOnDone(ctx))
@@ -96,16 +92,16 @@ func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) st
 	})
 }
 
-// GRPC adds a gRPC server, and calls register for its services. It returns its
-// address. Streams are let to end while it drains; stop, if not nil, is called
-// to ask them to. A fallback is for where addr is taken.
+// GRPC adds a gRPC server with the services that register adds, and returns its address.
+// stop is called when the server drains, and asks streams to end. A fallback is used if
+// addr is taken.
 func (g *Group) GRPC(name, addr string, register func(*grpc.Server), stop func(), fallback ...string) string {
 	srv := grpc.NewServer()
 	register(srv)
 	return g.GRPCServer(name, addr, srv, stop, fallback...)
 }
 
-// GRPCServer is GRPC for a server that was made by the caller.
+// GRPCServer is GRPC for an existing server.
 func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fallback ...string) string {
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
 		if stop != nil {
@@ -133,10 +129,10 @@ func (g *Group) add(addrs []string, s server) string {
 	return ""
 }
 
-// Err says which servers could not be bound.
+// Err returns the errors of the servers that could not be bound.
 func (g *Group) Err() error { return g.err }
 
-// Close lets the addresses of a Group go that will not run.
+// Close releases the addresses of a Group that will not run.
 func (g *Group) Close() {
 	for _, s := range g.servers {
 		s.listener.Close()
@@ -149,20 +145,19 @@ func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) 
 	return g.RunWithin(ctx, func() time.Duration { return grace }, log)
 }
 
-// RunWithin is Run with a grace that is known once ctx has ended, or a server
-// failed: it is asked for then.
+// RunWithin is Run with a grace that is determined when ctx ends or a server fails.
 func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
 	if g.err != nil {
 		g.Close()
 		return g.err
 	}
 	running, ctx := errgroup.WithContext(ctx)
-	within := sync.OnceValue(grace) // for all of them
+	within := sync.OnceValue(grace) // the same for all servers
 	for _, s := range g.servers {
 		log.Info("listening", "for", s.name, "addr", s.listener.Addr().String())
 		running.Go(func() error {
 			err := s.serve(s.listener)
-			early := errors.Is(err, grpc.ErrServerStopped) // it was to end before it began
+			early := errors.Is(err, grpc.ErrServerStopped) // ended before it began
 			if err != nil && !early && !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
