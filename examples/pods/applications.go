@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// startApplications runs the servers. They are told a port, and nothing of
-// proxies.
+// startApplications runs the servers. They do not know the proxies.
 func (r *running) startApplications(ctx context.Context) error {
 	for _, p := range []pod{r.web1, r.web2} {
 		conf, err := r.nginx(p)
@@ -32,7 +31,7 @@ func (r *running) startApplications(ctx context.Context) error {
 	return r.serve(ctx, r.data, "mail", r.mail, r.bin("app"), "mail", ":"+r.mail.port())
 }
 
-// serve runs a server, and waits until it listens.
+// serve runs a server and waits until it listens.
 func (r *running) serve(ctx context.Context, p pod, name string, s service, argv ...string) error {
 	if _, err := r.start(p, app, name+"-"+p.name, nil, argv...); err != nil {
 		return err
@@ -50,11 +49,10 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	})
 }
 
-// nginx writes a configuration: one that answers with the name of the pod and
-// what was asked for.
+// nginx writes a configuration that responds with the name of the pod and the request.
 func (r *running) nginx(p pod) (file string, err error) {
 	dir := r.path("run", "nginx-"+p.name)
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // it is another user's
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user
 		return "", err
 	}
 	if err := os.Chown(dir, app, app); err != nil {
@@ -68,5 +66,5 @@ func (r *running) nginx(p pod) (file string, err error) {
 	fmt.Fprintf(&b, "\tserver {\n\t\tlisten %d;\n\t\tlocation / { default_type text/plain; return 200 \"%s $request_uri\\n\"; }\n\t}\n}\n",
 		r.web.addr.Port(), p.name)
 	file = dir + "/nginx.conf"
-	return file, os.WriteFile(file, []byte(b.String()), 0o644) //nolint:gosec // it is another user's
+	return file, os.WriteFile(file, []byte(b.String()), 0o644) //nolint:gosec // for another user
 }

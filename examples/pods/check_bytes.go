@@ -31,12 +31,12 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 	return "SET, GET, STRLEN", nil
 }
 
-// tooLong is less than a proxy waits for the client to speak, where it does not
-// know that the server will (10 s).
+// tooLong is below the 10 s that a proxy waits for the client's first bytes on a port that
+// is not opaque.
 const tooLong = 8 * time.Second
 
-// checkMail sends a letter. If one of the two proxies waited for the client to
-// speak first, the client's wait for the greeting shows it.
+// checkMail sends a mail. A proxy that waits for the client's first bytes would delay the
+// server's greeting.
 func (r *running) checkMail(ctx context.Context) (string, error) {
 	letter := r.path("run", "letter")
 	if err := write(letter, "Subject: hello\r\n\r\n"+secret+"\r\n", app); err != nil {
@@ -56,7 +56,7 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 		}
 	}
 	if took > tooLong {
-		return "", fmt.Errorf("it took %v: a proxy waited for the client to speak", took)
+		return "", fmt.Errorf("it took %v: a proxy waited for the client's first bytes", took)
 	}
-	return fmt.Sprintf("greeted, and a letter taken, within %.2f s", took.Seconds()), nil
+	return fmt.Sprintf("greeted, and a mail accepted, within %.2f s", took.Seconds()), nil
 }

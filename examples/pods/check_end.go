@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// checkDrain ends the proxy of one of two pods while requests are under way,
-// and wants all of them answered: those that the proxy has begun with, by it,
-// and the others by the other pod. Nobody tells the controller.
+// checkDrain terminates the proxy of one of two pods during requests. All must succeed:
+// those in flight by that proxy, and the others by the other pod. The controller is not
+// notified.
 func (r *running) checkDrain(ctx context.Context) (string, error) {
 	ending := r.proxies["proxy-"+r.web1.name]
 	before, during, after := map[string]int{}, map[string]int{}, map[string]int{}
@@ -43,13 +43,13 @@ func (r *running) checkDrain(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if after[r.web1.name] > 0 {
-		return "", fmt.Errorf("%d answers came from %s, whose proxy is gone", after[r.web1.name], r.web1.name)
+		return "", fmt.Errorf("%d responses came from %s, whose proxy has ended", after[r.web1.name], r.web1.name)
 	}
 	return fmt.Sprintf("%d requests meanwhile, %d before and %d after: none failed",
 		during[r.web1.name]+during[r.web2.name], before[r.web1.name]+before[r.web2.name], after[r.web2.name]), nil
 }
 
-// batch sends requests, and counts by pod who answered. All must be answered.
+// batch sends requests and counts the responses by pod. All must succeed.
 func (r *running) batch(ctx context.Context, by map[string]int) error {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, secret)
 	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
@@ -61,12 +61,12 @@ func (r *running) batch(ctx context.Context, by map[string]int) error {
 		by[pod]++
 	}
 	if n := len(lines(out)); n != requests {
-		return fmt.Errorf("%d answers to %d requests", n, requests)
+		return fmt.Errorf("%d responses to %d requests", n, requests)
 	}
 	return nil
 }
 
-// checkEnd ends all other proxies, that of the control plane last.
+// checkEnd terminates all other proxies, that of the control plane last.
 func (r *running) checkEnd(ctx context.Context) (string, error) {
 	names := []string{r.client.name, r.web2.name, r.data.name, r.control.name}
 	for _, name := range names {

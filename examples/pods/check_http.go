@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// as runs a program of the application's user in a pod to its end.
+// as runs a program in a pod as the application's user and waits for it.
 func (r *running) as(ctx context.Context, p pod, argv ...string) (string, error) {
 	return output(command(ctx, p, app, nil, argv...))
 }
@@ -22,8 +22,8 @@ const (
 	direct   = 20
 )
 
-// checkNginx has curl send requests ten at a time: with one at a time, the
-// balancer may well prefer the faster pod for all of them.
+// checkNginx sends requests by curl, ten at a time. With one at a time the balancer could
+// prefer one pod for all of them.
 func (r *running) checkNginx(ctx context.Context) (string, error) {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, secret)
 	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
@@ -48,7 +48,7 @@ func (r *running) checkBodies(ctx context.Context) (string, error) {
 	return figure + ", 64 KiB each way", err
 }
 
-// checkClientID sends a forged name, as the client always does.
+// checkClientID verifies that a forged client id is replaced.
 func (r *running) checkClientID(ctx context.Context) (string, error) {
 	out, err := r.as(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), secret)
 	if err != nil {
@@ -56,10 +56,10 @@ func (r *running) checkClientID(ctx context.Context) (string, error) {
 	}
 	for _, line := range lines(out) {
 		if _, id, _ := strings.Cut(line, " "); id != r.client.identity() {
-			return "", fmt.Errorf("the server was told %q, not %s", id, r.client.identity())
+			return "", fmt.Errorf("the server received client id %q, want %s", id, r.client.identity())
 		}
 	}
-	return "l5d-client-id: " + r.client.identity() + ", though the client said otherwise", nil
+	return "l5d-client-id: " + r.client.identity() + ", although the client sent another one", nil
 }
 
 func (r *running) checkGRPC(ctx context.Context) (string, error) {
@@ -70,7 +70,7 @@ func (r *running) checkGRPC(ctx context.Context) (string, error) {
 	}
 	all := lines(out)
 	if len(all) != 4*calls {
-		return "", fmt.Errorf("%d answers to %d calls", len(all), 4*calls)
+		return "", fmt.Errorf("%d responses to %d calls", len(all), 4*calls)
 	}
 	all = slices.DeleteFunc(all, func(line string) bool { return line == "input ?" })
 	figure, err := balanced(all, 3*calls, r.echo.pods, func(line string) (pod string, ok bool) {
@@ -80,8 +80,7 @@ func (r *running) checkGRPC(ctx context.Context) (string, error) {
 	return figure + ", on one connection", err
 }
 
-// checkPodAddress asks for what is no service. The controller knows whose
-// address it is.
+// checkPodAddress sends requests to the address of a pod, which the controller knows.
 func (r *running) checkPodAddress(ctx context.Context) (string, error) {
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web2.addr, direct, secret)
 	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", url)
@@ -94,16 +93,16 @@ func (r *running) checkPodAddress(ctx context.Context) (string, error) {
 		}
 	}
 	if n := len(lines(out)); n != direct {
-		return "", fmt.Errorf("%s: %d answers to %d requests", url, n, direct)
+		return "", fmt.Errorf("%s: %d responses to %d requests", url, n, direct)
 	}
 	return fmt.Sprintf("%d of %d answered, all by %s", direct, direct, r.web2.name), nil
 }
 
-// checkStranger takes no part in anything, and is served, because nobody
-// forbade it.
-func (r *running) checkStranger(ctx context.Context) (string, error) {
+// checkUnmeshed sends a request from a pod without a proxy, which the default policy
+// allows.
+func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 	url := fmt.Sprintf("http://%s/?%s", r.web1.addr, public)
-	out, err := r.as(ctx, r.stranger, "curl", "-sS", "--fail", "--max-time", "30", url)
+	out, err := r.as(ctx, r.unmeshedClient, "curl", "-sS", "--fail", "--max-time", "30", url)
 	if err != nil {
 		return "", err
 	}
@@ -115,19 +114,19 @@ func (r *running) checkStranger(ctx context.Context) (string, error) {
 
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// balanced wants as many answers as there were requests, each of them good, and
-// from each pod a part that is no accident: a tenth.
+// balanced verifies the number of responses, that each is valid, and that each pod served
+// at least a tenth.
 func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
 	count := map[string]int{}
 	for _, line := range answers {
 		pod, ok := good(line)
 		if !ok {
-			return "", fmt.Errorf("%q is no answer", line)
+			return "", fmt.Errorf("invalid response %q", line)
 		}
 		count[pod]++
 	}
 	if len(answers) != want {
-		return "", fmt.Errorf("%d answers to %d requests", len(answers), want)
+		return "", fmt.Errorf("%d responses to %d requests", len(answers), want)
 	}
 	var shares []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {

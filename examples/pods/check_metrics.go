@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// answered is how many requests the checks before had answered by the two pods
-// of the web.
+// answered is the number of requests that the earlier checks sent to the two web pods.
 const answered = requests + requests + forged + requests + direct
 
 func (r *running) checkMetricsOut(ctx context.Context) (string, error) {
@@ -22,9 +21,9 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted waits until proxies have counted all responses of one direction and
-// one peer: the last are over a little later for the proxy than for the client.
-// None of them may be a failure.
+// counted waits until the proxies have counted all responses of one direction and one
+// peer, because a proxy may count the last ones after the client has received them. No
+// response may be a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0
@@ -47,12 +46,12 @@ func counted(ctx context.Context, direction, peer string, pods ...pod) (string, 
 		return good+bad >= answered, nil
 	})
 	if err != nil || bad > 0 || good != answered {
-		return "", fmt.Errorf("%d good and %d bad responses counted, and %d there were: %w", good, bad, answered, err)
+		return "", fmt.Errorf("%d good and %d failed responses counted, want %d: %w", good, bad, answered, err)
 	}
 	return fmt.Sprintf("response_total: %d, with %s; none failed", good, peer), nil
 }
 
-// series hands on the series of a metric.
+// series calls f for each series of a metric.
 func series(ctx context.Context, client *http.Client, url, prefix string, each func(labels string, value int)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

@@ -18,15 +18,14 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// tapped is what one proxy showed of a request.
+// tapped is a request in the tap of one proxy.
 type tapped struct {
 	init  tap.Event
 	code  int
 	ended bool
 }
 
-// watch taps proxies while requests are sent, until each has shown one from its
-// beginning to its end.
+// watch taps proxies while requests are sent, until each has shown one complete request.
 func (r *running) watch(ctx context.Context, path string, pods ...pod) ([]tapped, error) {
 	if r.watcher == nil {
 		w, err := r.newWatcher(ctx, tapper, tapper)
@@ -57,7 +56,7 @@ func (r *running) watch(ctx context.Context, path string, pods ...pod) ([]tapped
 	return shown, err
 }
 
-// watchOne shows the first request that was seen from its beginning to its end.
+// watchOne returns the first complete request.
 func (r *running) watchOne(ctx context.Context, path string, p pod) (tapped, error) {
 	conn, err := r.watcher.tap(p)
 	if err != nil {
@@ -83,7 +82,7 @@ func (r *running) watchOne(ctx context.Context, path string, p pod) (tapped, err
 		}
 		open[e.ID.Stream] = t
 	}
-	return tapped{}, fmt.Errorf("%s: tap ended, and showed no request as a whole", p.name)
+	return tapped{}, fmt.Errorf("%s: tap ended without a complete request", p.name)
 }
 
 func (r *running) checkTapOut(ctx context.Context) (string, error) {
@@ -112,7 +111,7 @@ func (r *running) checkTapIn(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s and %s, from %s", r.web1.name, r.web2.name, all[0].init.SourceLabels["client_id"]), err
 }
 
-// is wants a request for a host that was answered well.
+// is verifies the direction, the host and the status of a request.
 func (t tapped) is(direction tap.Direction, host string) error {
 	init := t.init.RequestInit
 	if t.init.Direction != direction || !strings.HasPrefix(init.Authority, host) || t.code != 200 {
@@ -123,25 +122,25 @@ func (t tapped) is(direction tap.Direction, host string) error {
 
 func from(addr netip.AddrPort, p pod) error {
 	if addr.Addr() != p.addr {
-		return fmt.Errorf("the address %s is not that of %s, %s", addr, p.name, p.addr)
+		return fmt.Errorf("the address is %s, must be that of %s, %s", addr, p.name, p.addr)
 	}
 	return nil
 }
 
 func label(labels map[string]string, key, want string) error {
 	if labels[key] != want {
-		return fmt.Errorf("label %s=%q, not %q, in %v", key, labels[key], want, labels)
+		return fmt.Errorf("label %s=%q, must be %q, in %v", key, labels[key], want, labels)
 	}
 	return nil
 }
 
-// checkTapRefused asks in clear, and with the certificate of a server.
-func (r *running) checkTapRefused(ctx context.Context) (string, error) {
-	inClear, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
+// checkTapRejected taps in cleartext and with the certificate of a server.
+func (r *running) checkTapRejected(ctx context.Context) (string, error) {
+	cleartext, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
 	if err != nil {
 		return "", err
 	}
-	defer inClear.Close()
+	defer cleartext.Close()
 	w, err := r.newWatcher(ctx, r.web1.account, "nosy")
 	if err != nil {
 		return "", err
@@ -151,12 +150,12 @@ func (r *running) checkTapRefused(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer another.Close()
-	for who, conn := range map[string]*grpc.ClientConn{"whoever asks in clear": inClear, r.web1.identity(): another} {
+	for client, conn := range map[string]*grpc.ClientConn{"a cleartext client": cleartext, r.web1.identity(): another} {
 		for _, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 1, Match: match.PathPrefix("/")}) {
 			if status.Code(err) != codes.Unauthenticated {
-				return "", fmt.Errorf("%s is told: %v", who, err) //nolint:errorlint // it may be nil
+				return "", fmt.Errorf("%s gets: %v", client, err) //nolint:errorlint // it may be nil
 			}
 		}
 	}
-	return "in clear, and as " + r.web1.identity() + ": Unauthenticated", nil
+	return "in cleartext, and as " + r.web1.identity() + ": Unauthenticated", nil
 }

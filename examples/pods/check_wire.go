@@ -16,13 +16,13 @@ import (
 	"github.com/gotower/gotower/examples/pods/wire"
 )
 
-// flows is what was captured: the wire is not listened to any longer.
+// flows ends the capture and returns its flows.
 func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	if r.captured != nil {
 		return r.captured, nil
 	}
-	// tcpdump is behind. It has seen everything once it saw this.
-	last := netip.AddrPortFrom(r.stranger.addr, 9)
+	// tcpdump is behind. After this connection it has captured all earlier ones.
+	last := netip.AddrPortFrom(r.unmeshedClient.addr, 9)
 	if conn, err := new(net.Dialer).DialContext(ctx, "tcp", last.String()); err == nil {
 		conn.Close()
 	}
@@ -42,19 +42,19 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 		return nil, err
 	}
 	if said := r.capture.tail(); !strings.Contains(said, " 0 packets dropped by kernel") {
-		return nil, fmt.Errorf("the capture is not whole:\n%s", said)
+		return nil, fmt.Errorf("the capture is incomplete:\n%s", said)
 	}
 	var err error
 	for _, f := range flows {
 		if f.Lost {
-			err = errors.Join(err, fmt.Errorf("%s → %s: something is missing in the capture", f.From, f.To))
+			err = errors.Join(err, fmt.Errorf("%s → %s: the capture is incomplete", f.From, f.To))
 		}
 	}
 	r.captured = flows
 	return flows, err
 }
 
-// name says whose address it is.
+// name returns the pod of an address.
 func (r *running) name(addr netip.Addr) string {
 	for _, p := range r.pods() {
 		if p.addr == addr {
@@ -64,8 +64,8 @@ func (r *running) name(addr netip.Addr) string {
 	return "this program"
 }
 
-// checkWire wants TLS alone between pods that have proxies, from the first byte
-// to the last.
+// checkWire requires that all connections between pods with proxies are TLS from the first
+// byte to the last.
 func (r *running) checkWire(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {
@@ -101,8 +101,7 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected wants those who are known to have spoken to be among those who were
-// seen: else the capture missed something.
+// expected requires the known connections to be among the captured ones.
 func (r *running) expected(seen map[string]int) error {
 	for _, c := range []struct {
 		from, to pod
@@ -117,7 +116,7 @@ func (r *running) expected(seen map[string]int) error {
 	} {
 		want := fmt.Sprintf("%s → %s:%d, TLS for %s", c.from.name, c.to.name, c.port, c.to.identity())
 		if seen[want] == 0 {
-			return fmt.Errorf("%s: no such connection, only\n%s", want, strings.Join(slices.Sorted(maps.Keys(seen)), "\n"))
+			return fmt.Errorf("%s: not captured, only\n%s", want, strings.Join(slices.Sorted(maps.Keys(seen)), "\n"))
 		}
 	}
 	return nil
@@ -127,8 +126,8 @@ func (r *running) describe(f wire.Flow) string {
 	return fmt.Sprintf("%s (%s) → %s (%s)", r.name(f.From.Addr()), f.From, r.name(f.To.Addr()), f.To)
 }
 
-// checkWireInClear shows that the capture would show.
-func (r *running) checkWireInClear(ctx context.Context) (string, error) {
+// checkWireCleartext verifies that the capture shows cleartext.
+func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {
 		return "", err
@@ -137,16 +136,16 @@ func (r *running) checkWireInClear(ctx context.Context) (string, error) {
 	for _, f := range flows {
 		n := bytes.Count(f.Data, []byte(public))
 		switch {
-		case f.From.Addr() == r.stranger.addr:
+		case f.From.Addr() == r.unmeshedClient.addr:
 			requests += n
-		case f.To.Addr() == r.stranger.addr:
+		case f.To.Addr() == r.unmeshedClient.addr:
 			answers += n
 		case n > 0:
-			return "", fmt.Errorf("%s → %s: the marker of %s", f.From, f.To, r.stranger.name)
+			return "", fmt.Errorf("%s → %s: the marker of %s", f.From, f.To, r.unmeshedClient.name)
 		}
 	}
 	if requests != 1 || answers != 1 {
-		return "", fmt.Errorf("the marker in clear: %d times in requests, %d in answers; one each would be right", requests, answers)
+		return "", fmt.Errorf("the marker in cleartext: %d times in requests and %d in responses, must be once each", requests, answers)
 	}
-	return "its marker: once in a request, once in the answer", nil
+	return "its marker: once in the request, once in the response", nil
 }

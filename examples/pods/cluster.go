@@ -10,34 +10,34 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// pod is a network namespace with an address of its own, and what runs in it.
+// pod is a network namespace with an address.
 type pod struct {
 	name    string
 	addr    netip.Addr
-	account string // the service account, of which the proxy's identity is made; "" is a pod without a proxy
-	opaque  string // ports of which the proxy is told that servers speak first there
+	account string // service account, for the proxy's identity; "": no proxy
+	opaque  string // ports on which the server speaks first
 }
 
 func (p pod) meshed() bool { return p.account != "" }
 
 func (p pod) identity() string { return identity(p.account) }
 
-// identity is the name that linkerd gives a service account.
+// identity returns linkerd's identity of the service account.
 func identity(account string) string {
 	return account + ".default.serviceaccount.identity.linkerd.cluster.local"
 }
 
-// tapper is who may watch requests.
+// tapper is the service account of the tap client.
 const tapper = "tapper"
 
-// service is a name and an address that no pod has: only a proxy that asks the
-// controller gets anywhere with them.
+// service is a name and an address that no pod has. Only a proxy that uses the controller
+// can connect to it.
 type service struct {
 	name   string
 	addr   netip.AddrPort
 	pods   []pod
 	opaque bool
-	direct bool // to the inbound proxy's own port, which is told the service's
+	direct bool // by the inbound proxy's port, with the service's port in the transport header
 }
 
 func (s service) host() string { return s.name + ".default.svc.cluster.local" }
@@ -54,9 +54,9 @@ const (
 	adminPort    = 4191
 )
 
-// cluster is all there is.
+// cluster has all pods and services.
 type cluster struct {
-	control, client, web1, web2, data, stranger pod
+	control, client, web1, web2, data, unmeshedClient pod
 
 	web, api, echo, redis, mail service
 }
@@ -64,12 +64,12 @@ type cluster struct {
 func newCluster() cluster {
 	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
 	c := cluster{
-		control:  pod{name: "control", addr: at(2), account: "control"},
-		client:   pod{name: "client", addr: at(10), account: "client"},
-		web1:     pod{name: "web-1", addr: at(11), account: "web"},
-		web2:     pod{name: "web-2", addr: at(12), account: "web"},
-		data:     pod{name: "data", addr: at(13), account: "data", opaque: "2525"},
-		stranger: pod{name: "stranger", addr: at(20)},
+		control:        pod{name: "control", addr: at(2), account: "control"},
+		client:         pod{name: "client", addr: at(10), account: "client"},
+		web1:           pod{name: "web-1", addr: at(11), account: "web"},
+		web2:           pod{name: "web-2", addr: at(12), account: "web"},
+		data:           pod{name: "data", addr: at(13), account: "data", opaque: "2525"},
+		unmeshedClient: pod{name: "unmeshedClient", addr: at(20)},
 	}
 	virtual := func(last byte, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 78, 0, last}), port)
@@ -83,7 +83,9 @@ func newCluster() cluster {
 	return c
 }
 
-func (c cluster) pods() []pod { return []pod{c.control, c.client, c.web1, c.web2, c.data, c.stranger} }
+func (c cluster) pods() []pod {
+	return []pod{c.control, c.client, c.web1, c.web2, c.data, c.unmeshedClient}
+}
 
 func (c cluster) meshed() []pod {
 	return slices.DeleteFunc(c.pods(), func(p pod) bool { return !p.meshed() })
@@ -91,7 +93,7 @@ func (c cluster) meshed() []pod {
 
 func (c cluster) services() []service { return []service{c.web, c.api, c.echo, c.redis, c.mail} }
 
-// hosts is the DNS of the cluster.
+// hosts returns /etc/hosts with the names of the services.
 func (c cluster) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n")
@@ -103,9 +105,9 @@ func (c cluster) hosts() string {
 
 type object map[string]any
 
-// destinations is the file of examples/destination. A service has a name, with
-// endpoints, and an address, whose profile says the name. So have the pods'
-// own addresses, whose profile is the endpoint itself.
+// destinations returns the file of examples/destination. The name of a service has
+// endpoints. The address of a service has a profile with the name. The address of a pod
+// has a profile with the endpoint.
 func (c cluster) destinations() ([]byte, error) {
 	all := object{}
 	for _, s := range c.services() {

@@ -28,14 +28,13 @@ func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	return fmt.Sprintf("%s:%d", host, destinationPort), fmt.Sprintf("%s:%d", host, caPort), name
 }
 
-// anchors is the file of the trust anchors, which the CA writes.
+// anchors returns the file of the trust anchors, which the CA writes.
 func (r *running) anchors() string { return r.path("run", "ca", "trust-anchors.pem") }
 
-// tokens is the directory in which the CA finds the token of each identity.
+// tokens returns the directory of the CA's tokens.
 func (r *running) tokens() string { return r.path("run", "tokens") }
 
-// startControl runs the controller and the CA, each with nothing but its file
-// and its directory.
+// startControl runs the controller and the CA.
 func (r *running) startControl(ctx context.Context) error {
 	destinations, err := r.destinations()
 	if err != nil {
@@ -59,9 +58,8 @@ func (r *running) startControl(ctx context.Context) error {
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
-// credentials makes what a proxy, or another user of the CA, needs to get a
-// certificate: a directory with a key of its own, a request, and a token by
-// which the CA knows the account, as one of Kubernetes is.
+// credentials writes the files that a client of the CA needs: a key, a certificate signing
+// request, and a token of its account.
 func (r *running) credentials(account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)
 	if err := owned(dir, uid); err != nil {
@@ -84,12 +82,12 @@ func (r *running) credentials(account, name string, uid int) (dir, token string,
 	return dir, token, err
 }
 
-// owned makes a directory that only its user can look into, and root.
+// owned creates a directory that only its user and root can read.
 func owned(dir string, uid int) error {
 	return errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, uid, uid))
 }
 
-// write makes a file likewise.
+// write writes a file that only its user and root can read.
 func write(file, text string, uid int) error {
-	return errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chown(file, uid, uid)) //nolint:gosec // in our directory
+	return errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chown(file, uid, uid)) //nolint:gosec // in a private directory
 }

@@ -30,7 +30,7 @@ func TestPods(t *testing.T) {
 		t.Skipf("NOT RUN: set %s=1, or go run ./examples/pods", podsEnv)
 	}
 	err := outside(t.Context(), nil)
-	if errors.Is(err, errCannot) {
+	if errors.Is(err, errSkip) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestBalanced(t *testing.T) {
 	_, err = balanced(many(91, 9), 100, c.web.pods, word)
 	require.ErrorContains(t, err, "too few from web-2")
 	_, err = balanced(many(50, 49), 100, c.web.pods, word)
-	require.ErrorContains(t, err, "99 answers to 100 requests")
+	require.ErrorContains(t, err, "99 responses to 100 requests")
 	_, err = balanced(append(many(50, 49), ""), 100, c.web.pods, word)
 	require.ErrorContains(t, err, "is no answer")
 }
@@ -87,8 +87,8 @@ func TestFlags(t *testing.T) {
 	require.NoError(t, o.parse([]string{"-iptables-mode", "legacy", "-wire"}))
 	require.Equal(t, options{mode: "legacy", wire: true}, o)
 	require.ErrorContains(t, o.parse([]string{"x"}), `"x": arguments must be flags; see -help`)
-	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" is neither nft nor legacy; see -help`)
-	require.ErrorIs(t, possible("no-such-mode"), errCannot)
+	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" must be nft or legacy; see -help`)
+	require.ErrorIs(t, possible("no-such-mode"), errSkip)
 	_, err := directory(t.TempDir())
 	require.ErrorContains(t, err, "--keep makes the directory", "nothing of others is written over")
 }

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// gateway is the address of the bridge, through which everybody can be reached.
-// From there this program asks the proxies how they are.
-var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address is no constant of the language
+// gateway is the address of the bridge. This program sends requests to the proxies from
+// it.
+var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address cannot be a constant
 
-// bridge is the wire: all that pods send each other passes it.
+// bridge is the bridge between the pods.
 const bridge = "wire"
 
-// connect makes a bridge, and for each pod a namespace with a cable into it.
-// The whole world is behind the bridge, so that the addresses of services lead
-// somewhere: there the proxy takes what goes out, before it goes.
+// connect creates a bridge, and a namespace with a cable to it for each pod. The default
+// route leads to the bridge, so that connections to the addresses of services are routable
+// and the proxy can redirect them.
 func connect(ctx context.Context, pods []pod) error {
 	script := strings.Split(fmt.Sprintf(`ip link set lo up
 ip link add %[1]s type bridge forward_delay 0
@@ -37,7 +37,7 @@ ip -n %[1]s route add default via %[4]s`, p.name, p.addr, bridge, gateway), "\n"
 		}
 	}
 	for _, p := range pods {
-		// As container runtimes do it: a server of anybody may have port 80.
+		// As container runtimes do: any user may listen on port 80.
 		if _, err := output(command(ctx, p, root, nil, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start")); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// outside builds what runs in the pods, and starts the sandbox.
+// outside builds the programs and starts the sandbox.
 func outside(ctx context.Context, args []string) error {
 	var o options
 	if err := o.parse(args); err != nil {
@@ -40,17 +40,17 @@ func outside(ctx context.Context, args []string) error {
 			return context.Cause(ctx)
 		}
 		if failed.ExitCode() == exitSkipped {
-			return errCannot // the sandbox said why
+			return errSkip // printed by the sandbox
 		}
 		return errFailed
 	}
 	return err
 }
 
-// possible says what is missing on this machine.
+// possible returns an error for missing requirements.
 func possible(mode string) error {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
-		return fmt.Errorf("%w: network namespaces need Linux and root", errCannot)
+		return fmt.Errorf("%w: network namespaces require Linux and root", errSkip)
 	}
 	var missing []string
 	for _, tool := range []string{
@@ -61,36 +61,36 @@ func possible(mode string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: there is no %s here; .ci/pods.sh installs all that is needed", errCannot, strings.Join(missing, ", no "))
+		return fmt.Errorf("%w: %s not installed; .ci/pods.sh installs all programs", errSkip, strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// directory is where everything is written. All users of the pods can read it.
+// directory creates the working directory. All users of the pods can read it.
 func directory(keep string) (string, error) {
 	if keep == "" {
 		dir, err := os.MkdirTemp("", "pods-")
 		if err != nil {
 			return "", err
 		}
-		return dir, os.Chmod(dir, 0o755) //nolint:gosec // other users run there
+		return dir, os.Chmod(dir, 0o755) //nolint:gosec // for other users
 	}
 	dir, err := filepath.Abs(keep)
 	if err != nil {
 		return "", err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // other users run there
-		return "", fmt.Errorf("--keep makes the directory: %w", err)
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for other users
+		return "", fmt.Errorf("--keep: %w", err)
 	}
 	return dir, nil
 }
 
-// build builds programs of the examples into a directory.
+// build builds example programs into a directory.
 func build(ctx context.Context, dir string, programs []string) error {
 	for i, p := range programs {
 		programs[i] = "github.com/gotower/gotower/examples/" + p
 	}
-	// The checkout may belong to somebody else, to whom git would not speak.
+	// git rejects a checkout of another user.
 	args := append([]string{"build", "-buildvcs=false", "-o", dir + "/"}, programs...)
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -19,17 +19,17 @@ const (
 	app   = 65534 // nobody
 )
 
-// process is a program that runs in a pod until it is told to end.
+// process is a running program in a pod.
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	log  string // the file of what it says
+	log  string // file of the output
 	done chan struct{}
-	err  error // how it ended, once done is closed
+	err  error // set when done is closed
 }
 
-// command is a program in a pod, or in none if the pod has no name, as a user,
-// with no other environment than env.
+// command returns a program in a pod, or outside if the pod has no name, as a user with
+// the environment env.
 func command(ctx context.Context, p pod, uid int, env []string, argv ...string) *exec.Cmd {
 	if uid != root {
 		id := strconv.Itoa(uid)
@@ -38,13 +38,13 @@ func command(ctx context.Context, p pod, uid int, env []string, argv ...string) 
 	if p.name != "" {
 		argv = append([]string{"ip", "netns", "exec", p.name}, argv...)
 	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // what runs is written in this program
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the programs are constants
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "POD=" + p.name}, env...)
 	cmd.Dir = "/"
 	return cmd
 }
 
-// output runs a program to its end. What it complains of is in the error.
+// output runs a program and returns its output. The error contains the error output.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -54,7 +54,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// launch runs a program. What it says is in a file of that name in dir.
+// launch starts a program. Its output is in a file of its name in dir.
 func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -74,7 +74,7 @@ func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// ended is why a process is no longer there; nil while it is.
+// ended returns an error if the process has ended.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -84,7 +84,7 @@ func (p *process) ended() error {
 	}
 }
 
-// stop asks a process to end, and waits until it has.
+// stop signals a process and waits until it has ended.
 func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -92,7 +92,7 @@ func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return fmt.Errorf("%s does not end: %w\n%s", p.name, context.Cause(ctx), p.tail())
+		return fmt.Errorf("%s has not ended: %w\n%s", p.name, context.Cause(ctx), p.tail())
 	}
 	if p.err != nil {
 		return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.tail())
@@ -100,12 +100,12 @@ func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	return nil
 }
 
-// tail is the last that a process said.
+// tail returns the last output of a process.
 func (p *process) tail() string {
-	said, err := os.ReadFile(p.log)
+	output, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
-	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
 }

@@ -8,8 +8,7 @@ import (
 	"os"
 )
 
-// startProxies runs a proxy in each pod that has one, and waits until all have
-// their certificates.
+// startProxies runs a proxy in each pod that has one, and waits for their certificates.
 func (r *running) startProxies(ctx context.Context) error {
 	for _, p := range r.meshed() {
 		env, err := r.environment(p)
@@ -54,8 +53,8 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return rsp.StatusCode == http.StatusOK
 }
 
-// environment is all that a proxy is told: what linkerd's injector writes into
-// a pod, but for the addresses.
+// environment returns the variables of a proxy, as linkerd's injector sets them, except
+// addresses.
 func (r *running) environment(p pod) ([]string, error) {
 	dir, token, err := r.credentials(p.account, p.name, proxy)
 	if err != nil {

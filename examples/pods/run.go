@@ -13,30 +13,30 @@ import (
 	"github.com/gotower/gotower/examples/pods/wire"
 )
 
-// running is the cluster at work.
+// running is the running cluster.
 type running struct {
 	cluster
 	options
 
 	dir       string
 	processes []*process
-	proxies   map[string]*process // by the names of the processes
+	proxies   map[string]*process // by name
 	capture   *process
 	captured  []wire.Flow
 	watcher   *watcher
 }
 
-// run is the whole story, in the sandbox.
+// run starts the cluster and runs the checks, in the sandbox.
 func run(ctx context.Context, dir string, o options) error {
 	begun := time.Now()
 	r := &running{cluster: newCluster(), options: o, dir: dir, proxies: map[string]*process{}}
 	for _, step := range []struct {
 		name  string
 		do    func(context.Context) error
-		fault error // of what failed, if it did
+		fault error // if the step fails
 	}{
-		{"sandbox", func(context.Context) error { return furnish(dir, r.hosts()) }, errCannot},
-		{"network", r.startNetwork, errCannot}, // the kernel may lack bridges
+		{"sandbox", func(context.Context) error { return mountSandbox(dir, r.hosts()) }, errSkip},
+		{"network", r.startNetwork, errSkip}, // the kernel may lack bridges
 		{"redirects", r.redirect, errFailed},
 		{"control plane", r.startControl, errFailed},
 		{"proxies", r.startProxies, errFailed},
@@ -55,7 +55,7 @@ func run(ctx context.Context, dir string, o options) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	fmt.Printf("\n%d of %d hold, %.1f s\n", len(r.checks())-failed, len(r.checks()), time.Since(begun).Seconds())
+	fmt.Printf("\n%d of %d passed, %.1f s\n", len(r.checks())-failed, len(r.checks()), time.Since(begun).Seconds())
 	if failed > 0 {
 		r.tails()
 		return errFailed
@@ -63,7 +63,7 @@ func run(ctx context.Context, dir string, o options) error {
 	return nil
 }
 
-// startNetwork makes the pods, and listens to what is said between them.
+// startNetwork creates the pods and captures their traffic.
 func (r *running) startNetwork(ctx context.Context) error {
 	for _, sub := range []string{"logs", "run"} {
 		if err := os.MkdirAll(filepath.Join(r.dir, sub), 0o755); err != nil { //nolint:gosec // other users run there
@@ -85,7 +85,7 @@ func (r *running) startNetwork(ctx context.Context) error {
 	})
 }
 
-// redirect makes each pod with a proxy lead its connections there.
+// redirect redirects the connections of each pod with a proxy.
 func (r *running) redirect(ctx context.Context) error {
 	for _, p := range r.meshed() {
 		if _, err := output(command(ctx, p, root, nil, r.bin("init"),
@@ -98,9 +98,9 @@ func (r *running) redirect(ctx context.Context) error {
 	return nil
 }
 
-// start runs a program in a pod for as long as this one runs.
+// start runs a program in a pod until this program ends.
 func (r *running) start(in pod, uid int, name string, env []string, argv ...string) (*process, error) {
-	// The end of the sandbox ends it: there is no context to do so.
+	// The end of the sandbox ends it, without a context.
 	p, err := launch(filepath.Join(r.dir, "logs"), name, command(context.Background(), in, uid, env, argv...))
 	if err == nil {
 		r.processes = append(r.processes, p)
@@ -114,7 +114,7 @@ func (r *running) path(name ...string) string {
 
 func (r *running) bin(name string) string { return r.path("bin", name) }
 
-// alive is why a process is gone that should be there.
+// alive returns an error if a process has ended.
 func (r *running) alive() error {
 	for _, p := range r.processes {
 		if err := p.ended(); err != nil {
@@ -124,19 +124,19 @@ func (r *running) alive() error {
 	return nil
 }
 
-// tails shows the last that everybody said.
+// tails prints the last output of all processes.
 func (r *running) tails() {
 	for _, p := range r.processes {
 		fmt.Printf("\n%s:\n%s\n", p.name, p.tail())
 	}
 }
 
-// until waits for something to be so, or impossible.
-func until(ctx context.Context, what string, is func() (bool, error)) error {
+// until waits until done returns true or an error.
+func until(ctx context.Context, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if done, err := is(); done || err != nil {
+		if ok, err := done(); ok || err != nil {
 			return err
 		}
 		select {

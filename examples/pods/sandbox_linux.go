@@ -13,16 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandboxed runs this program again, in namespaces of its own for the network,
-// mounts and processes, until it ends. When the first process of such a
-// namespace ends, however it ends, the kernel kills all others, and nothing of
-// the network or the mounts is left. So there is nothing to clean up.
+// sandboxed runs this program again in new namespaces for network, mounts and processes.
+// When the first process of the namespace ends, the kernel kills the others and removes
+// network and mounts, so there is nothing to clean up.
 func sandboxed(ctx context.Context, args ...string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	// The death signal is sent when the thread that started the process ends.
+	// The death signal is sent when the starting thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, self, append([]string{inside}, args...)...) //nolint:gosec // this program
@@ -30,33 +29,31 @@ func sandboxed(ctx context.Context, args ...string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
-		Setpgid:    true, // an interrupt from the keyboard comes by ctx
+		Setpgid:    true, // ctx handles an interrupt from the keyboard
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = patience
 	err = cmd.Run()
 	if errors.Is(err, syscall.EPERM) {
-		return errors.Join(errCannot, fmt.Errorf("no namespaces can be made here: %w", err))
+		return errors.Join(errSkip, fmt.Errorf("namespaces cannot be created: %w", err))
 	}
 	return err
 }
 
-// apart keeps an interrupt from the keyboard away from a process: it comes to
-// this program, which knows what to do.
+// apart shields a process from an interrupt of the keyboard, which this program handles.
 func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// furnish gives the sandbox its own view of processes, of the names of
-// namespaces, and of DNS.
-func furnish(dir, hosts string) error {
+// mountSandbox gives the sandbox its own /proc, /run/netns and /etc/hosts.
+func mountSandbox(dir, hosts string) error {
 	file := filepath.Join(dir, "hosts")
-	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // for all users, as /etc/hosts is
+	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // readable by all users, like /etc/hosts
 		return err
 	}
 	for _, m := range []struct {
 		source, target, kind string
 		flags                uintptr
 	}{
-		{"none", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // nothing of what follows is seen outside
+		{"none", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // the later mounts are private
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
 		{file, "/etc/hosts", "", unix.MS_BIND},

@@ -8,41 +8,37 @@ import (
 	"unicode/utf8"
 )
 
-// check looks at one thing, and returns what it saw.
+// check verifies one property and returns what it observed.
 type check struct {
 	name string
 	run  func(context.Context) (figure string, err error)
 }
 
-// The markers are in all that applications send, so that they would be seen on
-// the wire if they were there in clear. The second one is: it shows that the
-// first would be seen, too.
 const (
 	secret = "m4rker-that-nobody-may-read"
 	public = "m4rker-that-is-sent-in-clear"
 )
 
-// checks are all, in their order: what is seen on the wire is looked at when
-// everything was said.
+// checks returns all checks in order. Those of the wire come last, after all traffic.
 func (r *running) checks() []check {
 	return []check{
 		{"curl → nginx, HTTP/1.1", r.checkNginx},
 		{"Go → Go, HTTP/1.1 with bodies", r.checkBodies},
-		{"who the server is told that its client is", r.checkClientID},
+		{"client id of the server's requests", r.checkClientID},
 		{"grpc-go → grpc-go, all four shapes", r.checkGRPC},
 		{"redis-cli → redis-server, bytes", r.checkRedis},
 		{"curl → SMTP, where the server speaks first", r.checkMail},
 		{"curl → the address of one pod", r.checkPodAddress},
-		{"curl without a proxy → nginx, in clear", r.checkStranger},
+		{"curl without a proxy → nginx, in cleartext", r.checkUnmeshed},
 		{"metrics of the client's proxy", r.checkMetricsOut},
 		{"metrics of the servers' proxies", r.checkMetricsIn},
 		{"tap of the client's proxy", r.checkTapOut},
 		{"tap of the servers' proxies", r.checkTapIn},
-		{"tap for those who are not the tapper", r.checkTapRefused},
+		{"tap for other clients", r.checkTapRejected},
 		{"SIGTERM under load, of one server's proxy", r.checkDrain},
-		{"SIGTERM, of all other proxies", r.checkEnd},
+		{"SIGTERM of all other proxies", r.checkEnd},
 		{"the wire, between pods with proxies", r.checkWire},
-		{"the wire, without a proxy", r.checkWireInClear},
+		{"the wire, without a proxy", r.checkWireCleartext},
 	}
 }
 

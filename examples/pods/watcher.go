@@ -16,8 +16,7 @@ import (
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// watcher is who may watch the requests of proxies: it has a certificate of the
-// name that they were told.
+// watcher is the allowed tap client of the proxies. It has a certificate for that name.
 type watcher struct {
 	own *id.Identity
 }
@@ -55,9 +54,8 @@ func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
 	return dial(netip.AddrPortFrom(p.addr, tapPort), w.own.Client("", p.identity()))
 }
 
-// dial is gRPC over TLS between proxies, which do not negotiate protocols: both
-// sides know that it is HTTP/2. gRPC's own credentials would insist. Without
-// cfg it is in clear.
+// dial connects by gRPC over TLS without ALPN, as between proxies. gRPC's own credentials
+// require ALPN. Without cfg the connection is cleartext.
 func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

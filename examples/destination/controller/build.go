@@ -103,7 +103,7 @@ func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {
 		if key.value == "" {
-			r.failf(key.line, "a label without a name")
+			r.failf(key.line, "a label must have a name")
 		}
 		labels[key.value] = m[key].value
 	}

@@ -165,8 +165,8 @@ func TestWatchKeepsTheLastGoodFile(t *testing.T) {
 		}
 		w.expect(nil, 0)
 		const bad = `level=ERROR msg="bad configuration, serving the last good one" file=`
-		require.Equal(t, bad+path+` line=3 reason="addr 10.0.0.2:0: the port is 0"`+"\n"+
-			bad+path+` line=4 reason="destination \"x..y\" is not host:port: name \"x..y\": nothing between two dots, or before or after one"`+"\n",
+		require.Equal(t, bad+path+` line=3 reason="addr 10.0.0.2:0: the port must not be 0"`+"\n"+
+			bad+path+` line=4 reason="destination \"x..y\" is not host:port: name \"x..y\": a label is empty"`+"\n",
 			w.log.take(), "every mistake, once")
 
 		write(t, path, "destinations: [")

@@ -14,15 +14,15 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 )
 
-// echo is the service that gRPC's implementations are tested with. Every answer
-// begins with the name of the pod.
+// echo is the service of gRPC's interoperability tests. Each response begins with the name
+// of the pod.
 type echo struct {
 	grpc_testing.UnimplementedTestServiceServer
 
 	pod string
 }
 
-// back is what a stream answers.
+// back returns the response of a stream.
 func (e *echo) back(req *grpc_testing.StreamingOutputCallRequest) *grpc_testing.StreamingOutputCallResponse {
 	return &grpc_testing.StreamingOutputCallResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}
 }
@@ -34,7 +34,7 @@ func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*g
 	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
 }
 
-// StreamingOutputCall echoes as often as it is asked to.
+// StreamingOutputCall echoes the requested number of times.
 func (e *echo) StreamingOutputCall(
 	req *grpc_testing.StreamingOutputCallRequest, s grpc.ServerStreamingServer[grpc_testing.StreamingOutputCallResponse],
 ) error {
@@ -46,7 +46,7 @@ func (e *echo) StreamingOutputCall(
 	return nil
 }
 
-// StreamingInputCall counts the bytes that it is sent.
+// StreamingInputCall counts the received bytes.
 func (e *echo) StreamingInputCall(
 	s grpc.ClientStreamingServer[grpc_testing.StreamingInputCallRequest, grpc_testing.StreamingInputCallResponse],
 ) error {
@@ -63,7 +63,7 @@ func (e *echo) StreamingInputCall(
 	}
 }
 
-// FullDuplexCall echoes each message as it comes.
+// FullDuplexCall echoes each message.
 func (e *echo) FullDuplexCall(
 	s grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse],
 ) error {
@@ -92,8 +92,8 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	return srv.Serve(lis)
 }
 
-// callGRPC makes n calls of each of the four shapes, on one connection, and
-// prints which pod answered each: of those that count bytes, that is not known.
+// callGRPC makes n calls of each of the four kinds on one connection, and prints the pod
+// of each response. It is unknown for calls that count bytes.
 func callGRPC(ctx context.Context, to, marker string, n int) error {
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -104,7 +104,7 @@ func callGRPC(ctx context.Context, to, marker string, n int) error {
 	shapes := []func(context.Context, grpc_testing.TestServiceClient, string) (string, error){unary, output, input, duplex}
 	answers := make([][]string, n)
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
+	all.SetLimit(concurrency)
 	for i := range n {
 		all.Go(func() error {
 			for _, shape := range shapes {
@@ -126,7 +126,7 @@ func callGRPC(ctx context.Context, to, marker string, n int) error {
 	return nil
 }
 
-// messages is how many a stream has.
+// messages is the number of messages in a stream.
 const messages = 5
 
 func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
@@ -168,7 +168,7 @@ func input(ctx context.Context, c grpc_testing.TestServiceClient, marker string)
 	}
 	rsp, err := s.CloseAndRecv()
 	if err == nil && int(rsp.GetAggregatedPayloadSize()) != messages*len(marker) {
-		err = fmt.Errorf("input: %d bytes arrived of %d", rsp.GetAggregatedPayloadSize(), messages*len(marker))
+		err = fmt.Errorf("input: %d of %d bytes were received", rsp.GetAggregatedPayloadSize(), messages*len(marker))
 	}
 	return "input ?", err
 }
@@ -194,16 +194,16 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 		return "", err
 	}
 	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("duplex: %w where the stream should end", err)
+		return "", fmt.Errorf("duplex: %w instead of the end of the stream", err)
 	}
 	return answer, nil
 }
 
-// answered is a line of what came back.
+// answered returns the line for a response.
 func answered(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {
-		return "", fmt.Errorf("%s: %q came back", shape, p.GetBody())
+		return "", fmt.Errorf("%s: unexpected response %q", shape, p.GetBody())
 	}
 	return shape + " " + pod, nil
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serveHTTP echoes bodies, and says by header which pod it is and who the proxy
-// says that the client is.
+// serveHTTP echoes bodies. Response headers have the pod and the l5d-client-id of the
+// request.
 func serveHTTP(ctx context.Context, pod, addr string) error {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -33,18 +33,18 @@ func serveHTTP(ctx context.Context, pod, addr string) error {
 	return nil
 }
 
-// atOnce is how many requests a client has open.
-const atOnce = 10
+// concurrency is the number of open requests of a client.
+const concurrency = 10
 
-// postHTTP sends n requests with a body of 64 KiB, and prints for each which
-// pod answered, and who that pod believes the client to be.
+// postHTTP sends n requests with a body of 64 KiB, and prints the pod and the client id of
+// each response.
 func postHTTP(ctx context.Context, to, marker string, n int) error {
-	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}}
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: concurrency}}
 	defer client.CloseIdleConnections()
 	text := strings.Repeat(marker+"\n", 64<<10/(len(marker)+1))
 	answers := make([]string, n)
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
+	all.SetLimit(concurrency)
 	for i := range n {
 		all.Go(func() (err error) {
 			answers[i], err = post(ctx, client, to, text)
@@ -59,11 +59,11 @@ func postHTTP(ctx context.Context, to, marker string, n int) error {
 }
 
 func post(ctx context.Context, client *http.Client, to, text string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // it is told where to
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // the URL is an argument
 	if err != nil {
 		return "", err
 	}
-	req.Header.Set("L5d-Client-Id", "forged") // as an attacker would
+	req.Header.Set("L5d-Client-Id", "forged") // a forged identity
 	rsp, err := client.Do(req)                //nolint:gosec // likewise
 	if err != nil {
 		return "", err

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// serveMail is as little of SMTP as a client needs to send something. The
-// server speaks first: who waits for the client's bytes to see what protocol
-// it is waits for ever.
+// serveMail serves the minimum of SMTP for a client to send a message. The server speaks
+// first, so a proxy that waits for the client's bytes would wait forever.
 func serveMail(ctx context.Context, pod, addr string) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

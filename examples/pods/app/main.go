@@ -1,15 +1,15 @@
-// Command app is the applications of examples/pods: servers and clients as
-// anybody writes them, who never heard of a proxy. It imports nothing of
+// Command app has the applications of examples/pods: ordinary servers and clients without
+// knowledge of a proxy. It imports nothing of
 // gotower.
 //
-//	app http  :8080           a server of HTTP, which echoes
-//	app post  URL N MARKER    a client of it
-//	app grpc  :9090           a server of gRPC, which echoes
-//	app call  HOST:PORT N MARKER   a client of it, in all four shapes
-//	app mail  :2525           a server that speaks first
+//	app http  :8080           an HTTP echo server
+//	app post  URL N MARKER    its client
+//	app grpc  :9090           a gRPC echo server
+//	app call  HOST:PORT N MARKER   its client, for all four kinds of calls
+//	app mail  :2525           an SMTP server, which speaks first
 //
-// What is given as MARKER is in all that a client sends, and all that a server
-// answers. A server answers with the name of its pod, which is in POD.
+// All requests and responses contain MARKER. A response has the name of the server's pod,
+// which is the variable POD.
 package main
 
 import (
@@ -44,5 +44,5 @@ func run(ctx context.Context, args []string) error {
 		}
 		return clients[args[0]](ctx, args[1], args[3], n)
 	}
-	return fmt.Errorf("%q: what is that? See the comment at the top of main.go", args)
+	return fmt.Errorf("%q: unknown command, see the comment at the top of main.go", args)
 }

@@ -1,8 +1,7 @@
-// Package wire reads what tcpdump captured, and says of each connection whether
-// all that it carried was TLS.
+// Package wire parses captures of tcpdump and detects whether each connection is TLS.
 //
 //	capture.pcap ─▶ Read ─▶ []Flow             one for each direction of a connection
-//	                         ├─ Data           its bytes, in their order, once
-//	                         ├─ TLS            are they records of TLS, all of them?
-//	                         └─ ServerName     whom the client asked for
+//	                         ├─ Data           its bytes in order
+//	                         ├─ TLS            whether all of it is TLS records
+//	                         └─ ServerName     the client's server name
 package wire

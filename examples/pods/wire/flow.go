@@ -9,13 +9,12 @@ import (
 // Flow is one direction of a connection.
 type Flow struct {
 	From, To netip.AddrPort
-	Data     []byte // what was sent, up to the first byte that was not captured
-	Lost     bool   // there was more, which was not captured
+	Data     []byte // sent bytes, up to the first that was not captured
+	Lost     bool   // later bytes were not captured
 }
 
-// Read returns the flows of a capture of Ethernet that tcpdump wrote, in the
-// order of their first segments. Those of connections that are older than the
-// capture begin where it begins.
+// Read returns the flows of an Ethernet capture of tcpdump, in the order of their first
+// segments. Connections that are older than the capture begin where the capture begins.
 func Read(r io.Reader) ([]Flow, error) {
 	type pair struct{ from, to netip.AddrPort }
 	var all []*assembly
@@ -44,7 +43,7 @@ func Read(r io.Reader) ([]Flow, error) {
 	return flows, err
 }
 
-// assembly puts the segments of a flow together.
+// assembly assembles the segments of a flow.
 type assembly struct {
 	Flow
 
@@ -53,7 +52,7 @@ type assembly struct {
 }
 
 type part struct {
-	at   int64 // of its first byte, counted from that of the flow
+	at   int64 // offset of its first byte in the flow
 	data []byte
 }
 
@@ -61,8 +60,7 @@ func (a *assembly) add(s segment) {
 	if len(s.data) == 0 {
 		return
 	}
-	// The distance from the end of what was seen is small, whichever way; so
-	// the number may wrap as often as it likes.
+	// The distance from the last segment is small, so the number may wrap.
 	end := int64(0)
 	if n := len(a.parts); n > 0 {
 		last := a.parts[n-1]
@@ -72,7 +70,7 @@ func (a *assembly) add(s segment) {
 	a.parts = append(a.parts, part{at, slices.Clone(s.data)})
 }
 
-// flow leaves out what was sent again, and ends where something is missing.
+// flow leaves out retransmissions and ends at the first gap.
 func (a *assembly) flow() Flow {
 	slices.SortStableFunc(a.parts, func(x, y part) int { return int(x.at - y.at) })
 	f := a.Flow

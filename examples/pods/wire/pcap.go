@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// The parts of a file of libpcap that matter: a head of 24 bytes that says how
-// numbers are written and what a frame is, then before each frame a head of 16.
+// The relevant parts of a libpcap file: a header of 24 bytes with the byte order and the
+// link type, and a header of 16 bytes before each frame.
 const (
 	magicMicro = 0xa1b2c3d4
 	magicNano  = 0xa1b23c4d
@@ -18,23 +18,22 @@ const (
 	maxFrame   = 1 << 18 // tcpdump's own bound
 )
 
-// frames hands on each frame of a capture of Ethernet. What a frame holds is
-// only valid during the call. A file that ends within a frame, as one does that
-// is still written to, ends there.
+// frames yields each frame of an Ethernet capture. A frame is valid during the call. A
+// file that ends within a frame, because it is still written, ends there.
 func frames(r io.Reader, each func(frame []byte)) error {
 	head := make([]byte, headLen)
 	if _, err := io.ReadFull(r, head); err != nil {
-		return fmt.Errorf("wire: no capture: %w", err)
+		return fmt.Errorf("wire: capture: %w", err)
 	}
 	var order binary.ByteOrder = binary.LittleEndian
 	if !magic(order.Uint32(head)) {
 		order = binary.BigEndian
 	}
 	if !magic(order.Uint32(head)) {
-		return fmt.Errorf("wire: %x at the start is no capture of libpcap", head[:4])
+		return fmt.Errorf("wire: %x at the start is not a libpcap capture", head[:4])
 	}
 	if link := order.Uint32(head[20:]); link != ethernet {
-		return fmt.Errorf("wire: the capture is of link type %d, not of Ethernet (%d)", link, ethernet)
+		return fmt.Errorf("wire: link type %d, must be Ethernet (%d)", link, ethernet)
 	}
 	frame := make([]byte, maxFrame)
 	for {
@@ -43,7 +42,7 @@ func frames(r io.Reader, each func(frame []byte)) error {
 		}
 		size, whole := order.Uint32(head[8:]), order.Uint32(head[12:])
 		if size > maxFrame || size < whole {
-			return fmt.Errorf("wire: %d bytes captured of a frame of %d", size, whole)
+			return fmt.Errorf("wire: only %d bytes captured of a frame of %d", size, whole)
 		}
 		if _, err := io.ReadFull(r, frame[:size]); err != nil {
 			return ended(err)

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// segment is one of TCP.
+// segment is a TCP segment.
 type segment struct {
 	from, to netip.AddrPort
 	seq      uint32
@@ -21,9 +21,8 @@ const (
 	flagSYN   = 2
 )
 
-// tcp finds the segment in a frame. Fragments of IP, and headers of IPv6
-// between its own and TCP's, are not looked into: nothing on a bridge of ours
-// makes them.
+// tcp returns the segment in a frame. IP fragments and IPv6 extension headers are not
+// supported, because nothing on the bridge sends them.
 func tcp(frame []byte) (s segment, ok bool) {
 	if len(frame) < etherHead {
 		return s, false
@@ -50,7 +49,7 @@ func tcp(frame []byte) (s segment, ok bool) {
 	}, true
 }
 
-// ipv4 and ipv6 find what is TCP in a packet, without what pads the frame.
+// ipv4 and ipv6 return the TCP part of a packet without the padding of the frame.
 
 func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
 	if len(p) < 20 || p[9] != protoTCP {

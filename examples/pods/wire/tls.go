@@ -18,9 +18,8 @@ const (
 	maxRecord       = 1<<14 + 256
 )
 
-// TLS reports whether the flow is records of TLS from its first byte to its
-// last, of which the first is of a handshake, or an alert that there will be
-// none. The last record may be cut off. A flow without bytes is not TLS.
+// TLS reports whether the flow consists of TLS records. The first must be of a handshake
+// or an alert. The last may be incomplete. A flow without bytes is not TLS.
 func (f Flow) TLS() bool {
 	rest := f.Data
 	if len(rest) < recordHead || rest[0] != recordHandshake && rest[0] != recordAlert {
@@ -36,10 +35,9 @@ func (f Flow) TLS() bool {
 	return true
 }
 
-// ServerName returns whom a client of TLS asked for. It is "" for what is no
-// client of TLS, and for one that did not say.
+// ServerName returns the server name of a TLS client, or "".
 func (f Flow) ServerName() (name string) {
-	enough := errors.New("the hello is all that is wanted")
+	enough := errors.New("only the client hello is parsed")
 	_ = tls.Server(hello{r: bytes.NewReader(f.Data)}, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -50,7 +48,7 @@ func (f Flow) ServerName() (name string) {
 	return name
 }
 
-// hello is a connection that a client's bytes come from, and nothing goes to.
+// hello is a read-only connection with a client's bytes.
 type hello struct {
 	net.Conn
 

@@ -159,7 +159,7 @@ func TestFilesThatAreNoCapture(t *testing.T) {
 	binary.LittleEndian.PutUint32(head[12:], 20)
 	short.Write(head)
 	for want, r := range map[string]io.Reader{
-		"wire: no capture: EOF":              strings.NewReader(""),
+		"wire: capture: EOF":              strings.NewReader(""),
 		"is no capture":                      strings.NewReader("GET / HTTP/1.1\r\nHost: there\r\n\r\n"),
 		"link type 113":                      newCapture(binary.BigEndian, 0xa1b2c3d4, 113),
 		"1073741824 bytes":                   long,
