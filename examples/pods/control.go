@@ -17,8 +17,8 @@ const (
 	caPort          = 8080
 )
 
-// controlPlane is where a proxy finds the controller and the CA, and whom it
-// wants to find there. That of their own pod finds them beside it.
+// controlPlane returns the addresses of the controller and the CA, and their identity, for
+// the proxy of a pod. In the pod of the control plane they are on loopback.
 func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	host := r.control.addr.String()
 	name = r.control.identity()

@@ -79,7 +79,7 @@ func TestBalanced(t *testing.T) {
 	_, err = balanced(many(50, 49), 100, c.web.pods, word)
 	require.ErrorContains(t, err, "99 responses to 100 requests")
 	_, err = balanced(append(many(50, 49), ""), 100, c.web.pods, word)
-	require.ErrorContains(t, err, "is no answer")
+	require.ErrorContains(t, err, "invalid response")
 }
 
 func TestFlags(t *testing.T) {
@@ -90,5 +90,5 @@ func TestFlags(t *testing.T) {
 	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" must be nft or legacy; see -help`)
 	require.ErrorIs(t, possible("no-such-mode"), errSkip)
 	_, err := directory(t.TempDir())
-	require.ErrorContains(t, err, "--keep makes the directory", "nothing of others is written over")
+	require.ErrorContains(t, err, "--keep: mkdir", "nothing of others is written over")
 }

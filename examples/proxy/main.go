@@ -1,9 +1,9 @@
-// Command proxy is the sidecar of a pod, made of gotower's packages: it takes
-// the connections of the application and those to it, resolves and balances what
-// goes out with a destination controller, and can be watched while it runs.
+// Command proxy is the sidecar of a pod, made of gotower's packages. It proxies the
+// connections of the application and those to it, balances outbound requests over the
+// endpoints of a destination controller, and serves tap and metrics.
 //
-// This file reads the settings. The path of a request is in packages outbound
-// and inbound, what surrounds it in package sidecar.
+// This file reads the settings. The path of a request is in packages outbound and inbound.
+// Package sidecar assembles the proxy.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "Invalid configuration:\n%v\n\nRun with --help for what can be set.\n", err)
+		fmt.Fprintf(os.Stderr, "Invalid configuration:\n%v\n\nRun with --help for the settings.\n", err)
 		os.Exit(exitBadConfig)
 	}
 	if err := run(s); err != nil {
@@ -45,8 +45,8 @@ func main() {
 	}
 }
 
-// read returns what the flags and the environment say, or flag.ErrHelp once
-// that was written.
+// read returns the settings of the flags and the environment. After --help it returns
+// flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -57,7 +57,7 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 	case err != nil:
 		return settings.Settings{}, err
 	case flags.NArg() > 0:
-		return settings.Settings{}, fmt.Errorf("%q: only flags are taken", flags.Arg(0))
+		return settings.Settings{}, fmt.Errorf("%q: arguments must be flags", flags.Arg(0))
 	}
 	opts := []settings.Option{settings.Environ(os.Environ())}
 	if *file != "" {
@@ -73,9 +73,9 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 
 func usage(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "usage: proxy [--config file.yaml]\n\n"+
-		"It reads these variables, each with the prefix %s if it has none here; a default is in\n"+
-		"brackets. A file says the same in YAML: the names in lower case without their prefix, or nested\n"+
-		"at any _, as in \"outbound: {connect_timeout: 2s}\". Variables win over it.\n\n", settings.Prefix)
+		"The settings are environment variables with the prefix %s, unless another prefix is shown.\n"+
+		"Defaults are in brackets. A YAML file has the same names in lower case without the prefix, or nested\n"+
+		"at any _, as in \"outbound: {connect_timeout: 2s}\". Variables override the file.\n\n", settings.Prefix)
 	return errors.Join(err, settings.Help(w))
 }
 
@@ -89,10 +89,10 @@ func run(s settings.Settings) error {
 		log.Warn("configuration", "warning", w)
 	}
 	if s.Cores != (settings.Cores{}) {
-		available := runtime.GOMAXPROCS(0) // which knows of the cgroup
+		available := runtime.GOMAXPROCS(0) // the limit of the cgroup
 		n := s.Cores.Count(available)
 		if s.Cores.Min > n {
-			log.Warn("there are fewer processors than asked for", "asked", s.Cores.Min)
+			log.Warn("fewer processors are available than configured", "configured", s.Cores.Min)
 		}
 		runtime.GOMAXPROCS(n)
 		log.Info("using processors", "n", n, "of", available)
