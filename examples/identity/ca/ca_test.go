@@ -129,24 +129,24 @@ func TestCertifyRefuses(t *testing.T) {
 		token string
 		csr   []byte
 	}{
-		"the request must have an identity":                   {codes.InvalidArgument, "", "t", dns(web)},
-		"the request must have a token":                      {codes.InvalidArgument, web, "", dns(web)},
-		"must be DER":                                   {codes.InvalidArgument, web, "t", []byte("x")},
-		"signed by its key":                             {codes.InvalidArgument, web, "t", forged},
-		"the token does not match":               {codes.FailedPrecondition, web, "u", dns(web)},
-		"no token is stored for it":                 {codes.FailedPrecondition, "db.cluster.local", "t", dns("db.cluster.local")},
-		"its stored token is empty":                       {codes.FailedPrecondition, "empty.cluster.local", " ", dns("empty.cluster.local")},
-		"its stored token cannot be read":                 {codes.FailedPrecondition, "dir.cluster.local", "t", dns("dir.cluster.local")},
+		"the request must have an identity": {codes.InvalidArgument, "", "t", dns(web)},
+		"the request must have a token":     {codes.InvalidArgument, web, "", dns(web)},
+		"must be DER":                       {codes.InvalidArgument, web, "t", []byte("x")},
+		"signed by its key":                 {codes.InvalidArgument, web, "t", forged},
+		"the token does not match":          {codes.FailedPrecondition, web, "u", dns(web)},
+		"no token is stored for it":         {codes.FailedPrecondition, "db.cluster.local", "t", dns("db.cluster.local")},
+		"its stored token is empty":         {codes.FailedPrecondition, "empty.cluster.local", " ", dns("empty.cluster.local")},
+		"its stored token cannot be read":   {codes.FailedPrecondition, "dir.cluster.local", "t", dns("dir.cluster.local")},
 		`is for ["db.cluster.local"], must be for the requested identity`: {codes.FailedPrecondition, web, "t", dns("db.cluster.local")},
-		`must be for the requested identity`:                {codes.FailedPrecondition, web, "t", dns(web, "db.cluster.local")},
-		`is for [], must`:                                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: web}})},
-		`common name of the certificate`:                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{web}})},
-		"must not contain addresses":                            {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
-		`"*.cluster.local" must be DNS-like`:             {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
-		"not certified: the token does not match":       {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
-		`"web.elsewhere" does not belong to the trust domain`:    {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
-		`"spiffe://elsewhere/web" does not belong to the`:        {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
-		`"https://cluster.local/web" does not belong to the`:     {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
+		`must be for the requested identity`:                              {codes.FailedPrecondition, web, "t", dns(web, "db.cluster.local")},
+		`is for [], must`:                                                 {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: web}})},
+		`common name of the certificate`:                                  {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{web}})},
+		"must not contain addresses":                                      {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
+		`"*.cluster.local" must be DNS-like`:                              {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
+		"not certified: the token does not match":                         {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
+		`"web.elsewhere" does not belong to the trust domain`:             {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
+		`"spiffe://elsewhere/web" does not belong to the`:                 {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
+		`"https://cluster.local/web" does not belong to the`:              {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
 	} {
 		_, err := client.Certify(t.Context(), &pb.CertifyRequest{Identity: tt.name, Token: []byte(tt.token), CertificateSigningRequest: tt.csr})
 		assert.Equal(t, tt.code, status.Code(err), says)

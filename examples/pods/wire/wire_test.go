@@ -159,8 +159,8 @@ func TestFilesThatAreNoCapture(t *testing.T) {
 	binary.LittleEndian.PutUint32(head[12:], 20)
 	short.Write(head)
 	for want, r := range map[string]io.Reader{
-		"wire: capture: EOF":              strings.NewReader(""),
-		"is not a libpcap capture":                      strings.NewReader("GET / HTTP/1.1\r\nHost: there\r\n\r\n"),
+		"wire: capture: EOF":                 strings.NewReader(""),
+		"is not a libpcap capture":           strings.NewReader("GET / HTTP/1.1\r\nHost: there\r\n\r\n"),
 		"link type 113":                      newCapture(binary.BigEndian, 0xa1b2c3d4, 113),
 		"1073741824 bytes":                   long,
 		"10 bytes captured of a frame of 20": short,
