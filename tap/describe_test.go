@@ -39,7 +39,7 @@ func TestDescribeThatPanics(t *testing.T) {
 		rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 		require.NoError(t, err)
 		require.Equal(t, []layer.Node{
-			{Name: "describe", State: layer.State{{Key: "error", Value: "panic: oh\uFFFD"}}},
+			{Name: "describe", State: layer.State{{Key: "error", Value: "panic at describe_test.go:37: oh\uFFFD"}}},
 		}, nodesOf(rsp.GetNodes()))
 	}
 }

@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -101,17 +101,7 @@ func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
 	if !a.IsValid() {
 		return nil
 	}
-	ip := &netpb.IPAddress{}
-	if a.Addr().Is4() {
-		b := a.Addr().As4()
-		ip.Ip = &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
-	} else {
-		b := a.Addr().As16()
-		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{
-			First: binary.BigEndian.Uint64(b[:8]),
-			Last:  binary.BigEndian.Uint64(b[8:]),
-		}}
-	}
+	ip := match.Source(netip.PrefixFrom(a.Addr(), a.Addr().BitLen())).GetSource().GetNetmask().GetIp()
 	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
 }
 
@@ -142,22 +132,14 @@ func methodProto(name string) *http_types.HttpMethod {
 	if name == "" {
 		return nil
 	}
-	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
-		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_Registered(n)}}
-	}
-	return &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: valid(name)}}
+	return match.Method(valid(name)).GetHttp().GetMethod()
 }
 
 func schemeProto(name string) *http_types.Scheme {
-	switch name {
-	case "":
+	if name == "" {
 		return nil
-	case "http":
-		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}}
-	case "https":
-		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTPS}}
 	}
-	return &http_types.Scheme{Type: &http_types.Scheme_Unregistered{Unregistered: valid(name)}}
+	return match.Scheme(valid(name)).GetHttp().GetScheme()
 }
 
 // watchProto returns e as a message of gotower's own service.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -142,7 +142,7 @@ const stopPatience = 2 * time.Second
 // [WithAllowedIdentities] name the clients, or [WithAllowRemote] is set.
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil within two
-// seconds. Other errors describe the remedy.
+// seconds.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
 	if addr == "" {
 		addr = DefaultAddress
@@ -210,7 +210,6 @@ var (
 		"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities")
 	errOneSided = errors.New("no client of another machine could watch: " +
 		"WithCredentials needs WithAllowedIdentities, and WithAllowedIdentities needs WithCredentials")
-	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 )
 
 // listens are the options of Serve.
@@ -220,25 +219,16 @@ type listens struct {
 }
 
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
-	network, address := "tcp", addr
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		if path == "" {
-			return nil, errNoPath // Linux would take a name of its own choice
+		if path == "" { // Linux would choose a name
+			return nil, errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 		}
-		network, address = "unix", path
-	} else if err := s.mayListen(addr); err != nil {
+		return new(net.ListenConfig).Listen(ctx, "unix", path)
+	}
+	if err := s.mayListen(addr); err != nil {
 		return nil, err
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, network, address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE) && network == "unix":
-		return nil, fmt.Errorf("something listens there already, or did and was killed: remove the socket if it was: %w", err)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("something listens there already: take another port (0 is any that is free): %w", err)
-	case err != nil:
-		return nil, err
-	}
-	return l, nil
+	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
 // mayListen returns why not.
@@ -301,19 +291,16 @@ func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.Des
 	return described(o.server.describe), nil
 }
 
-// described asks for the tree. A layer that panics while it is looked at must
-// not end the process that people look at because something is wrong.
-func described(of func() layer.Node) (rsp *tappb.DescribeResponse) {
-	defer func() {
-		if p := recover(); p != nil {
-			wrong := layer.Attr{Key: "error", Value: fmt.Sprintf("panic: %v", p)}
-			rsp = &tappb.DescribeResponse{Nodes: []*tappb.Node{nodeProto(layer.Node{Name: "describe", State: layer.State{wrong}})}}
-		}
-	}()
-	rsp = &tappb.DescribeResponse{}
-	tree := of()
-	for n := &tree; n != nil; n = n.Next {
-		one := *n
+// described returns the tree. A layer that panics must not end the process that
+// is being examined.
+func described(tree func() layer.Node) *tappb.DescribeResponse {
+	var n layer.Node
+	if err := panics.Contain(func() { n = tree() }); err != nil {
+		n = layer.Node{Name: "describe", State: layer.State{{Key: "error", Value: err.Error()}}}
+	}
+	rsp := &tappb.DescribeResponse{}
+	for next := &n; next != nil; next = next.Next {
+		one := *next
 		one.Next = nil
 		rsp.Nodes = append(rsp.Nodes, nodeProto(one))
 	}
