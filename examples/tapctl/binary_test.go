@@ -169,7 +169,7 @@ func testRefusedOnATerminal(t *testing.T, bin string) {
 	err := cmd.Run()
 	require.NoError(t, ctx.Err())
 	require.Equal(t, 1, cmd.ProcessState.ExitCode(), err)
-	require.Equal(t, 1, strings.Count(stderr.String(), "The value of that header field is a secret there"), stderr.String())
+	require.Equal(t, 1, strings.Count(stderr.String(), "The value of this header field is withheld"), stderr.String())
 	term.sees(t, "\x1b[?1049l")
 }
 

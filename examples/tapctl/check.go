@@ -10,10 +10,10 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// errUnfit is what check ends with: what is wrong stands above it.
-var errUnfit = errors.New("not everything is as it should be")
+// errUnfit is the error of a failed check, after the findings.
+var errUnfit = errors.New("a check failed")
 
-// checkCommand looks at each target, in the order in which things go wrong.
+// checkCommand checks each target, from the connection to the requests.
 type checkCommand struct {
 	traffic time.Duration
 }
@@ -60,8 +60,8 @@ func (c *checkCommand) run(ctx context.Context, on terminal) error {
 	return nil
 }
 
-// checks yields the findings of one target. It ends with the first thing that
-// the rest cannot do without.
+// checks yields the findings of one target. It ends with the first failure that
+// is not a warning.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {
@@ -74,7 +74,7 @@ func checks(ctx context.Context, t target, traffic time.Duration) func(yield fun
 		}
 		conn, err := dial(t)
 		if err != nil {
-			yield(finding{what: "the address can be used", err: err, advice: "write host:port"})
+			yield(finding{what: "the address is valid", err: err, advice: "The target must be host:port"})
 			return
 		}
 		defer conn.Close()

@@ -19,7 +19,7 @@ import (
 )
 
 func listens(ctx context.Context, t target) finding {
-	f := finding{what: "something listens there"}
+	f := finding{what: "the address accepts connections"}
 	conn, err := connect(ctx, t)
 	if err != nil {
 		f.err = err
@@ -36,9 +36,9 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves is about TLS, and both ends of it.
+// proves checks TLS in both directions.
 func proves(ctx context.Context, t target) finding {
-	f := finding{what: "it proves to be " + t.proof.Expected()}
+	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := connect(ctx, t)
@@ -54,10 +54,10 @@ func proves(ctx context.Context, t target) finding {
 	return f
 }
 
-// serves is about linkerd's tap, which all have.
+// serves checks linkerd's tap, which all processes have.
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
-	f := finding{what: "it serves tap, and you may watch"}.with(err)
+	f := finding{what: "it serves tap to this client"}.with(err)
 	if code := status.Code(err); t.proof != nil || code != codes.Unavailable && code != codes.DeadlineExceeded {
 		return f
 	}
@@ -67,36 +67,35 @@ func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 		defer other.Close()
 		if trust.Speaks(ctx, other) {
 			f.err = errors.New("it speaks TLS")
-			f.advice = "Say who vouches for it, and who you are: --cacert FILE --cert FILE --key FILE"
+			f.advice = "Use TLS: --cacert FILE --cert FILE --key FILE"
 		}
 	}
 	return f
 }
 
 func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
-	f := finding{what: "it counts by itself, and matches responses", warn: true}
+	f := finding{what: "it serves gotower's tap as well", warn: true}
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
 		return f.with(err)
 	}
-	f.err = errors.New("it has linkerd's tap alone")
-	f.advice = "tap and top work, by each of its events; conditions on responses, bodies and explanations do not." +
-		" In a program of gotower call tap.Server.Register."
+	f.err = errors.New("it has linkerd's tap only")
+	f.advice = "tap and top work. Conditions on responses, bodies and explanations do not." +
+		" A gotower program calls tap.Server.Register."
 	return f
 }
 
-// hasRoom watches for nothing.
+// hasRoom watches with a condition that matches no request.
 func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
-	f := finding{what: "it has room for another watcher"}
+	f := finding{what: "it accepts another watcher"}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	stream, err := pb.NewTapClient(conn).Observe(ctx, &pb.ObserveRequest{Match: match.Any(), Limit: 1})
 	if err != nil {
 		return f.with(err)
 	}
-	// A process that has room answers with headers and then waits. One that
-	// has none ends at once; linkerd's proxy sends no headers until it has an
-	// event, and then there is nothing to be heard.
+	// A process with room answers with headers and waits. One without room ends
+	// the stream at once. linkerd's proxy sends no headers before an event.
 	if _, err := stream.Header(); err != nil {
 		if status.Code(err) == codes.DeadlineExceeded {
 			return f
@@ -123,8 +122,8 @@ func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 
 // sees waits for a request.
 func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) finding {
-	f := finding{what: "requests go through it", warn: true}
-	// A deadline would travel, and the process might be the first to notice.
+	f := finding{what: "it receives requests", warn: true}
+	// A deadline would be sent to the process, which might end the stream first.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(wait, cancel).Stop()
@@ -137,6 +136,6 @@ func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) findin
 		}
 	}
 	f.err = fmt.Errorf("none in %v", wait)
-	f.advice = "Send one through it. If that is not seen: does the program's stack have a tap.Layer, with the registry of this tap?"
+	f.advice = "Send one. If it is not shown, check that the program's stack has a tap.Layer with the registry of this tap."
 	return f
 }

@@ -45,7 +45,7 @@ func TestTap(t *testing.T) {
 			r = p.with(t, "tap", "--for", "100ms", "--path", "/other")
 			require.NoError(t, r.err)
 			require.Empty(t, r.out)
-			require.Equal(t, "tapctl: no such request in 100ms; if there were some, tapctl check says why they are not seen\n", r.warnings)
+			require.Equal(t, "tapctl: no such request in 100ms; tapctl check may find the reason\n", r.warnings)
 
 			r = p.with(t, "tap", "-o", "json", "--limit", "1", "--path", "/seen")
 			require.NoError(t, r.err)
@@ -139,18 +139,18 @@ func TestTapBeyondLinkerds(t *testing.T) {
 		require.NotContains(t, r.out, tt.not, tt.args)
 
 		r = q.with(t, args...)
-		require.ErrorContains(t, r.err, q.addr+": it has linkerd's tap alone, which has no ", tt.args)
+		require.ErrorContains(t, r.err, q.addr+": it has linkerd's tap only, which has no ", tt.args)
 		require.ErrorContains(t, r.err, tt.args[0])
 	}
 	r := p.until(t, prints(":path=/"), "tap", vacant(t))
 	require.NoError(t, r.err, "one of them is there")
-	require.Contains(t, r.warnings, "Nothing serves tap there")
+	require.Contains(t, r.warnings, "No server accepts connections")
 	require.Contains(t, r.out, ":path=/")
 	r = p.until(t, prints(":path=/broken"), "tap", "--failures", q.addr)
 	require.NoError(t, r.err, "one of them can")
-	require.Contains(t, r.warnings, "tapctl: "+q.addr+": it has linkerd's tap alone")
+	require.Contains(t, r.warnings, "tapctl: "+q.addr+": it has linkerd's tap only")
 	require.Contains(t, r.out, ":path=/broken")
-	require.Equal(t, 1, strings.Count(r.warnings, "linkerd's tap alone"), r.warnings)
+	require.Equal(t, 1, strings.Count(r.warnings, "it has linkerd's tap only"), r.warnings)
 }
 
 func TestTop(t *testing.T) {
@@ -246,7 +246,7 @@ func TestEndpoints(t *testing.T) {
 	require.Len(t, all, 2)
 	require.Equal(t, p.addr, all[0].From)
 
-	require.ErrorContains(t, try(t, "endpoints", newTapped(t, linkerds).addr).err, "but no tap")
+	require.ErrorContains(t, try(t, "endpoints", newTapped(t, linkerds).addr).err, "has no tap")
 	bare := newTapped(t, func(to *grpc.Server, reg *tap.Registry) { tap.NewServer(reg).Register(to) })
 	require.ErrorContains(t, try(t, "endpoints", bare.addr).err, "tap.WithDescribe")
 }
@@ -262,7 +262,7 @@ func TestProfile(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, set.Warnings)
 		require.Equal(t, 3, strings.Count(r.out, "pathRegex"))
-		require.ErrorContains(t, try(t, "profile", "--for", "100ms", p.addr).err, "no request for a service by its name in 100ms")
+		require.ErrorContains(t, try(t, "profile", "--for", "100ms", p.addr).err, "no request for a service by name in 100ms")
 	}
 }
 
@@ -275,14 +275,14 @@ func TestCheck(t *testing.T) {
 	p := newTapped(t, linkerds)
 	r = try(t, "check", "--wait", "50ms", p.addr)
 	require.NoError(t, r.err, "what is missing one can do without")
-	require.Contains(t, r.out, "‼ it counts by itself, and matches responses\n    it has linkerd's tap alone\n    tap and top work")
-	require.Contains(t, r.out, "‼ requests go through it\n    none in 50ms\n    Send one through it.")
+	require.Contains(t, r.out, "‼ it serves gotower's tap as well\n    it has linkerd's tap only\n    tap and top work")
+	require.Contains(t, r.out, "‼ it receives requests\n    none in 50ms\n    Send one. If it is not shown")
 	require.Contains(t, r.out, "Status check results are √ with 3 warnings\n")
 
 	r = try(t, "check", vacant(t), p.addr, "--wait", "50ms")
 	require.ErrorIs(t, r.err, errUnfit)
-	require.Contains(t, r.out, "× something listens there\n")
-	require.Contains(t, r.out, "√ it serves tap, and you may watch\n", "the other is looked at as well")
+	require.Contains(t, r.out, "× the address accepts connections\n")
+	require.Contains(t, r.out, "√ it serves tap to this client\n", "the other is looked at as well")
 	require.Contains(t, r.out, "Status check results are ×\n")
 }
 
@@ -302,10 +302,10 @@ func TestNoRoom(t *testing.T) {
 		t.Cleanup(func() { <-done })
 	})
 	require.Eventually(t, func() bool {
-		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it has room for another watcher\n    ")
+		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it accepts another watcher\n    ")
 	}, waits, waits/100)
 	r := full.until(t, func(r result) bool { return r.warnings != "" }, "tap")
-	require.Contains(t, r.warnings, "Too many watch it already")
+	require.Contains(t, r.warnings, "The process has its maximum of watchers")
 }
 
 // Errors that people meet, each with a sentence that helps.
@@ -340,10 +340,10 @@ func TestErrorsHelp(t *testing.T) {
 	p := newTapped(t, func(to *grpc.Server, _ *tap.Registry) { tap.NewServer(new(tap.Registry)).Register(to) })
 	for _, command := range []string{"tap", "top", "stat", "profile"} {
 		for target, want := range map[string]string{
-			nothing: "connect: connection refused. Nothing serves tap there",
-			bare:    "A gRPC server is there, but no tap",
-			web:     "Something is there, but it does not speak gRPC",
-			remote:  "10.0.0.9 is not on this machine. You may not watch there",
+			nothing: "connect: connection refused. No server accepts connections",
+			bare:    "The gRPC server has no tap",
+			web:     "The server does not speak gRPC",
+			remote:  "10.0.0.9 is not on this machine. Without TLS, tap serves",
 		} {
 			err := try(t, command, target).err
 			require.ErrorContains(t, err, target+": ", command)
@@ -352,8 +352,8 @@ func TestErrorsHelp(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--body 7":                "Leave --body out",
-		"--header authorization=": "ask whether it is present (--header NAME)",
+		"--body 7":                "Omit --body",
+		"--header authorization=": "Match its presence (--header NAME)",
 	} {
 		r := try(t, append(append([]string{"tap"}, strings.Fields(args)...), p.addr)...)
 		require.ErrorContains(t, r.err, want)
@@ -363,39 +363,39 @@ func TestErrorsHelp(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for text, args := range map[string][]string{
-		"say what to do":                {},
-		`"nope" is no command`:          {"nope"},
-		"-o yaml: no such":              {"tap", "-o", "yaml"},
-		"-o xml: no such":               {"top", "-o", "xml"},
-		"-o jsonpathx=a: no such":       {"tap", "-o", "jsonpathx=a"},
-		"-o jsonpath needs a template":  {"tap", "-o", "jsonpath"},
-		"-o jsonpath needs a template:": {"tap", "-o", "jsonpath="},
-		"-o jsonpath={}: no such":       {"stat", "-o", "jsonpath={}"},
-		"at character 14, in {.nope}: ": {"tap", "-o", "jsonpath={.source.ip} {.nope}"},
-		"-o wide: no such":              {"stat", "-o", "wide"},
-		"-o csv: no such":               {"endpoints", "-o", "csv"},
-		`--to "web" must be`:            {"tap", "--to", "web"},
-		"flag provided but":             {"tap", "--nope"},
-		"invalid value \"x\"":           {"tap", "--for", "x"},
-		`--header "=a" must be`:         {"top", "--header", "=a"},
-		`--status "abc" must be`:        {"tap", "--status", "abc"},
-		`--status "500-400" must be`:    {"tap", "--status", "500-400"},
-		"--status 500: there can be":    {"tap", "--status", "404", "--status", "500"},
-		"--sample 2: it must be":        {"tap", "--sample", "2"},
-		"--sample NaN: it must be":      {"tap", "--sample", "NaN"},
-		"--max-rps 0: it must be":       {"tap", "--max-rps", "0"},
-		"--every 1ms: it must be":       {"top", "--every", "1ms"},
-		"--for 0s: it must be more":     {"stat", "--for", "0s"},
-		"--for -1s: it must be more":    {"profile", "--for", "-1s"},
-		"--for -2s: it must be more":    {"tap", "--for", "-2s"},
-		"--for -3s: it must be more":    {"top", "--for", "-3s"},
-		"--for -4s: it must be more":    {"top", "--once", "--for", "-4s"},
-		"--slower -1s: it must be more": {"tap", "--slower", "-1s"},
-		"--wait 0s: it must be more":    {"check", "--wait", "0s"},
-		`"localhost" is no target: wri`: {"top", "localhost"},
-		`"[::1]:" is no target: write`:  {"tap", "[::1]:"},
-		`"[::1]:65536" is no target: w`: {"stat", "[::1]:65536"},
-		`"[::1]:tap?" is no target: wr`: {"check", "[::1]:tap?"},
+		"no command":                         {},
+		`"nope" is not a command`:            {"nope"},
+		"-o yaml: no such":                   {"tap", "-o", "yaml"},
+		"-o xml: no such":                    {"top", "-o", "xml"},
+		"-o jsonpathx=a: no such":            {"tap", "-o", "jsonpathx=a"},
+		"-o jsonpath needs a template":       {"tap", "-o", "jsonpath"},
+		"-o jsonpath needs a template:":      {"tap", "-o", "jsonpath="},
+		"-o jsonpath={}: no such":            {"stat", "-o", "jsonpath={}"},
+		"at character 14, in {.nope}: ":      {"tap", "-o", "jsonpath={.source.ip} {.nope}"},
+		"-o wide: no such":                   {"stat", "-o", "wide"},
+		"-o csv: no such":                    {"endpoints", "-o", "csv"},
+		`--to "web" must be`:                 {"tap", "--to", "web"},
+		"flag provided but":                  {"tap", "--nope"},
+		"invalid value \"x\"":                {"tap", "--for", "x"},
+		`--header "=a" must be`:              {"top", "--header", "=a"},
+		`--status "abc" must be`:             {"tap", "--status", "abc"},
+		`--status "500-400" must be`:         {"tap", "--status", "500-400"},
+		"--status 500: there can be":         {"tap", "--status", "404", "--status", "500"},
+		"--sample 2: it must be":             {"tap", "--sample", "2"},
+		"--sample NaN: it must be":           {"tap", "--sample", "NaN"},
+		"--max-rps 0: it must be":            {"tap", "--max-rps", "0"},
+		"--every 1ms: it must be":            {"top", "--every", "1ms"},
+		"--for 0s: must be positive":         {"stat", "--for", "0s"},
+		"--for -1s: must be positive":        {"profile", "--for", "-1s"},
+		"--for -2s: must be positive":        {"tap", "--for", "-2s"},
+		"--for -3s: must be positive":        {"top", "--for", "-3s"},
+		"--for -4s: must be positive":        {"top", "--once", "--for", "-4s"},
+		"--slower -1s: must be positive":     {"tap", "--slower", "-1s"},
+		"--wait 0s: must be positive":        {"check", "--wait", "0s"},
+		`"localhost" is not a target: must`:  {"top", "localhost"},
+		`"[::1]:" is not a target: must`:     {"tap", "[::1]:"},
+		`"[::1]:65536" is not a target: m`:   {"stat", "[::1]:65536"},
+		`"[::1]:tap?" is not a target: must`: {"check", "[::1]:tap?"},
 	} {
 		r := try(t, args...)
 		require.ErrorContains(t, r.err, text)

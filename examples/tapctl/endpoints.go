@@ -66,7 +66,7 @@ func (c *endpointsCommand) print(on terminal, all []endpoint) error {
 		return text.WriteJSON(on.out, append([]endpoint{}, all...))
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(on.err, "tapctl: no endpoints: nobody has asked for a target yet, or the program has no balancer")
+		_, err := fmt.Fprintln(on.err, "tapctl: no endpoints: no target was requested yet, or the program has no balancer")
 		return err
 	}
 	w := tabwriter.NewWriter(on.out, 0, 0, 2, ' ', 0)

@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// finding is what one check came to.
+// finding is the result of one check.
 type finding struct {
 	what   string
-	err    error  // nil: it is as it should be
-	advice string // what to do about err
-	warn   bool   // one can do without it
+	err    error  // nil: the check passed
+	advice string // how to fix err
+	warn   bool   // the feature is optional
 }
 
 func (f finding) print(out io.Writer) {
@@ -40,7 +40,7 @@ func (f finding) with(err error) finding {
 		return f
 	}
 	said := reason(status.Convert(err).Message())
-	if told, ok := trust.Told(said); ok { // it has changed its mind
+	if told, ok := trust.Told(said); ok { // an error of the handshake
 		f.err = errors.New(told)
 		return f
 	}

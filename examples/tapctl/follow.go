@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow calls each with what is seen until ctx ends, or nobody is left to
-// watch, which is an error if all have refused. maxRPS is shared among them.
+// follow calls each for all events until ctx ends or no process is left, which is
+// an error if all processes rejected the request. They share maxRPS.
 func follow(
 	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {

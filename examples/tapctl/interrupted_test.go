@@ -45,7 +45,7 @@ func interruptible(ctx context.Context, t *testing.T, args ...string) (out, said
 	require.NoError(t, err)
 	defer file.Close()
 	var stderr safe
-	status = told(&stderr, run(ctx, args, file, &stderr))
+	status = report(&stderr, run(ctx, args, file, &stderr))
 	data, err := os.ReadFile(file.Name())
 	require.NoError(t, err)
 	return string(data), stderr.String(), status

@@ -22,17 +22,17 @@ func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if status := told(os.Stderr, err); status != 0 {
+	if status := report(os.Stderr, err); status != 0 {
 		os.Exit(status)
 	}
 }
 
-// told tells what a command came to, and returns the exit status.
-func told(stderr io.Writer, err error) (status int) {
+// report prints the error of a command, and returns the exit status.
+func report(stderr io.Writer, err error) (status int) {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return 0
-	case errors.Is(err, errUnfit): // which was said already
+	case errors.Is(err, errUnfit): // the checks are printed
 		return 1
 	case errors.Is(err, context.Canceled):
 		err = errors.New("interrupted")
@@ -44,9 +44,9 @@ func told(stderr io.Writer, err error) (status int) {
 	return 1
 }
 
-// noTime is about a flag with a time in which nothing can happen.
+// noTime returns the error of a duration that is not positive.
 func noTime(flag string, d time.Duration) error {
-	return fmt.Errorf("%s %v: it must be more than nothing", flag, d)
+	return fmt.Errorf("%s %v: must be positive", flag, d)
 }
 
 // usageError is a mistake in the command line.
@@ -54,8 +54,8 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is one of tapctl's. The new ones take flags, which are checked, and
-// then run until they are done or ctx ends.
+// command is a command of tapctl. The runner that new returns registers its flags,
+// checks them, and runs until it is done or ctx ends.
 type command struct {
 	name, does string
 	example    string
@@ -69,14 +69,14 @@ type runner interface {
 	run(ctx context.Context, on terminal) error
 }
 
-// terminal is what a command works on.
+// terminal has the targets and the output of a command.
 type terminal struct {
 	out     *os.File
 	err     io.Writer
 	targets []target
 }
 
-// names are the targets as they were written.
+// names returns the targets as on the command line.
 func (t terminal) names() []string {
 	all := make([]string, 0, len(t.targets))
 	for _, one := range t.targets {
@@ -85,28 +85,28 @@ func (t terminal) names() []string {
 	return all
 }
 
-// commands are all there are, in the order in which people need them.
+// commands returns all commands in the order of the help.
 func commands() []command {
 	return []command{
 		{
 			name: "tap", does: "each request, response and end as it happens",
 			example: "tapctl tap --path /api/ --failures --explain 127.0.0.1:4190",
-			more: "Lines are those of linkerd viz tap. Conditions on responses and on header fields, --sample, --body and --explain\n" +
-				"need gotower's own service; linkerd's proxy does not have it.",
+			more: "The lines have the format of linkerd viz tap. Conditions on responses and header fields, --sample, --body and --explain\n" +
+				"need gotower's tap service, which linkerd's proxy does not have.",
 			new: func() runner { return &tapCommand{} },
 		},
 		{
 			name: "top", does: "a live table by source, destination, method and path",
 			example: "tapctl top 127.0.0.1:4190 127.0.0.1:4290",
-			more: "On a terminal: select a row with the arrows, enter shows its requests, enter again one of them; ? shows all keys.\n" +
-				"Anywhere else the table is printed every 5 s, or once (--once), or as JSON at the end (-o json).\n" +
-				"Rows without a request for 10m, or for 1m if there are very many, are let go: what they counted is in (other).",
+			more: "On a terminal: the arrows select a row, enter shows its requests, enter again shows one of them; ? lists the keys.\n" +
+				"Elsewhere the table is printed every 5 s, or once (--once), or as JSON at the end (-o json).\n" +
+				"Rows without a request for 10m are removed, and for 1m if there are 1000 rows. Further rows count as (other).",
 			new: func() runner { return &topCommand{} },
 		},
 		{
-			name: "check", does: "what is wrong, and what to do about it",
+			name: "check", does: "problems, with advice",
 			example: "tapctl check 127.0.0.1:4190",
-			more:    "It ends with status 1 if something is wrong (×). What one can do without is a warning (‼).",
+			more:    "The exit status is 1 if a check failed (×). A missing optional feature is a warning (‼).",
 			new:     func() runner { return &checkCommand{} },
 		},
 		{
@@ -121,7 +121,7 @@ func commands() []command {
 			new:     func() runner { return &endpointsCommand{} },
 		},
 		{
-			name: "profile", does: "a ServiceProfile of the requests that are seen",
+			name: "profile", does: "a ServiceProfile from the requests",
 			example: "tapctl profile --for 60s 127.0.0.1:4190 > profile.yaml",
 			new:     func() runner { return &profileCommand{} },
 		},
@@ -146,16 +146,16 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	}
 	usage(stderr)
 	if args[0] == "" {
-		return usageError{errors.New("say what to do")}
+		return usageError{errors.New("no command")}
 	}
-	return usageError{fmt.Errorf("%q is no command", args[0])}
+	return usageError{fmt.Errorf("%q is not a command", args[0])}
 }
 
 // start reads the command line, and runs the command.
 func (c command) start(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
 	r := c.new()
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	f.SetOutput(io.Discard) // mistakes are told once, at the end
+	f.SetOutput(io.Discard) // errors are printed once, at the end
 	r.flags(f)
 	var secure security
 	secure.flags(f)
@@ -175,7 +175,7 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 		targets, err = secure.targets(written)
 	}
 	if err != nil {
-		return usageError{fmt.Errorf("%w (tapctl %s --help says what there is)", err, c.name)}
+		return usageError{fmt.Errorf("%w (see tapctl %s --help)", err, c.name)}
 	}
 	if err := secure.prove(targets); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 	return r.run(ctx, terminal{stdout, stderr, targets})
 }
 
-// parse takes flags before targets, behind them, and between.
+// parse accepts flags before, after and between targets.
 func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
 	for {
 		if err := f.Parse(args); err != nil {
@@ -222,6 +222,7 @@ func usage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  tapctl %-9s  %s\n", c.name, c.does)
 	}
-	fmt.Fprint(w, "\nThen come flags (tapctl COMMAND --help) and targets: the tap ports of processes, 127.0.0.1:4190 if none is given;\n"+
-		"in clear on this machine, by TLS with --cacert, --cert and --key elsewhere.\n")
+	fmt.Fprint(w, "\nUsage: tapctl COMMAND [flags] [host:port ...]\n"+
+		"Targets are tap ports of processes; the default is 127.0.0.1:4190. tapctl COMMAND --help lists the flags.\n"+
+		"Other machines need TLS: --cacert, --cert and --key.\n")
 }

@@ -56,7 +56,7 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	}
 	n, err := seen.Write(on.out)
 	if err == nil && n == 0 {
-		return fmt.Errorf("no request for a service by its name in %v, and so no profile; send some meanwhile, or --for longer",
+		return fmt.Errorf("no request for a service by name in %v; send requests meanwhile, or use a longer --for",
 			spent(watching, began, c.duration))
 	}
 	return err

@@ -79,13 +79,13 @@ func TestNoErrorIsObeyed(t *testing.T) {
 		err := run(t.Context(), append([]string{"tap"}, addrs...), nil, new(safe))
 		require.ErrorContains(t, err, "code = Internal")
 		var stderr bytes.Buffer
-		require.Equal(t, 1, told(&stderr, err))
+		require.Equal(t, 1, report(&stderr, err))
 		requirePrintable(t, stderr.String())
 		require.Equal(t, 2, strings.Count(stderr.String(), "\n"), "a line for each of both")
 	})
 	t.Run("whatever it is", func(t *testing.T) {
 		var stderr bytes.Buffer
-		require.Equal(t, exitUsage, told(&stderr, usageError{fmt.Errorf("%s", rudeness)}))
+		require.Equal(t, exitUsage, report(&stderr, usageError{fmt.Errorf("%s", rudeness)}))
 		warner(&stderr)(errors.New(rudeness))
 		for _, c := range stderr.String() {
 			require.True(t, c == '\n' || unicode.IsPrint(c), "%q", c)

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// security is how targets prove who they are, and how we do.
+// security has the TLS flags.
 type security struct {
 	files      trust.Files
 	serverName string
@@ -20,13 +20,13 @@ type security struct {
 }
 
 func (s *security) flags(f *flag.FlagSet) {
-	f.StringVar(&s.files.Anchors, "cacert", "", "TLS: `file` of PEM that vouches for servers; those of the system if not given")
-	f.StringVar(&s.files.Cert, "cert", "", "TLS: `file` of PEM with the certificate to show, and those that vouch for it")
-	f.StringVar(&s.files.Key, "key", "", "TLS: `file` of PEM with its key, if that is not in --cert")
+	f.StringVar(&s.files.Anchors, "cacert", "", "TLS: PEM `file` of trust anchors; default: those of the system")
+	f.StringVar(&s.files.Cert, "cert", "", "TLS: PEM `file` of the client certificate and its chain")
+	f.StringVar(&s.files.Key, "key", "", "TLS: PEM `file` of the key, if it is not in --cert")
 	f.StringVar(&s.serverName, "servername", "",
-		"TLS: `name` to ask for, in place of the identity or the host of the target; targets prove it if there is no --server-identity")
+		"TLS: server `name` (SNI); verified unless --server-identity is set; default: the identity or host of the target")
 	f.Func("server-identity",
-		"TLS: `name` that targets prove, DNS-like or spiffe://…, or target=name for one; may be repeated; else --servername, or the host",
+		"TLS: expected server `name`, DNS-like or spiffe://…, or target=name for one target; may be repeated; default: --servername or the host",
 		func(name string) error {
 			s.identities = append(s.identities, name)
 			return nil
@@ -47,9 +47,9 @@ type target struct {
 	proof *trust.Credentials // nil: in clear
 }
 
-// targets reads what was written: host:port, by TLS if there is a flag for it;
-// https://host:port and http://host:port whatever the flags are. One that is
-// written twice is one: else it would be counted twice.
+// targets parses targets: host:port uses TLS if there is a flag for it,
+// https://host:port and http://host:port do not depend on flags. Duplicates are
+// removed.
 func (s *security) targets(written []string) ([]target, error) {
 	all := make([]target, 0, len(written))
 	for i, name := range written {
@@ -60,7 +60,7 @@ func (s *security) targets(written []string) ([]target, error) {
 		addr, secure := strings.CutPrefix(addr, "https://")
 		_, port, err := net.SplitHostPort(addr)
 		if err != nil || !isPort(port) {
-			return nil, fmt.Errorf("%q is no target: write host:port", name)
+			return nil, fmt.Errorf("%q is not a target: must be host:port", name)
 		}
 		all = append(all, target{name: name, addr: addr, tls: secure || !plain && s.given()})
 	}
@@ -69,11 +69,11 @@ func (s *security) targets(written []string) ([]target, error) {
 
 // isPort reports whether s is the number of a port, or the name of one.
 func isPort(s string) bool {
-	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // which asks nobody elsewhere
+	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // without network access
 	return err == nil && n > 0
 }
 
-// check returns what is wrong with the flags, whatever is in the files.
+// check returns the first error of the flags, without reading the files.
 func (s *security) check(all []target) error {
 	for _, i := range s.identities {
 		of, name := cutIdentity(i)
@@ -81,7 +81,7 @@ func (s *security) check(all []target) error {
 		case name == "":
 			return fmt.Errorf("--server-identity %q must be NAME or TARGET=NAME", i)
 		case of != "" && !slices.ContainsFunc(all, func(t target) bool { return t.tls && t.named(of) }):
-			return fmt.Errorf("--server-identity %s: %s is none of the targets by TLS", i, of)
+			return fmt.Errorf("--server-identity %s: %s is not a target with TLS", i, of)
 		}
 	}
 	for _, t := range all {
@@ -141,7 +141,7 @@ func (s *security) prove(all []target) error {
 	return nil
 }
 
-// server is who has to be at t.
+// server returns the expected server of t.
 func (s *security) server(t target) trust.Server {
 	server := trust.Server{Name: s.serverName}
 	forAll, forOne := s.identitiesOf(t)

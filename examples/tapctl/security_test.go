@@ -130,7 +130,7 @@ func TestByTLS(t *testing.T) {
 		})
 	}
 	r := p.with(t, join([]string{"check"}, me, []string{"--server-identity", web})...)
-	require.Contains(t, r.out, "√ something listens there\n√ it proves to be "+web+"\n√ it serves tap, and you may watch\n")
+	require.Contains(t, r.out, "√ the address accepts connections\n√ its identity is "+web+"\n√ it serves tap to this client\n")
 	require.Contains(t, r.out, "Status check results are √\n")
 }
 
@@ -150,7 +150,7 @@ func TestTargetsMix(t *testing.T) {
 	}
 	r = try(t, join(args, []string{"--server-identity", web, secure.addr, plain.addr, other.addr})...)
 	require.ErrorContains(t, r.err, plain.addr+": it ", "with the flags it is by TLS")
-	require.ErrorContains(t, r.err, other.addr+": expected "+web+", seen db.default. If that is the one you mean: --server-identity db.default")
+	require.ErrorContains(t, r.err, other.addr+": expected "+web+", seen db.default. If this is the intended process: --server-identity db.default")
 	require.Contains(t, r.out, `"from": "`+secure.addr+`"`)
 
 	r = try(t, "endpoints", "http://"+plain.addr)
@@ -186,25 +186,25 @@ func TestTLSErrorsHelp(t *testing.T) {
 		failing string // line of check
 		says    []string
 	}{
-		{"unknown authority", elsewhere, join(me, identity), "it proves to be " + web, []string{"signed by unknown authority", "--cacert FILE"}},
-		{"wrong name", proxy, join(me, []string{"--server-identity", "db.default"}), "it proves to be db.default", []string{
-			"expected db.default, seen " + web, "If that is the one you mean: --server-identity " + web,
+		{"unknown authority", elsewhere, join(me, identity), "its identity is " + web, []string{"signed by unknown authority", "--cacert FILE"}},
+		{"wrong name", proxy, join(me, []string{"--server-identity", "db.default"}), "its identity is db.default", []string{
+			"expected db.default, seen " + web, "If this is the intended process: --server-identity " + web,
 		}},
-		{"wrong host", proxy, me, "it proves to be 127.0.0.1", []string{"expected 127.0.0.1, seen " + web, "--server-identity " + web}},
-		{"wrong name that is asked for", proxy, join(me, []string{"--servername", "db.default"}), "it proves to be db.default", []string{
+		{"wrong host", proxy, me, "its identity is 127.0.0.1", []string{"expected 127.0.0.1, seen " + web, "--server-identity " + web}},
+		{"wrong name that is asked for", proxy, join(me, []string{"--servername", "db.default"}), "its identity is db.default", []string{
 			"expected db.default, seen " + web, "--server-identity " + web,
 		}},
-		{"for clients", clients, join(me, identity), "it proves to be " + web, []string{"incompatible key usage", "issued anew there"}},
-		{"expired", stale, join(me, identity), "it proves to be " + web, []string{"expired", "It has to be renewed there"}},
-		{"plaintext port", plain, join(me, identity), "it proves to be " + web, []string{"http://host:port"}},
-		{"certificate required", required, []string{"--cacert", ca.File, "--server-identity", web}, "it proves to be " + web, []string{"--cert FILE"}},
-		{"certificate wanted", proxy, []string{"--cacert", ca.File, "--server-identity", web}, "it serves tap, and you may watch", []string{
+		{"for clients", clients, join(me, identity), "its identity is " + web, []string{"incompatible key usage", "must be issued again"}},
+		{"expired", stale, join(me, identity), "its identity is " + web, []string{"expired", "Renew the server's certificate"}},
+		{"plaintext port", plain, join(me, identity), "its identity is " + web, []string{"http://host:port"}},
+		{"certificate required", required, []string{"--cacert", ca.File, "--server-identity", web}, "its identity is " + web, []string{"--cert FILE"}},
+		{"certificate wanted", proxy, []string{"--cacert", ca.File, "--server-identity", web}, "it serves tap to this client", []string{
 			"no verified certificate", "--cert FILE and --key FILE",
 		}},
-		{"certificate of another authority", proxy, join(files(t, ca, foreign, tapper), identity), "it proves to be " + web, []string{
-			"an authority that it trusts",
+		{"certificate of another authority", proxy, join(files(t, ca, foreign, tapper), identity), "its identity is " + web, []string{
+			"a trusted issuer",
 		}},
-		{"identity not allowed", proxy, join(files(t, ca, ca, "bot.default"), identity), "it serves tap, and you may watch", []string{
+		{"identity not allowed", proxy, join(files(t, ca, ca, "bot.default"), identity), "it serves tap to this client", []string{
 			`the client is ["bot.default"], which may not watch`, "LINKERD2_PROXY_TAP_SVC_NAME",
 		}},
 	} {
@@ -225,14 +225,14 @@ func TestTLSErrorsHelp(t *testing.T) {
 				}
 				require.NotContains(t, said, "rpc error", name)
 				require.NotContains(t, said, "handshake failed: ", name)
-				require.NotContains(t, said, "Nothing serves tap there", name)
+				require.NotContains(t, said, "No server accepts connections", name)
 			}
 		})
 	}
 	r := try(t, "check", required)
 	require.ErrorIs(t, r.err, errUnfit)
-	require.Contains(t, r.out, "× it serves tap, and you may watch\n    it speaks TLS\n    Say who vouches for it, and who you are: --cacert FILE")
-	require.ErrorContains(t, try(t, "top", required).err, "If it is served by TLS: --cacert FILE")
+	require.Contains(t, r.out, "× it serves tap to this client\n    it speaks TLS\n    Use TLS: --cacert FILE")
+	require.ErrorContains(t, try(t, "top", required).err, "If it uses TLS: --cacert FILE")
 }
 
 // Files are read before anybody is asked.
@@ -255,16 +255,16 @@ func TestTLSFilesAreReadFirst(t *testing.T) {
 
 func TestTLSUsage(t *testing.T) {
 	for want, args := range map[string]string{
-		"there is a key, and no certificate for it. --cert is":               "--key k",
-		"proved by trust anchors, and there are none. Give the certificates": "--server-identity web",
-		`--server-identity "a=" must be`:                                     "--cacert c --server-identity a=",
-		"there can be one for all targets":                                   "--cacert c --server-identity a --server-identity b",
-		"and one for each; https://127.0.0.1:1 has a and b":                  "--cacert c --server-identity 127.0.0.1:1=a --server-identity https://127.0.0.1:1=b https://127.0.0.1:1",
-		"and one for each; 127.0.0.1:1 has a and b":                          "--cacert c --server-identity 127.0.0.1:1=a --server-identity 127.0.0.1:1=b 127.0.0.1:1",
-		"127.0.0.1:1 is none of the targets by TLS":                          "--cacert c --server-identity 127.0.0.1:1=a",
-		"127.0.0.1:2 is none of the targets by TLS":                          "--cacert c --server-identity 127.0.0.1:2=a http://127.0.0.1:2",
-		`"https://web" is no target`:                                         "https://web",
-		`"http://web:80/tap" is no target`:                                   "http://web:80/tap",
+		"a key without a certificate. --cert is":            "--key k",
+		"needs trust anchors. Pass its trust anchors":       "--server-identity web",
+		`--server-identity "a=" must be`:                    "--cacert c --server-identity a=",
+		"there can be one for all targets":                  "--cacert c --server-identity a --server-identity b",
+		"and one for each; https://127.0.0.1:1 has a and b": "--cacert c --server-identity 127.0.0.1:1=a --server-identity https://127.0.0.1:1=b https://127.0.0.1:1",
+		"and one for each; 127.0.0.1:1 has a and b":         "--cacert c --server-identity 127.0.0.1:1=a --server-identity 127.0.0.1:1=b 127.0.0.1:1",
+		"127.0.0.1:1 is not a target with TLS":              "--cacert c --server-identity 127.0.0.1:1=a",
+		"127.0.0.1:2 is not a target with TLS":              "--cacert c --server-identity 127.0.0.1:2=a http://127.0.0.1:2",
+		`"https://web" is not a target`:                     "https://web",
+		`"http://web:80/tap" is not a target`:               "http://web:80/tap",
 	} {
 		r := try(t, append([]string{"check"}, strings.Fields(args)...)...)
 		require.ErrorContains(t, r.err, want)

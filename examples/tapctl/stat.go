@@ -26,7 +26,7 @@ func (c *statCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	f.StringVar(&c.output, "o", "", "`format`: json")
 	f.DurationVar(&c.duration, "for", 10*time.Second,
-		"`time` to count; who had no request for 10m, or for 1m if there are very many, is in (other)")
+		"`time` to count")
 }
 
 func (c *statCommand) check() error {

@@ -91,7 +91,7 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 		BodyBytes: uint32(min(c.body, 1<<20)), Explain: c.explain,
 	}
 	if c.duration > 0 {
-		req.Duration = durationpb.New(c.duration) // the process ends it, with what is open then
+		req.Duration = durationpb.New(c.duration) // the process ends the stream
 	}
 	switch own = c.filter.own(); {
 	case own != "":
@@ -126,7 +126,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	}
 	began := time.Now()
 	nothing := time.AfterFunc(quiet, func() {
-		fmt.Fprintln(on.err, "tapctl: no such request yet; if there should be one, tapctl check says why it is not seen")
+		fmt.Fprintln(on.err, "tapctl: no such request yet; tapctl check may find the reason")
 	})
 	defer nothing.Stop()
 	if c.duration > 0 {
@@ -137,7 +137,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.ProcessEvent) error {
 		nothing.Stop()
 		if n := seen.Event.Dropped; n > 0 {
-			warn(fmt.Errorf("%s: %s dropped: more than can be told; ask for less, or --sample", seen.From, text.Plural(n, "event")))
+			warn(fmt.Errorf("%s: %s dropped: the output is too slow; narrow the filter or use --sample", seen.From, text.Plural(n, "event")))
 			return nil
 		}
 		return c.print(on, seen.Event, warn)

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// patience is how long a target may take to answer a question.
+// patience is the timeout of a target.
 const patience = 3 * time.Second
 
 // dial returns a connection. It connects when it is used.
@@ -34,13 +34,12 @@ func dial(t target) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(proof),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: patience}))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; write host:port", t.name, err)
+		return nil, fmt.Errorf("%s: %w; must be host:port", t.name, err)
 	}
 	return conn, nil
 }
 
-// processes returns the targets as what can be followed. close closes their
-// connections.
+// processes returns the targets as processes. closeAll closes their connections.
 func processes(targets []target) (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {
@@ -60,9 +59,9 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 	return all, closeAll, nil
 }
 
-// reachable asks all processes whether they serve tap. Those that do not are
-// told of by warn, and may come later; it is an error if there are no others, or
-// if ctx ends before they answer. own says that linkerd's tap will not do for what is named.
+// reachable asks all processes whether they serve tap. It calls warn for those that
+// do not, and returns an error if none does or ctx ends. own names features that
+// linkerd's tap does not have.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -96,11 +95,11 @@ func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	if err := servesLinkerds(ctx, conn); err != nil || own == "" {
 		return err
 	}
-	return fmt.Errorf("it has linkerd's tap alone, which has no %s; without that it can be watched."+
-		" (A program of gotower has both by tap.Server.Register)", own)
+	return fmt.Errorf("it has linkerd's tap only, which has no %s."+
+		" A gotower program registers both by tap.Server.Register", own)
 }
 
-// servesOwn asks for a share that is none, which gotower's service says.
+// servesOwn sends an invalid sample, which gotower's service rejects.
 func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -111,8 +110,7 @@ func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// servesLinkerds asks for nothing: linkerd's tap says that a limit must be
-// positive.
+// servesLinkerds sends no limit, which linkerd's tap rejects.
 func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -123,11 +121,11 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil for what a server says that knows what it is asked.
+// expected returns nil if the server rejected the invalid request.
 func expected(err error) error {
 	switch {
 	case err == nil:
-		return errors.New("it takes what it should not")
+		return errors.New("it accepts an invalid request")
 	case status.Code(err) == codes.InvalidArgument:
 		return nil
 	}

@@ -26,7 +26,7 @@ type topCommand struct {
 
 func (c *topCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
-	f.BoolVar(&c.columns.HideSources, "hide-sources", false, "add up what differs by its source alone")
+	f.BoolVar(&c.columns.HideSources, "hide-sources", false, "combine rows that differ by source only")
 	f.BoolVar(&c.columns.Routes, "routes", false, "a row for each route, not for each method and path")
 	f.StringVar(&c.output, "o", "", "`format`: wide, with open requests, rate and quantiles; json, once at the end")
 	f.BoolVar(&c.once, "once", false, "print the table once, after the time of --for or 5 s")
@@ -145,5 +145,5 @@ func spent(ctx context.Context, began time.Time, given time.Duration) time.Durat
 
 // noRequest says what an empty answer means.
 func noRequest(on terminal, waited time.Duration) {
-	fmt.Fprintf(on.err, "tapctl: no such request in %v; if there were some, tapctl check says why they are not seen\n", waited)
+	fmt.Fprintf(on.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
 }

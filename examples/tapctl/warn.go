@@ -10,11 +10,11 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// again is after how long something that goes on is said again.
+// again is the time after which an unchanged error is printed again.
 const again = time.Minute
 
-// warner returns a function that prints errors: of each process not the same one
-// time and again, as it is asked time and again.
+// warner returns a function that prints errors. It omits repetitions, because
+// each process is asked repeatedly.
 func warner(w io.Writer) func(error) {
 	type said struct {
 		text string

@@ -33,13 +33,13 @@ type stream struct {
 	id   tap.StreamID
 }
 
-// request is one whose end was not seen yet.
+// request is a request that has not ended.
 type request struct {
 	authority, method, path string
 	status                  int
 }
 
-// Bounds on what is kept, whatever the requests are.
+// Bounds of the memory.
 const (
 	maxOpen  = 10_000
 	maxHosts = 100
@@ -88,10 +88,8 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	})
 }
 
-// isRoute reports whether a request is for something that the service has: what
-// had no response, or was answered with "not here", is not. What is not printable
-// is of nobody who means well: YAML has no place for some of it, and a terminal
-// obeys the rest.
+// isRoute reports whether a request was for an existing resource with a printable
+// path. Requests without a response, or with "not found", are not.
 func isRoute(r request, e *tap.ResponseEnd) bool {
 	switch said := r.method + r.authority + r.path; {
 	case text.Clean(said) != said:
@@ -102,8 +100,7 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 	return e.GRPCStatus == nil || *e.GRPCStatus != codes.Unimplemented
 }
 
-// serviceName is the name of the service that an authority asks for. A profile
-// is of a name: what was asked for by address has none.
+// serviceName returns the service name of an authority, or "" for an address.
 func serviceName(authority string) (string, bool) {
 	host := authority
 	if at := strings.LastIndexByte(authority, ':'); at >= 0 {

@@ -39,7 +39,7 @@ func Example() {
 	}
 	// Output:
 	// # 3 routes of 4 requests that were seen: 1 failed, the slowest took 12ms.
-	// # What nobody asked for meanwhile is missing. Say isRetryable and timeout where they are right.
+	// # Routes without requests are missing. Add isRetryable and timeout where needed.
 	// apiVersion: linkerd.io/v1alpha2
 	// kind: ServiceProfile
 	// metadata:

@@ -80,7 +80,7 @@ func (h *host) document(name string) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %d routes of %d requests that were seen: %d failed, the slowest took %v.\n",
 		len(doc.Spec.Routes), total.count, total.failed, total.worst.Round(time.Millisecond))
-	b.WriteString("# What nobody asked for meanwhile is missing. Say isRetryable and timeout where they are right.\n")
+	b.WriteString("# Routes without requests are missing. Add isRetryable and timeout where needed.\n")
 	b.Write(body)
 	return b.Bytes(), nil
 }

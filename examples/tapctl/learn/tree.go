@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// host is what was seen of one service.
+// host has the requests of one service.
 type host struct{ root node }
 
-// node is a place in the tree of paths. What is below any is asked for with
-// whatever segment; names are segments of their own.
+// node is a place in the tree of paths. The child any matches each segment.
 type node struct {
 	names map[string]*node
 	any   *node
-	wide  bool              // there were more names than could be told apart
+	wide  bool              // more names than are kept apart
 	seen  map[string]*route // by method
 }
 
-// route is what was seen of the requests of one method for one path.
+// route has the requests of one method and path.
 type route struct {
 	count, failed int
 	worst         time.Duration

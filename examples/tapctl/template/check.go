@@ -14,7 +14,7 @@ type checker struct {
 	asks   bool    // for something of an object
 }
 
-// check returns what is wrong with nodes, in which the actions are at places.
+// check returns the first error of nodes, whose actions are at places.
 func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 	c := &checker{around: []shape{{of}}}
 	n := 0
@@ -41,7 +41,7 @@ func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 		}
 	}
 	if len(ranges) > 0 {
-		return ranges[len(ranges)-1].in(errors.New("there is no {end} to it"))
+		return ranges[len(ranges)-1].in(errors.New("missing {end}"))
 	}
 	if !c.asks {
 		return errors.New("it asks for nothing: write {.requestInitEvent.path}")
@@ -49,7 +49,7 @@ func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 	return nil
 }
 
-// action follows what is between two braces.
+// action checks the expression between two braces.
 func (c *checker) action(list *jsonpath.ListNode) error {
 	now, opens := c.around[len(c.around)-1], false
 	asks := len(list.Nodes) == 0
@@ -63,7 +63,7 @@ func (c *checker) action(list *jsonpath.ListNode) error {
 			case node.Name == "end" && len(c.around) > 1:
 				c.around = c.around[:len(c.around)-1]
 			case node.Name == "end":
-				err = errors.New("there is no range that it could end")
+				err = errors.New("no range to end")
 			default:
 				err = fmt.Errorf("%s is not known: a field is {.%s}, text is {%q}", node.Name, node.Name, node.Name)
 			}

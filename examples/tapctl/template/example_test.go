@@ -30,5 +30,5 @@ func Example() {
 	// Output:
 	// GET /api/vote
 	// POST /\x1b[2J
-	// at character 1, in {.requestInit.path}: there is no requestInit; there are requestInitEvent, status
+	// at character 1, in {.requestInit.path}: unknown field requestInit; the fields are requestInitEvent, status
 }

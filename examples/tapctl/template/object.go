@@ -7,20 +7,19 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// said is a string of an object. It compares as one; where it is printed, alone
-// or in JSON, only what is printable is.
+// said is a string of an object, printed with escapes.
 type said string
 
-// String returns it as it is printed.
+// String returns the printable form.
 func (s said) String() string { return text.Clean(string(s)) }
 
-// MarshalJSON returns it as it is printed in a list.
+// MarshalJSON returns the printable form in a list.
 func (s said) MarshalJSON() ([]byte, error) { return marshal(string(s)) }
 
-// fields are those of an object, whose names may be anybody's as well: labels.
+// fields are the fields of an object, with untrusted names such as labels.
 type fields map[string]any
 
-// MarshalJSON returns them as they are printed.
+// MarshalJSON returns the printable form.
 func (f fields) MarshalJSON() ([]byte, error) { return marshal(map[string]any(f)) }
 
 func marshal(v any) ([]byte, error) {
@@ -28,7 +27,7 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode returns v as it is in JSON.
+// decode returns v converted through JSON.
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape is what may be at one place of an object: values of these types, or, if
-// there is none, of any.
+// shape has the types that a value at one place of an object may have. No types
+// means any.
 type shape []reflect.Type
 
-// then is what node finds in s.
+// then returns the shape that node selects in s.
 func (s shape) then(node jsonpath.Node) (shape, error) {
 	if s = s.plain(); s == nil {
 		return nil, nil
@@ -60,7 +60,7 @@ func isList(t reflect.Type) bool {
 
 func (s shape) field(name string) (shape, error) {
 	if name == "" {
-		return nil, errors.New("there is no name behind the dot; the whole object is {@}")
+		return nil, errors.New("missing name after the dot; the whole object is {@}")
 	}
 	var found shape
 	var there []string
@@ -83,10 +83,10 @@ func (s shape) field(name string) (shape, error) {
 	case len(found) > 0:
 		return found, nil
 	case len(there) == 0:
-		return nil, fmt.Errorf("there is no %s: nothing is below a value", name)
+		return nil, fmt.Errorf("unknown field %s: a value has no fields", name)
 	}
 	slices.Sort(there)
-	return nil, fmt.Errorf("there is no %s; there are %s", name, strings.Join(slices.Compact(there), ", "))
+	return nil, fmt.Errorf("unknown field %s; the fields are %s", name, strings.Join(slices.Compact(there), ", "))
 }
 
 // members yields the names of a struct in JSON.
@@ -112,7 +112,7 @@ func (s shape) elements(what string) (shape, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s is of lists, and there is none", what)
+		return nil, fmt.Errorf("%s needs a list", what)
 	}
 	return found, nil
 }
@@ -130,7 +130,7 @@ func (s shape) all() (shape, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("there is nothing below a value")
+		return nil, errors.New("a value has no fields")
 	}
 	return found, nil
 }
@@ -149,7 +149,7 @@ func (s shape) filtered(node *jsonpath.FilterNode) (shape, error) {
 	case "exists", "==", "!=", "<", ">", "<=", ">=":
 		return found, nil
 	}
-	return nil, fmt.Errorf("%s compares nothing; there are == != < > <= >=", node.Operator)
+	return nil, fmt.Errorf("%s is not an operator; the operators are == != < > <= >=", node.Operator)
 }
 
 func (s shape) union(node *jsonpath.UnionNode) (shape, error) {

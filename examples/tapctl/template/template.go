@@ -13,12 +13,11 @@ import (
 // Template prints objects of one type.
 type Template struct {
 	text  string
-	blank string // what an object prints that has nothing
+	blank string // the output of an empty object
 }
 
-// Parse reads a template for objects that marshal to JSON as of does, by its
-// type. The error says what is wrong, and where: also if there is a name in it
-// that no such object has.
+// Parse parses a template for objects of the type of of, as JSON. The error has the
+// place. A name that no such object has is an error.
 func Parse(text string, of any) (*Template, error) {
 	text = relaxed(text)
 	parsed, err := parse(text)
@@ -29,15 +28,15 @@ func Parse(text string, of any) (*Template, error) {
 		return nil, err
 	}
 	t := &Template{text: text}
-	t.blank, _ = t.print(fields{}) // that some ask too much of it is no mistake
+	t.blank, _ = t.print(fields{}) // an error means that a template needs more than that
 	return t, nil
 }
 
-// bare is one field, in braces or not, which is what linkerd takes for one:
+// bare is one field, with or without braces, as in linkerd:
 // .a.b, a.b, {a.b}.
 var bare = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
 
-// relaxed adds what was left out.
+// relaxed adds omitted braces and the dot.
 func relaxed(text string) string {
 	if found := bare.FindStringSubmatch(text); found != nil {
 		return "{." + found[1] + found[2] + "}"
@@ -45,11 +44,11 @@ func relaxed(text string) string {
 	return text
 }
 
-// Error is why an object could not be printed: it does not have what the
-// template cannot do without, such as the second element of a list of one.
+// Error means that an object does not have a required value, such as the second
+// element of a list of one.
 type Error struct{ err error }
 
-// Error returns what is missing.
+// Error returns the missing value.
 func (e *Error) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
@@ -104,7 +103,7 @@ func parse(text string) (p *jsonpath.Parser, err error) {
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("it cannot be followed: %v", r)
+			err = fmt.Errorf("it cannot be evaluated: %v", r)
 		}
 	}()
 	return f()

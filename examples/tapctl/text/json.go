@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// CleanJSON returns JSON that says the same, with what is not printable escaped,
-// but for line breaks between values. What writes JSON escapes what is below
-// space alone, and a terminal obeys more than that.
+// CleanJSON escapes the characters of JSON that are not printable, except line
+// breaks between values. Encoders of JSON escape only those below space.
 func CleanJSON(data []byte) []byte {
 	const hex = "0123456789abcdef"
 	out := make([]byte, 0, len(data))

@@ -1,5 +1,4 @@
-// Package text makes what was seen fit to be shown: requests are written by
-// anybody, and a terminal obeys what it is sent.
+// Package text formats untrusted text for a terminal.
 package text
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Clean returns s with what is not printable escaped as Go does it: control
-// characters and what changes the direction of writing among them.
+// Clean escapes characters that are not printable, as Go does. These include control
+// characters and those that change the direction of text.
 func Clean(s string) string {
 	if printable(s) {
 		return s
@@ -36,8 +35,7 @@ func Clean(s string) string {
 	return b.String()
 }
 
-// CleanLines is Clean for each line of s, for what is made of several: errors
-// that were joined.
+// CleanLines is Clean for each line of s, for joined errors.
 func CleanLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {
@@ -61,8 +59,8 @@ func printable(s string) bool {
 // Width is how many columns of a terminal s takes.
 func Width(s string) int { return ansi.StringWidth(s) }
 
-// Fit returns s in at most n columns. What is cut out of the middle shows as
-// "…"; more is left of the end, where names of one kind differ.
+// Fit returns s in at most n columns. It replaces a part of the middle by "…" and
+// keeps more of the end, where names of one kind differ.
 func Fit(s string, n int) string {
 	switch w := Width(s); {
 	case w <= n:
@@ -151,7 +149,7 @@ func Bytes(n uint64) string {
 		return fmt.Sprintf("%dB", n)
 	}
 	size, unit := float64(n)/1000, 0
-	for ; size >= 999.95 && unit < len(units)-1; unit++ { // else it would be 1000.0 of what is smaller
+	for ; size >= 999.95 && unit < len(units)-1; unit++ { // otherwise it would be 1000.0 of the smaller unit
 		size /= 1000
 	}
 	return fmt.Sprintf("%.1f%cB", size, units[unit])

@@ -2,10 +2,9 @@ package top
 
 import "slices"
 
-// cursor is what is selected in a list that changes: an item rather than a
-// place, once somebody has moved it.
+// cursor is the selection in a changing list. It follows an item once it was moved.
 type cursor struct {
-	key   string // of the item; "" is whatever stands at the place
+	key   string // of the item; "" for the item at the place
 	at    int
 	first int // that is on the screen
 }

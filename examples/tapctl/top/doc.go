@@ -6,6 +6,5 @@
 //	                                         └─▶ Write, WriteJSON
 //	          ─▶ tap.Follow ─▶ requests of one row ─▶ one request
 //
-// What is seen was written by whoever made the requests: all of it is cleaned
-// before a terminal sees it.
+// All text of requests is cleaned before it is printed, because it is not trusted.
 package top

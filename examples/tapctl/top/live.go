@@ -31,27 +31,27 @@ const (
 
 // Columns are what a table shows: those of `linkerd viz top`, and more.
 type Columns struct {
-	HideSources bool // add up what differs by the source alone
+	HideSources bool // combine rows that differ by source only
 	Routes      bool // rows by route; the request must ask for them
 	Wide        bool // quantiles, rates and open requests as well
 }
 
-// Config is what to show. The zero value shows nothing of nobody.
+// Config configures a table. The zero value has no processes.
 type Config struct {
 	Columns
 
-	Title     string // in one line, what is watched
+	Title     string // of the table, in one line
 	Note      string // lines above the table, if there is room
 	Processes []tap.Process
 	Request   *tappb.TopRequest // its Every and Rows are chosen here
 	MaxRPS    int               // requests a second that all processes are asked to show; 0 is 100
 	Every     time.Duration     // how often it changes; 0 is Refresh or Interval
 
-	// Advise adds to an error what to do about it. It may be nil.
+	// Advise adds advice to an error. It may be nil.
 	Advise func(error) error
 
-	// Warn is told of errors where there is no screen to show them on, but for
-	// those that are returned. It may be nil.
+	// Warn is called with errors that are not returned if there is no screen. It
+	// may be nil.
 	Warn func(error)
 }
 
@@ -62,10 +62,9 @@ func (c *Config) advised(err error) error {
 	return err
 }
 
-// Live shows the table on out until ctx ends, somebody quits, or all processes
-// have refused, which is an error: on a terminal as a program with keys, which
-// has the terminal to itself until Live returns; anywhere else again every few
-// seconds. It returns the last rows.
+// Live shows the table on out until ctx ends, the user quits, or all processes have
+// rejected the request, which is an error. On a terminal it is interactive. Elsewhere
+// it prints the table every few seconds. It returns the last rows.
 func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	if OnScreen(out) {
 		return onScreen(ctx, out, c)
@@ -141,8 +140,8 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 	return rows, errors.Join(refused...)
 }
 
-// Refused reports whether a process said no, for good, so that it is not asked
-// again.
+// Refused reports whether a process rejected the request permanently, so that it
+// is not asked again.
 func Refused(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:

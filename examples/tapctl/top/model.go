@@ -34,8 +34,7 @@ type model struct {
 	over    error   // by all of them
 }
 
-// newsLast is for how long an error is shown: as long as one that goes on takes
-// to come again.
+// newsLast is how long an error is shown. A lasting error is repeated before that.
 const newsLast = 15 * time.Second
 
 func newModel(c Config, source watching) *model {

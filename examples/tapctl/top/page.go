@@ -20,8 +20,7 @@ type page struct {
 
 func (p *page) blank() { p.lines = append(p.lines, "") }
 
-// put adds what is said of something; what does not fit goes on in the next
-// line.
+// put adds a name and a value, which may wrap.
 func (p *page) put(what, said string) {
 	const names = 11
 	head := text.Pad(what, names, false)
@@ -86,7 +85,7 @@ func (p *page) ending(r *record) {
 	p.fields(end.Trailers)
 	p.blank()
 	if len(end.Explanation) == 0 {
-		p.put("why there", "nothing was said: there is no tap.Explain above it, or it is linkerd's proxy")
+		p.put("why there", "unknown: the process has no tap.Explain above the tap, or is linkerd's proxy")
 		return
 	}
 	p.put("why there", "")

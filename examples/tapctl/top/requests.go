@@ -41,7 +41,7 @@ type seenID struct {
 	id   tap.StreamID
 }
 
-// record is what is known of a request.
+// record has the events of a request.
 type record struct {
 	seenID
 
@@ -57,8 +57,8 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
-// PerProcess is what each of so many processes may show in a second, at least one
-// request, of what is asked of all.
+// PerProcess returns the share of one process in a rate of requests a second, at
+// least one.
 func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
@@ -106,7 +106,7 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 	}
 }
 
-// visible is what is to be seen, the newest first.
+// visible returns the shown requests, the newest first.
 func (q *requests) visible() []*record {
 	all := q.all
 	if q.paused {

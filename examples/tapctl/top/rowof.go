@@ -17,17 +17,16 @@ type rowOf struct {
 	anySource bool // rows were added up
 }
 
-// What rows are called that are not of one path or one route: that of requests
-// for which there was no row left, and of rows that were let go; that of requests
-// without a route. And how long a name in a row is at most. See tap.Registry.Top.
+// Names of the row of further requests and of requests without a route, and the
+// maximum length of a name. See tap.Registry.Top.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
 	maxName      = 256
 )
 
-// other reports whether the row is that of what has none of its own. It does not
-// say what that is: any request may be of it.
+// other reports whether the row is that of further requests. Any request may
+// belong to it.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
 // onePath reports whether all requests of the row have one method and path.
@@ -35,8 +34,8 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match is what of the row can be asked of a process, so that little else is
-// sent, beside what is asked anyway; has looks at all of it.
+// match returns the conditions of the row that a process can check, besides base.
+// has checks all of them.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -66,7 +65,7 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return match.All(all...)
 }
 
-// host is the address that a row is named by, if it is one.
+// host returns the address of a row that is named by an address.
 func host(name string) (netip.Prefix, bool) {
 	addr, err := netip.ParseAddr(name)
 	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
@@ -93,7 +92,8 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name is what rows call an address; the process itself stands for its own.
+// name returns the name of an address in a row. The process is named on its own
+// side.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":
@@ -108,7 +108,7 @@ func name(labels map[string]string, addr netip.AddrPort, from string, own bool) 
 
 func cut(s string) string { return s[:min(len(s), maxName)] }
 
-// title says what the row is of.
+// title returns the title of the page of a row.
 func (r rowOf) title() string {
 	if r.other() {
 		return "all requests, those of " + otherRows + " among them"

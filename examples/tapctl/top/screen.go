@@ -41,8 +41,7 @@ type seenAt struct {
 	at time.Time
 }
 
-// onScreen runs the program, until ctx ends, somebody quits, or no process is
-// left to ask.
+// onScreen runs the program until ctx ends, the user quits, or no process is left.
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

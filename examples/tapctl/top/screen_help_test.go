@@ -153,4 +153,4 @@ func golden(t *testing.T, m *model, name string) {
 	require.Equal(t, string(want), got, "-update writes it anew")
 }
 
-var errRefused = errors.New("127.0.0.1:4290: connection refused. Nothing serves tap there: is the program running, and is this its tap port?")
+var errRefused = errors.New("127.0.0.1:4290: connection refused. No server accepts connections. Is the program running, and is this its tap port?")

@@ -21,7 +21,7 @@ func (s style) of(t string) string {
 	return "\x1b[" + string(s) + "m" + t + "\x1b[m"
 }
 
-// within is t in style s, in the middle of what is in style base.
+// within returns t in style s inside text of style base.
 func (s style) within(t string, base style) string {
 	if base == plain {
 		return s.of(t)

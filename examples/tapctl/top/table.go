@@ -23,14 +23,14 @@ type table struct {
 	paused  *tappb.TopResponse
 	cursor  cursor
 	left    int  // columns of the screen that are scrolled out
-	chosen  bool // somebody said whether it is wide
+	chosen  bool // the user chose whether it is wide
 }
 
 func newTable(c Config) table {
 	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
 
-// take shows new rows, unless somebody looks at those there are.
+// take shows new rows unless the table is paused.
 func (t *table) take(answer *tappb.TopResponse) {
 	if t.paused != nil {
 		t.paused = answer

@@ -87,7 +87,7 @@ func (m *model) top(title string) string {
 	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)
 }
 
-// newsLines say what is wrong, if something is: what is new before what stays.
+// newsLines returns the errors, new ones first.
 func (m *model) newsLines() []string {
 	wrong := m.refused
 	if m.requests != nil {

@@ -56,16 +56,15 @@ func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Co
 // preface is how a client of HTTP/2 begins: with settings, of which it has none.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// Probe finds out whether a server of HTTP/2 at the other end of conn proves who
-// it is, and takes who we are. The error is an [Error]. conn stays its caller's,
-// and is of no more use.
+// Probe completes a TLS handshake on conn with an HTTP/2 server and verifies both
+// certificates. The error is an [Error]. conn cannot be used afterwards.
 func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	h, refused := c.handshake(ctx, conn)
 	if refused != nil {
 		return refused
 	}
-	// With TLS 1.3, a server looks at our certificate when we are done. It has
-	// taken it once it says something of its own.
+	// With TLS 1.3, a server verifies the client certificate after the handshake of
+	// the client. It has accepted it once it sends data.
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	s := &secured{Conn: h.conn, handshake: h}
@@ -76,12 +75,12 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	if errors.As(err, &refused) {
 		return refused
 	}
-	return nil // it only says nothing, which is for gRPC to find out
+	return nil // a silent server is detected by gRPC
 }
 
-// Speaks reports whether there is TLS at the other end of conn, whoever that is.
+// Speaks reports whether the server at conn speaks TLS, without verification.
 func Speaks(ctx context.Context, conn net.Conn) bool {
-	anybody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // nothing is said to it
+	anybody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
 	return tls.Client(conn, anybody).HandshakeContext(ctx) == nil
 }
 

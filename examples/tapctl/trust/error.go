@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Error is why there is no connection.
+// Error is the reason of a failed connection.
 type Error struct {
-	Reason string // what is wrong
-	Advice string // what to do about it
+	Reason string // the problem
+	Advice string // how to fix it
 	Err    error  // the cause
 }
 
@@ -28,40 +28,40 @@ func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// Told finds an [Error] in the text of one of gRPC's.
+// Told finds an [Error] in the text of a gRPC error.
 func Told(text string) (told string, ok bool) {
 	_, told, ok = strings.Cut(text, mark)
 	return told, ok
 }
 
-// AdviceShow is for who came without a certificate, and should have one.
-const AdviceShow = "It wants to know who you are: show a certificate with --cert FILE and --key FILE"
+// AdviceShow is the advice for a client without a certificate.
+const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
-// What to do. Flags are those of tapctl.
+// Advice, with the flags of tapctl.
 const (
-	adviceAnchors  = "--cacert is a file of PEM, with the certificates of the authority that vouches for servers"
+	adviceAnchors  = "--cacert is a PEM file with the trust anchors of servers"
 	adviceIdentity = "--server-identity is a name as in the certificate of the server"
-	adviceCert     = "--cert is a file of PEM, with your certificate and those that vouch for it; --key its key, if that is elsewhere"
-	adviceOther    = "Is this the tap port, and does it speak TLS 1.3? One in clear is http://host:port"
-	adviceClear    = "It does not speak TLS: leave the flags for TLS out, or write http://host:port for this one." +
-		" In clear, tap answers on its own machine alone"
-	adviceUnknown = "Give the certificates of its authority: --cacert FILE"
-	adviceUnfit   = "Its certificate, or one of those that vouch for it, is no good for a server: it has to be issued anew there"
-	adviceTrusted = "It does not trust who issued your certificate (--cert): show one of an authority that it trusts," +
-		" with those that vouch for it in the same file"
+	adviceCert     = "--cert is a PEM file with the client certificate and its chain; --key is the key, if it is in another file"
+	adviceOther    = "Is this the tap port, and does it speak TLS 1.3? A port without TLS is http://host:port"
+	adviceClear    = "The server does not speak TLS: omit the TLS flags, or use http://host:port for this target." +
+		" Without TLS, tap serves clients of its own machine only"
+	adviceUnknown = "Pass its trust anchors: --cacert FILE"
+	adviceUnfit   = "The server's certificate chain is not valid for a server: it must be issued again"
+	adviceTrusted = "The server does not trust the issuer of the client certificate (--cert): use one of a trusted issuer," +
+		" with its chain in the same file"
 )
 
 func adviceRenewOwn(now string) string {
-	return fmt.Sprintf("Have yours renewed (--cert), or set the clock: it is %s here", now)
+	return fmt.Sprintf("Renew the client certificate (--cert), or correct the clock: it is %s here", now)
 }
 
 func adviceRenewed(now string) string {
-	return "It has to be renewed there; or the clock is wrong here, where it is " + now
+	return "Renew the server's certificate, or correct the local clock: it is " + now
 }
 
 func adviceName(seen string) string {
 	if seen == "" {
-		return "It has no name to be known by. Is this the process that you mean?"
+		return "The certificate has no name. Is this the intended process?"
 	}
-	return "If that is the one you mean: --server-identity " + seen
+	return "If this is the intended process: --server-identity " + seen
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// explain says what is wrong.
+// explain returns the reason of a failed handshake.
 func (h *handshake) explain(err error) *Error {
 	if own := (*Error)(nil); errors.As(err, &own) {
 		return own
@@ -32,9 +32,9 @@ func (h *handshake) explain(err error) *Error {
 	case !ended(err):
 		return &Error{err.Error(), adviceOther, err}
 	case h.asked.Load() && h.shown:
-		return &Error{"it ended the connection when it was shown your certificate", adviceTrusted, err}
+		return &Error{"it closed the connection after the client certificate", adviceTrusted, err}
 	case h.asked.Load():
-		return &Error{"it ended the connection when it was shown no certificate", AdviceShow, err}
+		return &Error{"it closed the connection without a client certificate", AdviceShow, err}
 	}
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }

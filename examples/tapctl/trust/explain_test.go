@@ -17,12 +17,12 @@ func TestExplainEnd(t *testing.T) {
 		asked, shown bool
 		says         string
 	}{
-		{syscall.ECONNRESET, true, true, "shown your certificate. " + adviceTrusted},
-		{io.EOF, true, false, "shown no certificate. " + AdviceShow},
-		{&net.OpError{Op: "write", Err: syscall.EPIPE}, true, false, "shown no certificate. " + AdviceShow},
+		{syscall.ECONNRESET, true, true, "after the client certificate. " + adviceTrusted},
+		{io.EOF, true, false, "without a client certificate. " + AdviceShow},
+		{&net.OpError{Op: "write", Err: syscall.EPIPE}, true, false, "without a client certificate. " + AdviceShow},
 		{io.ErrUnexpectedEOF, false, true, "it ended the connection: unexpected EOF. " + adviceOther},
 		{errors.New("odd"), true, true, "odd. " + adviceOther},
-		{&net.OpError{Op: "remote error", Err: errors.New("tls: expired certificate")}, true, true, "it refused: expired certificate. Have yours renewed"},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: expired certificate")}, true, true, "it refused: expired certificate. Renew the client certificate"},
 		{&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, false, false, "it refused: certificate required. " + AdviceShow},
 		{&net.OpError{Op: "remote error", Err: errors.New("tls: no application protocol")}, false, false, adviceOther},
 	} {

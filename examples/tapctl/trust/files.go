@@ -13,34 +13,33 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Files are where the proofs are: PEM, which is read for each connection.
+// Files are PEM files, which are read for each connection.
 type Files struct {
-	Anchors string // certificates that vouch for servers; "" for those of the system
-	Cert    string // who we are, and the certificates that vouch for it; "" for nobody
+	Anchors string // trust anchors; "" for those of the system
+	Cert    string // the client certificate and its chain; "" for none
 	Key     string // the key of Cert; "" if it is in the same file
 }
 
-// Server is who has to be there.
+// Server is the expected server.
 type Server struct {
 	Name     string // that TLS asks for (SNI): a DNS name, or an IP address, which is not sent
 	Identity string // to be proved: DNS-like, or a SPIFFE ID; "" for Name as a host
 }
 
-// proof is what Files had in them.
+// proof is the content of Files.
 type proof struct {
 	verifier *identity.Identity // of Server.Identity; nil if there is none
 	roots    *x509.CertPool     // nil for those of the system
 	cert     *tls.Certificate   // nil for none
 }
 
-// Check returns what is missing to prove s, or who we are, whatever is in the
-// files: an [Error].
+// Check returns an [Error] if a file that s needs is not named.
 func (f Files) Check(s Server) error {
 	switch {
 	case s.Identity != "" && f.Anchors == "":
-		return &Error{Reason: "the identity of a server is proved by trust anchors, and there are none", Advice: adviceUnknown}
+		return &Error{Reason: "verification of a server identity needs trust anchors", Advice: adviceUnknown}
 	case f.Key != "" && f.Cert == "":
-		return &Error{Reason: "there is a key, and no certificate for it", Advice: adviceCert}
+		return &Error{Reason: "a key without a certificate", Advice: adviceCert}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake,
 		return nil, h.explain(err)
 	}
 	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS13, // with older ones, who watches the network sees our certificate
+		MinVersion: tls.VersionTLS13, // older versions send the client certificate in cleartext
 		ServerName: c.server.Name, RootCAs: p.roots, NextProtos: []string{"h2"},
 	}
 	if p.verifier != nil {

@@ -143,17 +143,17 @@ func TestHandshake(t *testing.T) {
 		}},
 		{"another authority of a host", foreign, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"signed by unknown authority", "--cacert"}},
 		{"another name", optional, Files{ca.File, mine, ""}, Server{Identity: "db.default"}, "", []string{
-			"expected db.default, seen " + web, "If that is the one you mean: --server-identity " + web,
+			"expected db.default, seen " + web, "If this is the intended process: --server-identity " + web,
 		}},
 		{"another host", optional, Files{ca.File, mine, ""}, Server{Name: "10.0.0.1"}, "", []string{
 			"expected 10.0.0.1, seen " + web, "--server-identity " + web,
 		}},
-		{"no name", nameless, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"seen none", "no name to be known by"}},
-		{"no name of a host", nameless, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"seen none", "no name to be known by"}},
-		{"it expired", expired, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"expired", "renewed there"}},
-		{"it expired, of a host", expired, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"expired", "renewed there"}},
+		{"no name", nameless, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"seen none", "has no name"}},
+		{"no name of a host", nameless, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"seen none", "has no name"}},
+		{"it expired", expired, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"expired", "Renew the server's certificate"}},
+		{"it expired, of a host", expired, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"expired", "Renew the server's certificate"}},
 		{"ours is wanted", required, Files{Anchors: ca.File}, Server{Identity: web}, "", []string{"--cert FILE"}},
-		{"ours is not trusted", optional, Files{ca.File, stranger, ""}, Server{Identity: web}, "", []string{"--cert", "authority that it trusts"}},
+		{"ours is not trusted", optional, Files{ca.File, stranger, ""}, Server{Identity: web}, "", []string{"--cert", "a trusted issuer"}},
 		{"in clear", plain, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"does not answer with TLS", "http://"}},
 		{"not at all", mute, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"it ended the connection", "Is this the tap port"}},
 		{"an older TLS", older, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"version", "TLS 1.3"}},
@@ -218,7 +218,7 @@ func TestRotation(t *testing.T) {
 	trusttest.Write(t, cert, key, next.Expired(t, "third"))
 	_, err = ask(t, c, after)
 	require.ErrorContains(t, err, cert+": it expired at ")
-	require.ErrorContains(t, err, "Have yours renewed")
+	require.ErrorContains(t, err, "Renew the client certificate")
 }
 
 // A server that never says anything is waited for as long as ctx is.
