@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// answers are the checks of what a stream says first.
+// answers returns the checks of the first answer.
 func answers() []Check {
 	return []Check{
 		{
 			Name:  "first answer",
-			Claim: "say at once, and whole, what is known: the endpoints there are",
+			Claim: "yield the whole set of endpoints at once",
 			run: func(g *rig) error {
 				g.set(1, 0)
 				return g.first(resolve.StateExists, g.endpoints(0, 1)...)
@@ -24,7 +24,7 @@ func answers() []Check {
 		},
 		{
 			Name:  "first answer empty",
-			Claim: "say at once that a target exists and has no endpoint",
+			Claim: "yield at once that a target exists without endpoints",
 			needs: []need{needEmpty},
 			run: func(g *rig) error {
 				g.Empty(g.target())
@@ -33,7 +33,7 @@ func answers() []Check {
 		},
 		{
 			Name:  "first answer does not exist",
-			Claim: "say at once that a target does not exist, and go on in case it will",
+			Claim: "yield at once that a target does not exist, and continue",
 			needs: []need{needAbsent},
 			run: func(g *rig) error {
 				g.DoesNotExist(g.target())
@@ -42,19 +42,19 @@ func answers() []Check {
 		},
 		{
 			Name:  "unresolvable",
-			Claim: "end with an error that matches ErrUnresolvable, and nothing after it",
+			Claim: "end with an error that matches ErrUnresolvable",
 			needs: []need{needReject},
 			run:   unresolvable,
 		},
 		{
 			Name:  "not ranged over",
-			Claim: "do nothing and hold nothing before the sequence is ranged over, and say what is known by then",
+			Claim: "do nothing before the sequence is ranged over, and begin with the state at that time",
 			run:   notRangedOver,
 		},
 	}
 }
 
-// first checks the first answer, and that the stream lives on after it.
+// first checks the first answer, and that the stream continues after it.
 func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) error {
 	w := g.watch(context.Background(), g.target())
 	if err := w.jump(state, endpoints...); err != nil {
@@ -64,17 +64,16 @@ func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) error {
 	return w.settle(resolve.StateExists, g.Endpoint(5))
 }
 
-// notRangedOver asks for sequences that nobody ranges over, whose context does not
-// end, and then for one that is ranged over late.
+// notRangedOver makes sequences without ranging over them, and then ranges over one late.
 func notRangedOver(g *rig) error {
-	other, err := g.start(0) // what it starts may be for all that follow
+	other, err := g.start(0) // its goroutines may be shared by all streams
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
-	for range many * many { // other goroutines come and go meanwhile, but not as many
+	for range many * many { // other goroutines start and end meanwhile, but not as many
 		g.resolver.Resolve(ctx, g.target())
 	}
 	if err := g.noneSince(before, count+many); err != nil {
@@ -94,7 +93,7 @@ func notRangedOver(g *rig) error {
 	return nil
 }
 
-// unresolvable lets a resolver say other errors first.
+// unresolvable allows other errors before the last one.
 func unresolvable(g *rig) error {
 	g.Reject(g.target())
 	w := g.watch(context.Background(), g.target())
@@ -106,21 +105,21 @@ func unresolvable(g *rig) error {
 		case !ok:
 			return errors.New("the sequence ended without an error that matches ErrUnresolvable")
 		case it.err == nil:
-			return fmt.Errorf("an update (%v) of what cannot be resolved", it.update.Kind)
+			return fmt.Errorf("an update (%v) of an unresolvable target", it.update.Kind)
 		case errors.Is(it.err, resolve.ErrUnresolvable):
 			return w.last()
 		}
 	}
 }
 
-// last checks that the sequence ends by itself, without another item.
+// last checks that the sequence ends without another item.
 func (w *watch) last() error {
 	it, more, err := w.next()
 	switch {
 	case err != nil:
 		return fmt.Errorf("after the last item: %w", err)
 	case more:
-		return fmt.Errorf("after the last item came %v, %w", it.update.Kind, it.err)
+		return fmt.Errorf("%v after the last item, %w", it.update.Kind, it.err)
 	}
 	return nil
 }

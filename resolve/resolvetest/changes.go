@@ -7,29 +7,29 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// changes are the checks of what follows the first answer on one stream.
+// changes returns the checks of later updates of one stream.
 func changes() []Check {
 	return []Check{
 		{
 			Name:  "changes",
-			Claim: "follow the source as endpoints come, go and come back",
+			Claim: "follow the source as endpoints are added and removed",
 			run:   follow,
 		},
 		{
 			Name:  "becomes empty",
-			Claim: "say that a target has no endpoint any more, and that it has again",
+			Claim: "yield that a target has no endpoints any more, and the new ones later",
 			needs: []need{needEmpty},
 			run:   func(g *rig) error { return g.vanish(g.Empty, resolve.StateEmpty) },
 		},
 		{
 			Name:  "ceases to exist",
-			Claim: "say that a target does not exist any more, and that it does again",
+			Claim: "yield that a target does not exist any more, and the new endpoints later",
 			needs: []need{needAbsent},
 			run:   func(g *rig) error { return g.vanish(g.DoesNotExist, resolve.StateDoesNotExist) },
 		},
 		{
 			Name:  "labels",
-			Claim: "pass on other labels or another weight of an endpoint that stays",
+			Claim: "yield other labels or another weight of an endpoint",
 			needs: []need{needRelabel},
 			run: func(g *rig) error {
 				return g.alter(g.Relabel, func(d resolve.Diff) bool {
@@ -39,7 +39,7 @@ func changes() []Check {
 		},
 		{
 			Name:  "identity",
-			Claim: "pass on another ID at the same address",
+			Claim: "yield another ID at the same address",
 			needs: []need{needRekey},
 			run: func(g *rig) error {
 				return g.alter(g.Rekey, func(d resolve.Diff) bool {
@@ -49,24 +49,24 @@ func changes() []Check {
 		},
 		{
 			Name:  "redundant",
-			Claim: "change nothing when the source says again, in any order, what is known",
+			Claim: "change nothing when the source repeats its endpoints in any order",
 			run:   redundant,
 		},
 		{
 			Name:  "backlog",
-			Claim: "end with the latest, however much happened while the consumer was busy",
+			Claim: "yield the latest set after any number of changes while the consumer was busy",
 			run:   backlog,
 		},
 		{
 			Name:  "messages",
-			Claim: "pass on increments that are redundant, reordered or about what is not there",
+			Claim: "accept incremental messages that are redundant, reordered or about unknown endpoints",
 			needs: []need{needSend},
 			run:   messages,
 		},
 	}
 }
 
-// follow goes through sets that grow, shrink, and have nothing in common.
+// follow checks sets that grow, shrink, and have nothing in common.
 func follow(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -81,7 +81,7 @@ func follow(g *rig) error {
 	return nil
 }
 
-// vanish takes all endpoints away and brings some back, twice.
+// vanish removes all endpoints and adds some, twice.
 func (g *rig) vanish(how func(string), state resolve.State) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -100,7 +100,7 @@ func (g *rig) vanish(how func(string), state resolve.State) error {
 	return nil
 }
 
-// alter changes one of two endpoints, and then lets want judge the difference.
+// alter changes one of two endpoints and checks the difference by want.
 func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -121,7 +121,7 @@ func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resol
 	}
 }
 
-// redundant says the same thing in three ways.
+// redundant repeats the endpoints in three forms.
 func redundant(g *rig) error {
 	w, err := g.start(0, 1, 2)
 	if err != nil {
@@ -130,13 +130,12 @@ func redundant(g *rig) error {
 	g.set(0, 1, 2)
 	g.set(2, 1, 0)
 	g.set(1, 0, 2, 1)
-	// Nothing tells when a resolver has nothing more to say. One real change
-	// does: whatever was wrong with those before would come before it.
+	// A wrong update would be yielded before the real change.
 	g.set(0, 1, 2, 3)
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
 }
 
-// backlog lets the source change while an item is in the consumer's hands.
+// backlog changes the source while the consumer holds an item.
 func backlog(g *rig) error {
 	w, err := g.start(0)
 	if err != nil {
@@ -156,8 +155,8 @@ func backlog(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
-// messages compares what the resolver makes of increments with what a Set makes
-// of them, batch by batch.
+// messages compares the resolver's updates for incremental messages with a Set, batch by
+// batch.
 func messages(g *rig) error {
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {
@@ -177,7 +176,7 @@ func messages(g *rig) error {
 		{add(1, 2)},
 		{add(0, 1, 2), remove(7), remove(1)},
 		{remove(1), remove(1, 7), add(3)},
-		{remove(0, 2, 3), remove(0)}, // the last one goes: empty
+		{remove(0, 2, 3), remove(0)}, // without endpoints: empty
 		{remove(4), add(4), remove(4), add(5, 4, 5)},
 		{{Kind: resolve.Empty}, {Kind: resolve.Empty}, add(1)},
 		{{Kind: resolve.DoesNotExist}, {Kind: resolve.DoesNotExist}, remove(7)},

@@ -1,13 +1,11 @@
-// Package resolvetest proves that a resolver keeps the promises of
-// [resolve.Resolver]: yours, as it does ours.
+// Package resolvetest tests that a resolver keeps the contract of [resolve.Resolver].
 //
-//	Run ──▶ Checks ── ranges over ──▶ your Resolver ── reads ──▶ your source
+//	Run ──▶ Checks ── range over ──▶ your Resolver ── reads ──▶ your source
 //	           │                                                     ▲
-//	           └───────────── scripts, through Source ───────────────┘
+//	           └────────────── control it, by Source ────────────────┘
 //
-// A [Subject] makes the resolver and says, as a [Source], how to script what is
-// behind it. What a source cannot do stays nil, and the checks that need it are
-// skipped and say so. In a test of yours:
+// A [Subject] makes the resolver and a [Source], which controls the source behind it. A
+// check that needs a nil function of the Source is skipped.
 //
 //	func TestResolver(t *testing.T) {
 //		resolvetest.Run(t, resolvetest.Subject{New: func(t testing.TB) (resolve.Resolver, resolvetest.Source) {
@@ -16,6 +14,5 @@
 //		}})
 //	}
 //
-// The suite looks for goroutines that are left behind, so nothing else may
-// start any while it runs: do not run it in parallel with other tests.
+// The suite looks for leaked goroutines: do not run it in parallel with other tests.
 package resolvetest

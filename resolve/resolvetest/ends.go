@@ -10,38 +10,38 @@ import (
 	"go.uber.org/goleak"
 )
 
-// many is how many streams are opened to see whether they leave something.
+// many is how many streams are opened to find a leak.
 const many = 8
 
-// moment is how long a check looks for what nothing announces. What takes longer
-// is not found out, and what is right is not wronged.
+// moment is how long a check waits for something that should not happen. A later
+// violation is not found.
 const moment = 50 * time.Millisecond
 
-// soon is within which a stream has to end. Any machine may be late once, so what
-// counts is whether one of [many] ends in time.
+// soon is the time in which one of many streams has to end. Other streams may be late on
+// a slow machine.
 const soon = time.Second
 
-// ends are the checks of how a stream is left.
+// ends returns the checks of the end of a stream.
 func ends() []Check {
 	return []Check{
 		{
 			Name:  "break",
-			Claim: "end when the consumer breaks, yield nothing more, and leave no goroutine",
+			Claim: "end when the consumer breaks, without another item or a leaked goroutine",
 			run: func(g *rig) error {
 				return g.leaveNothing(func(w *watch) error { return w.leave(breaks) })
 			},
 		},
 		{
 			Name:  "panic",
-			Claim: "leave no goroutine when the consumer panics, or its goroutine exits as that of a failed test does",
+			Claim: "leak no goroutine when the consumer panics or its goroutine exits",
 			run:   leaveByForce,
 		},
 		{
 			Name:  "context ends between updates",
-			Claim: "end soon after the context does, though no update comes, change nothing by that, and leave no goroutine",
+			Claim: "end soon after the context while waiting for an update, without a change or a leaked goroutine",
 			run: func(g *rig) error {
 				return g.leaveNothing(func(w *watch) error {
-					w.answer(goesOn)
+					w.answer(continues)
 					w.cancel()
 					return w.end()
 				})
@@ -49,7 +49,7 @@ func ends() []Check {
 		},
 		{
 			Name:  "context ends in the loop",
-			Claim: "end soon after the context does, if the consumer is busy with an update then",
+			Claim: "end soon after the context while the consumer is busy",
 			run: func(g *rig) error {
 				return g.leaveNothing(func(w *watch) error {
 					w.cancel()
@@ -59,18 +59,18 @@ func ends() []Check {
 		},
 		{
 			Name:  "context ends before the first answer",
-			Claim: "end soon after the context does, though the source has not answered yet",
+			Claim: "end soon after the context before the first answer",
 			run:   endUnanswered,
 		},
 		{
 			Name:  "context is done before",
-			Claim: "end at once if the context has ended already",
+			Claim: "end at once if the context has already ended",
 			run:   endDone,
 		},
 	}
 }
 
-// inTime leaves streams until one ends soon.
+// inTime ends streams until one ends soon.
 func inTime(leave func() (*watch, error)) error {
 	quickest := time.Duration(math.MaxInt64)
 	for range many {
@@ -82,12 +82,12 @@ func inTime(leave func() (*watch, error)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("of %d streams that were left, the first one to end took %v; %v is soon", many, quickest, soon)
+	return fmt.Errorf("the fastest of %d streams took %v to end; want %v", many, quickest, soon)
 }
 
-// leaveByForce gets out of the loop past all that is not deferred.
+// leaveByForce leaves the loop by a panic or Goexit.
 func leaveByForce(g *rig) error {
-	for how, what := range map[verdict]string{panics: "panicked", exits: "exited"} {
+	for how, what := range map[action]string{panics: "panicked", exits: "exited"} {
 		if err := g.leaveNothing(func(w *watch) error { return w.leave(how) }); err != nil {
 			return fmt.Errorf("a consumer %s: %w", what, err)
 		}
@@ -95,8 +95,7 @@ func leaveByForce(g *rig) error {
 	return nil
 }
 
-// endUnanswered resolves a target that nothing was said of, and one whose source
-// is away.
+// endUnanswered resolves a target without an answer, and one during an outage.
 func endUnanswered(g *rig) error {
 	err := inTime(g.endEarly)
 	if err != nil || g.Interrupt == nil {
@@ -110,8 +109,7 @@ func endUnanswered(g *rig) error {
 	return nil
 }
 
-// endEarly ends the context of a stream that has begun. If there is an answer all
-// the same, it takes that.
+// endEarly ends the context of a stream after a moment or the first item.
 func (g *rig) endEarly() (*watch, error) {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)
@@ -125,7 +123,7 @@ func (g *rig) endEarly() (*watch, error) {
 	return w, w.end()
 }
 
-// endDone has a context that has ended before the stream begins.
+// endDone ends the context before the stream begins.
 func endDone(g *rig) error {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -136,11 +134,11 @@ func endDone(g *rig) error {
 	})
 }
 
-// leaveNothing opens many streams, ends each of them as how says, and looks for
-// goroutines that are left. One of them must end soon.
+// leaveNothing opens many streams, ends each of them by how, and looks for leaked
+// goroutines. One stream has to end soon.
 func (g *rig) leaveNothing(how func(*watch) error) error {
-	// What the first stream starts may be for all that follow: a connection.
-	// So this one does not count.
+	// The goroutines of the first stream do not count, because they may be shared by all,
+	// as those of a connection.
 	end := func() (*watch, error) { return g.endOne(how) }
 	if err := inTime(end); err != nil {
 		return err
@@ -149,8 +147,8 @@ func (g *rig) leaveNothing(how func(*watch) error) error {
 	if err := g.endMany(how); err != nil || goleak.Find(before) == nil {
 		return err
 	}
-	// The connection for all may be another one by now. Then what is left does
-	// not grow with the streams.
+	// A shared connection may have been replaced. Then the number of goroutines does not
+	// grow with the streams.
 	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
 	if err := g.endMany(how); err != nil {
 		return err
@@ -178,10 +176,9 @@ func (g *rig) endOne(how func(*watch) error) (*watch, error) {
 	return w, w.close()
 }
 
-// noneSince waits until there are fewer than limit goroutines, or none that was
-// not there before.
+// noneSince waits until there are fewer than limit goroutines, or no new one.
 func (g *rig) noneSince(before goleak.Option, limit int) error {
-	deadline := time.Now().Add(g.Patience)
+	deadline := time.Now().Add(g.Timeout)
 	for runtime.NumGoroutine() >= limit {
 		err := goleak.Find(before)
 		if err == nil || time.Now().After(deadline) {

@@ -32,10 +32,10 @@ func ExampleChecks() {
 		}
 	}
 	// Output:
-	// interruption: go on after the source broke the stream; keep what is known until the first message after it, which replaces it whole
-	// interruption, then empty: forget what was known if the first message after an interruption says that there is nothing
-	// interruption, then gone: forget what was known if the first message after an interruption says that the target does not exist
-	// interruption, then the same: change nothing if the source is after an interruption as it was before
-	// interruption of two streams: get all streams of a target up to date after an interruption
-	// interruption is over: say, by an update, that the source is back, even if it is as it was before
+	// interruption: continue after an interruption; keep the set until the first message after it, which replaces the whole set
+	// interruption, then empty: drop the set if the target is empty after an interruption
+	// interruption, then gone: drop the set if the target does not exist after an interruption
+	// interruption, then the same: change nothing if the source is unchanged after an interruption
+	// interruption of two streams: update all streams of a target after an interruption
+	// interruption is over: yield an update after an interruption, even if it is unchanged
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// outages are the checks of a source that goes away and comes back.
+// outages returns the checks of interrupted sources.
 func outages() []Check {
 	return []Check{
 		{
 			Name:  "interruption",
-			Claim: "go on after the source broke the stream; keep what is known until the first message after it, which replaces it whole",
+			Claim: "continue after an interruption; keep the set until the first message after it, which replaces the whole set",
 			needs: []need{needInterrupt},
 			run: func(g *rig) error {
 				return g.interrupt(func() { g.set(1, 2) }, resolve.StateExists, g.endpoints(1, 2)...)
@@ -19,7 +19,7 @@ func outages() []Check {
 		},
 		{
 			Name:  "interruption, then empty",
-			Claim: "forget what was known if the first message after an interruption says that there is nothing",
+			Claim: "drop the set if the target is empty after an interruption",
 			needs: []need{needInterrupt, needEmpty},
 			run: func(g *rig) error {
 				return g.interrupt(func() { g.Empty(g.target()) }, resolve.StateEmpty)
@@ -27,7 +27,7 @@ func outages() []Check {
 		},
 		{
 			Name:  "interruption, then gone",
-			Claim: "forget what was known if the first message after an interruption says that the target does not exist",
+			Claim: "drop the set if the target does not exist after an interruption",
 			needs: []need{needInterrupt, needAbsent},
 			run: func(g *rig) error {
 				return g.interrupt(func() { g.DoesNotExist(g.target()) }, resolve.StateDoesNotExist)
@@ -35,39 +35,39 @@ func outages() []Check {
 		},
 		{
 			Name:  "interruption, then the same",
-			Claim: "change nothing if the source is after an interruption as it was before",
+			Claim: "change nothing if the source is unchanged after an interruption",
 			needs: []need{needInterrupt},
 			run:   interruptedForNothing,
 		},
 		{
 			Name:  "interruption of two streams",
-			Claim: "get all streams of a target up to date after an interruption",
+			Claim: "update all streams of a target after an interruption",
 			needs: []need{needInterrupt},
 			run:   bothInterrupted,
 		},
 		{
 			Name:  "interruption is over",
-			Claim: "say, by an update, that the source is back, even if it is as it was before",
+			Claim: "yield an update after an interruption, even if it is unchanged",
 			needs: []need{needInterrupt},
 			run:   interruptionIsOver,
 		},
 		{
 			Name:  "context ends in an outage",
-			Claim: "end soon after the context does while the source is away, and leave no goroutine",
+			Claim: "end soon after the context during an outage, without a leaked goroutine",
 			needs: []need{needInterrupt},
 			run:   endInOutage,
 		},
 		{
 			Name:  "break in an outage",
-			Claim: "say that the source is lost; end when the consumer breaks at that, and leave no goroutine",
+			Claim: "yield an error for a lost source; end when the consumer breaks then, without a leaked goroutine",
 			needs: []need{needInterrupt},
 			run:   breakInOutage,
 		},
 	}
 }
 
-// interrupt breaks a stream that knows 0 and 1, has meanwhile change the
-// source, and waits for the wanted state to come about in one update; twice.
+// interrupt interrupts a stream, calls meanwhile, and waits for the wanted state in one
+// update; twice.
 func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...resolve.Endpoint) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -85,8 +85,7 @@ func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...reso
 	return w.jump(state, endpoints...)
 }
 
-// interruptedForNothing makes a real change at the end, for the reason that
-// redundant does.
+// interruptedForNothing makes a real change at the end, as redundant does.
 func interruptedForNothing(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -99,7 +98,7 @@ func interruptedForNothing(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
-// bothInterrupted does it twice: the stream that recovers may be another one then.
+// bothInterrupted runs twice, because another stream may recover first then.
 func bothInterrupted(g *rig) error {
 	first, err := g.start(0, 1)
 	if err != nil {
@@ -120,7 +119,7 @@ func bothInterrupted(g *rig) error {
 	return nil
 }
 
-// interruptionIsOver waits for the news of the outage, and then for an answer.
+// interruptionIsOver waits for the error of the outage and then for an update.
 func interruptionIsOver(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -129,7 +128,7 @@ func interruptionIsOver(g *rig) error {
 	for range 2 {
 		g.Interrupt(g.target(), func() { err = w.lost() })
 		if err != nil {
-			return fmt.Errorf("waiting for the news of the outage: %w", err)
+			return fmt.Errorf("waiting for the error of the outage: %w", err)
 		}
 		diff, err := w.step()
 		switch {
@@ -142,13 +141,12 @@ func interruptionIsOver(g *rig) error {
 	return nil
 }
 
-// endInOutage ends the context while the resolver has nothing to read from, be
-// it in a back-off or in an attempt.
+// endInOutage ends the context while the resolver is in a backoff or an attempt.
 func endInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error
 		g.Interrupt(g.target(), func() {
-			w.answer(goesOn)
+			w.answer(continues)
 			w.cancel()
 			err = w.end()
 		})
@@ -156,7 +154,7 @@ func endInOutage(g *rig) error {
 	})
 }
 
-// breakInOutage breaks at the first error, which is the news of the outage.
+// breakInOutage breaks at the first error.
 func breakInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error

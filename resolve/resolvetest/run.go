@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Run tests the subject with each of [Checks], as sub-tests of t.
+// Run runs each of [Checks] as a sub-test of t.
 func Run(t *testing.T, s Subject) {
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -27,18 +27,18 @@ func Run(t *testing.T, s Subject) {
 // Check is one part of the suite.
 type Check struct {
 	Name  string // of the sub-test
-	Claim string // what a resolver must do, in words
+	Claim string // what a resolver must do
 
 	needs []need
 	run   func(*rig) error
 }
 
-// Checks returns all there are, in the order in which they run.
+// Checks returns all checks in their order.
 func Checks() []Check {
 	return slices.Concat(answers(), changes(), streams(), ends(), outages())
 }
 
-// need is something that not every subject can do.
+// need is a function that a subject may lack.
 type need int
 
 const (
@@ -51,7 +51,7 @@ const (
 	needRekey
 )
 
-// missing names the field that is nil, if it is.
+// missing returns the name of the field and whether it is nil.
 func (n need) missing(s Subject, src Source) (field string, missing bool) {
 	switch n {
 	case needEmpty:
@@ -71,8 +71,7 @@ func (n need) missing(s Subject, src Source) (field string, missing bool) {
 	}
 }
 
-// try runs the check on a resolver of its own. It returns why it was skipped,
-// or what the resolver did wrong.
+// try runs the check on a new resolver. It returns why it was skipped, or the violation.
 func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 	s = s.withDefaults()
 	r, src := s.New(t)
@@ -85,7 +84,7 @@ func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 	return "", errors.Join(c.run(g), g.close())
 }
 
-// rig is what a check works with.
+// rig is the state of one check.
 type rig struct {
 	Subject
 	Source
@@ -93,7 +92,7 @@ type rig struct {
 	watches  []*watch
 }
 
-// close ends all streams. They must end.
+// close ends all streams and waits for them.
 func (g *rig) close() error {
 	var errs []error
 	for _, w := range g.watches {
@@ -106,5 +105,5 @@ func (g *rig) close() error {
 // target returns the first target.
 func (g *rig) target() string { return g.Targets[0] }
 
-// set makes the numbered endpoints all that the first target has.
+// set replaces the endpoints of the first target by the numbered ones.
 func (g *rig) set(numbers ...int) { g.Set(g.target(), g.endpoints(numbers...)...) }

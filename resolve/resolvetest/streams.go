@@ -9,33 +9,33 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// streams are the checks of several streams at once.
+// streams returns the checks of concurrent streams.
 func streams() []Check {
 	return []Check{
 		{
 			Name:  "two streams",
-			Claim: "give each call of Resolve a stream of its own: one ends, the other goes on",
+			Claim: "give each call of Resolve a separate stream: one ends, the others continue",
 			run:   twoStreams,
 		},
 		{
 			Name:  "later stream",
-			Claim: "tell a stream that begins later what is so by then, whether or not there are others",
+			Claim: "begin a later stream with the current state, with or without other streams",
 			run:   laterStream,
 		},
 		{
 			Name:  "slow consumer",
-			Claim: "let a consumer that does not come back delay no other one, and get it up to date later",
+			Claim: "not delay other consumers by a stalled one, and update that one later",
 			run:   slowConsumer,
 		},
 		{
 			Name:  "two targets",
-			Claim: "keep targets apart",
+			Claim: "keep targets separate",
 			run:   twoTargets,
 		},
 	}
 }
 
-// twoStreams has three, so that both ways of leaving are seen by one that stays.
+// twoStreams has a third stream that continues while the others end in two ways.
 func twoStreams(g *rig) error {
 	first, err := g.start(0)
 	if err != nil {
@@ -63,8 +63,7 @@ func twoStreams(g *rig) error {
 	return nil
 }
 
-// laterStream has a second stream while the first one goes on, and a third when
-// both are over.
+// laterStream starts a second stream beside the first one, and a third after both.
 func laterStream(g *rig) error {
 	first, err := g.start(0)
 	if err != nil {
@@ -91,8 +90,8 @@ func laterStream(g *rig) error {
 	return nil
 }
 
-// slowConsumer leaves one stream alone with an item it has yielded, while
-// another one follows a hundred changes.
+// slowConsumer stalls one stream with an item while another one follows a hundred
+// changes.
 func slowConsumer(g *rig) error {
 	slow, err := g.start(0)
 	if err != nil {
@@ -118,8 +117,8 @@ func slowConsumer(g *rig) error {
 	return nil
 }
 
-// twoTargets changes one target and then the other, and looks at the other one
-// first: what were to come from the wrong target would be there by then.
+// twoTargets changes both targets and reads the second one first. An update of the wrong
+// target would arrive before.
 func twoTargets(g *rig) error {
 	one, other := g.Targets[0], g.Targets[1]
 	g.Set(one, g.endpoints(0)...)

@@ -8,37 +8,35 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Subject is a resolver to be tested.
+// Subject is a resolver under test.
 type Subject struct {
-	// New makes a resolver, and the source behind it with no target set. It is
-	// called for each check; what has to be closed is closed by t.Cleanup.
+	// New makes a resolver and its source, without targets. It is called for each check.
+	// Use t.Cleanup to release resources.
 	New func(t testing.TB) (resolve.Resolver, Source)
 
-	// Targets are two names that the resolver takes. The default is
+	// Targets are two names that the resolver resolves. The default is
 	// "web.default.svc.cluster.local:80" and "books.default.svc.cluster.local:80".
 	Targets [2]string
 
-	// Endpoint is the n-th endpoint to test with, with all that the resolver
-	// conveys; n is 0 to 9. The resolver must yield it as it is. The default
-	// is 10.0.0.n, port 80, and nothing else.
+	// Endpoint returns the n-th test endpoint, n from 0 to 9, with all fields that the
+	// resolver supports. The resolver must yield it unchanged. The default is 10.0.0.n:80
+	// without other fields.
 	Endpoint func(n int) resolve.Endpoint
 
-	// Relabel returns e with other labels or another weight, and Rekey returns
-	// it with another ID at the same address. Nil says that the resolver
-	// conveys no such thing.
+	// Relabel returns e with other labels or another weight, and Rekey with another ID at
+	// the same address. Nil means that the resolver does not support that.
 	Relabel func(e resolve.Endpoint) resolve.Endpoint
 	Rekey   func(e resolve.Endpoint) resolve.Endpoint
 
-	// Patience is how long a check waits for what must happen. A resolver that
-	// passes never makes it wait as long. The default is 30 s, for slow machines.
-	Patience time.Duration
+	// Timeout limits each wait of a check. A correct resolver never needs it. The default
+	// is 30 s, for slow machines.
+	Timeout time.Duration
 }
 
-// Source scripts what is behind a resolver. Its functions return at once: they
-// do not wait for any consumer, one of which may be stalled. All but Set may be
-// nil.
+// Source controls the source behind a resolver. Its functions must not wait for a
+// consumer, because one may be stalled. All except Set may be nil.
 type Source struct {
-	// Set makes endpoints, at least one, all that the target has.
+	// Set replaces the endpoints of the target by at least one.
 	Set func(target string, endpoints ...resolve.Endpoint)
 
 	// Empty makes the target exist without endpoints.
@@ -47,15 +45,15 @@ type Source struct {
 	// DoesNotExist makes the target not exist.
 	DoesNotExist func(target string)
 
-	// Send sends one message, as it is, to whoever resolves the target now. It
-	// is for sources that speak in increments.
+	// Send sends one unchanged message to the streams of the target, for sources with
+	// incremental messages.
 	Send func(target string, u resolve.Update)
 
-	// Interrupt breaks the streams of the target, calls meanwhile, and only
-	// then lets streams work again. meanwhile uses the functions above.
+	// Interrupt ends the streams of the target with an error, calls meanwhile, and then
+	// allows streams again. meanwhile calls the functions above.
 	Interrupt func(target string, meanwhile func())
 
-	// Reject makes the target one that is not a name to resolve: final.
+	// Reject makes the target unresolvable.
 	Reject func(target string)
 }
 
@@ -70,13 +68,13 @@ func (s Subject) withDefaults() Subject {
 			}}
 		}
 	}
-	if s.Patience == 0 {
-		s.Patience = 30 * time.Second
+	if s.Timeout == 0 {
+		s.Timeout = 30 * time.Second
 	}
 	return s
 }
 
-// endpoints returns some of the endpoints to test with.
+// endpoints returns the numbered test endpoints.
 func (s Subject) endpoints(numbers ...int) []resolve.Endpoint {
 	var list []resolve.Endpoint
 	for _, n := range numbers {

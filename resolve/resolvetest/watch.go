@@ -12,22 +12,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch is a consumer that goes step by step: the resolver waits in its yield
-// until the check has looked at the item and says whether to go on.
+// watch is a consumer that runs step by step: the resolver waits in its yield until the
+// check has examined the item and decided how to continue.
 type watch struct {
-	patience time.Duration
-	cancel   context.CancelFunc
-	items    chan item
-	more     chan verdict  // the answer to the item that was taken
-	left     chan struct{} // closed when the check is over
-	ended    chan struct{} // closed when the sequence has returned
-	late     atomic.Int32  // items after the consumer broke
-	thrown   bool          // the consumer's panic came out of the sequence; to be read when that has ended
+	timeout time.Duration
+	cancel  context.CancelFunc
+	items   chan item
+	more    chan action   // for the last item
+	left    chan struct{} // closed when the check is over
+	ended   chan struct{} // closed when the sequence has returned
+	late    atomic.Int32  // items after the consumer broke
+	thrown  bool          // the sequence passed on the consumer's panic; read after ended
 
-	held   bool // an item was taken and not answered
+	held   bool // an item was received and not answered
 	closed bool
 	set    resolve.Set
-	took   time.Duration // from when the stream was left until the sequence returned
+	took   time.Duration // to end the stream
 
 	seq func(func(resolve.Update, error) bool)
 }
@@ -37,20 +37,20 @@ type item struct {
 	err    error
 }
 
-// verdict is how a consumer takes an item.
-type verdict int
+// action is what the consumer does after an item.
+type action int
 
 const (
-	goesOn verdict = iota
+	continues action = iota
 	breaks
 	panics
 	exits
 )
 
-// errThrown is what a consumer panics with.
+// errThrown is the value of the consumer's panic.
 var errThrown = errors.New("resolvetest: the consumer's panic")
 
-var errEnded = errors.New("the sequence ended, though neither its context did nor the consumer broke")
+var errEnded = errors.New("the sequence ended before its context and before the consumer broke")
 
 // watch resolves target until ctx ends.
 func (g *rig) watch(ctx context.Context, target string) *watch {
@@ -59,12 +59,12 @@ func (g *rig) watch(ctx context.Context, target string) *watch {
 	return w
 }
 
-// prepare asks for the sequence, and does not range over it before begin.
+// prepare makes the sequence; begin ranges over it.
 func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
-		patience: g.Patience, cancel: cancel,
-		items: make(chan item), more: make(chan verdict), left: make(chan struct{}), ended: make(chan struct{}),
+		timeout: g.Timeout, cancel: cancel,
+		items: make(chan item), more: make(chan action), left: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.seq = g.resolver.Resolve(ctx, target)
 	return w
@@ -75,15 +75,15 @@ func (g *rig) begin(w *watch) {
 	go w.consume()
 }
 
-// start watches the first target, and waits for the state it has.
+// start watches the first target and waits for its endpoints.
 func (g *rig) start(numbers ...int) (*watch, error) {
 	g.set(numbers...)
 	w := g.watch(context.Background(), g.target())
 	return w, w.settle(resolve.StateExists, g.endpoints(numbers...)...)
 }
 
-// consume ranges over the sequence, by hand: a range statement would panic where this
-// counts what comes after a break.
+// consume ranges over the sequence by a function, because a range statement would panic
+// at an item after a break, which this counts.
 func (w *watch) consume() {
 	defer close(w.ended)
 	defer func() {
@@ -92,7 +92,7 @@ func (w *watch) consume() {
 		case errThrown:
 			w.thrown = true
 		default:
-			panic(p) // the resolver's own
+			panic(p) // of the resolver
 		}
 	}()
 	broke := false
@@ -108,9 +108,9 @@ func (w *watch) consume() {
 			return false
 		}
 		select {
-		case v := <-w.more:
-			broke = v != goesOn
-			v.carryOut()
+		case a := <-w.more:
+			broke = a != continues
+			a.run()
 		case <-w.left:
 			broke = true
 		}
@@ -118,22 +118,22 @@ func (w *watch) consume() {
 	})
 }
 
-// carryOut leaves the consumer's loop as no statement of the loop does.
-func (v verdict) carryOut() {
-	switch v {
+// run leaves the consumer's loop by a panic or Goexit.
+func (a action) run() {
+	switch a {
 	case panics:
 		panic(errThrown)
 	case exits:
 		runtime.Goexit()
-	case goesOn, breaks:
+	case continues, breaks:
 	}
 }
 
-// next answers the item before with yes and waits for another one. With none
-// before the sequence ends, ok is false.
+// next continues after the last item and waits for another one. ok is false if the
+// sequence ended.
 func (w *watch) next() (it item, ok bool, err error) {
-	w.answer(goesOn)
-	timer := time.NewTimer(w.patience)
+	w.answer(continues)
+	timer := time.NewTimer(w.timeout)
 	defer timer.Stop()
 	select {
 	case it = <-w.items:
@@ -141,7 +141,7 @@ func (w *watch) next() (it item, ok bool, err error) {
 	case <-w.ended:
 		return it, false, nil
 	case <-timer.C:
-		return it, false, fmt.Errorf("nothing came in %v", w.patience)
+		return it, false, fmt.Errorf("no item in %v", w.timeout)
 	}
 	known := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
 	if known == (it.err != nil) {
@@ -150,18 +150,18 @@ func (w *watch) next() (it item, ok bool, err error) {
 	return it, true, nil
 }
 
-func (w *watch) answer(v verdict) {
+func (w *watch) answer(a action) {
 	if !w.held {
 		return
 	}
 	w.held = false
 	select {
-	case w.more <- v:
+	case w.more <- a:
 	case <-w.left:
 	}
 }
 
-// step waits for the next update, passing over errors, and applies it.
+// step waits for the next update, ignoring errors, and applies it.
 func (w *watch) step() (resolve.Diff, error) {
 	for {
 		it, ok, err := w.next()
@@ -173,15 +173,14 @@ func (w *watch) step() (resolve.Diff, error) {
 		case it.err == nil:
 			return w.set.Apply(it.update), nil
 		case errors.Is(it.err, resolve.ErrUnresolvable):
-			return resolve.Diff{}, fmt.Errorf("unresolvable, which it is not: %w", it.err)
+			return resolve.Diff{}, fmt.Errorf("wrongly unresolvable: %w", it.err)
 		}
 	}
 }
 
-// stays looks for a moment whether anything changes, which the source has given no
-// cause for.
+// stays checks that nothing changes for a moment.
 func (w *watch) stays() error {
-	w.answer(goesOn)
+	w.answer(continues)
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
 	for {
@@ -189,9 +188,9 @@ func (w *watch) stays() error {
 		case it := <-w.items:
 			w.held = true
 			if it.err == nil && w.set.Apply(it.update).HasChanges() {
-				return fmt.Errorf("after the latest came %v, which is over", it.update)
+				return fmt.Errorf("%v after the latest set", it.update)
 			}
-			w.answer(goesOn)
+			w.answer(continues)
 		case <-w.ended:
 			return errEnded
 		case <-timer.C:
@@ -200,7 +199,7 @@ func (w *watch) stays() error {
 	}
 }
 
-// lost waits for an error, passing over updates.
+// lost waits for an error, ignoring updates.
 func (w *watch) lost() error {
 	for {
 		it, ok, err := w.next()
@@ -226,7 +225,7 @@ func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error
 	return nil
 }
 
-// jump waits until the set is as wanted, which must come about in one update.
+// jump waits until the set is as wanted, which has to be after one change.
 func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
 	for {
 		diff, err := w.step()
@@ -248,37 +247,36 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
 }
 
-// end waits until the sequence has returned, with no item taken. The context has
-// ended, and the source has not changed since.
+// end waits until the sequence has returned, after the context ended without a change of
+// the source.
 func (w *watch) end() error {
 	return w.timed(func() error {
-		w.answer(goesOn)
+		w.answer(continues)
 		return w.waitEnded(w.afterContext)
 	})
 }
 
-// timed notes how long it takes a stream to end.
+// timed measures the time to end a stream.
 func (w *watch) timed(leave func() error) error {
 	begun := time.Now()
 	defer func() { w.took = time.Since(begun) }()
 	return leave()
 }
 
-// afterContext says what is wrong with an item that came after the context had
-// ended, if something is: one may have been under way.
+// afterContext checks an item that was yielded after the end of the context, which is
+// allowed unless it changes the set.
 func (w *watch) afterContext(it item) error {
 	switch known := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
-		return fmt.Errorf("after its context ended: unresolvable, which it is not: %w", it.err)
+		return fmt.Errorf("after its context ended: wrongly unresolvable: %w", it.err)
 	case it.err == nil && w.set.Apply(it.update).HasChanges() && known:
-		return fmt.Errorf("after its context ended came %v, which changes what is known", it.update)
+		return fmt.Errorf("%v after its context ended changes the set", it.update)
 	}
 	return nil
 }
 
-// leave gets out of the loop at the item that was taken, in one of the ways
-// there are.
-func (w *watch) leave(how verdict) error {
+// leave leaves the loop at the last item.
+func (w *watch) leave(how action) error {
 	if !w.held {
 		return errors.New("there is no item to break at")
 	}
@@ -290,38 +288,37 @@ func (w *watch) leave(how verdict) error {
 		return err
 	}
 	if how == panics && !w.thrown {
-		return errors.New("the consumer's panic did not come out of the sequence")
+		return errors.New("the sequence did not pass on the consumer's panic")
 	}
 	return nil
 }
 
 func ignore(item) error { return nil }
 
-// waitEnded waits until the sequence has returned, and has judge look at what
-// comes before that.
-func (w *watch) waitEnded(judge func(item) error) error {
-	timer := time.NewTimer(w.patience)
+// waitEnded waits until the sequence has returned, and checks the items before that.
+func (w *watch) waitEnded(check func(item) error) error {
+	timer := time.NewTimer(w.timeout)
 	defer timer.Stop()
 	for {
 		select {
 		case it := <-w.items:
 			w.held = true
-			if err := judge(it); err != nil {
+			if err := check(it); err != nil {
 				return err
 			}
-			w.answer(goesOn) // a last item may have been under way
+			w.answer(continues) // the last item may have been in flight
 		case <-w.ended:
 			if n := w.late.Load(); n > 0 {
 				return fmt.Errorf("%d items were yielded after the consumer broke", n)
 			}
 			return nil
 		case <-timer.C:
-			return fmt.Errorf("the sequence did not end in %v", w.patience)
+			return fmt.Errorf("the sequence did not end in %v", w.timeout)
 		}
 	}
 }
 
-// close ends the stream in any way there is.
+// close ends the stream.
 func (w *watch) close() error {
 	if w.closed {
 		return nil
