@@ -7,7 +7,7 @@ import (
 
 // odd are unusual requests and callers.
 func odd(cut func(time.Duration) time.Duration) []scenario {
-	streams := usual("long streams", "a fifth of the responses have their head after 5 ms and their end after 20 s; a stream holds one of 128 workers")
+	streams := usual("long streams", "a fifth of the responses have headers after 5 ms and their end after 20 s; a stream holds one of 128 workers")
 	streams.rate, streams.length, streams.from, streams.workers, streams.bad = 250, 100*sec, 30*sec, 128, nil
 	streams.streams = 0.2
 	usually := streams.serve
@@ -18,16 +18,16 @@ func odd(cut func(time.Duration) time.Duration) []scenario {
 		return usually(r, now)
 	}
 	streams.extra = func(log []*request) []figure {
-		return []figure{{"streams at the fullest, against the mean", fullest(log, 10), "×"}}
+		return []figure{{"greatest number of streams / mean", fullest(log, 10), "×"}}
 	}
-	streams.claims = []claim{even(4), atMost("streams at the fullest, against the mean", 1.1)}
+	streams.claims = []claim{even(4), atMost("greatest number of streams / mean", 1.1)}
 
-	leaving := usual("callers leave", "half of all callers leave after 2 ms; ten equal ones")
+	leaving := usual("cancellations", "half of all requests are canceled after 2 ms; ten equal ones")
 	leaving.from, leaving.bad = 10*sec, nil
 	leaving.impatient, leaving.patience = 0.5, 2*ms
 	leaving.claims = []claim{even(4)}
 
-	slow := usual("callers leave, one slow", "half of all callers leave after 2 ms; one of ten takes 100 ms longer").slower(0, 100*ms, nil)
+	slow := usual("cancellations, one slow", "half of all requests are canceled after 2 ms; one of ten takes 100 ms longer").slower(0, 100*ms, nil)
 	slow.impatient, slow.patience = 0.5, 2*ms
 	slow.claims = []claim{badBelow(3)}
 	return []scenario{streams, leaving, slow}

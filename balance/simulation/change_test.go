@@ -12,33 +12,33 @@ func changes() []scenario {
 	cold.bad = func(backend int) bool { return backend == 9 }
 	cold.extra = func(log []*request) []figure {
 		return []figure{
-			{"cold answers", float64(count(log, func(r *request) bool { return r.to == 9 && r.nth < 100 })), ""},
-			{"to it in its first second", float64(count(log, func(r *request) bool { return r.to == 9 && r.sent < 11*sec })), ""},
+			{"cold responses", float64(count(log, func(r *request) bool { return r.to == 9 && r.nth < 100 })), ""},
+			{"requests in its first second", float64(count(log, func(r *request) bool { return r.to == 9 && r.sent < 11*sec })), ""},
 			{"at half of its share after", returned(log, cold.bad, 10*sec, 5), "s"},
 		}
 	}
-	cold.claims = []claim{atMost("to it in its first second", 50), atLeast("cold answers", 10)}
+	cold.claims = []claim{atMost("requests in its first second", 50), atLeast("cold responses", 10)}
 	cold.price = 0.2 // 100 of 50 000
 
-	join := usual("warm join", "one joins nine at 10 s, as fast as they")
+	join := usual("warm join", "one joins nine at 10 s, as fast as the others")
 	join.absent, join.script, join.from = []int{9}, []change{{at: 10 * sec, join: []int{9}}}, 10*sec
 	join.bad = cold.bad
 	join.extra = func(log []*request) []figure {
 		return []figure{
-			{"to it in its first second", float64(count(log, func(r *request) bool { return r.to == 9 && r.sent < 11*sec })), ""},
+			{"requests in its first second", float64(count(log, func(r *request) bool { return r.to == 9 && r.sent < 11*sec })), ""},
 			{"at half of its share after", returned(log, cold.bad, 10*sec, 5), "s"},
 		}
 	}
-	join.claims = []claim{atMost("to it in its first second", 200), atMost("at half of its share after", 10)}
+	join.claims = []claim{atMost("requests in its first second", 200), atMost("at half of its share after", 10)}
 
-	comes := usual("comes and goes", "one of ten leaves and joins every 2 s")
+	comes := usual("leaves and joins", "one of ten leaves and joins every 2 s")
 	for t := 2 * sec; t < comes.length; t += 4 * sec {
 		comes.script = append(comes.script, change{at: t, leave: []int{0}}, change{at: t + 2*sec, join: []int{0}})
 	}
 	comes.extra = func(log []*request) []figure {
 		gone := func(now time.Duration) bool { return now/(2*sec)%2 == 1 }
-		return []figure{{"to it while gone", float64(count(log, func(r *request) bool { return r.to == 0 && gone(r.sent) })), ""}}
+		return []figure{{"requests while removed", float64(count(log, func(r *request) bool { return r.to == 0 && gone(r.sent) })), ""}}
 	}
-	comes.claims = []claim{atMost("to it while gone", 0)}
+	comes.claims = []claim{atMost("requests while removed", 0)}
 	return []scenario{cold, join, comes}
 }

@@ -11,40 +11,41 @@ const preface = `# Simulation of balancers
 
 <!-- Written by go generate ./balance/simulation; do not edit. -->
 
-The real balancer of this package, with its defaults and with other options, and the rules of other balancers, before
+The real balancer of this package, with its defaults and with other options, and the rules of other balancers run against
 the same simulated backends: Poisson arrivals, lognormal times, workers and a queue for each backend, in virtual time.
 
 ![good responses, p99 and the share of a bad endpoint](simulation.svg)
 
     go generate ./balance/simulation      # this page and the plot, in minutes
-    go test ./balance/simulation          # a shorter run, which holds the claims below
+    go test ./balance/simulation          # a shorter run, which checks the claims below
 
 ## How to read it
 
-- Each figure is the median of %d runs (seeds %v). Arrivals, and how much work each request is, are the same under every policy.
-- **p50, p99, p99.9** are milliseconds from the arrival to the head of the response. A failure counts as the deadline at the least:
-  it is no fast answer.
-- **good** responses succeeded within the deadline (%v). Callers who left count in neither.
-- **bad** is the share of the requests that went to the backend that has the trouble; **uneven** is the most that any backend's
-  share is off an even one, in points.
-- A balancer has to ask a bad endpoint now and then to know that it is still bad. A share of 0 is no virtue.
+- Each figure is the median of %d runs (seeds %v). All policies get the same arrivals and the same work for each request.
+- **p50, p99, p99.9** are milliseconds from the arrival to the headers of the response. A failure counts as at least the deadline,
+  because a fast failure is not a fast response.
+- **good** responses succeeded within the deadline (%v). Canceled requests are not counted.
+- **bad** is the share of the requests sent to the backend with the trouble. **uneven** is the greatest difference between a
+  backend's share and an even share, in points.
+- A balancer has to try a bad endpoint now and then to notice its recovery. A share of 0 is not the aim.
 
 ## The policies
 
 | policy | rule |
 |---|---|
-| gotower | ` + "`balance.New`" + ` with its defaults and a classifier by which errors are failures |
+| gotower | ` + "`balance.New`" + ` with its defaults and a classifier that treats errors as failures |
 | gotower, … | the same with the options named |
-| round robin, random | as they are called |
+| round robin, random | by position |
 | least loaded, scan of all | the fewest requests in flight of all; ties at random |
 | least loaded of two (grpc-go) | of two drawn with replacement: ` + "`least_request`" + ` of grpc-go, and Envoy's with equal weights |
-| tower | two choices by peak EWMA × (in flight + 1): 30 ms at first, decay 10 s, a read writes the faded value back, until the head |
-| linkerd | tower with linkerd's failure accrual: out after 7 failures in a row, for 1 s to 60 s, then one probe |
-| finagle | P2C peak EWMA: an endpoint without history gets one probe at once; out after 5 failures in a row, for 5 s to 5 min |
+| tower | two choices by peak EWMA × (in flight + 1): 30 ms at first, decay 10 s, a read writes the decayed value back, in flight until the headers |
+| linkerd | tower with linkerd's failure accrual: ejected after 7 failures in a row, for 1 s to 60 s, then one probe |
+| finagle | P2C peak EWMA: an endpoint without history gets one probe at once; ejected after 5 failures in a row, for 5 s to 5 min |
 | kratos | ` + "`selector/p2c`" + `: averages of latency and success over 600 ms, the loser forced after 3 s without a pick |
 | go-zero | ` + "`p2c_ewma`" + `: √latency × (in flight + 1) over 10 s, pairs redrawn while one is unhealthy, the loser forced after 1 s |
 
-The rules of peers are written anew from their sources. Kratos and go-zero begin anew with every change of the set, as theirs do.
+The rules of peers are reimplemented from their sources. Kratos and go-zero start again with every change of the set, as the
+originals do.
 `
 
 // document is SIMULATION.md.
@@ -74,11 +75,11 @@ func writeClaims(b *strings.Builder, outcomes []outcome) {
 			}
 		}
 	}
-	fmt.Fprintf(b, `In every scenario p99, p99.9 and the good share of the default are to be at least as good as those of the best peer in that
-figure, whichever it is, and near those of a scan of all endpoints by the same cost; and there is what each scenario asks.
+	fmt.Fprintf(b, `In every scenario p99, p99.9 and the good share of the default have to match the best peer in that figure. They also have
+to be near a scan of all endpoints by the same cost. Some scenarios have further claims.
 Tolerances: p99 %.0f %% against a peer and %.0f %% against a scan, p99.9 %.0f %% (it is the worst thousandth of a short run),
-%.1f ms on top of each, %.2f points of good share. Where an endpoint has to be asked to be known (cold join), the requests that
-this costs are allowed for, and p99.9 is not compared; where ours buys something else than latency (zones, busy), nothing is.
+%.1f ms in addition, %.2f points of good share. Where an endpoint has to be tried (cold join), the requests that
+this costs are deducted, and p99.9 is not compared. Where the aim is not latency (zones, busy), nothing is compared.
 
 %d of %d claims hold.
 `, 100*(p99Slack-1), 100*(scanSlack-1), 100*(p999Slack-1), leastWorth, goodSlack, all-len(rows), all)

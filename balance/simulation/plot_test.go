@@ -69,7 +69,7 @@ func plot(outcomes []outcome) string {
 	y := 30.0
 	rows := float64(len(contenders()))*rowHeight + 75
 	for _, names := range [][]string{
-		{"one slow", "one fails", "unlike, 85 %"}, {"unlike, 50 clients", "callers leave, one slow", "long streams"},
+		{"one slow", "one fails", "unequal, 85 %"}, {"unequal, 50 clients", "cancellations, one slow", "long streams"},
 	} {
 		p.labels(y)
 		for i, name := range names {

@@ -25,7 +25,7 @@ type scenario struct {
 	script  []change
 	streams float64 // the part of the requests that are streams
 
-	impatient float64 // the part of the requests whose callers leave
+	impatient float64 // the part of the requests whose cancellations
 	patience  time.Duration
 
 	bad    func(backend int) bool // the ones whose share is told; nil: none
@@ -114,7 +114,7 @@ func shared(cut func(time.Duration) time.Duration) []scenario {
 	slow.length = cut(slow.length)
 	slow.claims = []claim{badBelow(3)}
 
-	fails := usual("one fails", "one of ten answers an error after 1 ms")
+	fails := usual("one fails", "one of ten returns an error after 1 ms")
 	fails.length = cut(fails.length)
 	healthy := fails.serve
 	fails.serve = func(r *request, now time.Duration) answer {
@@ -128,10 +128,10 @@ func shared(cut func(time.Duration) time.Duration) []scenario {
 	stalls := usual("one stalls", "one of ten takes 1 s longer from 15 s to 25 s").slower(0, sec, between(15*sec, 25*sec))
 	stalls.workers = 256
 
-	many := heterogeneous("unlike, 50 clients", "2 to 20 ms, 65 % of capacity, fifty clients with a balancer each", 5530, cut)
+	many := heterogeneous("unequal, 50 clients", "2 to 20 ms, 65 % of capacity, fifty clients with a balancer each", 5530, cut)
 	many.clients = 50
 
-	forty := heterogeneous("forty unlike, 85 %", "forty of 2 to 20 ms, 8 workers each, 85 % of capacity", 4*7230, cut)
+	forty := heterogeneous("forty unequal, 85 %", "forty of 2 to 20 ms, 8 workers each, 85 % of capacity", 4*7230, cut)
 	forty.backends, forty.length = 40, 3*sec
 	forty.bad = func(backend int) bool { return backend%10 == 9 }
 	forty.serve = func(r *request, _ time.Duration) answer {
@@ -145,8 +145,8 @@ func shared(cut func(time.Duration) time.Duration) []scenario {
 
 	return []scenario{
 		slow, fails, stalls,
-		heterogeneous("unlike, 65 %", "2 to 20 ms, 8 workers each, 65 % of capacity", 5530, cut),
-		heterogeneous("unlike, 85 %", "2 to 20 ms, 8 workers each, 85 % of capacity: two choices can balance 78 %", 7230, cut),
+		heterogeneous("unequal, 65 %", "2 to 20 ms, 8 workers each, 65 % of capacity", 5530, cut),
+		heterogeneous("unequal, 85 %", "2 to 20 ms, 8 workers each, 85 % of capacity: two choices can balance 78 %", 7230, cut),
 		many, forty, equal,
 	}
 }
@@ -164,7 +164,7 @@ func heterogeneous(name, what string, rate float64, cut func(time.Duration) time
 // equals have nothing wrong: the shares are what counts.
 func equals() []scenario {
 	idle := func(name string, n int, rate float64) scenario {
-		sc := usual(name, "equal ones, hardly ever two requests at once")
+		sc := usual(name, "equal ones, rarely two concurrent requests")
 		sc.backends, sc.rate, sc.length, sc.from, sc.bad = n, rate, 600*sec, 100*sec, nil
 		sc.claims = []claim{even(4)}
 		return sc

@@ -4,7 +4,7 @@ import "time"
 
 // failures are backends that fail or are slow for a while.
 func failures(cut func(time.Duration) time.Duration) []scenario {
-	fast := usual("fast failure", "one of ten answers errors after 1 ms from 10 s to 25 s")
+	fast := usual("fast failure", "one of ten returns errors after 1 ms from 10 s to 25 s")
 	fast.length = 60 * sec
 	healthy := fast.serve
 	fast.serve = func(r *request, now time.Duration) answer {
@@ -39,10 +39,10 @@ func failures(cut func(time.Duration) time.Duration) []scenario {
 		slower(0, 100*ms, func(_ *request, now time.Duration) bool { return odd(now) })
 	flaps.length = 42 * sec
 	flaps.extra = func(log []*request) []figure {
-		return []figure{{"slow answers", float64(count(log, func(r *request) bool { return r.to == 0 && odd(r.sent) })), ""}}
+		return []figure{{"slow responses", float64(count(log, func(r *request) bool { return r.to == 0 && odd(r.sent) })), ""}}
 	}
 
-	two := usual("two, 1 req/s", "two nodes, of which one takes 200 ms and the other 20").slower(0, 180*ms, nil)
+	two := usual("two, 1 req/s", "two nodes with 200 ms and 20 ms").slower(0, 180*ms, nil)
 	two.backends, two.rate, two.length = 2, 1, 2000*sec
 	slow := two.serve
 	two.serve = func(r *request, now time.Duration) answer {
@@ -50,9 +50,9 @@ func failures(cut func(time.Duration) time.Duration) []scenario {
 		return done(a.end + 15*ms)
 	}
 	two.extra = func(log []*request) []figure {
-		return []figure{{"tries of the slow one", float64(count(log, func(r *request) bool { return r.to == 0 })), ""}}
+		return []figure{{"requests to the slow one", float64(count(log, func(r *request) bool { return r.to == 0 })), ""}}
 	}
-	two.claims = []claim{badBelow(15), atLeast("tries of the slow one", 5)}
+	two.claims = []claim{badBelow(15), atLeast("requests to the slow one", 5)}
 
 	thousands := usual("10 000 endpoints", "20 000 req/s, 1 % of the endpoints take 100 ms longer")
 	// Long enough that asking each of the slow ones once is no thousandth of all.

@@ -27,9 +27,9 @@ func zones(cut func(time.Duration) time.Duration) []scenario {
 		}
 		return sc
 	}
-	quiet := zoned("zones, quiet", "five near and five far of 4 workers, the far ones take 2 ms longer; the near ones have 5 % of what they can do", 200)
+	quiet := zoned("zones, quiet", "five near and five far of 4 workers, the far ones take 2 ms longer; 5 % of the capacity of the near ones", 200)
 	quiet.claims = []claim{badBelow(2)}
-	busy := zoned("zones, busy", "five near and five far of 4 workers, the far ones take 2 ms longer; 140 % of what the near ones can do", 5000)
+	busy := zoned("zones, busy", "five near and five far of 4 workers, the far ones take 2 ms longer; 140 % of the capacity of the near ones", 5000)
 	busy.apart = true
 	busy.claims = []claim{p99AtMost(30), goodAtLeast(99.9)}
 	return []scenario{quiet, busy}

@@ -209,7 +209,7 @@ func (w *watch) lost() error {
 		case !ok:
 			return errEnded
 		case it.err != nil:
-			return nil //nolint:nilerr // the error is what was waited for
+			return nil //nolint:nilerr // it waits for the error
 		}
 		w.set.Apply(it.update)
 	}
