@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -292,8 +293,10 @@ func TestProxyConnect(t *testing.T) {
 
 	got2 := exchangeRaw(t, s.addr, "CONNECT a.example:443 HTTP/1.1\r\nHost: a\r\nRefuse: 1\r\nConnection: close\r\n\r\n")
 	assert.Regexp(t, "^HTTP/1.1 403 Forbidden\r\n", got2)
-	_, released, _ := p.counts()
-	assert.Equal(t, 2, released)
+	require.Eventually(t, func() bool {
+		_, released, _ := p.counts()
+		return released == 2
+	}, 5*time.Second, time.Millisecond)
 }
 
 func TestProxyOldClients(t *testing.T) {

@@ -343,21 +343,20 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 
 // exchange calls the exchange and sends its response.
 func (c *ServerConn) exchange(r *request, req *http.Request) error {
-	var rsp *http.Response
-	err := panics.Do("exchange", func() (err error) {
-		rsp, err = c.cfg.Exchange(req)
-		return err
+	err := panics.Do("exchange", func() error {
+		rsp, err := c.cfg.Exchange(req)
+		switch {
+		case err != nil:
+			return err
+		case rsp == nil:
+			return errNoResponse
+		}
+		return c.respond(r, rsp)
 	})
 	if _, ok := errors.AsType[*panics.Error](err); ok {
 		c.cfg.Log.Error("exchange panicked", "error", err, "remote", c.remote)
 	}
-	switch {
-	case err != nil:
-		return err
-	case rsp == nil:
-		return errNoResponse
-	}
-	return c.respond(r, rsp)
+	return err
 }
 
 // endBody ends the use of the request body. It reports whether the next request

@@ -1,0 +1,554 @@
+package h1
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// strict are requests that the server rejects, by the status.
+var strict = []struct {
+	name, request string
+	status        int
+}{
+	{"empty line first", "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"no method", " / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"odd method", "G(T / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"two spaces", "GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"space after version", "GET / HTTP/1.1 \r\nHost: a\r\n\r\n", 400},
+	{"tab", "GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"no version", "GET /\r\nHost: a\r\n\r\n", 400},
+	{"lower case version", "GET / http/1.1\r\nHost: a\r\n\r\n", 400},
+	{"version 1.2", "GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505},
+	{"version 2.0", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
+	{"long version", "GET / HTTP/1.10\r\nHost: a\r\n\r\n", 400},
+	{"fragment", "GET /#a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"control in target", "GET /\x01 HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"bytes above ASCII in target", "GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"relative target", "GET a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"bad escape", "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"asterisk with GET", "GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"user information", "GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"absolute without host", "GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"opaque", "GET http:a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"CONNECT to a path", "CONNECT /a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"CONNECT without port", "CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+	{"CONNECT with body", "CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na", 400},
+	{"bare LF in request line", "GET / HTTP/1.1\nHost: a\r\n\r\n", 400},
+	{"bare LF after field", "GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n", 400},
+	{"bare CR in value", "GET / HTTP/1.1\r\nHost: a\r\nA: b\rc\r\n\r\n", 400},
+	{"bare CR in request line", "GET / HTTP/1.1\rHost: a\r\n\r\n", 400},
+	{"NUL in value", "GET / HTTP/1.1\r\nHost: a\r\nA: b\x00\r\n\r\n", 400},
+	{"DEL in value", "GET / HTTP/1.1\r\nHost: a\r\nA: bbbbbbbb\x7f\r\n\r\n", 400},
+	{"folded", "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n", 400},
+	{"space first", "GET / HTTP/1.1\r\n Host: a\r\n\r\n", 400},
+	{"space before colon", "GET / HTTP/1.1\r\nHost : a\r\n\r\n", 400},
+	{"no colon", "GET / HTTP/1.1\r\nHost: a\r\nabc\r\n\r\n", 400},
+	{"no name", "GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n", 400},
+	{"odd name", "GET / HTTP/1.1\r\nHost: a\r\na(b: c\r\n\r\n", 400},
+	{"no Host", "GET / HTTP/1.1\r\n\r\n", 400},
+	{"two Hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400},
+	{"two Hosts in 1.0", "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", 400},
+	{"odd Host", "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
+	{"Host with user", "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n", 400},
+	{"length with sign", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na", 400},
+	{"negative length", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\na", 400},
+	{"empty length", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n", 400},
+	{"hexadecimal length", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x1\r\n\r\na", 400},
+	{"long length", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000000000000000\r\n\r\na", 400},
+	{"same lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", 400},
+	{"list of lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\na", 400},
+	{"length and chunks", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+	{"chunked twice", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+	{"chunked in 1.0", "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+	{"other coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+	{"identity", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", 501},
+	{"vertical tab in coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400},
+	{"other expectation", "POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", 417},
+	{"long headers", "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20<<10) + "\r\n\r\n", 431},
+	{"many fields", "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", 2000) + "\r\n", 431},
+	{"endless headers", "GET / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 20<<10), 431},
+}
+
+func TestServerRejects(t *testing.T) {
+	calls := atomic.Int32{}
+	s := serve(t, &message.ServerConfig{MaxHeaderBytes: 16 << 10, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) })})
+	for _, tt := range strict {
+		t.Run(tt.name, func(t *testing.T) {
+			got := exchangeRaw(t, s.addr, tt.request)
+			assert.Regexp(t, fmt.Sprintf("(?s)^HTTP/1.1 %d [^\r]*\r\n.*Content-Length: 0\r\nConnection: close\r\n\r\n$", tt.status), got)
+		})
+	}
+	assert.Zero(t, calls.Load())
+	require.Eventually(t, func() bool { return len(s.errors()) == len(strict) }, 5*time.Second, time.Millisecond)
+	for _, err := range s.errors() {
+		syntax, ok := errors.AsType[*SyntaxError](err)
+		require.True(t, ok, err)
+		assert.NotEmpty(t, syntax.Reason)
+	}
+}
+
+func TestServerAccepts(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	for name, tt := range map[string]struct{ request, want string }{
+		"many fields": {"GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("A: b\r\n", 900), "X-Uri: /\r\n"},
+		"large field": {"GET / HTTP/1.1\r\nHost: a\r\nX-A: " + strings.Repeat("a", 100<<10) + "\r\n", "aaaa\r\n"},
+		"spaces":      {"GET / HTTP/1.1\r\nhost:\t a \t\r\nx-a:b\r\n", "X-A: b\r\n"},
+		"empty Host":  {"GET / HTTP/1.1\r\nHost:\r\n", "X-Uri: /\r\n"},
+		"absolute":    {"GET http://b:81/c?d HTTP/1.1\r\nHost: a\r\n", "X-Host: b:81\r\n"},
+		"asterisk":    {"OPTIONS * HTTP/1.1\r\nHost: a\r\n", "X-Uri: *\r\n"},
+		"IPv6":        {"GET / HTTP/1.1\r\nHost: [::1]:80\r\n", "X-Host: [::1]:80\r\n"},
+		"obs-text":    {"GET / HTTP/1.1\r\nHost: a\r\nX-A: \xe4\r\n", "X-A: \xe4\r\n"},
+		"no Host":     {"GET / HTTP/1.0\r\n", "X-Proto: HTTP/1.0\r\n"},
+		"two slashes": {"GET //a/b HTTP/1.1\r\nHost: a\r\n", "X-Uri: //a/b\r\n"},
+		"query marks": {"GET /?? HTTP/1.1\r\nHost: a\r\n", "X-Uri: /??\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := exchangeRaw(t, s.addr, tt.request+"Connection: close\r\n\r\n")
+			assert.Regexp(t, "^HTTP/1.1 200 OK\r\n", got)
+			assert.Contains(t, got, tt.want)
+		})
+	}
+	assert.Empty(t, s.errors())
+}
+
+func TestServerChunks(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	for body, want := range map[string]string{
+		"3\r\nabc\r\n0\r\n\r\n":                           "abc",
+		"003\r\nabc\r\n02;a=b;c=\"d\"\r\nde\r\n0\r\n\r\n": "abcde",
+		"A\r\n0123456789\r\n0\r\nX-Trailer: a\r\n\r\n":    "0123456789",
+		"0\r\n\r\n":                  "",
+		"3 \r\nabc\r\n0\r\n\r\n":     "error",
+		"3\nabc\r\n0\r\n\r\n":        "error",
+		"3\r\nabcd\r\n0\r\n\r\n":     "error",
+		"3\r\nabc\n0\r\n\r\n":        "error",
+		"+3\r\nabc\r\n0\r\n\r\n":     "error",
+		"0x3\r\nabc\r\n0\r\n\r\n":    "error",
+		"\r\nabc\r\n0\r\n\r\n":       "error",
+		"g\r\nabc\r\n0\r\n\r\n":      "error",
+		"3;\x00\r\nabc\r\n0\r\n\r\n": "error",
+		"3;" + strings.Repeat("a", 300) + "\r\nabc\r\n0\r\n\r\n": "error",
+		"3;" + strings.Repeat("a", 300):                          "error",
+		"00000000000000003\r\nabc\r\n0\r\n\r\n":                  "error",
+		"ffffffffffffffff\r\nabc\r\n0\r\n\r\n":                   "error",
+		"0\r\na b: c\r\n\r\n":                                    "error",
+		"0\r\n a: c\r\n\r\n":                                     "error",
+	} {
+		for _, step := range []int{1, 1000} {
+			conn := dial(t, s.addr)
+			io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+			for rest := []byte(body); len(rest) > 0; rest = rest[min(step, len(rest)):] {
+				conn.Write(rest[:min(step, len(rest))])
+				if step == 1 {
+					time.Sleep(10 * time.Microsecond)
+				}
+			}
+			rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if want == "error" {
+				assert.Error(t, err, "%q", body)
+				continue
+			}
+			if assert.NoError(t, err, "%q", body) {
+				assert.Equal(t, want, readAll(t, rsp), "%q", body)
+			}
+		}
+	}
+}
+
+func TestServerRequest(t *testing.T) {
+	var got *http.Request
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		assert.NotNil(t, r.Context().Value(http.LocalAddrContextKey).(net.Addr))
+		io.Copy(io.Discard, r.Body)
+	})})
+	conn := dial(t, s.addr)
+	io.WriteString(conn, "PUT /a?b HTTP/1.1\r\nHost: h:1\r\nTransfer-Encoding: chunked\r\nTrailer: t1\r\nConnection: close\r\nA: 1\r\na: 2\r\n\r\n"+
+		"1\r\na\r\n0\r\nT1: x\r\nT2: y\r\nContent-Length: 5\r\n\r\n")
+	_, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	assert.Equal(t, http.MethodPut, got.Method)
+	assert.Equal(t, "/a", got.URL.Path)
+	assert.Equal(t, "b", got.URL.RawQuery)
+	assert.Equal(t, "h:1", got.Host)
+	assert.Equal(t, conn.LocalAddr().String(), got.RemoteAddr)
+	assert.Equal(t, int64(-1), got.ContentLength)
+	assert.Equal(t, []string{"chunked"}, got.TransferEncoding)
+	assert.Equal(t, http.Header{"T1": {"x"}, "T2": {"y"}}, got.Trailer)
+	assert.Equal(t, http.Header{"A": {"1", "2"}, "Connection": {"close"}}, got.Header)
+	assert.True(t, got.Close)
+	assert.Error(t, got.Context().Err())
+}
+
+func TestServerRemovesHopByHop(t *testing.T) {
+	var got http.Header
+	s := serve(t, &message.ServerConfig{Exchange: func(r *http.Request) (*http.Response, error) {
+		got = r.Header
+		return &http.Response{StatusCode: 204}, nil
+	}})
+	exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, x-a\r\nX-A: 1\r\nKeep-Alive: 1\r\nTe: trailers, x\r\nTrailer: a\r\nUpgrade: b\r\n\r\n")
+	assert.Equal(t, http.Header{"Te": {"trailers"}}, got)
+	exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: h2c\r\n\r\n")
+	assert.Empty(t, got)
+	exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, upgrade\r\nUpgrade: x\r\n\r\n")
+	assert.Equal(t, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"x"}}, got)
+}
+
+func TestServerTimeouts(t *testing.T) {
+	const limit = 60 * time.Millisecond
+	readErr := make(chan error, 1)
+	s := serve(t, &message.ServerConfig{
+		HeaderTimeout: limit, IdleTimeout: limit, BodyIdle: limit,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			readErr <- err
+			w.WriteHeader(http.StatusRequestTimeout)
+		}),
+	})
+	ends := func(text, want string) {
+		t.Helper()
+		begin := time.Now()
+		assert.Regexp(t, want, exchangeRaw(t, s.addr, text))
+		assert.Greater(t, time.Since(begin), limit)
+	}
+	ends("", "^$")
+	ends("GET / HTTP/1.1\r\nHo", "^$")
+	ends("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "^HTTP/1.1 408 ")
+	require.NoError(t, <-readErr)
+	ends("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", "^HTTP/1.1 408 ")
+	require.NoError(t, <-readErr)
+	ends("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", "^HTTP/1.1 408 ")
+	require.ErrorIs(t, <-readErr, message.ErrSlowBody)
+}
+
+func TestServerBodyRate(t *testing.T) {
+	readErr := make(chan error, 1)
+	s := serve(t, &message.ServerConfig{
+		BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			readErr <- err
+		}),
+	})
+	for contentType, want := range map[string]error{"text/plain": message.ErrSlowBody, "application/grpc": io.ErrUnexpectedEOF} {
+		conn := dial(t, s.addr)
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\nContent-Type: %s\r\n\r\n", contentType)
+		stop := time.After(1500 * time.Millisecond)
+		var got error
+		for got == nil {
+			select {
+			case got = <-readErr:
+			case <-stop:
+				conn.Close()
+				got = <-readErr
+			case <-time.After(20 * time.Millisecond):
+				io.WriteString(conn, "a")
+			}
+		}
+		require.ErrorIs(t, got, want)
+	}
+}
+
+func TestServerWriteTimeout(t *testing.T) {
+	writeErr := make(chan error, 1)
+	s := serve(t, &message.ServerConfig{
+		WriteTimeout: 100 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(w, zeros{})
+			assert.Error(t, r.Context().Err())
+			writeErr <- err
+		}),
+	})
+	conn := dial(t, s.addr)
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.Error(t, <-writeErr)
+}
+
+func TestServerNoticesDeparture(t *testing.T) {
+	for name, request := range map[string]string{
+		"no body":   "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"pipelined": "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /2",
+		"body":      "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab",
+	} {
+		t.Run(name, func(t *testing.T) {
+			started, cause := make(chan struct{}), make(chan error, 1)
+			s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				close(started)
+				<-r.Context().Done()
+				cause <- context.Cause(r.Context())
+			})})
+			conn := dial(t, s.addr)
+			io.WriteString(conn, request)
+			<-started
+			conn.Close()
+			require.ErrorIs(t, <-cause, errClientLeft)
+		})
+	}
+}
+
+// A slow handler does not lose what the client has pipelined.
+func TestServerReadAhead(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(60 * time.Millisecond)
+		echo(w, r)
+	})})
+	conn := dial(t, s.addr)
+	r := bufio.NewReader(conn)
+	for i := range 4 {
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n")
+		go io.WriteString(conn, strings.Repeat("x", 20000)+fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: a\r\n\r\n", i))
+		rsp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		assert.Len(t, readAll(t, rsp), 20000)
+		rsp, err = http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		assert.Equal(t, fmt.Sprintf("/%d", i), rsp.Header.Get("X-Uri"))
+		readAll(t, rsp)
+	}
+}
+
+func TestServerRests(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
+	conn := dial(t, s.addr)
+	r := bufio.NewReader(conn)
+	for range 2 {
+		io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
+		rsp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		readAll(t, rsp)
+		c := s.all()[0]
+		require.Eventually(t, func() bool { return c.slot.Phase() == phaseRest }, 5*time.Second, time.Millisecond)
+	}
+}
+
+func TestServerDrain(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wait" {
+			close(started)
+			<-release
+		}
+	})})
+	idle, busy := dial(t, s.addr), dial(t, s.addr)
+	io.WriteString(idle, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	rsp, err := http.ReadResponse(bufio.NewReader(idle), nil)
+	require.NoError(t, err)
+	assert.False(t, rsp.Close)
+	io.WriteString(busy, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-started
+	for _, c := range s.all() {
+		c.Drain()
+		c.CloseIdle()
+	}
+	got, err := io.ReadAll(idle)
+	require.NoError(t, err)
+	assert.Empty(t, got)
+	close(release)
+	got, err = io.ReadAll(busy)
+	require.NoError(t, err)
+	assert.Regexp(t, "(?s)^HTTP/1.1 200 OK.*Connection: close\r\n", string(got))
+	require.Eventually(t, func() bool { return len(s.all()) == 0 }, 5*time.Second, time.Millisecond)
+	assert.Empty(t, s.errors())
+}
+
+func TestServerContextEnds(t *testing.T) {
+	end := errors.New("end")
+	started := make(chan struct{}, 2)
+	causes := make(chan error, 2)
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started <- struct{}{}
+		if r.URL.Path == "/write" {
+			io.Copy(w, zeros{})
+		}
+		<-r.Context().Done()
+		causes <- context.Cause(r.Context())
+	})})
+	for _, path := range []string{"/wait", "/write"} {
+		conn := dial(t, s.addr)
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
+		<-started
+	}
+	dial(t, s.addr) // idle
+	s.cancel(end)
+	assert.Equal(t, end, <-causes)
+	assert.Equal(t, end, <-causes)
+}
+
+func TestServerUnreadBody(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/close" {
+			r.Body.Close()
+		}
+		io.WriteString(w, "done")
+	})})
+	for _, path := range []string{"/close", "/"} {
+		conn := dial(t, s.addr)
+		r := bufio.NewReader(conn)
+		for range 3 {
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n", path)
+			rsp, err := http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			assert.Equal(t, "done", readAll(t, rsp))
+			io.WriteString(conn, strings.Repeat("x", 100_000))
+		}
+		// A body that is too long to be dropped ends the connection.
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n", path)
+		rsp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		assert.Equal(t, "done", readAll(t, rsp))
+		_, err = r.ReadByte()
+		assert.Equal(t, io.EOF, err)
+	}
+}
+
+func TestServerPanics(t *testing.T) {
+	var mu sync.Mutex
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&lockedWriter{&mu, &out}, nil))
+	for name, cfg := range map[string]*message.ServerConfig{
+		"exchange": {Exchange: func(*http.Request) (*http.Response, error) { panic("odd") }},
+		"handler":  {Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") })},
+		"body": {Exchange: func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(panicking{})}, nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out.Reset()
+			cfg.Log = log
+			s := serve(t, cfg)
+			got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			assert.NotContains(t, got, "0\r\n\r\n")
+			require.Eventually(t, func() bool { return len(s.errors()) == 1 }, 5*time.Second, time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Contains(t, out.String(), "odd")
+		})
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.w.Write(p)
+}
+
+type panicking struct{}
+
+func (panicking) Read([]byte) (int, error) { panic("odd") }
+
+func TestServerAbortedResponses(t *testing.T) {
+	for name, rsp := range map[string]*http.Response{
+		"short":         {StatusCode: 200, ContentLength: 5, Body: io.NopCloser(strings.NewReader("abc"))},
+		"long":          {StatusCode: 200, ContentLength: 2, Body: io.NopCloser(strings.NewReader("abc"))},
+		"error":         {StatusCode: 200, ContentLength: -1, Body: io.NopCloser(io.MultiReader(strings.NewReader("abc"), failing{}))},
+		"nothing":       nil,
+		"invalid name":  {StatusCode: 200, Header: http.Header{"A b": {"c"}}},
+		"invalid value": {StatusCode: 200, Header: http.Header{"A": {"c\nd"}}},
+		"status":        {StatusCode: 99},
+		"tunnel":        {StatusCode: 101, Body: io.NopCloser(strings.NewReader("abc"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, &message.ServerConfig{Exchange: func(*http.Request) (*http.Response, error) { return rsp, nil }})
+			got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			parsed, err := http.ReadResponse(bufio.NewReader(strings.NewReader(got)), nil)
+			if err == nil {
+				_, err = io.ReadAll(parsed.Body)
+			}
+			assert.Error(t, err, "%q", got)
+		})
+	}
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("fails") }
+
+func TestServerHijack(t *testing.T) {
+	s := serve(t, &message.ServerConfig{IdleTimeout: 50 * time.Millisecond, HeaderTimeout: 50 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(50 * time.Millisecond) // a reader ahead is running
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if !assert.NoError(t, err) {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				line, err := rw.ReadString('\n')
+				assert.NoError(t, err)
+				time.Sleep(100 * time.Millisecond)
+				io.WriteString(conn, line)
+			}()
+		})})
+	got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\nhello\n")
+	assert.Equal(t, "hello\n", got)
+}
+
+func TestServerDeadlines(t *testing.T) {
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		if r.ContentLength > 0 {
+			assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
+			_, err := io.ReadAll(r.Body)
+			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			return
+		}
+		assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
+		assert.NoError(t, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
+	})})
+	conn := dial(t, s.addr)
+	r := bufio.NewReader(conn)
+	for range 2 {
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		_, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		time.Sleep(50 * time.Millisecond) // the deadline does not apply to the next request
+	}
+	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
+	_, err := http.ReadResponse(r, nil)
+	require.NoError(t, err)
+}
+
+// A pipe has neither addresses of sockets nor half-closing.
+func TestServerPipe(t *testing.T) {
+	s := serve(t, &message.ServerConfig{})
+	here, there := net.Pipe()
+	cfg := *s.cfg
+	cfg.Handler = http.HandlerFunc(echo)
+	done := make(chan error, 1)
+	go func() { done <- NewServerConn(t.Context(), there, &cfg).Serve() }()
+	p := newPool(t, "")
+	p.dial = func(context.Context) (net.Conn, error) { return here, nil }
+	for range 3 {
+		req, err := http.NewRequest(http.MethodPost, "http://a/", strings.NewReader("hello"))
+		require.NoError(t, err)
+		rsp, err := p.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, "hello", readAll(t, rsp))
+	}
+	p.close()
+	require.NoError(t, <-done)
+}
