@@ -42,7 +42,7 @@ func TestDemo(t *testing.T) {
 	})
 }
 
-func TestDemoPrintsATableWhereThereIsNoTerminal(t *testing.T) {
+func TestDemoWithoutTerminal(t *testing.T) {
 	patiently(t, time.Second, "", func(out []byte) error {
 		for _, text := range []string{"Source ", "/api/vote"} {
 			if !strings.Contains(string(out), text) {
@@ -53,7 +53,7 @@ func TestDemoPrintsATableWhereThereIsNoTerminal(t *testing.T) {
 	})
 }
 
-func TestBadFlagsSaySo(t *testing.T) {
+func TestInvalidFlags(t *testing.T) {
 	o, err := parse([]string{"-for", "1m", "-o", "json", "-rate", "0.5"}, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, options{duration: time.Minute, output: "json", rate: 0.5}, o)

@@ -76,7 +76,7 @@ func shoot(t *testing.T, chromium, page, folder, name string, after time.Duratio
 }
 
 // The page that the walk-through speaks of is there.
-func TestThePageIsServed(t *testing.T) {
+func TestPage(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	running, ctx := errgroup.WithContext(ctx)
 	d, err := start(ctx, running, options{rate: 1}, slog.New(slog.DiscardHandler))

@@ -37,7 +37,7 @@ func firstLine(t *testing.T, r io.Reader) string {
 	}
 }
 
-func TestItServesTheFileUntilItIsStopped(t *testing.T) {
+func TestServesFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
@@ -66,7 +66,7 @@ func TestItServesTheFileUntilItIsStopped(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestItRefusesToStart(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
 	for _, c := range []struct{ args, want string }{
@@ -86,7 +86,7 @@ func TestItRefusesToStart(t *testing.T) {
 }
 
 // A configuration may come out of a pipe, which can be read once.
-func TestItServesWhatComesOutOfAPipe(t *testing.T) {
+func TestServesPipe(t *testing.T) {
 	text, err := os.ReadFile("destination.yaml")
 	require.NoError(t, err)
 	r, w, err := os.Pipe()

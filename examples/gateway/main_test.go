@@ -149,7 +149,7 @@ func TestGateway(t *testing.T) {
 }
 
 // What is beyond the rate is refused, however slow who asks may be.
-func TestNewBooksAreLimited(t *testing.T) {
+func TestRateLimit(t *testing.T) {
 	s := startWith(t, strings.NewReplacer("rate: 5", "rate: {perSecond: 0.0001, burst: 5}"))
 	for n := range 7 {
 		want := http.StatusCreated
@@ -161,7 +161,7 @@ func TestNewBooksAreLimited(t *testing.T) {
 	}
 }
 
-func TestFileIsFollowed(t *testing.T) {
+func TestProfileReload(t *testing.T) {
 	s := start(t)
 	text, err := os.ReadFile(s.profile)
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestAdminPageShowsTheTreeAndExplanations(t *testing.T) {
 	assert.Regexp(t, `auth[\s\S]*explain[\s\S]*profiles[\s\S]*balance[\s\S]*endpoint`, body)
 }
 
-func TestBadFlagsSaySo(t *testing.T) {
+func TestInvalidFlags(t *testing.T) {
 	for want, args := range map[string][]string{
 		`"books": must be name:port=ip:port`:                                             {"-backend", "books"},
 		"gateway: flag provided but not defined: -nonsense; see -help":                   {"-nonsense"},

@@ -46,7 +46,7 @@ func (s *started) write(t *testing.T, text string) {
 
 // What fails for all endpoints alike is the route's own fault, and no reason to
 // refuse what is well.
-func TestARouteThatIsBrokenLeavesTheOthers(t *testing.T) {
+func TestFailingRouteDoesNotAffectOthers(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/books/broken" {
 			http.Error(w, "broken", http.StatusServiceUnavailable)
@@ -65,7 +65,7 @@ func TestARouteThatIsBrokenLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestHeadersAreChanged(t *testing.T) {
+func TestRouteHeaders(t *testing.T) {
 	s := start(t)
 	rsp, body := s.send(t, http.MethodGet, "/books", "")
 	assert.Contains(t, body, `"from":"gateway"`)
@@ -79,7 +79,7 @@ func TestHeadersAreChanged(t *testing.T) {
 	}
 }
 
-func TestWhatHasMovedIsRedirected(t *testing.T) {
+func TestRedirect(t *testing.T) {
 	s := start(t)
 	rsp, _ := s.send(t, http.MethodGet, "/books/v1/emma?page=2", "")
 	assert.Equal(t, http.StatusPermanentRedirect, rsp.StatusCode)
@@ -89,7 +89,7 @@ func TestWhatHasMovedIsRedirected(t *testing.T) {
 }
 
 // Half of the requests fail until the time of the fault is over.
-func TestAFaultEndsByItself(t *testing.T) {
+func TestFaultEnds(t *testing.T) {
 	s := start(t)
 	s.replace(t, "  - {share: 20%, delay: 300ms, ttl: 10m}\n", "")
 	until(t, func() bool { // the file was read
@@ -138,7 +138,7 @@ func (s *started) failsAtLast(t *testing.T, status int) (failed bool) {
 }
 
 // The next version gets copies of new books, but not of large ones.
-func TestNewBooksAreCopied(t *testing.T) {
+func TestMirror(t *testing.T) {
 	copies := make(chan string, 10)
 	next := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -15,7 +15,7 @@ import (
 )
 
 // What is wrong from the start is an error that says what to do.
-func TestABadProfileAtTheStart(t *testing.T) {
+func TestInvalidProfileAtStart(t *testing.T) {
 	const shelves = "target: shelves.example\nroutes: []\n"
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -54,7 +54,7 @@ func profileText(t *testing.T) string {
 }
 
 // Of several files the one for the port holds, and others may be beside them.
-func TestADirectoryOfProfiles(t *testing.T) {
+func TestProfileDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"a.yaml": "target: books.example\nroutes: []\n", "b.yaml": profileText(t), "c.txt": "nonsense", ".d.yaml": "nonsense",
@@ -66,7 +66,7 @@ func TestADirectoryOfProfiles(t *testing.T) {
 }
 
 // Each target of the file must have a backend.
-func TestBackendsThatDoNotFit(t *testing.T) {
+func TestMissingBackends(t *testing.T) {
 	const (
 		v1, v2 = "books-v1.example:80=127.0.0.1:1", "books-v2.example:80=127.0.0.1:1"
 		advice = "-backend books-next.example:80=ip:port for each, or change the file"
@@ -88,7 +88,7 @@ func TestBackendsThatDoNotFit(t *testing.T) {
 }
 
 // Where its address is taken the gateway says so, and nothing else.
-func TestAnAddressThatIsTaken(t *testing.T) {
+func TestTakenAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -100,7 +100,7 @@ func TestAnAddressThatIsTaken(t *testing.T) {
 
 // A request that is on its way when the gateway is told to end is served to its
 // end, and sent again if its route says so.
-func TestARequestOnItsWayIsRetriedAtTheEnd(t *testing.T) {
+func TestRetryDuringShutdown(t *testing.T) {
 	var asked atomic.Int64
 	entered, ending := make(chan struct{}), make(chan struct{})
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -60,7 +60,7 @@ func started(t *testing.T, args ...string) (addr string, stop func()) {
 }
 
 // All that its README says: a proxy is set up, and certified.
-func TestItCertifies(t *testing.T) {
+func TestServesCleartext(t *testing.T) {
 	dir := t.TempDir()
 	token, anchors := filepath.Join(dir, "token"), filepath.Join(dir, "ca", "trust-anchors.pem")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
@@ -81,7 +81,7 @@ func TestItCertifies(t *testing.T) {
 }
 
 // By TLS the CA proves its name to those who have none yet.
-func TestItServesByTLS(t *testing.T) {
+func TestServesTLS(t *testing.T) {
 	const name = "ca.identity.cluster.local"
 	dir := t.TempDir()
 	token := filepath.Join(dir, web)
@@ -120,7 +120,7 @@ func certified(t *testing.T, i *identity.Identity, addr string, creds credential
 	require.NoError(t, conn.Close())
 }
 
-func TestItRefusesToStart(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -163,7 +163,7 @@ func TestItRefusesToStart(t *testing.T) {
 }
 
 // Tokens may come later, but who mistypes where they are is told at once.
-func TestItSaysThatThereIsNoToken(t *testing.T) {
+func TestMissingTokenWarning(t *testing.T) {
 	dir := t.TempDir()
 	for _, tokens := range []string{"-token-file", "-tokens"} {
 		ctx, cancel := context.WithCancel(t.Context())

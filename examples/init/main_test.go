@@ -105,7 +105,7 @@ func TestErrors(t *testing.T) {
 
 // What a command has started may go on when it is ended, and hold what it would
 // have said. Nobody waits for that.
-func TestACommandThatIsEnded(t *testing.T) {
+func TestCommandCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := filepath.Join(t.TempDir(), "started")
 	started := make(chan int, 1)

@@ -36,7 +36,7 @@ func TestPods(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestTheControllerTakesTheConfiguration(t *testing.T) {
+func TestConfigurationIsValid(t *testing.T) {
 	data, err := newCluster().destinations()
 	require.NoError(t, err)
 	cfg, err := controller.Parse("f", data)
@@ -53,7 +53,7 @@ func TestTheControllerTakesTheConfiguration(t *testing.T) {
 }
 
 // The applications would work without proxies: they do not know of gotower.
-func TestTheApplicationsKnowOfNothing(t *testing.T) {
+func TestApplicationsImportNothing(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./app").Output()
 	require.NoError(t, err)
 	var ours []string

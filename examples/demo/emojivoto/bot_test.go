@@ -74,7 +74,7 @@ func visited(t *testing.T, f *front, rate float64, seed uint64, d time.Duration)
 	return counts, f.paths
 }
 
-func TestBotKeepsItsRateAndItsTaste(t *testing.T) {
+func TestBotRateAndDistribution(t *testing.T) {
 	counts, paths := visited(t, &front{takes: 10 * time.Millisecond}, 50, 1, 199_990*time.Millisecond)
 	require.Len(t, paths, 10_000)
 	require.EqualValues(t, len(paths), counts.Votes+counts.Lists+counts.Leaderboards)
@@ -106,7 +106,7 @@ func TestBotIsDeterministic(t *testing.T) {
 }
 
 // Requests in progress when the bot is stopped are finished, not cancelled.
-func TestBotFinishesWhatItBegan(t *testing.T) {
+func TestBotDrains(t *testing.T) {
 	counts, paths := visited(t, &front{takes: time.Second}, 10, 1, 250*time.Millisecond)
 	require.Len(t, paths, 3)
 	require.Equal(t, BotCounts{Votes: 1, Doughnuts: 1, Lists: 1, Leaderboards: 1, Failed: 1}, counts)
@@ -122,7 +122,7 @@ func TestBotSlowsDownWithItsFront(t *testing.T) {
 	require.EqualValues(t, len(paths), counts.Errors)
 }
 
-func TestBotCountsWhatHasNoAnswer(t *testing.T) {
+func TestBotCountsErrors(t *testing.T) {
 	counts, paths := visited(t, &front{fail: errors.New("refused")}, 10, 1, 950*time.Millisecond)
 	require.EqualValues(t, len(paths), counts.Errors)
 	require.Zero(t, counts.Failed)
@@ -143,7 +143,7 @@ func (torn) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusInternalServerError, Body: io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))}, nil
 }
 
-func TestBotTakesAnyRate(t *testing.T) {
+func TestBotRates(t *testing.T) {
 	nan := 0.0
 	for _, rate := range []float64{0, -1, nan / nan} {
 		_, paths := visited(t, &front{}, rate, 1, 950*time.Millisecond)
@@ -161,7 +161,7 @@ func TestBotWithADoneContext(t *testing.T) {
 }
 
 // The bot, the web front and the services together, over real connections.
-func TestTheWholeApplication(t *testing.T) {
+func TestApplication(t *testing.T) {
 	a := newApp(t)
 	b := NewBot(a.front.Client(), a.front.URL, 100, 7) // no more than a slow machine answers in time
 	ctx, cancel := context.WithCancel(t.Context())

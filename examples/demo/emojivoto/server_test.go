@@ -89,7 +89,7 @@ func TestVotingServiceOnTheWire(t *testing.T) {
 
 // Handlers written by hand must do what generated ones do: go through the
 // interceptor, with the method's name, and refuse what they cannot decode.
-func TestHandlersAreOrdinaryOnes(t *testing.T) {
+func TestHandlersMatchGeneratedCode(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	watch := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -134,7 +134,7 @@ func TestSlowReplica(t *testing.T) {
 
 // A caller that gives up does not leave its request behind: the server of
 // dialled waits for it when it stops.
-func TestSlowReplicaIsLeft(t *testing.T) {
+func TestSlowReplicaCanceled(t *testing.T) {
 	s := NewVotingServer(NewTally(), always(time.Hour))
 	conn := dialled(t, s.Register)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -95,7 +95,7 @@ func TestWebWhenAServiceFails(t *testing.T) {
 }
 
 // The front passes on that its client has gone.
-func TestWebGivesUpWithItsClient(t *testing.T) {
+func TestWebClientCancels(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	front := httptest.NewServer(NewWeb(blocking{entered, left}, nil))
 	defer front.Close()
@@ -133,7 +133,7 @@ func (b blocking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.C
 
 // Every emoji of the list can be voted for, by a method of its own, and shows
 // on the leaderboard; the doughnut alone does not.
-func TestEveryEmojiHasItsMethod(t *testing.T) {
+func TestVoteMethods(t *testing.T) {
 	a := newApp(t)
 	for _, e := range Catalogue() {
 		before := a.voting.Counts()[VoteMethod(e.Shortcode)]

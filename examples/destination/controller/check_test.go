@@ -105,7 +105,7 @@ func TestRegisterOnAnotherServer(t *testing.T) {
 
 // All who follow a name are told the same, and those who follow none of what
 // changed are told nothing.
-func TestFeed(t *testing.T) {
+func TestHub(t *testing.T) {
 	f := hub[int]{}
 	a, b, other := f.subscribe("x"), f.subscribe("x"), f.subscribe("y")
 	f.publish("x", []int{1, 2})

@@ -51,7 +51,7 @@ func (panics) FailNow()                          {}
 
 // Many who follow, some who come late and some who leave at once, while the
 // state changes all the time: in the end all know the same.
-func TestACrowdAgrees(t *testing.T) {
+func TestManyStreamsConverge(t *testing.T) {
 	c := New(nil)
 	client := served(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

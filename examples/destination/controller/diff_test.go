@@ -91,7 +91,7 @@ func describe(labels map[string]string, ep *pb.WeightedAddr) string {
 
 // Whoever joins at any time and applies what comes knows at every moment what
 // the configuration says.
-func TestFollowersAgreeWithTheState(t *testing.T) {
+func TestStreamsMatchTheState(t *testing.T) {
 	label := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"x", "y"}), 0, 2)
 	endpoint := rapid.Custom(func(t *rapid.T) Endpoint {
 		return Endpoint{

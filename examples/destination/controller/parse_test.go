@@ -103,7 +103,7 @@ func bomb() string {
 	return route(match + "]}\n")
 }
 
-func TestParseSaysWhatIsWrong(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ name, yaml, want string }{
 		{"nothing", "", `f.yaml:1: there is nothing in the file; to serve nothing, write "destinations: {}"`},
 		{"comments only", "# soon\n", `f.yaml:1: there is nothing in the file; to serve nothing, write "destinations: {}"`},
@@ -212,7 +212,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestParseSaysAllAtOnceInOrder(t *testing.T) {
+func TestParseErrorsAreOrdered(t *testing.T) {
 	_, err := Parse("f.yaml", []byte(`destinations:
   web.test:80:
     endpoints:
@@ -238,7 +238,7 @@ func TestParseSaysAllAtOnceInOrder(t *testing.T) {
 }
 
 // What hangs on a piece that could not be decoded is not reported as missing.
-func TestParseDoesNotGuessAfterAPieceThatIsNotYAML(t *testing.T) {
+func TestParsePartialYAML(t *testing.T) {
 	_, err := Parse("f.yaml", []byte(in("endpoints:\n      - {addr: 10.0.0.1:80, addr: 10.0.0.1:80}\n      - {weight: x}\n")))
 	require.EqualError(t, err, `f.yaml:4: "addr" is given twice, first in line 4`+"\n"+
 		`f.yaml:5: weight "x" is not a whole number from 0 to 4294967295`)

@@ -22,7 +22,7 @@ import (
 )
 
 // Any configuration, written as a person would, is read back as it is.
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestWriteParseRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawConfig(t)
 		data, err := yaml.Marshal(written(want))

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-func TestSetRefusesAsAWhole(t *testing.T) {
+func TestSetRejectsInvalid(t *testing.T) {
 	routed := func(r Route) Destination { return Destination{Profile: &Profile{Routes: []Route{r}}} }
 	everything := Match{Path: "/.*"}
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestSetRefusesAsAWhole(t *testing.T) {
 	}
 }
 
-func TestSetSaysAllAtOnce(t *testing.T) {
+func TestSetReportsAllErrors(t *testing.T) {
 	err := New(nil).Set(Config{Destinations: map[string]Destination{
 		"b.test": {Endpoints: []Endpoint{{}, {Addr: addr("10.0.0.1:80"), Protocol: "x"}}, Profile: &Profile{Routes: []Route{{Match: Match{Path: "/"}}}}},
 		"a..b":   {},
@@ -69,7 +69,7 @@ func TestSetSaysAllAtOnce(t *testing.T) {
 }
 
 // Nothing of a configuration is kept: who made it may go on changing it.
-func TestSetKeepsNothing(t *testing.T) {
+func TestSetCopiesConfig(t *testing.T) {
 	c := New(nil)
 	labels := map[string]string{"a": "x"}
 	cfg := one(web, Destination{Labels: labels, Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), Labels: labels}}})

@@ -20,7 +20,7 @@ import (
 
 const web = "web.test:80"
 
-func TestGetStartsWithAllThereIs(t *testing.T) {
+func TestGetSnapshot(t *testing.T) {
 	c := New(nil)
 	set(t, c, Config{Destinations: map[string]Destination{
 		web: {
@@ -82,7 +82,7 @@ func TestGetFollowsChanges(t *testing.T) {
 
 // A change of one name is no updates to those who follow another, and a Set that
 // changes nothing is no updates at all.
-func TestNoNewsIsNotSent(t *testing.T) {
+func TestUnchangedStateIsNotSent(t *testing.T) {
 	c := New(nil)
 	both := func(a, b string) Config {
 		return Config{Destinations: map[string]Destination{
@@ -127,7 +127,7 @@ func TestGetProfile(t *testing.T) {
 	same(t, &pb.DestinationProfile{}, recv(t, stream))
 }
 
-func TestPathsThatAreRefused(t *testing.T) {
+func TestInvalidPaths(t *testing.T) {
 	c := New(nil)
 	set(t, c, Config{})
 	client := served(t, c)
@@ -153,7 +153,7 @@ func bulky(i int) Config {
 	})
 }
 
-func TestSlowClientIsCutOff(t *testing.T) {
+func TestSlowClientStreamEnds(t *testing.T) {
 	c := New(nil)
 	set(t, c, bulky(0))
 	// Without a fixed window gRPC might make room for everything.
@@ -177,7 +177,7 @@ func TestSlowClientIsCutOff(t *testing.T) {
 }
 
 // A handler ends at once, though its Send waits for a client that does not read.
-func TestStreamsEndThoughTheClientDoesNotRead(t *testing.T) {
+func TestStopWithUnreadStreams(t *testing.T) {
 	for what, tt := range map[string]struct {
 		end  func(c *Controller)
 		want codes.Code
@@ -212,7 +212,7 @@ func TestStreamsEndThoughTheClientDoesNotRead(t *testing.T) {
 }
 
 // The same over a connection: gRPC ends the Send once the handler has returned.
-func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
+func TestUnreadStreamEnds(t *testing.T) {
 	var log record
 	c := New(slog.New(slog.NewTextHandler(&log, nil)))
 	set(t, c, bulky(0))
@@ -237,7 +237,7 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 
 // A client that does not read at all blocks Send. Serve must get rid of it too;
 // its cleanup in served is the test.
-func TestServeEndsWithAClientThatDoesNotRead(t *testing.T) {
+func TestServeEndsWithUnreadStreams(t *testing.T) {
 	c := New(nil)
 	set(t, c, bulky(0))
 	client := served(t, c, grpc.WithStaticStreamWindowSize(1<<16))
@@ -271,7 +271,7 @@ func TestStopEndsEveryStream(t *testing.T) {
 	set(t, c, Config{}) // harmless
 }
 
-func TestClientThatLeavesIsForgotten(t *testing.T) {
+func TestClientLeaves(t *testing.T) {
 	c := New(nil)
 	set(t, c, Config{})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -110,7 +110,7 @@ func (w *watching) expect(added []uint32, removed int) {
 	require.Equal(w.t, removed, gotRemoved)
 }
 
-func TestWatchSeesARename(t *testing.T) {
+func TestWatchRename(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	write(t, path, fileWith("10.0.0.1:80"))
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestWatchSeesARename(t *testing.T) {
 
 // Kubernetes changes a mounted ConfigMap by swapping a symbolic link to a
 // directory.
-func TestWatchSeesASwappedSymlink(t *testing.T) {
+func TestWatchSwappedSymlink(t *testing.T) {
 	dir := t.TempDir()
 	for version, a := range map[string]string{"v1": "10.0.0.1:80", "v2": "10.0.0.2:80"} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o700))
@@ -152,7 +152,7 @@ func TestWatchSeesASwappedSymlink(t *testing.T) {
 	})
 }
 
-func TestWatchKeepsTheLastGoodFile(t *testing.T) {
+func TestWatchKeepsLastValidFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	write(t, path, fileWith("10.0.0.1:80"))
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestStreamsWaitForTheFirstState(t *testing.T) {
 	})
 }
 
-func TestLoadFailsOnABadStart(t *testing.T) {
+func TestLoadInvalidFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
 	_, _, err := New(nil).Load(path)
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -219,7 +219,7 @@ func TestLoadFailsOnABadStart(t *testing.T) {
 
 // A pipe can be read once. Who reads it again gets nothing, or waits for somebody
 // to write.
-func TestAPipeIsReadOnce(t *testing.T) {
+func TestLoadPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer r.Close()

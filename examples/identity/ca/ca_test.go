@@ -101,7 +101,7 @@ func TestCertify(t *testing.T) {
 }
 
 // What is refused, each with a sentence and a code.
-func TestCertifyRefuses(t *testing.T) {
+func TestCertifyRejects(t *testing.T) {
 	a, err := ca.New("cluster.local")
 	require.NoError(t, err)
 	tokens := t.TempDir()
@@ -203,7 +203,7 @@ func TestOpen(t *testing.T) {
 
 // Who may have any name may not have that of the authority itself, by which
 // others know whom to give their tokens to.
-func TestNobodyIsTheAuthority(t *testing.T) {
+func TestAuthorityNameIsReserved(t *testing.T) {
 	a, err := ca.New("cluster.local")
 	require.NoError(t, err)
 	token := filepath.Join(t.TempDir(), "token")

@@ -27,7 +27,7 @@ func request(t *testing.T) (csr []byte, public crypto.PublicKey) {
 }
 
 // A certificate of an issuer that has expired would be one that nobody takes.
-func TestNothingIsIssuedByWhatHasExpired(t *testing.T) {
+func TestIssueAfterExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, err := New("cluster.local")
 		require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestNothingIsIssuedByWhatHasExpired(t *testing.T) {
 }
 
 // What the authority cannot do for itself is told, and so is that it can.
-func TestServeSaysWhatItsOwnCertificateComesTo(t *testing.T) {
+func TestServeLogsOwnCertificate(t *testing.T) {
 	for says, expired := range map[string]bool{"identity certified": false, "the issuer expired": true} {
 		t.Run(says, func(t *testing.T) {
 			a, err := New("cluster.local")
@@ -77,7 +77,7 @@ func TestServeSaysWhatItsOwnCertificateComesTo(t *testing.T) {
 }
 
 // An authority of short-lived certificates has one of its own at all times.
-func TestItsOwnCertificateIsRenewedInTime(t *testing.T) {
+func TestServeRenewsOwnCertificate(t *testing.T) {
 	for _, lifetime := range []time.Duration{4 * time.Second, 12 * time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			a, err := New("cluster.local")

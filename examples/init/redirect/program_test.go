@@ -55,7 +55,7 @@ func TestRedirectRunsInOrder(t *testing.T) {
 	assert.Equal(t, enter+"ip6tables-nft-save -t nat", f.ran[13])
 }
 
-func TestRedirectTakesAnotherBinary(t *testing.T) {
+func TestRedirectFallbackBinary(t *testing.T) {
 	for _, tt := range []struct {
 		mode Mode
 		has  []string

@@ -12,7 +12,7 @@ import (
 )
 
 // A program is asked, and tells what it came to: all of it is what said has.
-func TestAMistakeIsToldOnce(t *testing.T) {
+func TestParseErrorIsPrintedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
@@ -37,7 +37,7 @@ func TestAMistakeIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestWhoFailsEndsWithOne(t *testing.T) {
+func TestStatus(t *testing.T) {
 	var said bytes.Buffer
 	cause := errors.New("no luck")
 	require.Equal(t, 1, Status(&said, cause))

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // The first signal asks the program to end. A second one does not ask.
-func TestASecondSignalDoesNotWait(t *testing.T) {
+func TestSecondSignalEndsAtOnce(t *testing.T) {
 	for _, sent := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), stubborn+"=1")

@@ -44,7 +44,7 @@ func TestRunServesUntilItsContextEnds(t *testing.T) {
 	require.True(t, asked, "who streams is asked to end")
 }
 
-func TestRequestsThatDoNotEndAreCutOff(t *testing.T) {
+func TestRunCutsOpenRequests(t *testing.T) {
 	var g serve.Group
 	entered, left := make(chan struct{}), make(chan struct{})
 	addr := g.HTTP("web", free, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ func TestRequestsThatDoNotEndAreCutOff(t *testing.T) {
 }
 
 // A connection of HTTP/2 has no more requests than it is told.
-func TestStreamsAtATime(t *testing.T) {
+func TestMaxStreams(t *testing.T) {
 	var g serve.Group
 	addr := g.HTTP("web", free, http.NotFoundHandler())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +95,7 @@ func TestStreamsAtATime(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestAddressesThatAreTaken(t *testing.T) {
+func TestTakenAddresses(t *testing.T) {
 	l, err := net.Listen("tcp", free)
 	require.NoError(t, err)
 	defer l.Close()
@@ -110,7 +110,7 @@ func TestAddressesThatAreTaken(t *testing.T) {
 }
 
 // A program that is to end before it began has not failed, and holds nothing.
-func TestRunWithoutTime(t *testing.T) {
+func TestRunWithoutGrace(t *testing.T) {
 	const own = "127.0.0.92:0" // a host of which nobody else takes a port in between
 	for range 20 {             // who comes first is up to chance
 		var g serve.Group

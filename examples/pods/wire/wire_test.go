@@ -87,7 +87,7 @@ func segment(from, to netip.AddrPort, seq uint32, flags byte, data string) []byt
 	return slices.Concat(frame, tcp, []byte("padding"))
 }
 
-func TestFlowsAreReadInEveryFormOfFile(t *testing.T) {
+func TestReadFileFormats(t *testing.T) {
 	six := netip.MustParseAddrPort("[fd00::1]:40000")
 	for name, c := range map[string]*capture{
 		"little": newCapture(binary.LittleEndian, 0xa1b2c3d4, 1),
@@ -119,7 +119,7 @@ func TestFlowsAreReadInEveryFormOfFile(t *testing.T) {
 
 // Whatever comes again, out of order, overlapping, and over the end of the
 // numbers: the bytes are those that were sent.
-func TestFlowsArePutTogether(t *testing.T) {
+func TestReadAssemblesFlows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := []byte(rapid.StringN(1, 400, 400).Draw(t, "data"))
 		first := rapid.SampledFrom([]uint32{0, 1000, 1<<32 - 1, 1<<32 - 200, 1<<31 - 100}).Draw(t, "first")
@@ -148,7 +148,7 @@ func TestFlowsArePutTogether(t *testing.T) {
 	})
 }
 
-func TestFilesThatAreNoCapture(t *testing.T) {
+func TestReadInvalidFiles(t *testing.T) {
 	long := newCapture(binary.LittleEndian, 0xa1b2c3d4, 1)
 	head := make([]byte, 16)
 	binary.LittleEndian.PutUint32(head[8:], 1<<30)
@@ -212,7 +212,7 @@ func shake(t *testing.T, cfg *tls.Config) (from, to wire.Flow) {
 	return wire.Flow{Data: c.sent}, wire.Flow{Data: s.sent}
 }
 
-func TestTLSIsTold(t *testing.T) {
+func TestFlowTLS(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		c, s := shake(t, &tls.Config{ServerName: "web.default", MaxVersion: version})
 		require.True(t, c.TLS())

@@ -128,8 +128,8 @@ func TestEveryPath(t *testing.T) {
 	require.Zero(t, s.downs.Load())
 }
 
-// TestReadyIsForGood is G2.
-func TestReadyIsForGood(t *testing.T) {
+// TestReadyIsPermanent is G2.
+func TestReadyIsPermanent(t *testing.T) {
 	s := serve(t)
 	for range 2 {
 		rsp, body := s.ask(t, "GET", "/ready", "")
@@ -243,7 +243,7 @@ func TestShutdown(t *testing.T) {
 	require.Equal(t, "shutdown endpoint is not enabled\n", body)
 }
 
-func TestOfThisMachineOnly(t *testing.T) {
+func TestLocalPaths(t *testing.T) {
 	var downs int
 	level, err := logs.NewLevel("info")
 	require.NoError(t, err)
@@ -282,9 +282,9 @@ func TestOfThisMachineOnly(t *testing.T) {
 	require.Zero(t, s.downs.Load())
 }
 
-// TestPagesOfElsewhereMayNotAsk is about DNS names that are made to point here,
+// TestForeignPagesAreRejected is about DNS names that are made to point here,
 // and forms and scripts of other origins.
-func TestPagesOfElsewhereMayNotAsk(t *testing.T) {
+func TestForeignPagesAreRejected(t *testing.T) {
 	s := serve(t)
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())
 	require.NoError(t, err)
@@ -310,7 +310,7 @@ func TestPagesOfElsewhereMayNotAsk(t *testing.T) {
 	require.Equal(t, 200, rsp.StatusCode)
 }
 
-func TestWhatIsNotGivenIsNotThere(t *testing.T) {
+func TestMissingFieldsAre404(t *testing.T) {
 	s := httptest.NewServer(admin.New(admin.Config{}))
 	defer s.Close()
 	for path, want := range map[string]int{

@@ -42,7 +42,7 @@ func (endless) Shutdown()                                        {}
 
 // A client of HTTP/2 that lets nothing come keeps its answers for a while only,
 // but for that of a page.
-func TestAnswersThatNobodyReadsAreBrokenOff(t *testing.T) {
+func TestUnreadResponsesAreAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := admin.New(admin.Config{Metrics: meters.New(meters.Config{}).Handler(), Page: endless{}})
 		var protocols http.Protocols

@@ -68,9 +68,9 @@ func nan() float64 {
 	return zero / zero
 }
 
-// TestAsSlogAsks is the suite of the standard library, of JSON as slog's own
+// TestSlogConformance is the suite of the standard library, of JSON as slog's own
 // has it.
-func TestAsSlogAsks(t *testing.T) {
+func TestSlogConformance(t *testing.T) {
 	var b bytes.Buffer
 	each := func() slog.Handler { return logs.New(&b, level(t, "trace"), logs.JSON()) }
 	err := slogtest.TestHandler(renewed(each), func() []map[string]any {
@@ -139,7 +139,7 @@ func TestLevelIsChangedWhileInUse(t *testing.T) {
 
 // Layers log of a destination as "target", which is a field: what a filter says of
 // linkerd is about their lines, too.
-func TestADestinationIsNoLogTarget(t *testing.T) {
+func TestTargetFieldIsNotLogTarget(t *testing.T) {
 	var plain, object bytes.Buffer
 	for _, h := range []slog.Handler{
 		logs.New(&plain, level(t, "linkerd=debug")), logs.New(&object, level(t, "linkerd=debug"), logs.JSON()),
@@ -251,7 +251,7 @@ type bomb struct{}
 
 func (bomb) Error() string { panic("boom") }
 
-func TestErrorsThatCannotSayWhatTheyAre(t *testing.T) {
+func TestErrorsThatPanic(t *testing.T) {
 	for err, want := range map[error]string{(*broken)(nil): "<nil>", bomb{}: "!PANIC: boom"} {
 		var plain, inJSON bytes.Buffer
 		at(t, logs.New(&plain, level(t, "info")), time.Now(), slog.LevelWarn, "x", slog.Any("err", err), slog.Int("n", 1))

@@ -80,7 +80,7 @@ func TestDrainUnderLoad(t *testing.T) {
 }
 
 // What is longer than the grace is ended with a code that says why.
-func TestStreamsLongerThanTheGrace(t *testing.T) {
+func TestStreamsBeyondTheGrace(t *testing.T) {
 	whole(t)
 	chat := "chat.test:80"
 	pl := newPlane(t)

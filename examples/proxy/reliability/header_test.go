@@ -79,7 +79,7 @@ func TestHPACKBomb(t *testing.T) {
 // What is too large is refused. HTTP/1.1 says so by 431, and so does HTTP/2 where
 // the sum of all fields is too large; a single one that is, and a block that
 // goes on for long after that, ends the connection.
-func TestHeadersThatAreTooLarge(t *testing.T) {
+func TestHeadersTooLarge(t *testing.T) {
 	tn := newTown(t)
 	large := func(n int) []hpack.HeaderField {
 		return []hpack.HeaderField{{Name: "x-large", Value: strings.Repeat("x", n)}}

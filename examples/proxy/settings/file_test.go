@@ -27,7 +27,7 @@ ingress_mode: true
 origin: fixed:127.0.0.1:80
 `
 
-func TestFileSaysTheSame(t *testing.T) {
+func TestFileEqualsEnvironment(t *testing.T) {
 	s, err := settings.Read(from(nil), settings.File("proxy.yaml", []byte(example)))
 	require.NoError(t, err)
 	require.Equal(t, "dst.example:8086", s.Control.Destination.Addr)
@@ -43,7 +43,7 @@ func TestFileSaysTheSame(t *testing.T) {
 	require.Equal(t, settings.Fixed, s.Outbound.Origin.Kind)
 }
 
-func TestEnvironmentWins(t *testing.T) {
+func TestEnvironmentOverridesFile(t *testing.T) {
 	s, err := settings.Read(from(map[string]string{"OUTBOUND_CONNECT_TIMEOUT": "3s"}), settings.File("proxy.yaml", []byte(example)))
 	require.NoError(t, err)
 	require.Equal(t, 3*time.Second, s.Outbound.Connect.Timeout)
@@ -51,7 +51,7 @@ func TestEnvironmentWins(t *testing.T) {
 }
 
 // Also where the two have different names for one thing.
-func TestEnvironmentWinsByAnotherName(t *testing.T) {
+func TestEnvironmentOverridesFileByOldName(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env   [2]string
 		file  string
@@ -157,7 +157,7 @@ log: {level: info}
 	require.Len(t, many.Unwrap(), 9, err)
 }
 
-func TestFileThatIsNone(t *testing.T) {
+func TestFileInvalid(t *testing.T) {
 	for content, problem := range map[string]string{
 		"a: b: c":      "p.yaml: yaml: ",
 		"- a":          "p.yaml:1: must be a mapping",

@@ -40,8 +40,8 @@ func TestHelpIsComplete(t *testing.T) {
 	}
 }
 
-// TestEveryVariableOfLinkerdIsKnown has the names of the specification.
-func TestEveryVariableOfLinkerdIsKnown(t *testing.T) {
+// TestLinkerdVariablesAreKnown has the names of the specification.
+func TestLinkerdVariablesAreKnown(t *testing.T) {
 	asked := map[string]bool{}
 	_, _ = settings.Read(func(name string) (string, bool) {
 		asked[name] = true

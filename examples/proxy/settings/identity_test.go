@@ -75,7 +75,7 @@ func TestIdentity(t *testing.T) {
 	require.Equal(t, "b.a", s.Identity.ServerName)
 }
 
-func TestIdentityIsWholeOrNot(t *testing.T) {
+func TestIdentityIsComplete(t *testing.T) {
 	for _, name := range []string{
 		"IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE", "IDENTITY_LOCAL_NAME",
 	} {
@@ -137,7 +137,7 @@ func TestAKeyIsNotShown(t *testing.T) {
 }
 
 // What is taken for an identity is one to package identity, too.
-func TestIdentitiesAreThoseOfPackageIdentity(t *testing.T) {
+func TestIdentitiesMatchPackageIdentity(t *testing.T) {
 	for _, id := range []string{
 		"web.default", "a_b-c", "10.0.0.1", "::1", "-web", "web-.default", "a..b", strings.Repeat("a", 64),
 		"spiffe://cluster.local/ns/a/sa/b", "spiffe://Cluster.Local/x", "spiffe://a", "spiffe://a:1/b", "spiffe://u@a/b", "spiffe://a/b?c",

@@ -11,7 +11,7 @@ import (
 )
 
 // What cannot be asked where it was going may have been going anywhere.
-func TestRedirectedKnowsWhatItCannotAsk(t *testing.T) {
+func TestRedirectedWithoutConntrack(t *testing.T) {
 	find := settings.Origin{Kind: settings.Redirected}.Find()
 	for _, multipath := range []bool{false, true} {
 		var listen net.ListenConfig

@@ -133,7 +133,7 @@ func TestParseHostPort(t *testing.T) {
 	}
 }
 
-func TestProblemsAreShort(t *testing.T) {
+func TestInvalidErrorIsShort(t *testing.T) {
 	p := &InvalidError{Where: "X", Text: strings.Repeat("a", 10_000), Err: noError{}}
 	require.Less(t, len(p.Error()), 200)
 }

@@ -114,7 +114,7 @@ func TestAsInjected(t *testing.T) {
 	require.Equal(t, 1, s.Cores.Count(8))
 }
 
-func TestOneSaysWhatTheOtherIs(t *testing.T) {
+func TestFallbackVariables(t *testing.T) {
 	s, err := settings.Read(from(least(
 		"INGRESS_MODE", "true", "TAP_SVC_NAME", "Tap.Linkerd.", "TAP_LABELS", "pod=web-0, ns=emojivoto",
 		"OUTBOUND_DISPATCH_TIMEOUT", "7s", "INBOUND_ROUTER_MAX_IDLE_AGE", "60s",
@@ -238,7 +238,7 @@ func TestUnknownVariablesAreAWarning(t *testing.T) {
 }
 
 // 0 means no waiting, not the default of a layer.
-func TestNoTime(t *testing.T) {
+func TestZeroDurations(t *testing.T) {
 	for _, name := range []string{
 		"OUTBOUND_DETECT_TIMEOUT", "INBOUND_DETECT_TIMEOUT", "OUTBOUND_CONNECT_TIMEOUT", "INBOUND_CONNECT_TIMEOUT",
 		"CONTROL_CONNECT_TIMEOUT", "CONTROL_DISPATCH_TIMEOUT", "IDENTITY_MAX_REFRESH",
@@ -258,7 +258,7 @@ func TestNoTime(t *testing.T) {
 }
 
 // Linux rejects longer ones, and the connection would fail.
-func TestKeepAliveIsAtMostTheSystems(t *testing.T) {
+func TestKeepAliveLimit(t *testing.T) {
 	s, err := settings.Read(from(map[string]string{
 		"DESTINATION_SVC_ADDR": "localhost:1", "OUTBOUND_CONNECT_KEEPALIVE": "10h", "OUTBOUND_ACCEPT_KEEPALIVE": "32767s",
 		"INBOUND_CONNECT_KEEPALIVE": "32768s", "INBOUND_ACCEPT_KEEPALIVE": "100000d",

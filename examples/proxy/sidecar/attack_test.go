@@ -29,7 +29,7 @@ import (
 )
 
 // A proxy without identity has nobody whom it could let in by its own port.
-func TestOwnPortWithoutIdentity(t *testing.T) {
+func TestInboundPortWithoutIdentity(t *testing.T) {
 	tn := newTown(t, newScript(t).addr)
 	conn, err := net.Dial("tcp", tn.Inbound)
 	if err == nil { // it may be reset before that is seen
@@ -68,7 +68,7 @@ func headedBy(t *testing.T, conn net.Conn, id *identity.Identity, port uint16, p
 
 // Another proxy may name any port of the application, but none of this proxy:
 // there its requests would be those of this machine.
-func TestNobodyComesToThePortsOfTheProxy(t *testing.T) {
+func TestInboundRejectsPortsOfTheProxy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
@@ -97,7 +97,7 @@ func proxied(t *testing.T, inbound, dst string) *wire {
 }
 
 // Nor does who says that his connection was made to one.
-func TestNobodyIsForwardedToThePortsOfTheProxy(t *testing.T) {
+func TestForwardRejectsPortsOfTheProxy(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 		c.Shutdown.EndpointEnabled = true
@@ -112,7 +112,7 @@ func TestNobodyIsForwardedToThePortsOfTheProxy(t *testing.T) {
 }
 
 // Nor by the outbound side, whatever says where a request goes.
-func TestNobodyIsSentToThePortsOfTheProxy(t *testing.T) {
+func TestOutboundRejectsPortsOfTheProxy(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
 	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound} {
 		port := addr[strings.LastIndex(addr, ":"):]
@@ -135,7 +135,7 @@ func TestNobodyIsSentToThePortsOfTheProxy(t *testing.T) {
 
 // An application that takes requests of strangers in, and passes their fields on,
 // brings them to nothing of this machine.
-func TestIngressLeadsNowhereOnThisMachine(t *testing.T) {
+func TestIngressRejectsLoopback(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Ingress, c.Outbound.Origin, c.Shutdown.EndpointEnabled = true, fixed("192.0.2.9:80"), true
 	})
@@ -162,7 +162,7 @@ func TestIngressLeadsNowhereOnThisMachine(t *testing.T) {
 }
 
 // The addresses of a pod hold for whoever comes by the proxy's own port, too.
-func TestAddressesOfThePodHoldForOtherProxies(t *testing.T) {
+func TestInboundIPsApplyToDirectConnections(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
@@ -175,7 +175,7 @@ func TestAddressesOfThePodHoldForOtherProxies(t *testing.T) {
 
 // A range of opaque ports may have that of the proxy in it: other proxies are
 // let in all the same.
-func TestOpaquePortsAreTheApplications(t *testing.T) {
+func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
@@ -191,7 +191,7 @@ func TestOpaquePortsAreTheApplications(t *testing.T) {
 
 // The application hears who a client is from nobody but the proxy: whichever way
 // the client comes, and whatever it says of itself.
-func TestIdentitiesAreNotForged(t *testing.T) {
+func TestForgedClientIDsAreReplaced(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app, got := application(t, okAnswer)
 	to := netip.MustParseAddrPort(app)
@@ -230,7 +230,7 @@ func TestIdentitiesAreNotForged(t *testing.T) {
 }
 
 // What a port requires never opens what the default policy closes.
-func TestRequirementsOpenNothing(t *testing.T) {
+func TestPortRequirementsDoNotExtendThePolicy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
@@ -292,7 +292,7 @@ func TestForgedNamesAreBounded(t *testing.T) {
 }
 
 // Names whose profile is not asked for are nobody's.
-func TestOtherNamesAreNotKept(t *testing.T) {
+func TestNamesWithoutProfileAreNotCached(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {

@@ -18,7 +18,7 @@ import (
 // A request to a service of many endpoints, each with an identity, makes a handful
 // of connections. It arrives by the version by which it was sent, though discovery
 // says that each endpoint takes HTTP/2, and with its Host.
-func TestARequestMakesFewConnections(t *testing.T) {
+func TestRequestsShareConnections(t *testing.T) {
 	t.Parallel()
 	const endpoints = 200
 	for name, two := range map[string]bool{"HTTP1": false, "HTTP2": true} {

@@ -88,7 +88,7 @@ func later(t testing.TB, ask func(asking, string) (int, string), proxy string) <
 	return out
 }
 
-func TestB1TheControllerIsAsked(t *testing.T) {
+func TestB1ControllerResolvesTargets(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -97,7 +97,7 @@ func TestB1TheControllerIsAsked(t *testing.T) {
 	})
 }
 
-func TestB2ResolutionsAreKept(t *testing.T) {
+func TestB2ResolutionsAreCached(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -111,7 +111,7 @@ func TestB2ResolutionsAreKept(t *testing.T) {
 	})
 }
 
-func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
+func TestB3EndedStreamIsReopened(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -152,7 +152,7 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 // unlike in linkerd's proxy (see resolve.ServeStale): it may have come back
 // with its caches empty. Once it has said something that is to be believed, so
 // is that there is nobody.
-func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
+func TestB5UpdatesAfterReconnect(t *testing.T) {
 	t.Parallel()
 	for name, exists := range map[string]bool{"empty": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
 	}
 }
 
-func TestB6WhatIsOutsideGoesWhereItWasGoing(t *testing.T) {
+func TestB6OutsideSuffixesUseOriginalDestination(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
@@ -199,7 +199,7 @@ func TestB6WhatIsOutsideGoesWhereItWasGoing(t *testing.T) {
 }
 
 // The controller has no profile for the address, so it is no service.
-func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
+func TestB7UnknownTargetsUseOriginalDestination(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		addr := backend(t, "original")
@@ -215,7 +215,7 @@ func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
 	})
 }
 
-func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
+func TestB8SilentController(t *testing.T) {
 	t.Parallel()
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, impatient)
@@ -226,7 +226,7 @@ func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
 }
 
 // No time is none, and not all that there is.
-func TestNobodyWaitsForATarget(t *testing.T) {
+func TestZeroFailFastDoesNotWait(t *testing.T) {
 	none := func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 0, 0 }
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		_, tn := balanced(t, none)
@@ -241,7 +241,7 @@ func TestNobodyWaitsForATarget(t *testing.T) {
 	})
 }
 
-func TestB9AControllerThatComesLate(t *testing.T) {
+func TestB9LateController(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		addr := freeAddr(t)
 		tn := newTown(t, addr, func(c *sidecar.Config) {

@@ -77,7 +77,7 @@ func podAt(addr, name string) *destination.DestinationProfile {
 
 // A pod is asked for by its address; the profile names the endpoint, and the
 // request goes there without a balancer, with its labels.
-func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
+func TestProfileWithEndpointForwards(t *testing.T) {
 	ctl := &pods{says: make(chan *destination.DestinationProfile, 1)}
 	tn := newTown(t, ctl.serve(t), func(c *sidecar.Config) {
 		c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}

@@ -18,7 +18,7 @@ var silent = slog.New(slog.DiscardHandler)
 
 // Whoever connects to the inbound port itself is rejected where nobody has an
 // identity, and nobody else hears of it.
-func TestInboundItselfWithoutIdentity(t *testing.T) {
+func TestDirectConnectionWithoutIdentity(t *testing.T) {
 	tn := newTown(t, "127.0.0.1:1")
 	for range 2 {
 		conn, err := net.Dial("tcp", tn.Inbound)
@@ -52,7 +52,7 @@ func TestShutdownBeforeRun(t *testing.T) {
 }
 
 // A ctx that is done lets a proxy go that never served.
-func TestRunWithoutTime(t *testing.T) {
+func TestRunWithoutGrace(t *testing.T) {
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
 	anyPort := netip.MustParseAddrPort(ownHost)
 	c.Outbound.Listen, c.Settings.Inbound.Listen = []netip.AddrPort{anyPort}, anyPort
@@ -70,7 +70,7 @@ func TestRunWithoutTime(t *testing.T) {
 }
 
 // A proxy that could not be made holds no address.
-func TestNewLetsGo(t *testing.T) {
+func TestNewReleasesListenersOnError(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -104,7 +104,7 @@ func TestNewLetsGo(t *testing.T) {
 // The grace is that of the whole proxy: what connections took of it is not left
 // for the operators. What it breaks off is no failure of the program, as in
 // linkerd's proxy.
-func TestGraceIsForAll(t *testing.T) {
+func TestGraceIsShared(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond
 	held := make(chan struct{})

@@ -71,7 +71,7 @@ func (r *recorder) take() string {
 
 // A client cannot send the fields by which the proxy vouches for one, whatever
 // its request line looks like.
-func TestNobodyForgesAnIdentity(t *testing.T) {
+func TestForgedIdentityHeader(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})

@@ -54,7 +54,7 @@ func freezable(t testing.TB, addr string, frozen *atomic.Bool) string {
 
 // The controller says how often an endpoint's connections are asked for a sign of
 // life: a request to a frozen endpoint fails then.
-func TestKeepAliveOfTheControllerFindsFrozenEndpoint(t *testing.T) {
+func TestKeepAliveDetectsFrozenEndpoint(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	app.Config.Protocols = new(http.Protocols)

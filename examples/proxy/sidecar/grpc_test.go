@@ -151,7 +151,7 @@ func TestGRPCUnary(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
-func TestGRPCBothWays(t *testing.T) {
+func TestGRPCBidirectional(t *testing.T) {
 	_, conn := grpcTown(t)
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
 }
 
-func TestGRPCErrorsOfTheProxy(t *testing.T) {
+func TestGRPCProxyErrors(t *testing.T) {
 	_, conn := grpcTown(t)
 	other, err := grpc.NewClient(conn.Target(), grpc.WithAuthority("127.0.0.1:9"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -251,7 +251,7 @@ func chat(t *testing.T, stream grpc.ClientStream, word string) {
 }
 
 // A route that is retryable holds no conversation up.
-func TestGRPCBothWaysOnARetryableRoute(t *testing.T) {
+func TestGRPCBidirectionalOnRetryableRoute(t *testing.T) {
 	_, conn := grpcTown(t, retryableEcho())
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 }
 
 // Who waits for connections to end may have to prove who it is for a while yet.
-func TestCertificatesAreRenewedToTheEnd(t *testing.T) {
+func TestCertificatesAreRenewedDuringShutdown(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	a := newAuthority(t, func(string, []byte) error {
@@ -182,7 +182,7 @@ func TestG4RequiredIdentity(t *testing.T) {
 }
 
 // Who answers by TLS and is not who the controller says gets nothing.
-func TestG4AnotherServerGetsNothing(t *testing.T) {
+func TestG4OtherServerGetsNoRequest(t *testing.T) {
 	t.Parallel()
 	up, got := application(t, okAnswer)
 	m := meshOf(t, up)
@@ -214,7 +214,7 @@ func TestG5AForgedIdentityIsStripped(t *testing.T) {
 }
 
 // A client that begins with TLS and says no more holds nobody up.
-func TestG6AStalledHandshakeBlocksNobody(t *testing.T) {
+func TestG6StalledHandshakeDoesNotBlockOthers(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	m := newMesh(t, up, speaksH2)
 	for range 3 {

@@ -56,7 +56,7 @@ func (g *guarded) named(c *sidecar.Config) {
 
 // The destination controller sees who we are from the first connection on: there
 // is none before the certificate.
-func TestTheControllerIsAskedOnceCertified(t *testing.T) {
+func TestControllerConnectionWaitsForCertificate(t *testing.T) {
 	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	g := newGuarded(t, a)
@@ -82,7 +82,7 @@ func TestTheControllerIsAskedOnceCertified(t *testing.T) {
 }
 
 // A proxy that is never certified ends all the same.
-func TestAProxyWithoutCertificateEnds(t *testing.T) {
+func TestShutdownWithoutCertificate(t *testing.T) {
 	a := newAuthority(t, func(string, []byte) error { return assert.AnError })
 	g := newGuarded(t, a)
 	tn := newTown(t, g.addr, a.identified(t, clientName), toService, g.named)
@@ -91,7 +91,7 @@ func TestAProxyWithoutCertificateEnds(t *testing.T) {
 }
 
 // An address that is none is told of before anything runs.
-func TestAControllerWithoutAnAddress(t *testing.T) {
+func TestInvalidControllerAddress(t *testing.T) {
 	a := newAuthority(t, everybody)
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
 	a.identified(t, clientName)(&c)

@@ -36,7 +36,7 @@ func acceptFrom(t *testing.T, l net.Listener) {
 }
 
 // A successor has all new connections at once, and so has the one after it.
-func TestTheNewestListenerHasNewConnections(t *testing.T) {
+func TestNewestListenerGetsConnections(t *testing.T) {
 	first := mustListen(t, anyPort, true)
 	dialTo(t, first)
 	acceptFrom(t, first)
@@ -56,7 +56,7 @@ func TestTheNewestListenerHasNewConnections(t *testing.T) {
 }
 
 // The kernel does not say where a connection of MPTCP was going.
-func TestNoConnectionIsOfMPTCP(t *testing.T) {
+func TestListenDisablesMPTCP(t *testing.T) {
 	fallback := &Proxy{config: Config{Fallback: true}}
 	taken, err := fallback.bind(netip.MustParseAddrPort("203.0.113.1:1"), 0)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestNoConnectionIsOfMPTCP(t *testing.T) {
 	}
 }
 
-func TestNobodyListensBesideOneWhoDoesNotSaySo(t *testing.T) {
+func TestReusePortRequiresBothListeners(t *testing.T) {
 	l := mustListen(t, anyPort, false)
 	_, err := listen(netip.MustParseAddrPort(l.Addr().String()), 0, true)
 	require.ErrorContains(t, err, "in use")

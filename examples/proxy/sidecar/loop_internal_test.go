@@ -12,7 +12,7 @@ import (
 
 // What goes out keeps off every port of the proxy, wherever this machine has it;
 // what comes in keeps off them whatever the address.
-func TestNothingComesRoundAgain(t *testing.T) {
+func TestOwnPortsRefuse(t *testing.T) {
 	at := netip.MustParseAddrPort
 	p := &Proxy{
 		paths: []path{{name: outboundPath, at: at("192.0.2.1:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},

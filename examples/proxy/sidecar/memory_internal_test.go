@@ -66,7 +66,7 @@ func TestMemoryReturner(t *testing.T) {
 	}
 }
 
-func TestHolding(t *testing.T) {
+func TestCurrentUsage(t *testing.T) {
 	now := currentUsage()
 	require.Greater(t, now.memory, uint64(1<<20))
 	require.GreaterOrEqual(t, now.goroutines, uint64(2))

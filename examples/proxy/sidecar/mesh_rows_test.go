@@ -53,7 +53,7 @@ func TestI3OpaqueToTheDirectPort(t *testing.T) {
 }
 
 // A proxy speaks at its own address with others alone that have an identity.
-func TestTheDirectPortIsForTheMeshAlone(t *testing.T) {
+func TestDirectPortRequiresIdentity(t *testing.T) {
 	m := meshOf(t, "")
 	w := dialWire(t, m.b.Inbound)
 	say(w, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
@@ -153,7 +153,7 @@ func events(t testing.TB, stream pb.Tap_ObserveClient) []*pb.TapEvent {
 }
 
 // Both proxies show a request, with who is at its other end.
-func TestE3BothSidesAreWatched(t *testing.T) {
+func TestE3TapOfBothSides(t *testing.T) {
 	up, _ := application(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 	m := newMesh(t, up, speaksH2)
 	out, err := m.watch(t, m.a, clientName, tapName, 1)
@@ -185,7 +185,7 @@ func TestE3BothSidesAreWatched(t *testing.T) {
 	}
 }
 
-func TestE1TapIsThereIfSomebodyMayWatch(t *testing.T) {
+func TestE1TapIsServedIfConfigured(t *testing.T) {
 	a := newAuthority(t, everybody)
 	ctl := newScript(t)
 	nobody := newTown(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
@@ -193,7 +193,7 @@ func TestE1TapIsThereIfSomebodyMayWatch(t *testing.T) {
 	require.NotEmpty(t, newTown(t, ctl.addr, a.identified(t, serverName)).Tap)
 }
 
-func TestE2TapOfAnotherIdentityIsRefused(t *testing.T) {
+func TestE2TapRejectsOtherIdentities(t *testing.T) {
 	m := meshOf(t, freeAddr(t))
 	_, err := m.watch(t, m.b, serverName, clientName, 1)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))

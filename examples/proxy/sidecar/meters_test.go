@@ -195,7 +195,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 }
 
 // What the proxy could not send is counted as what its client got for it.
-func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
+func TestRouteRejectionsAreMeasured(t *testing.T) {
 	t.Parallel()
 	cfg := at("web.shop.svc:80")
 	cfg.Destinations["dead.shop.svc:80"] = at("x", freeAddr(t)).Destinations["x"]
@@ -343,7 +343,7 @@ func grpcAndMore(t *testing.T) (addr string) {
 
 // An HTTP/2 endpoint can say any number for a status. It does not make as many
 // series.
-func TestStatusesOfEndpointsAreFew(t *testing.T) {
+func TestEndpointStatusesAreBounded(t *testing.T) {
 	var said atomic.Int64
 	up := accepting(t, func(_ int, conn net.Conn) {
 		in := bufio.NewReader(conn)

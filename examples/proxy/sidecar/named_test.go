@@ -24,7 +24,7 @@ func canonicals(t *testing.T) (addr string, names <-chan string) {
 
 // The first request says by which name it is served, too: it has to wait for the
 // profile anyway.
-func TestTheFirstRequestHasItsName(t *testing.T) {
+func TestFirstRequestHasCanonicalName(t *testing.T) {
 	addr, names := canonicals(t)
 	ctl := newScript(t)
 	ctl.profile("short.example:80", &destination.DestinationProfile{FullyQualifiedName: "web.example"})

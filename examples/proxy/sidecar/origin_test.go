@@ -14,7 +14,7 @@ import (
 )
 
 // A proxy that cannot know where inbound connections were going says so at start.
-func TestInboundWithoutOriginIsAWarning(t *testing.T) {
+func TestInboundWithoutOriginWarning(t *testing.T) {
 	redirected := settings.Origin{Kind: settings.Redirected}
 	for name, tt := range map[string]struct {
 		origin settings.Origin

@@ -16,7 +16,7 @@ import (
 
 // The page is open while the proxy stops: its streams end with it, as the
 // cleanup of the town and goleak see.
-func TestThePageIsServedAndEndsWithTheProxy(t *testing.T) {
+func TestPageEndsWithTheProxy(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
 	tn := newTown(t, ctl)
 	status, page := get(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+tn.Admin+"/")
@@ -34,7 +34,7 @@ func TestThePageIsServedAndEndsWithTheProxy(t *testing.T) {
 	require.NotEmpty(t, strings.TrimSpace(line))
 }
 
-func TestAWatcherSeesWhyARequestWentWhere(t *testing.T) {
+func TestTapExplainsRequests(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a"), backend(t, "b")))
 	tn := newTown(t, ctl)
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))

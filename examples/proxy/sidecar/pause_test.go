@@ -53,7 +53,7 @@ func uploaded(t testing.TB) (addr string) {
 }
 
 // Applications of the mesh pause as they like, with a length and without.
-func TestUploadsThroughTheMeshMayPause(t *testing.T) {
+func TestMeshedUploadsMayPause(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		outbound, inbound := pausing(t, uploaded(t), hints...)
@@ -81,7 +81,7 @@ func TestUploadsThroughTheMeshMayPause(t *testing.T) {
 
 // An upload in chunks may stand still, whoever sends it, but not many of one
 // client; one with a length may not.
-func TestUploadsInChunksMayPause(t *testing.T) {
+func TestChunkedUploadsMayPause(t *testing.T) {
 	t.Parallel()
 	app := uploaded(t)
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
@@ -113,7 +113,7 @@ func TestUploadsInChunksMayPause(t *testing.T) {
 
 // A conversation may be silent for minutes, whoever holds it: gRPC, and HTTP/2
 // without a length.
-func TestConversationsMayBeSilent(t *testing.T) {
+func TestStreamsMayBeSilent(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

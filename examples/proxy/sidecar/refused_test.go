@@ -15,7 +15,7 @@ import (
 )
 
 // Requests that no endpoint was there for are a route's requests, and failures.
-func TestRefusalsAreCountedForTheRoute(t *testing.T) {
+func TestRejectionsCountForTheRoute(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, freeAddr(t)))
 	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
 	status, _ := get(t, tn.client(t), "http://web.example/again")

@@ -54,7 +54,7 @@ destinations:
 	return cfg
 }
 
-func TestRoutesAct(t *testing.T) {
+func TestRouteLayers(t *testing.T) {
 	addr, came := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
 	tn := newTown(t, ctl)

@@ -75,7 +75,7 @@ func coded(least, most uint32, failure bool) *destination.ResponseClass {
 // Small bodies are sent again, whatever the method, with a length and without;
 // what is larger than 64 KiB is not, nor what no route is for, nor what an earlier
 // class calls a success.
-func TestC1C3C4WhatIsSentAgain(t *testing.T) {
+func TestC1C3C4Retries(t *testing.T) {
 	large := strings.Repeat("x", 64<<10+1)
 	for name, tt := range map[string]struct {
 		method, path, body string
@@ -143,7 +143,7 @@ func TestC5NoBudgetNoRetry(t *testing.T) {
 
 // gRPC says in its headers or in its trailers how it went; a body of many frames
 // arrives whole.
-func TestC8GRPCIsSentAgainByItsStatus(t *testing.T) {
+func TestC8GRPCRetriesByStatus(t *testing.T) {
 	head := func(code string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", code) }
 	}

@@ -71,7 +71,7 @@ func held(t testing.TB) (addr string, began <-chan struct{}, let func()) {
 
 // The streams of HTTP/2 that are open when the end begins are finished, and the
 // client is told to open no more.
-func TestF1HTTP2IsToldAndFinished(t *testing.T) {
+func TestF1HTTP2DrainsWithGoAway(t *testing.T) {
 	for name, side := range map[string]func(*sidecar.Proxy) string{
 		"outbound": func(p *sidecar.Proxy) string { return p.Addr }, "inbound": func(p *sidecar.Proxy) string { return p.Inbound },
 	} {
@@ -143,7 +143,7 @@ func errorText(err error) string {
 }
 
 // Of HTTP/1 connections the idle one is closed, and the other after its answer.
-func TestF2HTTP1IsClosedAfterItsAnswer(t *testing.T) {
+func TestF2HTTP1ClosesAfterResponse(t *testing.T) {
 	t.Parallel()
 	up, began, let := held(t)
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {
@@ -173,7 +173,7 @@ func TestF2HTTP1IsClosedAfterItsAnswer(t *testing.T) {
 }
 
 // Bytes go on both ways after the end has begun, and the process waits.
-func TestF3TCPIsWaitedFor(t *testing.T) {
+func TestF3TCPDrains(t *testing.T) {
 	up := shouting(t, "")
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Origin = fixed(up)

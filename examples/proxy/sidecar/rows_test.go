@@ -60,7 +60,7 @@ func TestA4AndA5TheServerSpeaksFirst(t *testing.T) {
 }
 
 // TLS that is for the application goes there as it is, and the server is heard.
-func TestA4TLSOfTheApplicationPasses(t *testing.T) {
+func TestA4ApplicationTLSIsForwarded(t *testing.T) {
 	a := newAuthority(t, everybody)
 	const app = "app.cluster.local"
 	up := accepting(t, func(_ int, conn net.Conn) {

@@ -268,7 +268,7 @@ func TestSplitMovesTraffic(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhy(t *testing.T) {
+func TestErrorsHaveReasons(t *testing.T) {
 	t.Parallel()
 	cfg := at("empty.example:80")
 	cfg.Destinations["dead.example:80"] = at("x", freeAddr(t)).Destinations["x"]
@@ -376,7 +376,7 @@ func TestTapSeesTheEndpoint(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhichAddressIsTaken(t *testing.T) {
+func TestNewReportsTakenAddress(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

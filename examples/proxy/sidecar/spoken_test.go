@@ -71,7 +71,7 @@ func upgrading(w http.ResponseWriter, r *http.Request) {
 
 // The header of a connection says what is spoken there, and not what the
 // endpoint's proxy was said to take: upgrades and tunnels go by HTTP/1.
-func TestTheTransportHeaderIsTrue(t *testing.T) {
+func TestTransportHeaderHasProtocol(t *testing.T) {
 	t.Parallel()
 	const (
 		plain   = "GET / HTTP/1.1\nHost: web\n\n"

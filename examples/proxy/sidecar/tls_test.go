@@ -83,7 +83,7 @@ func TestAdminByTLSFromElsewhere(t *testing.T) {
 
 // A client that begins with TLS and says no more is given up, as its header would
 // be.
-func TestSilentClientsOfAdminAreGivenUp(t *testing.T) {
+func TestSilentAdminClientsTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
@@ -101,7 +101,7 @@ func TestSilentClientsOfAdminAreGivenUp(t *testing.T) {
 
 // A client that goes silent holds a goroutine for a while, and not for ever:
 // before its first byte, in the middle of TLS, and behind its first byte.
-func TestSilentClientsAreGivenUp(t *testing.T) {
+func TestSilentTapClientsTimeOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sent   string
 		within time.Duration

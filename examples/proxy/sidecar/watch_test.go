@@ -48,7 +48,7 @@ func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m 
 
 // One name may watch a proxy with an identity from elsewhere. A certificate of
 // somebody else's is none for it, and neither is one from another authority.
-func TestWhoMayWatch(t *testing.T) {
+func TestTapAuthorization(t *testing.T) {
 	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	anonymous := m.of(t, tapName).Client(serverName, serverName, "h2")
@@ -64,7 +64,7 @@ func TestWhoMayWatch(t *testing.T) {
 }
 
 // What is held of a question before it is known who asks is little.
-func TestQuestionsAreBounded(t *testing.T) {
+func TestTapRequestsAreBounded(t *testing.T) {
 	m := newAuthority(t, everybody)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	long := match.PathPrefix("/" + strings.Repeat("x", 1<<20))
