@@ -79,8 +79,7 @@ func yields(t *testing.T) {
 	require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, 0, last)) // every thread of it
 }
 
-// counting attacks nobody: it takes processors away, for that many milliseconds,
-// with as many goroutines as resets has.
+// counting uses processor time for that many milliseconds, without an attack.
 func counting(t *testing.T, _ string, ms int) {
 	yields(t)
 	var all sync.WaitGroup

@@ -52,7 +52,7 @@ func startProxy(t testing.TB, controller string, environ ...string) *process {
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
 		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES=.",
 		"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=10s",       // one of loopback takes long
-		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=20s", // where everybody waits for a processor
+		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=20s", // for a busy machine
 		"LINKERD2_PROXY_CONTROL_CONNECT_TIMEOUT=10s",
 		"LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
 	}, environ...)

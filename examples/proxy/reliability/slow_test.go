@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Those who send a header byte by byte hold a connection no longer than the
-// limit is.
+// A client that sends a header byte by byte is disconnected at the limit.
 func TestSlowHeaders(t *testing.T) {
 	limit := time.Second
 	if full {
@@ -25,7 +24,7 @@ func TestSlowHeaders(t *testing.T) {
 	slowly(t, tn, limit, "GET / HTTP/1.1\r\nHost: web.test\r\nX-Slow: ")
 }
 
-// Nor do those who send a body so.
+// A client that sends a body byte by byte is disconnected at the limit.
 func TestSlowBodies(t *testing.T) {
 	limit := time.Second
 	if full {

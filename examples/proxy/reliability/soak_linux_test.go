@@ -59,12 +59,12 @@ func TestSoak(t *testing.T) {
 	begin := time.Now()
 	var hostile sync.WaitGroup
 	left := func() bool { return time.Since(begin) < lasts }
-	hostile.Go(func() { // those who take back what they ask for
+	hostile.Go(func() { // clients that reset streams
 		for left() {
 			_, _, _ = cutOff(t, p.addr, 2000, takenBack)
 		}
 	})
-	for range 20 { // those who are slow
+	for range 20 { // slow clients
 		hostile.Go(func() {
 			for left() {
 				conn, err := net.Dial("tcp", p.addr)

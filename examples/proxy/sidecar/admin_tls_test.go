@@ -39,8 +39,7 @@ func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 	return clients
 }
 
-// A scraper in the mesh reads the metrics by TLS, and whoever is not in it still
-// does so in clear.
+// The admin server accepts TLS of scrapers in the mesh, and cleartext.
 func TestAdminByTLS(t *testing.T) {
 	m := newAuthority(t, everybody)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
@@ -64,8 +63,7 @@ func TestAdminByTLS(t *testing.T) {
 	}
 }
 
-// Who shows a certificate shows one of the mesh; and a proxy that is to be another
-// one is found out.
+// A client certificate must be of the mesh, and the server name that of the proxy.
 func TestAdminByTLSOfOthers(t *testing.T) {
 	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))

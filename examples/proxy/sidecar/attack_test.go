@@ -28,7 +28,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// A proxy without identity has nobody whom it could let in by its own port.
+// A proxy without an identity rejects direct inbound connections.
 func TestInboundPortWithoutIdentity(t *testing.T) {
 	tn := newTown(t, newScript(t).addr)
 	conn, err := net.Dial("tcp", tn.Inbound)
@@ -48,8 +48,8 @@ func adminStatus(t asking, tn *town, path string) int {
 	return status
 }
 
-// headed connects to the inbound port of a proxy as another proxy does, with a
-// header that names port, and asks for path.
+// headed connects to the inbound port of a proxy as another proxy does, with a transport
+// header for port, and requests path.
 func headed(t *testing.T, id *identity.Identity, inbound string, port uint16, path string) (answer string, err error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", inbound)
@@ -66,8 +66,7 @@ func headedBy(t *testing.T, conn net.Conn, id *identity.Identity, port uint16, p
 	return string(all), err
 }
 
-// Another proxy may name any port of the application, but none of this proxy:
-// there its requests would be those of this machine.
+// A transport header must not name a port of the proxy itself.
 func TestInboundRejectsPortsOfTheProxy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -87,7 +86,7 @@ func TestInboundRejectsPortsOfTheProxy(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, b, "/live"))
 }
 
-// proxied says by the PROXY protocol that it connects to dst.
+// proxied connects with a PROXY header for dst.
 func proxied(t *testing.T, inbound, dst string) *wire {
 	t.Helper()
 	to := netip.MustParseAddrPort(dst)
@@ -96,7 +95,7 @@ func proxied(t *testing.T, inbound, dst string) *wire {
 	return w
 }
 
-// Nor does who says that his connection was made to one.
+// A PROXY header must not name a port of the proxy itself.
 func TestForwardRejectsPortsOfTheProxy(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
@@ -111,7 +110,7 @@ func TestForwardRejectsPortsOfTheProxy(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
 }
 
-// Nor by the outbound side, whatever says where a request goes.
+// Outbound requests to the ports of the proxy are rejected.
 func TestOutboundRejectsPortsOfTheProxy(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
 	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound} {
@@ -133,8 +132,7 @@ func TestOutboundRejectsPortsOfTheProxy(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
 }
 
-// An application that takes requests of strangers in, and passes their fields on,
-// brings them to nothing of this machine.
+// In ingress mode, requests to loopback addresses are rejected.
 func TestIngressRejectsLoopback(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Ingress, c.Outbound.Origin, c.Shutdown.EndpointEnabled = true, fixed("192.0.2.9:80"), true
@@ -161,7 +159,7 @@ func TestIngressRejectsLoopback(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), err)
 }
 
-// The addresses of a pod hold for whoever comes by the proxy's own port, too.
+// INBOUND_IPS also applies to direct connections.
 func TestInboundIPsApplyToDirectConnections(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -173,8 +171,8 @@ func TestInboundIPsApplyToDirectConnections(t *testing.T) {
 	require.Empty(t, answer)
 }
 
-// A range of opaque ports may have that of the proxy in it: other proxies are
-// let in all the same.
+// A range of opaque ports that contains the proxy's port does not affect direct
+// connections.
 func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -189,8 +187,7 @@ func TestOpaquePortsExcludeTheProxy(t *testing.T) {
 	require.Contains(t, answer, "application")
 }
 
-// The application hears who a client is from nobody but the proxy: whichever way
-// the client comes, and whatever it says of itself.
+// The application receives client identities only from the proxy.
 func TestForgedClientIDsAreReplaced(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app, got := application(t, okAnswer)
@@ -229,7 +226,7 @@ func TestForgedClientIDsAreReplaced(t *testing.T) {
 	}
 }
 
-// What a port requires never opens what the default policy closes.
+// The requirements of a port do not permit what the default policy denies.
 func TestPortRequirementsDoNotExtendThePolicy(t *testing.T) {
 	m := newAuthority(t, everybody)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -260,7 +257,7 @@ func TestPortRequirementsDoNotExtendThePolicy(t *testing.T) {
 	}
 }
 
-// series is how many lines the metrics of a proxy have that hold what.
+// series returns the number of metric lines that contain what.
 func series(t *testing.T, tn *town, what string) int {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -268,8 +265,7 @@ func series(t *testing.T, tn *town, what string) int {
 	return strings.Count(metrics, what)
 }
 
-// A client says by which name it asks. It may say any, and as many as it likes:
-// that fills no memory, and keeps nobody out.
+// Clients may send any number of names. Memory stays bounded, and requests succeed.
 func TestForgedNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -278,7 +274,7 @@ func TestForgedNamesAreBounded(t *testing.T) {
 	tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
 		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
-		c.Control.ProfileInitial = 1 // nobody has a profile here
+		c.Control.ProfileInitial = 1 // there are no profiles
 		c.Settings.Inbound.AuthorityLabels = true
 	})
 	w := dialWire(t, tn.Inbound)
@@ -291,7 +287,7 @@ func TestForgedNamesAreBounded(t *testing.T) {
 	require.LessOrEqual(t, series(t, tn, "\nrequest_total{"), 1001)
 }
 
-// Names whose profile is not asked for are nobody's.
+// Names outside the profile suffixes are not cached.
 func TestNamesWithoutProfileAreNotCached(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
@@ -313,8 +309,7 @@ func TestNamesWithoutProfileAreNotCached(t *testing.T) {
 	require.NotContains(t, stack, "forged-")
 }
 
-// Who scans all ports of a pod keeps nobody from that of the application, and
-// leaves few metrics behind.
+// A port scan does not affect the application, and the number of series stays bounded.
 func TestScannedPortsAreBounded(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
@@ -322,18 +317,18 @@ func TestScannedPortsAreBounded(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})
-	for i := range 1050 { // 127.1.x.y:1, where nobody is
+	for i := range 1050 { // 127.1.x.y:1, without a listener
 		dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 1)
 		conn, err := net.Dial("tcp", tn.Inbound)
 		require.NoError(t, err)
 		say(conn, fmt.Sprintf("PROXY TCP4 127.0.0.1 %v 1234 1\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", dst.Addr()))
 		answer, err := io.ReadAll(conn)
 		require.NoError(t, err)
-		require.Contains(t, string(answer), " 50") // 502, or 504 where a machine is slow to say that nobody is there
-		require.NotContains(t, strings.ToLower(string(answer)), "l5d-", "a stranger is not told why")
+		require.Contains(t, string(answer), " 50") // 502, or 504 on a slow machine
+		require.NotContains(t, strings.ToLower(string(answer)), "l5d-", "an unmeshed client gets no cause")
 		require.NoError(t, conn.Close())
 	}
-	require.LessOrEqual(t, series(t, tn, "\ntcp_open_total{"), 2003) // a thousand of either peer, and what is beyond
+	require.LessOrEqual(t, series(t, tn, "\ntcp_open_total{"), 2003) // a thousand of each peer, and the others
 	require.LessOrEqual(t, series(t, tn, "\ninbound_http_authz_allow_total{"), 1001)
 	require.LessOrEqual(t, series(t, tn, "\ninbound_tcp_errors_total{"), 1001)
 	require.LessOrEqual(t, series(t, tn, "\nrequest_total{"), 1000)

@@ -148,10 +148,7 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 	}
 }
 
-// A controller that was away and then knows of nobody is not believed at once,
-// unlike in linkerd's proxy (see resolve.ServeStale): it may have come back
-// with its caches empty. Once it has said something that is to be believed, so
-// is that there is nobody.
+// An empty set after an outage is used after 30 s, or after another update.
 func TestB5UpdatesAfterReconnect(t *testing.T) {
 	t.Parallel()
 	for name, exists := range map[string]bool{"empty": true, "does not exist": false} {

@@ -16,8 +16,7 @@ import (
 
 var silent = slog.New(slog.DiscardHandler)
 
-// Whoever connects to the inbound port itself is rejected where nobody has an
-// identity, and nobody else hears of it.
+// Direct inbound connections are rejected without an identity.
 func TestDirectConnectionWithoutIdentity(t *testing.T) {
 	tn := newTown(t, "127.0.0.1:1")
 	for range 2 {

@@ -30,8 +30,8 @@ func operatorSays(t asking, p *sidecar.Proxy, path string) int {
 	return rsp.StatusCode
 }
 
-// newSlowAuthority is one that certifies nobody until certify is called. Asked
-// waits until it was asked to.
+// newSlowAuthority returns an authority that certifies after certify is called. asked
+// waits for the first request.
 func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 	t.Helper()
 	asks, certified := make(chan struct{}, 100), make(chan struct{})
@@ -45,7 +45,7 @@ func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 		select {
 		case <-asks:
 		case <-time.After(soon):
-			require.Fail(t, "nobody asks for a certificate")
+			require.Fail(t, "there is no request for a certificate")
 		}
 	}
 	return a, asked, func() { close(certified) }
@@ -107,7 +107,7 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 	}, soon, tick)
 }
 
-// Who waits for connections to end may have to prove who it is for a while yet.
+// Certificates are renewed until the last connection has ended.
 func TestCertificatesAreRenewedDuringShutdown(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -136,8 +136,7 @@ func TestCertificatesAreRenewedDuringShutdown(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// What l5d-require-id names must be who the endpoint proves to be, whether it
-// was discovered or asked for by its address.
+// The endpoint must have the identity in l5d-require-id.
 func TestG4RequiredIdentity(t *testing.T) {
 	for name, tt := range map[string]struct {
 		secure  bool
@@ -181,7 +180,7 @@ func TestG4RequiredIdentity(t *testing.T) {
 	}
 }
 
-// Who answers by TLS and is not who the controller says gets nothing.
+// A TLS server with another identity than that of the controller gets no request.
 func TestG4OtherServerGetsNoRequest(t *testing.T) {
 	t.Parallel()
 	up, got := application(t, okAnswer)
@@ -213,7 +212,7 @@ func TestG5AForgedIdentityIsStripped(t *testing.T) {
 	require.Equal(t, []string{"Host: web"}, (<-got).fields)
 }
 
-// A client that begins with TLS and says no more holds nobody up.
+// A client that stalls the TLS handshake does not block others.
 func TestG6StalledHandshakeDoesNotBlockOthers(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	m := newMesh(t, up, speaksH2)

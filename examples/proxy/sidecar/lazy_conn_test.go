@@ -19,11 +19,11 @@ import (
 
 const controllerName = "destination.cluster.local"
 
-// guarded is a controller that is spoken to by TLS, and remembers who shook hands.
+// guarded is a TLS controller that records client identities.
 type guarded struct {
 	*script
 	mu   sync.Mutex
-	seen []string // "" is nobody
+	seen []string // "": no identity
 }
 
 func newGuarded(t testing.TB, a *authority) *guarded {
@@ -54,8 +54,7 @@ func (g *guarded) named(c *sidecar.Config) {
 	c.Control.Destination = settings.Controller{Addr: g.addr, Name: controllerName}
 }
 
-// The destination controller sees who we are from the first connection on: there
-// is none before the certificate.
+// The destination controller gets no connection before the proxy has a certificate.
 func TestControllerConnectionWaitsForCertificate(t *testing.T) {
 	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
@@ -81,7 +80,7 @@ func TestControllerConnectionWaitsForCertificate(t *testing.T) {
 	require.NotContains(t, tree, "waits_for=")
 }
 
-// A proxy that is never certified ends all the same.
+// A proxy without a certificate can shut down.
 func TestShutdownWithoutCertificate(t *testing.T) {
 	a := newAuthority(t, func(string, []byte) error { return assert.AnError })
 	g := newGuarded(t, a)
@@ -90,7 +89,7 @@ func TestShutdownWithoutCertificate(t *testing.T) {
 	tn.Shutdown()
 }
 
-// An address that is none is told of before anything runs.
+// An invalid address of a controller is an error of New.
 func TestInvalidControllerAddress(t *testing.T) {
 	a := newAuthority(t, everybody)
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}

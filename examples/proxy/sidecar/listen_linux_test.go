@@ -86,7 +86,7 @@ func TestReusePortRequiresBothListeners(t *testing.T) {
 	require.ErrorContains(t, err, "in use")
 }
 
-// Who waits to be accepted when the end comes is accepted.
+// Connections that wait to be accepted at shutdown are accepted.
 func TestUntilAccepted(t *testing.T) {
 	l := mustListen(t, anyPort, false)
 	for range 3 {

@@ -38,7 +38,7 @@ func TestOwnPortsRefuse(t *testing.T) {
 		"0.0.0.0:4191":            {true, true},
 		"10.0.0.2:4191":           {false, true}, // Prometheus asks for it
 		"127.0.0.3:4192":          {true, true},
-		"127.0.0.1:4190":          {false, false}, // nobody listens
+		"127.0.0.1:4190":          {false, false}, // without a listener
 		"127.0.0.1:80":            {false, false},
 	} {
 		for _, side := range []struct {

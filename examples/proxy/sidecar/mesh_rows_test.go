@@ -152,7 +152,7 @@ func events(t testing.TB, stream pb.Tap_ObserveClient) []*pb.TapEvent {
 	}
 }
 
-// Both proxies show a request, with who is at its other end.
+// Both proxies show a request in tap, with the peer.
 func TestE3TapOfBothSides(t *testing.T) {
 	up, _ := application(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 	m := newMesh(t, up, speaksH2)

@@ -120,7 +120,7 @@ func fixed(addr string) settings.Origin {
 	return settings.Origin{Kind: settings.Fixed, Addr: netip.MustParseAddrPort(addr)}
 }
 
-// service is an address that stands for a service, and that nobody has.
+// service is the address of a service.
 const service = "10.9.8.7:80"
 
 // services are addresses that a controller is asked about.

@@ -108,8 +108,7 @@ func retain2s(c *sidecar.Config) { c.Metrics.RetainIdle = 2 * time.Second }
 // told waits for the profile as long as it takes.
 func told(c *sidecar.Config) { c.Control.ProfileInitial = soon }
 
-// What each route's requests came to, and each of its tries, and nothing of what
-// has gone.
+// Requests and attempts count by route. Series of removed routes expire.
 func TestRoutesAreMeasured(t *testing.T) {
 	t.Parallel()
 	var came atomic.Int64
@@ -172,7 +171,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 		`stack_drop_total{direction="outbound",name="endpoint",protocol="http"} 0`,
 	)
 	for line := range strings.Lines(tn.scraped(t)) {
-		if !strings.Contains(line, `peer="src"`) { // who connects to an address says no name
+		if !strings.Contains(line, `peer="src"`) { // connections of the application have only an address
 			require.NotContains(t, line, "10.9.8.7", "it has a name")
 		}
 	}
@@ -194,7 +193,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 		`stack_drop_total{direction="outbound",name="balance",protocol="http"} 0`)
 }
 
-// What the proxy could not send is counted as what its client got for it.
+// Requests that the proxy could not send count with the client's response.
 func TestRouteRejectionsAreMeasured(t *testing.T) {
 	t.Parallel()
 	cfg := at("web.shop.svc:80")
@@ -278,7 +277,7 @@ func TestDetectionIsMeasured(t *testing.T) {
 	converse(t, w)
 }
 
-// Connections that nobody looks into, by where they go.
+// Opaque connections count by destination.
 func TestOpaqueConnectionsAreMeasured(t *testing.T) {
 	ctl := newScript(t)
 	opaque := shop()

@@ -79,8 +79,7 @@ func TestMeshedUploadsMayPause(t *testing.T) {
 	})
 }
 
-// An upload in chunks may stand still, whoever sends it, but not many of one
-// client; one with a length may not.
+// Chunked uploads may pause, but only a limited number per client.
 func TestChunkedUploadsMayPause(t *testing.T) {
 	t.Parallel()
 	app := uploaded(t)
@@ -111,8 +110,7 @@ func TestChunkedUploadsMayPause(t *testing.T) {
 	}
 }
 
-// A conversation may be silent for minutes, whoever holds it: gRPC, and HTTP/2
-// without a length.
+// gRPC and HTTP/2 streams without a length may be silent for minutes.
 func TestStreamsMayBeSilent(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -35,7 +35,7 @@ func TestRejectionsCountForTheRoute(t *testing.T) {
 	require.NotContains(t, metrics, `route_retryable_total{`+every+`,skipped=""} 1`, "fail-fast is not sent again")
 }
 
-// Whoever taps sees the labels of the route, for each try.
+// Tap shows the labels of the route for each attempt.
 func TestTapSeesTheRoute(t *testing.T) {
 	addr, _ := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))

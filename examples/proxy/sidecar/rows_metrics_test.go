@@ -205,7 +205,7 @@ func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
 	}
 }
 
-// Where the server may speak first nobody looks for TLS.
+// TLS is not detected on opaque ports.
 func TestH6OpaquePortsAreCountedAsSkipped(t *testing.T) {
 	app := shouting(t, "")
 	_, port, err := net.SplitHostPort(app)

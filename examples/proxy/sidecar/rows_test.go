@@ -45,7 +45,7 @@ func TestA2AndA3BytesOutAndIn(t *testing.T) {
 	})
 }
 
-// Where nobody looks, the server may speak first.
+// Without detection, the server may speak first.
 func TestA4AndA5TheServerSpeaksFirst(t *testing.T) {
 	up := shouting(t, "220 hello")
 	port := netip.MustParseAddrPort(up).Port()
@@ -110,9 +110,7 @@ func TestA7LoopIs502(t *testing.T) {
 	}
 }
 
-// Nor does anybody come to the ports of the proxy by its inbound side: not by
-// saying so in a transport header (with the port of that side itself), nor by a
-// PROXY header.
+// Inbound requests to the ports of the proxy get 403.
 func TestA7InboundLoopIs403(t *testing.T) {
 	m := newAuthority(t, everybody)
 	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {

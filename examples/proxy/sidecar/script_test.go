@@ -135,7 +135,7 @@ func (s *script) next(t testing.TB, target string) *query {
 		require.Equal(t, target, q.target)
 		return q
 	case <-time.After(soon):
-		require.Fail(t, "nobody asked for "+target)
+		require.Fail(t, "no request for "+target)
 		return nil
 	}
 }

@@ -51,8 +51,7 @@ type town struct {
 // given back there stays free. On 127.0.0.1 the next listener may be given it.
 const ownHost = "127.0.0.91:0"
 
-// freeAddr is an address at which nobody listens, and whose port no other test
-// is given.
+// freeAddr returns an address without a listener, whose port no other test uses.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", ownHost)

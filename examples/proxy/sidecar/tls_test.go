@@ -36,7 +36,7 @@ func (e elsewhere) Accept() (net.Conn, error) {
 	return tcplayer.OverrideAddrs(conn, netip.MustParseAddrPort("10.1.2.3:4567"), netip.AddrPort{}), nil
 }
 
-// TLS proves who a client is, and not that it is of this machine.
+// A TLS client does not count as a client of this machine.
 func TestAdminByTLSFromElsewhere(t *testing.T) {
 	mesh, err := ca.New("cluster.local")
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ func sums(t testing.TB) (addr string, got <-chan http.Header) {
 	return srv.Listener.Addr().String(), out
 }
 
-// Nobody says by trailers what he may not say by headers; all others arrive.
+// Trailers that only the proxy may set are removed, and others are forwarded.
 func TestG5AForgedTrailerIsStripped(t *testing.T) {
 	up, got := sums(t)
 	m := newMesh(t, up, speaksH2)

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// certified waits until a proxy has proven who it is.
+// certified waits until a proxy has its certificate.
 func certified(t *testing.T, tn *town) *town {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -63,7 +63,7 @@ func TestTapAuthorization(t *testing.T) {
 	require.Equal(t, codes.OK, watch(t, b.Tap, insecure.NewCredentials(), all), "of this machine")
 }
 
-// What is held of a question before it is known who asks is little.
+// The size of a tap request is limited before the client is authorized.
 func TestTapRequestsAreBounded(t *testing.T) {
 	m := newAuthority(t, everybody)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
