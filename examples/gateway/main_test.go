@@ -196,10 +196,10 @@ func TestAdminPageShowsTheTreeAndExplanations(t *testing.T) {
 
 func TestInvalidFlags(t *testing.T) {
 	for want, args := range map[string][]string{
-		`"books": must be name:port=ip:port`:                                             {"-backend", "books"},
-		"gateway: flag provided but not defined: -nonsense; see -help":                   {"-nonsense"},
-		"gateway: -key is empty: every request without a token would have it; see -help": {"-key", ""},
-		`gateway: "extra": arguments must be flags; see -help`:                           {"-listen", "127.0.0.1:none", "extra"},
+		`"books": must be name:port=ip:port`:                           {"-backend", "books"},
+		"gateway: flag provided but not defined: -nonsense; see -help": {"-nonsense"},
+		"gateway: -key must not be empty; see -help":                   {"-key", ""},
+		`gateway: "extra": arguments must be flags; see -help`:         {"-listen", "127.0.0.1:none", "extra"},
 	} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), want)
 	}
