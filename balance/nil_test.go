@@ -56,6 +56,6 @@ func TestCallerWhoseTimeIsOver(t *testing.T) {
 		p.add(ss...)
 		ctx, leave := context.WithCancelCause(t.Context())
 		leave(layer.ErrAttemptTimeout)
-		require.EqualError(t, p.send(ctx), "balance web: not ready: deadline exceeded: try timeout")
+		require.EqualError(t, p.send(ctx), "balance web: not ready: deadline exceeded: attempt timeout")
 	})
 }

@@ -159,20 +159,20 @@ func isTokenChar(c rune) bool {
 	return c != 0 && strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }
 
-// bodySeam finds the bodies of requests or responses, where they have one that
+// bodyAccessor finds the bodies of requests or responses, where they have one that
 // [AtEnd] would know. It is looked up when a layer is made.
-type bodySeam[T any] struct {
+type bodyAccessor[T any] struct {
 	index int // of the field Body
 	has   bool
 }
 
-func seamOf[T any]() bodySeam[T] {
+func bodyAccessorOf[T any]() bodyAccessor[T] {
 	index, ok := bodyField(reflect.TypeFor[T]())
-	return bodySeam[T]{index, ok}
+	return bodyAccessor[T]{index, ok}
 }
 
 // body returns the body of message, or nil.
-func (s bodySeam[T]) body(message T) io.ReadCloser {
+func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	if !s.has {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (s bodySeam[T]) body(message T) io.ReadCloser {
 // observed returns the wrapper that all observers of a response's body share,
 // if it has one. Until the response is handed on, a layer may put a reader of
 // its own under the wrapper: so it costs no second one.
-func (s bodySeam[T]) observed(rsp T) *observedBody {
+func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
 		return b
@@ -201,10 +201,10 @@ func (s bodySeam[T]) observed(rsp T) *observedBody {
 
 // CloseBody closes the body of a request or response, if its type has one, as
 // for [AtEnd].
-func CloseBody[T any](message T) { seamOf[T]().closeBody(message) }
+func CloseBody[T any](message T) { bodyAccessorOf[T]().closeBody(message) }
 
 // closeBody closes the body of message, and reports whether there was one.
-func (s bodySeam[T]) closeBody(message T) bool {
+func (s bodyAccessor[T]) closeBody(message T) bool {
 	body := s.body(message)
 	if body == nil {
 		return false

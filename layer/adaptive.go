@@ -156,7 +156,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 // learn records a latency or an overload.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
-	switch class := l.judge(ctx, out); {
+	switch class := l.classOf(ctx, out); {
 	case class == Success:
 		ended = l.gate.sample(began, time.Since(l.born))
 	case class == Throttled, class != Ignorable && errors.Is(out.Err, context.DeadlineExceeded):

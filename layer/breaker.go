@@ -216,16 +216,16 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 			return rsp, err
 		}
 	}
-	judged := false
+	classified := false
 	defer func() {
-		if !judged { // a panic, or Goexit
+		if !classified { // a panic, or Goexit
 			defer b.decide(p, Ignorable, Outcome[Rsp]{})
 			b.drop(rsp, err)
 		}
 	}()
 	rsp, err = b.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}
-	class := b.judge(ctx, out)
+	class := b.classOf(ctx, out)
 	switch {
 	case err == nil && !b.bare && !class.IsFailure():
 		rsp = b.watch(ctx, rsp, p)
@@ -233,7 +233,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	default:
 		b.decide(p, class, out)
 	}
-	judged = true
+	classified = true
 	return rsp, err
 }
 
@@ -341,7 +341,7 @@ func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
 	}
-	if r, ok := b.resend.(Replayer[Req, Rsp]); ok {
+	if r, ok := b.replayer.(Replayer[Req, Rsp]); ok {
 		if after, ok := r.RetryAfter(out.Response, out.Err); ok {
 			return after
 		}
@@ -402,7 +402,7 @@ func (a *breakerAnswer[Req, Rsp]) End(err error) {
 	class, out := Ignorable, Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
 	// A classifier that panics must not keep the probe's place for ever.
 	defer func() { a.settle(class, out) }()
-	class = a.breaker.judge(a.ctx, out)
+	class = a.breaker.classOf(a.ctx, out)
 }
 
 func (a *breakerAnswer[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {

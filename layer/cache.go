@@ -149,7 +149,7 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 
 // open returns the entry of key with one more use begun, made if it has to be.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
-	if keyedUnequal(key) {
+	if isUnequalKey(key) {
 		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
 	}
 	s := c.shard(key)
@@ -169,7 +169,7 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 		select {
 		case <-making:
 		case <-ctx.Done():
-			return nil, c.refuseGone(ctx, key)
+			return nil, c.rejectDone(ctx, key)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (c *Cache[K, Req, Rsp]) build(
 			c.release(1)
 			cancel()
 			if err == nil {
-				err = c.refuseEnded(key)
+				err = c.rejectEnded(key)
 			}
 			e = nil
 		}
@@ -225,11 +225,11 @@ func (c *Cache[K, Req, Rsp]) hasRoom() bool {
 	return c.keys.Load() < int64(c.policy.Capacity) || c.ctx.Err() != nil
 }
 
-func (c *Cache[K, Req, Rsp]) refuseGone(ctx context.Context, key K) error {
+func (c *Cache[K, Req, Rsp]) rejectDone(ctx context.Context, key K) error {
 	return rejectDone(ctx, "cache", fmt.Sprint(key))
 }
 
-func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
+func (c *Cache[K, Req, Rsp]) rejectFull(key K) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: errCacheFull,
 		Reason: fmt.Sprintf("it holds %d keys", c.policy.Capacity),
@@ -241,11 +241,11 @@ func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
-		Reason: "closed until it is made again", Err: mapHiddenError{err, ErrClosed},
+		Reason: "closed until it is made again", Err: hiddenKind{err, ErrClosed},
 	}
 }
 
-func (c *Cache[K, Req, Rsp]) refuseEnded(key K) error {
+func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrClosed,
 		Reason: "the cache has ended", Err: context.Cause(c.ctx),
@@ -283,7 +283,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		again := func() bool { return h.cache.swept.Load() != swept || h.cache.ctx.Err() != nil }
 		switch {
 		case h.cache.ctx.Err() != nil:
-			return h.cache.refuseEnded(h.key)
+			return h.cache.rejectEnded(h.key)
 		case e != nil && !errors.Is(err, ErrClosed):
 			return err
 		case e != nil:
@@ -291,7 +291,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 			again = e.IsGone // the sweeper's doing, and at the end of the cache as well
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
-		case keyedUnequal(h.key):
+		case isUnequalKey(h.key):
 			return &Error{Layer: "cache", Kind: ErrClosed, Err: err}
 		case !errors.Is(err, ErrNoRoute):
 			return context.Cause(ctx)
@@ -310,16 +310,16 @@ func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, R
 }
 
 func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if ctx.Err() != nil {
-		return none, h.cache.refuseGone(ctx, h.key)
+		return zero, h.cache.rejectDone(ctx, h.key)
 	}
 	e, err := h.open(ctx)
 	if err != nil {
 		if errors.Is(err, errCacheFull) {
 			h.cache.rejected.inc()
 		}
-		return none, err
+		return zero, err
 	}
 	rsp, err := e.call(ctx, *e.inner.Load(), req)
 	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
@@ -341,7 +341,7 @@ func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 // returned [ErrClosed] is not kept. The error is that of a Call.
 func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	if ctx.Err() != nil {
-		return c.refuseGone(ctx, key)
+		return c.rejectDone(ctx, key)
 	}
 	e, err := c.open(ctx, key)
 	if err == nil {

@@ -33,7 +33,7 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.ctx.Err() != nil {
-		return nil, false, c.refuseEnded(key)
+		return nil, false, c.rejectEnded(key)
 	}
 	if e := s.find(key); e != nil && !e.IsGone() {
 		return nil, false, nil
@@ -42,7 +42,7 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 		return making, false, nil
 	}
 	if !c.reserve() {
-		return nil, false, c.refuseFull(key)
+		return nil, false, c.rejectFull(key)
 	}
 	making = make(chan struct{})
 	s.making[key] = making

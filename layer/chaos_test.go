@@ -38,7 +38,7 @@ func TestChaosFailsItsShareOfWhatMatches(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrInjected)
 		require.ErrorIs(t, err, errFault)
 		require.NotErrorIs(t, err, layer.ErrNotReady)
-		require.EqualError(t, err, "chaos web: injected fault: connection reset by the experiment")
+		require.EqualError(t, err, "fault web: injected fault: connection reset by the experiment")
 	}
 	require.Equal(t, []int{0, 8}, failed)
 	require.EqualValues(t, 2, *injected["error"])
@@ -74,7 +74,7 @@ func TestChaosAbortsAfterTheDelay(t *testing.T) {
 		})(layer.Func[int, int](func(context.Context, int) (int, error) { panic("it is not sent") }))
 		start := time.Now()
 		_, err := svc.Call(t.Context(), 7)
-		require.EqualError(t, err, "chaos: injected fault")
+		require.EqualError(t, err, "fault: injected fault")
 		require.ErrorIs(t, err, layer.ErrInjected)
 		require.Equal(t, time.Second, time.Since(start))
 	})

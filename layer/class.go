@@ -109,7 +109,7 @@ func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	return Failure
 }
 
-func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
+func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 	return o.classify.Classify(ctx, out)
 }
 

@@ -150,7 +150,7 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			b.end(errUnwound)
+			b.end(errNotReturned)
 		}
 	}()
 	n, err = b.ReadCloser.Read(p)
@@ -250,11 +250,11 @@ func (o *options[Rsp]) drop(rsp Rsp, err error) {
 
 // discard gives a response up, by the Replayer if there is one.
 func (o *options[Rsp]) discard(rsp Rsp) {
-	if d, ok := o.resend.(interface{ Drain(rsp Rsp) }); ok {
+	if d, ok := o.replayer.(interface{ Drain(rsp Rsp) }); ok {
 		d.Drain(rsp)
 		return
 	}
-	seamOf[Rsp]().closeBody(rsp)
+	bodyAccessorOf[Rsp]().closeBody(rsp)
 }
 
 type observedStream struct {

@@ -19,25 +19,25 @@ type PickInfo struct {
 	PastBreakers bool // an open [Breaker] admits the request
 }
 
-type hintsKey struct{}
+type pickInfoKey struct{}
 
 // PickInfoFromContext returns the PickInfo of ctx, or the zero value.
 func PickInfoFromContext(ctx context.Context) PickInfo {
-	if h, _ := ctx.Value(hintsKey{}).(*PickInfo); h != nil {
+	if h, _ := ctx.Value(pickInfoKey{}).(*PickInfo); h != nil {
 		return *h
 	}
 	return PickInfo{}
 }
 
-func withHints(ctx context.Context, h PickInfo) context.Context {
-	return reqctx.WithValue(ctx, hintsKey{}, &h)
+func withPickInfo(ctx context.Context, h PickInfo) context.Context {
+	return reqctx.WithValue(ctx, pickInfoKey{}, &h)
 }
 
 // WithAttempts returns a context with t for the layers below.
 func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Attempts = t
-	return withHints(ctx, h)
+	return withPickInfo(ctx, h)
 }
 
 // WithAffinity returns a context whose request should reach the same endpoint
@@ -46,7 +46,7 @@ func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
-	return withHints(ctx, h)
+	return withPickInfo(ctx, h)
 }
 
 // PastBreakers returns a context whose request an open [Breaker] admits without
@@ -54,7 +54,7 @@ func WithAffinity(ctx context.Context, key uint64) context.Context {
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
-	return withHints(ctx, h)
+	return withPickInfo(ctx, h)
 }
 
 // Explain returns a context in which layers record the reasons for their
@@ -65,7 +65,7 @@ func Explain(ctx context.Context) (context.Context, *Explanation) {
 	if h.Explanation == nil {
 		h.Explanation = new(Explanation)
 	}
-	return withHints(ctx, h), h.Explanation
+	return withPickInfo(ctx, h), h.Explanation
 }
 
 // Priority decides which requests are rejected first without room for all.
@@ -140,10 +140,10 @@ type Attempts struct {
 // called on nil, which is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// triesContext is the context of a layer that may send a request more than
+// attemptsContext is the context of a layer that may send a request more than
 // once. It adds the list of tried endpoints to the caller's context. If an
 // outer layer has a list already, that one is used.
-type triesContext struct {
+type attemptsContext struct {
 	reqctx.Wrapper // of the caller's context
 
 	tries Attempts
@@ -151,15 +151,15 @@ type triesContext struct {
 }
 
 // follow makes c the context of a request that arrives with ctx.
-func (c *triesContext) follow(ctx context.Context) {
+func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {
 		c.hints.Attempts = &c.tries
 	}
 }
 
-func (c *triesContext) Value(key any) any {
-	if key == (hintsKey{}) {
+func (c *attemptsContext) Value(key any) any {
+	if key == (pickInfoKey{}) {
 		return &c.hints
 	}
 	return c.Context.Value(key)

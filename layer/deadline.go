@@ -32,9 +32,9 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(read != nil, "DeadlineFromRequest: nil function")
 	o := newOptions(opts)
-	seam := seamOf[Rsp]()
+	bodies := bodyAccessorOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, seam: seam}
+		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, bodies: bodies}
 		d.rejected.to = o.to.LayerRejections.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
 		d.limit.expired.to = o.to.Timeouts.With("limit", "deadline")
@@ -46,15 +46,15 @@ type deadlineIn[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	read     func(Req) (time.Duration, bool)
-	seam     bodySeam[Rsp]
+	bodies   bodyAccessor[Rsp]
 	limit    timeLimit
 	rejected tally
 }
 
 func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if ctx.Err() != nil {
-		return none, rejectDone(ctx, "deadline", d.limit.target)
+		return zero, rejectDone(ctx, "deadline", d.limit.target)
 	}
 	left, ok := d.read(req)
 	if !ok {
@@ -62,12 +62,12 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	if left <= 0 {
 		d.rejected.inc()
-		return none, rejectLate(d.limit.target, "the caller's time was over when the request came")
+		return zero, rejectLate(d.limit.target, "the caller's time was over when the request came")
 	}
 	r := &due{limit: overrun{&d.limit, left}}
 	r.over = &r.limit
 	r.Init(ctx, left, r.over)
-	return callTimed(d.Service, req, &r.timed, &d.options, d.seam, false)
+	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false)
 }
 
 // due is a request with a limit of its own.
@@ -119,9 +119,9 @@ type deadlineOut[Req, Rsp any] struct {
 }
 
 func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if ctx.Err() != nil {
-		return none, rejectDone(ctx, "deadline", d.target)
+		return zero, rejectDone(ctx, "deadline", d.target)
 	}
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -130,7 +130,7 @@ func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 	left := time.Until(at)
 	if left <= d.margin {
 		d.rejected.inc()
-		return none, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
+		return zero, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
 	}
 	return d.Service.Call(ctx, d.write(req, left-d.margin))
 }

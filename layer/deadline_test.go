@@ -117,7 +117,7 @@ func TestDeadlineInNamesTheDeadline(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.NotErrorIs(t, err, layer.ErrNotReady, "it may have been processed")
 		require.EqualError(t, err, "deadline web:80: timeout (waited 300ms): context deadline exceeded")
-		require.EqualError(t, context.Cause(inner), "the caller's deadline of 300ms is over")
+		require.EqualError(t, context.Cause(inner), "the caller's deadline of 300ms exceeded")
 		require.EqualValues(t, 1, *expired["deadline"])
 
 		// The end of another is not its own.

@@ -36,9 +36,9 @@ var (
 	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout name the
 	// limit: on the response headers, on the silence between two pieces of the
 	// body, or on one attempt. They match ErrTimeout.
-	ErrResponseHeaderTimeout error = &kind{"response head timeout", ErrTimeout}
+	ErrResponseHeaderTimeout error = &kind{"response header timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
-	ErrAttemptTimeout        error = &kind{"try timeout", ErrTimeout}
+	ErrAttemptTimeout        error = &kind{"attempt timeout", ErrTimeout}
 
 	// ErrRetryRejected: an earlier attempt was sent and a later attempt was
 	// rejected. The request may have been processed, so it does not match

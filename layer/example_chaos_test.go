@@ -21,5 +21,5 @@ func ExampleFaultInjection() {
 	}
 	// Output:
 	// hello ann <nil>
-	//  chaos: injected fault
+	//  fault: injected fault
 }

@@ -78,7 +78,7 @@ func ExampleTimeout() {
 	_, err := svc.Call(context.Background(), "ann")
 	fmt.Println(err)
 	// Output:
-	// timeout (waited 250ms): limit of 250ms is over
+	// timeout (waited 250ms): limit of 250ms exceeded
 }
 
 func ExampleRouter() {

@@ -21,7 +21,7 @@ func ExampleResponseHeaderTimeout() {
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, layer.ErrResponseHeaderTimeout), errors.Is(err, layer.ErrTimeout))
 	// Output:
-	// head timeout greeter: response head timeout (waited 250ms): limit of 250ms on the head is over
+	// response header timeout greeter (waited 250ms): limit of 250ms on the response headers exceeded
 	// true true
 }
 
@@ -43,5 +43,5 @@ func ExampleIdleTimeout() {
 	_ = rsp.Body.Close()
 	// Output:
 	// <nil>
-	// idle timeout (waited 1ms): limit of 1ms on silence is over
+	// idle timeout (waited 1ms): limit of 1ms on silence exceeded
 }

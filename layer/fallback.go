@@ -38,7 +38,7 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 	check(p.Handle != nil, "FallbackPolicy: Handle must be set")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &fallback[Req, Rsp]{Service: next, options: o, policy: p, requests: seamOf[Req]()}
+		return &fallback[Req, Rsp]{Service: next, options: o, policy: p, requests: bodyAccessorOf[Req]()}
 	}
 }
 
@@ -46,7 +46,7 @@ type fallback[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy   FallbackPolicy[Req, Rsp]
-	requests bodySeam[Req]
+	requests bodyAccessor[Req]
 	replaced atomic.Int64
 }
 
@@ -79,7 +79,7 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 }
 
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
-	class := f.judge(ctx, out)
+	class := f.classOf(ctx, out)
 	if f.policy.FallbackIf != nil {
 		return f.policy.FallbackIf(class, out)
 	}

@@ -103,7 +103,7 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 	if p.Rand == nil {
 		p.Rand = rand.Float64
 	}
-	live := &chaosLife{start: time.Now(), ttl: p.TTL}
+	live := &faultLife{start: time.Now(), ttl: p.TTL}
 	delays, failures := o.to.FaultsInjected.With("fault", "delay"), o.to.FaultsInjected.With("fault", "error")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if p.Fraction == 0 {
@@ -111,7 +111,7 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 		}
 		c := &chaos[Req, Rsp]{Service: next, target: o.target, policy: p, life: live}
 		c.delayed.to, c.failed.to = delays, failures
-		c.err = &Error{Layer: "chaos", Target: o.target, Kind: ErrInjected, Err: p.cause()}
+		c.err = &Error{Layer: "fault", Target: o.target, Kind: ErrInjected, Err: p.cause()}
 		return c
 	}
 }
@@ -120,21 +120,21 @@ type chaos[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	target          string
 	policy          FaultPolicy[Req]
-	life            *chaosLife
+	life            *faultLife
 	requests        atomic.Int64 // that met a fault
 	delayed, failed tally
 	err             error // the injected error, shared; never changed
 }
 
-// chaosLife is how long the faults last.
-type chaosLife struct {
+// faultLife is how long the faults last.
+type faultLife struct {
 	start time.Time
 	ttl   time.Duration
 	over  atomic.Bool
 }
 
 // left is how much of its time is left.
-func (l *chaosLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
+func (l *faultLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
 
 func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if c.life.over.Load() || !c.hits(ctx, req) {
@@ -147,7 +147,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 		// A delay ends with the faults.
 		if err := backoff.Sleep(ctx, min(d, c.life.left())); err != nil {
 			return rsp, &Error{
-				Layer: "chaos", Target: c.target, Kind: ErrInjected,
+				Layer: "fault", Target: c.target, Kind: ErrInjected,
 				Reason: "canceled by the caller during the delay", Waited: time.Since(start), Err: err,
 			}
 		}
@@ -175,7 +175,7 @@ func (c *chaos[Req, Rsp]) Next() Service[Req, Rsp] { return c.Service }
 
 func (c *chaos[Req, Rsp]) Describe() Node {
 	left := c.life.left().Round(time.Millisecond)
-	return Node{Name: "chaos", State: State{
+	return Node{Name: "fault", State: State{
 		{"share", c.policy.Fraction}, {"ends_in", left}, {"injected", c.requests.Load()},
 		{"delayed", c.delayed.n.Load()}, {"failed", c.failed.n.Load()},
 	}}

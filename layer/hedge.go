@@ -119,7 +119,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
 			Service: next, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
-			requests: seamOf[Req](), made: time.Now(),
+			requests: bodyAccessorOf[Req](), made: time.Now(),
 			latency: quantile{q: p.Quantile, least: int64(p.MinSamples), period: hedgePeriod},
 		}
 		h.sent.to = o.to.Hedges.With("outcome", "sent")
@@ -141,7 +141,7 @@ type hedge[Req, Rsp any] struct {
 	replayer Replayer[Req, Rsp]
 	whole    bool // a response is complete when Call returns
 
-	requests bodySeam[Req]
+	requests bodyAccessor[Req]
 	shown    budgetGauge
 
 	made    time.Time
@@ -200,7 +200,7 @@ func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 }
 
 func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err error) Class {
-	return h.judge(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
+	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
 // record deposits for a first attempt that was sent, and records its latency if
@@ -238,7 +238,7 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 // hedgeRace is one request and, after the delay, its copy.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
-	ctx    triesContext
+	ctx    attemptsContext
 	req    Req
 	replay Replay[Req] // nil if req can be sent unchanged
 	start  time.Duration

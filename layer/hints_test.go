@@ -45,10 +45,10 @@ func TestHintsComeThroughRetryAndHedge(t *testing.T) {
 }
 
 func TestExplanation(t *testing.T) {
-	var none *layer.Explanation
-	none.Add(layer.Node{Name: "nobody hears it"})
-	require.Empty(t, none.Choices())
-	require.Empty(t, none.String())
+	var zero *layer.Explanation
+	zero.Add(layer.Node{Name: "nobody hears it"})
+	require.Empty(t, zero.Choices())
+	require.Empty(t, zero.String())
 
 	_, why := layer.Explain(t.Context())
 	text, err := json.Marshal(why)

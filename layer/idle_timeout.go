@@ -33,22 +33,22 @@ import (
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)
-	seam := seamOf[Rsp]()
+	bodies := bodyAccessorOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if after == 0 || !seam.has {
+		if after == 0 || !bodies.has {
 			return next
 		}
 		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
 		limit.expired.to = o.to.Timeouts.With("limit", "idle")
-		return &idleTimeout[Req, Rsp]{Service: next, options: o, seam: seam, over: overrun{limit, after}}
+		return &idleTimeout[Req, Rsp]{Service: next, options: o, bodies: bodies, over: overrun{limit, after}}
 	}
 }
 
 type idleTimeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	seam bodySeam[Rsp]
-	over overrun
+	bodies bodyAccessor[Rsp]
+	over   overrun
 }
 
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -57,7 +57,7 @@ func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 	if rsp, err = callUntil(&r.requestContext, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
-	if b, ok := t.seam.body(rsp).(*observedBody); ok {
+	if b, ok := t.bodies.body(rsp).(*observedBody); ok {
 		r.body, b.ReadCloser = b.ReadCloser, r
 	}
 	return rsp, nil

@@ -111,7 +111,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 	}
 	for _, want := range []string{
 		"requests", "rejections", "responses class=failure", "responses class=success", "in_flight", "waiting", "limit", "budget",
-		"expired limit=total", "expired limit=head", "expired limit=idle", "expired limit=deadline",
+		"expired limit=total", "expired limit=response_header", "expired limit=idle", "expired limit=deadline",
 		"rejected layer=deadline", "rejected layer=limit", "rejected layer=adaptive", "rejected layer=rate", "rejected layer=shed",
 		"rejected layer=queue", "rejected layer=gate", "rejected layer=breaker", "rejected layer=drain", "rejected layer=filter",
 		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "open",

@@ -146,7 +146,7 @@ func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[
 				Layer: "limit_by", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight for the key", n),
 			},
-			unequal:  keyedRefusal("limit_by", o.target),
+			unequal:  rejectUnequalKey("limit_by", o.target),
 			max:      n,
 			rejected: tally{to: o.to.LayerRejections.With("layer", "limit_by")},
 		}
@@ -173,7 +173,7 @@ func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 		return rsp, rejectDone(ctx, "limit_by", l.target)
 	}
 	key := l.key(req)
-	if keyedUnequal(key) {
+	if isUnequalKey(key) {
 		l.rejected.inc()
 		return rsp, l.unequal
 	}
@@ -276,8 +276,8 @@ func (l *limitSlots[K]) End(error) {
 // forget takes a key out. Call it with mu held.
 func (s *limitShard[K]) forget(l *limitSlots[K]) {
 	delete(s.slots, l.key)
-	var none K
-	l.key = none // a string may be large
+	var zero K
+	l.key = zero // a string may be large
 	if s.kept < limitSpares {
 		l.next, s.spare = s.spare, l
 		s.kept++

@@ -41,25 +41,25 @@ type mapped[ReqIn, RspIn, Req, Rsp any] struct {
 func (m *mapped[ReqIn, RspIn, Req, Rsp]) Ready(ctx context.Context) error { return m.svc.Ready(ctx) }
 
 func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (RspIn, error) {
-	var none RspIn
+	var zero RspIn
 	to, err := m.in(req)
 	if err != nil {
-		return none, &Error{Layer: "map", Reason: "the request cannot be turned", Err: err}
+		return zero, &Error{Layer: "map", Reason: "the request cannot be turned", Err: err}
 	}
 	from, err := m.svc.Call(ctx, to)
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	turned := false
 	defer func() {
 		if !turned { // a panic, or Goexit
-			seamOf[Rsp]().closeBody(from)
+			bodyAccessorOf[Rsp]().closeBody(from)
 		}
 	}()
 	rsp, err := m.out(from)
 	turned = true
 	if err != nil {
-		return none, &Error{Layer: "map", Reason: "the response cannot be turned", Err: mapServed(err)}
+		return zero, &Error{Layer: "map", Reason: "the response cannot be turned", Err: hideRejection(err)}
 	}
 	return rsp, nil
 }
@@ -70,24 +70,24 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Describe() Node {
 	return Node{Name: "map", Next: &next}
 }
 
-// mapServed keeps an error from calling a request untouched that was served.
-func mapServed(err error) error {
+// hideRejection keeps an error from calling a request untouched that was served.
+func hideRejection(err error) error {
 	if errors.Is(err, ErrNotReady) {
-		return mapHiddenError{err, ErrNotReady}
+		return hiddenKind{err, ErrNotReady}
 	}
 	return err
 }
 
-// mapHiddenError matches what err matches, but for a kind and those that match it.
-type mapHiddenError struct{ err, kind error }
+// hiddenKind matches what err matches, but for a kind and those that match it.
+type hiddenKind struct{ err, kind error }
 
-func (h mapHiddenError) Error() string { return h.err.Error() }
+func (h hiddenKind) Error() string { return h.err.Error() }
 
-func (h mapHiddenError) Is(target error) bool {
+func (h hiddenKind) Is(target error) bool {
 	return !errors.Is(target, h.kind) && errors.Is(h.err, target)
 }
 
-func (h mapHiddenError) As(target any) bool { return errors.As(h.err, target) }
+func (h hiddenKind) As(target any) bool { return errors.As(h.err, target) }
 
 // MapRequest replaces each request by the result of f.
 //
@@ -154,7 +154,7 @@ func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 	mapped := false
 	defer func() {
 		if !mapped { // a panic, or Goexit
-			seamOf[Rsp]().closeBody(rsp)
+			bodyAccessorOf[Rsp]().closeBody(rsp)
 		}
 	}()
 	if rsp, err = m.Service.Call(ctx, req); err == nil {
@@ -203,7 +203,7 @@ func (m *mapErr[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return rsp, err
 	}
 	if other := m.f(err); other != nil {
-		err = mapServed(other)
+		err = hideRejection(other)
 	}
 	return rsp, err
 }

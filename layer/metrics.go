@@ -34,7 +34,7 @@ type Instruments struct {
 	Latency       metrics.Histogram // milliseconds from Call to the end of the response
 
 	LayerRejections metrics.Counter // rejected by a layer itself; label "layer": limit, rate, shed, breaker …
-	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
+	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, response_header, idle, attempt, deadline
 
 	QueueLength metrics.Gauge     // Queue: requests in line
 	QueueWait   metrics.Histogram // Queue: milliseconds in the queue, of requests that waited
@@ -160,7 +160,7 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 		m.to.Rejections.Add(1)
 		m.to.InFlight.Add(-1)
 	default:
-		class := m.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
+		class := m.classOf(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
 		handed = true
 		m.to.Requests.Add(1)
 		s.done(class)
@@ -186,7 +186,7 @@ func (s *sample[Req, Rsp]) End(err error) {
 	class := Failure
 	// A classifier that panics must not leave the request in flight for ever.
 	defer func() { s.done(class) }()
-	class = s.judge(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
+	class = s.classOf(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {

@@ -111,7 +111,7 @@ func Mirror[Req, Rsp any](
 	check(to != nil && edit != nil, "Mirror: nil service or Editor")
 	checkPolicy(p)
 	o := newOptions(opts)
-	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), resend: replayerOf[Req](o), target: o.target}
+	m := &mirrorShared[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), replayer: replayerOf[Req](o), target: o.target}
 	m.answered.to = o.to.Mirrored.With("outcome", "answered")
 	m.failed.to = o.to.Mirrored.With("outcome", "failed")
 	m.rejected.to = o.to.Mirrored.With("outcome", "rejected")
@@ -124,14 +124,14 @@ func Mirror[Req, Rsp any](
 
 type mirror[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	*mirroring[Req, Rsp]
+	*mirrorShared[Req, Rsp]
 }
 
 func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !m.wants(req) {
 		return m.Service.Call(ctx, req)
 	}
-	c := &mirrored[Req, Rsp]{mirroring: m.mirroring, route: RouteFromContext(ctx)}
+	c := &mirrored[Req, Rsp]{mirrorShared: m.mirrorShared, route: RouteFromContext(ctx)}
 	forked, ok := m.fork(req, c)
 	if !ok {
 		return m.Service.Call(ctx, req)
@@ -143,14 +143,14 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// mirroring is what all services that a Mirror was put on have in common.
-type mirroring[Req, Rsp any] struct {
-	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
-	to     Service[Req, Rsp]
-	edit   Editor[Req, Rsp]
-	policy MirrorPolicy[Req]
-	resend Replayer[Req, Rsp]
-	target string
+// mirrorShared is what all services that a Mirror was put on have in common.
+type mirrorShared[Req, Rsp any] struct {
+	life     context.Context //nolint:containedctx // the constructor's: copies live as long as it does
+	to       Service[Req, Rsp]
+	edit     Editor[Req, Rsp]
+	policy   MirrorPolicy[Req]
+	replayer Replayer[Req, Rsp]
+	target   string
 
 	inFlight                                  atomic.Int64
 	answered, failed, rejected, full, skipped tally
@@ -159,7 +159,7 @@ type mirroring[Req, Rsp any] struct {
 
 // fork returns the request to send in place of req, or false without a copy. A
 // panic does not fail the request.
-func (m *mirroring[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
+func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
 			m.skip(recover())
@@ -190,7 +190,7 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 
 // wants decides whether a request is copied. Without room for a copy its body
 // is not kept.
-func (m *mirroring[Req, Rsp]) wants(req Req) bool {
+func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
 	}
@@ -205,19 +205,19 @@ func (m *mirroring[Req, Rsp]) wants(req Req) bool {
 }
 
 // skip counts a request without a copy.
-func (m *mirroring[Req, Rsp]) skip(panicked any) {
+func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {
 		m.note(fmt.Errorf("panic: %v", panicked))
 	}
 }
 
-func (m *mirroring[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
+func (m *mirrorShared[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
 
 // mirrored is one request that may be copied. Two things must happen before it
 // is: inner has not rejected it, and its body was read to the end.
 type mirrored[Req, Rsp any] struct {
-	*mirroring[Req, Rsp]
+	*mirrorShared[Req, Rsp]
 	route  *Route
 	copied Req
 	so     atomic.Int32 // things that have happened
@@ -275,7 +275,7 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	rsp, err := c.to.Call(ctx, req)
 	switch {
 	case err == nil:
-		c.resend.Drain(rsp)
+		c.replayer.Drain(rsp)
 		return &c.answered
 	case errors.Is(err, ErrNotReady):
 		c.note(err)
@@ -297,10 +297,10 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 // Read and Close may be called concurrently. A body that is neither read to its
 // end nor closed does not call whole.
 func TeeBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
-	return &forkedBody{source: body, size: size, limit: max(limit, 0), whole: whole}
+	return &teeBody{source: body, size: size, limit: max(limit, 0), whole: whole}
 }
 
-type forkedBody struct {
+type teeBody struct {
 	source      io.ReadCloser
 	size, limit int64
 
@@ -309,7 +309,7 @@ type forkedBody struct {
 	whole func(kept []byte, ok bool) // nil once it was called
 }
 
-func (f *forkedBody) Read(p []byte) (int, error) {
+func (f *teeBody) Read(p []byte) (int, error) {
 	n, err := f.source.Read(p)
 	if n >= 0 && n <= len(p) { // else it is for the reader to be surprised
 		f.take(p[:n], err)
@@ -317,7 +317,7 @@ func (f *forkedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (f *forkedBody) take(p []byte, err error) {
+func (f *teeBody) take(p []byte, err error) {
 	f.mu.Lock()
 	if f.whole == nil {
 		f.mu.Unlock()
@@ -334,7 +334,7 @@ func (f *forkedBody) take(p []byte, err error) {
 	f.end(fits && errors.Is(err, io.EOF) && (f.size < 0 || f.complete()))
 }
 
-func (f *forkedBody) Close() error {
+func (f *teeBody) Close() error {
 	f.mu.Lock()
 	if f.whole == nil {
 		f.mu.Unlock()
@@ -346,10 +346,10 @@ func (f *forkedBody) Close() error {
 
 // complete reports whether as much is there as the body said. It is called with
 // mu held.
-func (f *forkedBody) complete() bool { return int64(len(f.kept)) == f.size }
+func (f *teeBody) complete() bool { return int64(len(f.kept)) == f.size }
 
 // end is called with mu held, and gives it back.
-func (f *forkedBody) end(ok bool) {
+func (f *teeBody) end(ok bool) {
 	kept, whole := f.kept, f.whole
 	f.kept, f.whole = nil, nil
 	f.mu.Unlock()

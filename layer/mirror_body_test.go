@@ -78,7 +78,7 @@ func (oddReader) Close() error               { return nil }
 
 // What will not be sent is not kept either.
 func TestMirrorKeepsNothingInVain(t *testing.T) {
-	mirroring(t, func(t *testing.T, _ context.Context) {
+	mirrorShared(t, func(t *testing.T, _ context.Context) {
 		life, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMirrorHasItsShare(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{
 			Match:    func(req *layertest.Request) bool { return req.ID%2 == 0 },
@@ -31,7 +31,7 @@ func TestMirrorHasItsShare(t *testing.T) {
 }
 
 func TestMirrorBoundsWhatIsInFlight(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		free := make(chan struct{})
 		to := &shadow{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			<-free
@@ -55,7 +55,7 @@ func TestMirrorBoundsWhatIsInFlight(t *testing.T) {
 }
 
 func TestMirrorMeasures(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		var err error
 		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			if errors.Is(err, context.Canceled) {
@@ -82,7 +82,7 @@ func TestMirrorMeasures(t *testing.T) {
 
 // Those whose bodies come together are counted when they are sent.
 func TestMirrorBoundsThoseThatCameTogether(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
@@ -104,7 +104,7 @@ func TestMirrorBoundsThoseThatCameTogether(t *testing.T) {
 }
 
 func TestMirrorContext(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		free := make(chan struct{})
 		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			select {
@@ -138,7 +138,7 @@ func TestMirrorContext(t *testing.T) {
 }
 
 func TestMirrorEndsWithItsLife(t *testing.T) {
-	mirroring(t, func(t *testing.T, _ context.Context) {
+	mirrorShared(t, func(t *testing.T, _ context.Context) {
 		life, cancel := context.WithCancel(t.Context())
 		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			<-ctx.Done()
@@ -166,7 +166,7 @@ func TestMirrorEndsWithItsLife(t *testing.T) {
 }
 
 func TestMirrorChangesTheCopyAlone(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		heads := make(chan map[string]string, 1)
 		to := &shadow{serve: func(_ context.Context, req *layertest.Request) (*layertest.Response, error) {
 			heads <- req.Header
@@ -190,7 +190,7 @@ func (unforkable) TeeRequest(*layertest.Request, int64, func(*layertest.Request,
 }
 
 func TestMirrorSurvivesItsEdit(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		svc := layer.Mirror(life, to, unforkable{}, mirrorPolicy{})(kitFunc(reads))
 		ask(t, svc, withText("hello"))
@@ -206,7 +206,7 @@ func TestMirrorSurvivesItsEdit(t *testing.T) {
 }
 
 func TestMirrorPassesAPanicOfThePrimary(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
 			func(context.Context, *layertest.Request) (*layertest.Response, error) { panic("primary") }))

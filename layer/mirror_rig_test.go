@@ -73,8 +73,8 @@ type (
 	kitService   = layer.Service[*layertest.Request, *layertest.Response]
 )
 
-// mirroring runs a test in a bubble, with the life of a Mirror.
-func mirroring(t *testing.T, f func(t *testing.T, life context.Context)) {
+// mirrorShared runs a test in a bubble, with the life of a Mirror.
+func mirrorShared(t *testing.T, f func(t *testing.T, life context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		life, cancel := context.WithCancel(t.Context())

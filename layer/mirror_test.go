@@ -42,7 +42,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 		}, map[string]int64{"in_flight": 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mirroring(t, func(t *testing.T, life context.Context) {
+			mirrorShared(t, func(t *testing.T, life context.Context) {
 				to := &shadow{serve: tt.serve}
 				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(reads))
 				began := time.Now()
@@ -59,7 +59,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 }
 
 func TestMirrorDropsAResponseThatDoesNotEnd(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		r, w := io.Pipe()
 		to := &shadow{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			return &layertest.Response{Body: r}, nil
@@ -108,7 +108,7 @@ func TestMirrorBody(t *testing.T) {
 		"the end with the bytes": {&atOnce{"ab"}, limit, reads, []string{"ab"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mirroring(t, func(t *testing.T, life context.Context) {
+			mirrorShared(t, func(t *testing.T, life context.Context) {
 				to := &shadow{}
 				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxBodyBytes: tt.limit})(tt.inner)
 				req := &layertest.Request{}
@@ -145,7 +145,7 @@ func (a *atOnce) Read(p []byte) (int, error) {
 // The head of a response may come before the request's body has: there is a
 // copy when that has come, too.
 func TestMirrorOfABodyThatComesAfterTheResponse(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		var body io.ReadCloser
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
@@ -165,7 +165,7 @@ func TestMirrorOfABodyThatComesAfterTheResponse(t *testing.T) {
 }
 
 func TestMirrorOfWhatWasRefused(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		mock := layertest.NewMock[*layertest.Request, *layertest.Response]()
 		mock.Serve(reads)
@@ -185,7 +185,7 @@ func TestMirrorOfWhatWasRefused(t *testing.T) {
 
 // An error is no reason for a mirror not to see the request.
 func TestMirrorOfWhatFailed(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		down := errors.New("down")
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
@@ -198,7 +198,7 @@ func TestMirrorOfWhatFailed(t *testing.T) {
 }
 
 func TestMirrorCopiesOnceForAllTries(t *testing.T) {
-	mirroring(t, func(t *testing.T, life context.Context) {
+	mirrorShared(t, func(t *testing.T, life context.Context) {
 		to, tries := &shadow{}, 0
 		svc := layer.NewStack[*layertest.Request](layer.WithClassifier(failuresAgain[*layertest.Response])).
 			Mirror(life, to, forking{}, mirrorPolicy{}).

@@ -18,7 +18,7 @@ type options[Rsp any] struct {
 	complete Completion[Rsp]
 	bare     bool // without a Completion and without a body: a response ends when Call returns
 	classify Classifier[Rsp]
-	resend   any // a Replayer[Req, Rsp]; asserted where Req is known
+	replayer any // a Replayer[Req, Rsp]; asserted where Req is known
 	to       Instruments
 }
 
@@ -108,13 +108,13 @@ func newKeyedHash[K comparable](n int) keyedHash[K] {
 
 func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }
 
-// keyedUnequal reports whether key is not even equal to itself (a NaN): what a
+// isUnequalKey reports whether key is not even equal to itself (a NaN): what a
 // map keeps under such a key is never found again.
-func keyedUnequal[K comparable](key K) bool {
+func isUnequalKey[K comparable](key K) bool {
 	return key != key //nolint:gocritic,revive // that is the question
 }
 
-// keyedRefusal is the rejection of such a key, shared by all of them.
-func keyedRefusal(layer, target string) *Error {
+// rejectUnequalKey is the rejection of such a key, shared by all of them.
+func rejectUnequalKey(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }

@@ -144,14 +144,14 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"limit_by": func(o ...layer.Option[panicR]) panicL {
 			return layer.LimitBy[int](func(n int) int { return n }, 1, o...)
 		},
-		"adaptive":     func(o ...layer.Option[panicR]) panicL { return layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, o...) },
-		"shed":         func(o ...layer.Option[panicR]) panicL { return layer.Shed[int](layer.ShedPolicy{}, o...) },
-		"drain":        func(o ...layer.Option[panicR]) panicL { return layer.Drain[int](layer.NewDrainer(), o...) },
-		"breaker":      func(o ...layer.Option[panicR]) panicL { return layer.Breaker[int](always, o...) },
-		"metrics":      func(o ...layer.Option[panicR]) panicL { return layer.Metrics[int](layer.Instruments{}, o...) },
-		"timeout":      func(o ...layer.Option[panicR]) panicL { return layer.Timeout[int](time.Hour, o...) },
-		"head_timeout": func(o ...layer.Option[panicR]) panicL { return layer.ResponseHeaderTimeout[int](time.Hour, o...) },
-		"idle_timeout": func(o ...layer.Option[panicR]) panicL { return layer.IdleTimeout[int](time.Hour, o...) },
+		"adaptive":                func(o ...layer.Option[panicR]) panicL { return layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, o...) },
+		"shed":                    func(o ...layer.Option[panicR]) panicL { return layer.Shed[int](layer.ShedPolicy{}, o...) },
+		"drain":                   func(o ...layer.Option[panicR]) panicL { return layer.Drain[int](layer.NewDrainer(), o...) },
+		"breaker":                 func(o ...layer.Option[panicR]) panicL { return layer.Breaker[int](always, o...) },
+		"metrics":                 func(o ...layer.Option[panicR]) panicL { return layer.Metrics[int](layer.Instruments{}, o...) },
+		"timeout":                 func(o ...layer.Option[panicR]) panicL { return layer.Timeout[int](time.Hour, o...) },
+		"response_header_timeout": func(o ...layer.Option[panicR]) panicL { return layer.ResponseHeaderTimeout[int](time.Hour, o...) },
+		"idle_timeout":            func(o ...layer.Option[panicR]) panicL { return layer.IdleTimeout[int](time.Hour, o...) },
 		"trace": func(o ...layer.Option[panicR]) panicL {
 			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
 				return ctx, panickingSpan{nothing, nothing}

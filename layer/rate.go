@@ -81,13 +81,13 @@ func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
 }
 
 func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if reqctx.Ended(ctx) {
-		return none, rejectDone(ctx, "rate", l.target)
+		return zero, rejectDone(ctx, "rate", l.target)
 	}
 	if rejection := l.take(); rejection != nil {
 		l.rejected.inc()
-		return none, rejection
+		return zero, rejection
 	}
 	return l.Service.Call(ctx, req)
 }

@@ -55,7 +55,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			key:      key,
 			hash:     newKeyedHash[K](parts),
 			shards:   make([]rateShard[K], parts),
-			unequal:  keyedRefusal("rate_by", o.target),
+			unequal:  rejectUnequalKey("rate_by", o.target),
 			rejected: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
@@ -88,18 +88,18 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 }
 
 func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if reqctx.Ended(ctx) {
-		return none, rejectDone(ctx, "rate_by", l.target)
+		return zero, rejectDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)
-	if keyedUnequal(key) {
+	if isUnequalKey(key) {
 		l.rejected.inc()
-		return none, l.unequal
+		return zero, l.unequal
 	}
 	if rejection := l.shards[l.hash.shard(key)].take(key); rejection != nil {
 		l.rejected.inc()
-		return none, rejection
+		return zero, rejection
 	}
 	return l.Service.Call(ctx, req)
 }

@@ -124,19 +124,19 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 }
 
 func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if reqctx.Ended(ctx) {
-		return none, rejectDone(ctx, "reconnect", r.target)
+		return zero, rejectDone(ctx, "reconnect", r.target)
 	}
 	for {
 		link := r.link.Load()
 		switch {
 		case r.ctx.Err() != nil:
-			return none, r.closed()
+			return zero, r.closed()
 		case link == nil:
 			r.ensure()
 			r.rejected.inc()
-			return none, r.reject(nil)
+			return zero, r.reject(nil)
 		}
 		rsp, err := link.Call(ctx, req)
 		switch {

@@ -39,7 +39,7 @@ type Reloadable[C comparable, Req, Rsp any] struct {
 	options[Rsp]
 	mk      func(context.Context, C) Service[Req, Rsp]
 	ctx     context.Context //nolint:containedctx // the parent of every configuration's own
-	current atomic.Pointer[watchState[C, Req, Rsp]]
+	current atomic.Pointer[reloadableState[C, Req, Rsp]]
 	changes atomic.Int64
 
 	setting sync.Mutex
@@ -59,7 +59,7 @@ func NewReloadable[C comparable, Req, Rsp any](
 	w := &Reloadable[C, Req, Rsp]{options: newOptions(opts), mk: mk, ctx: ctx}
 	s := w.state(initial)
 	if s.inner == nil {
-		s.inner = &watchNothing[Req, Rsp]{w.target}
+		s.inner = &nilReloadable[Req, Rsp]{w.target}
 	}
 	w.current.Store(s)
 	context.AfterFunc(ctx, func() {
@@ -90,7 +90,7 @@ func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 	s := w.state(c)
 	if s.inner == nil {
 		s.Ended()
-		return &Error{Layer: "watch", Target: w.target, Err: errWatchNothing}
+		return &Error{Layer: "reloadable", Target: w.target, Err: errNoReloadable}
 	}
 	w.current.Store(s) // first, because a caller that finds the old one ended looks for this one
 	w.changes.Add(1)
@@ -114,15 +114,15 @@ func (w *Reloadable[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error
 		}
 		// Replaced just now, or the end.
 		if s == w.current.Load() {
-			var none Rsp
-			return none, w.ended()
+			var zero Rsp
+			return zero, w.ended()
 		}
 	}
 }
 
 func (w *Reloadable[C, Req, Rsp]) ended() error {
 	return &Error{
-		Layer: "watch", Target: w.target, Kind: ErrClosed,
+		Layer: "reloadable", Target: w.target, Kind: ErrClosed,
 		Reason: "its context has ended", Err: context.Cause(w.ctx),
 	}
 }
@@ -130,8 +130,8 @@ func (w *Reloadable[C, Req, Rsp]) ended() error {
 // rejectClosed rejects a request for a closed service without ErrClosed.
 func (w *Reloadable[C, Req, Rsp]) rejectClosed(err error) error {
 	return &Error{
-		Layer: "watch", Target: w.target, Kind: ErrNotReady,
-		Reason: "closed until the configuration changes", Err: mapHiddenError{err, ErrClosed},
+		Layer: "reloadable", Target: w.target, Kind: ErrNotReady,
+		Reason: "closed until the configuration changes", Err: hiddenKind{err, ErrClosed},
 	}
 }
 
@@ -141,14 +141,14 @@ func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 	s := w.current.Load()
 	next := Describe(s.inner)
 	return Node{
-		Name:  "watch",
+		Name:  "reloadable",
 		State: State{{"changes", w.changes.Load()}, {"open", s.Open()}},
 		Next:  &next,
 	}
 }
 
-// watchState is one configuration and its service.
-type watchState[C comparable, Req, Rsp any] struct {
+// reloadableState is one configuration and its service.
+type reloadableState[C comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	inner    Service[Req, Rsp]
 	config   C
@@ -157,8 +157,8 @@ type watchState[C comparable, Req, Rsp any] struct {
 }
 
 // state makes the service of c. Where mk panics, nothing is left of it.
-func (w *Reloadable[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
-	s := &watchState[C, Req, Rsp]{config: c}
+func (w *Reloadable[C, Req, Rsp]) state(c C) *reloadableState[C, Req, Rsp] {
+	s := &reloadableState[C, Req, Rsp]{config: c}
 	s.options = &w.options
 	life, end := context.WithCancel(w.ctx)
 	s.Ended = end
@@ -176,7 +176,7 @@ func (w *Reloadable[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
 
 // retire wakes the callers that wait for s, and ends its context after the last
 // response.
-func (s *watchState[C, Req, Rsp]) retire() {
+func (s *reloadableState[C, Req, Rsp]) retire() {
 	s.replace()
 	s.Retire()
 }
@@ -200,10 +200,10 @@ func (w *Reloadable[C, Req, Rsp]) Ready(ctx context.Context) error {
 			continue
 		case errors.Is(err, ErrClosed):
 			return &Error{
-				Layer: "watch", Target: w.target, Reason: "closed until the configuration changes: " + err.Error(),
+				Layer: "reloadable", Target: w.target, Reason: "closed until the configuration changes: " + err.Error(),
 				Err: context.Cause(ctx),
 			}
-		case errors.Is(err, errWatchReplaced):
+		case errors.Is(err, errReplaced):
 			return context.Cause(ctx)
 		}
 		return err
@@ -211,7 +211,7 @@ func (w *Reloadable[C, Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // ready waits for the inner service until s is replaced or ctx is done.
-func (s *watchState[C, Req, Rsp]) ready(ctx context.Context) error {
+func (s *reloadableState[C, Req, Rsp]) ready(ctx context.Context) error {
 	defer s.Done()
 	if ctx.Err() != nil {
 		return s.inner.Ready(ctx)
@@ -221,7 +221,7 @@ func (s *watchState[C, Req, Rsp]) ready(ctx context.Context) error {
 	}
 	until, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
-	stop := context.AfterFunc(s.replaced, func() { leave(errWatchReplaced) })
+	stop := context.AfterFunc(s.replaced, func() { leave(errReplaced) })
 	defer stop()
 	err := s.inner.Ready(until)
 	if errors.Is(err, ErrClosed) {
@@ -231,21 +231,21 @@ func (s *watchState[C, Req, Rsp]) ready(ctx context.Context) error {
 }
 
 var (
-	errWatchReplaced = errors.New("the configuration was replaced")
-	errWatchNothing  = errors.New("there is no service for the configuration")
+	errReplaced     = errors.New("the configuration was replaced")
+	errNoReloadable = errors.New("there is no service for the configuration")
 )
 
-// watchNothing stands where nothing was made.
-type watchNothing[Req, Rsp any] struct{ target string }
+// nilReloadable stands where nothing was made.
+type nilReloadable[Req, Rsp any] struct{ target string }
 
-func (*watchNothing[Req, Rsp]) Ready(ctx context.Context) error {
+func (*nilReloadable[Req, Rsp]) Ready(ctx context.Context) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-func (n *watchNothing[Req, Rsp]) Call(context.Context, Req) (Rsp, error) {
-	var none Rsp
-	return none, &Error{Layer: "watch", Target: n.target, Kind: ErrNotReady, Err: errWatchNothing}
+func (n *nilReloadable[Req, Rsp]) Call(context.Context, Req) (Rsp, error) {
+	var zero Rsp
+	return zero, &Error{Layer: "reloadable", Target: n.target, Kind: ErrNotReady, Err: errNoReloadable}
 }
 
-func (*watchNothing[Req, Rsp]) Describe() Node { return Node{Name: "nothing"} }
+func (*nilReloadable[Req, Rsp]) Describe() Node { return Node{Name: "nothing"} }

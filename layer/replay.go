@@ -257,15 +257,15 @@ type Replay[Req any] interface {
 // WithReplayer sets the Replayer of a protocol.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "WithReplayer: nil Replayer")
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.replayer = r })
 }
 
 // replayerOf returns the Replayer of the options, or the default.
 func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
-	if given, ok := o.resend.(Replayer[Req, Rsp]); ok {
+	if given, ok := o.replayer.(Replayer[Req, Rsp]); ok {
 		return given
 	}
-	r := fieldReplayer[Req, Rsp]{method: -1, getBody: -1, requests: seamOf[Req](), responses: seamOf[Rsp]()}
+	r := fieldReplayer[Req, Rsp]{method: -1, getBody: -1, requests: bodyAccessorOf[Req](), responses: bodyAccessorOf[Rsp]()}
 	t := reflect.TypeFor[Req]()
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return r
@@ -285,8 +285,8 @@ func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
 // names of its fields. An index is -1 without the field.
 type fieldReplayer[Req, Rsp any] struct {
 	method, getBody int
-	requests        bodySeam[Req]
-	responses       bodySeam[Rsp]
+	requests        bodyAccessor[Req]
+	responses       bodyAccessor[Rsp]
 }
 
 // Idempotent decides by the method (RFC 9110, section 9.2.2). A request without

@@ -61,7 +61,7 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
-		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, requests: seamOf[Req](), whole: whole}
+		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, requests: bodyAccessorOf[Req](), whole: whole}
 		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " per attempt", ErrAttemptTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
@@ -82,7 +82,7 @@ type retry[Req, Rsp any] struct {
 	options[Rsp]
 	policy   RetryPolicy[Req, Rsp]
 	replayer Replayer[Req, Rsp]
-	requests bodySeam[Req]
+	requests bodyAccessor[Req]
 	whole    bool  // a response is complete when Call returns
 	tooLong  error // the cause of AttemptTimeout
 
@@ -188,7 +188,7 @@ func (r *retry[Req, Rsp]) Describe() Node {
 
 // attempt is the context of all attempts of one request.
 type attempt struct {
-	triesContext
+	attemptsContext
 	budget  *Budget
 	retries bool // failures of this request are retried
 }
@@ -199,7 +199,7 @@ func (a *attempt) Value(key any) any {
 	if key == (attemptKey{}) {
 		return a
 	}
-	return a.triesContext.Value(key)
+	return a.attemptsContext.Value(key)
 }
 
 // WillRetry reports whether a [Retry] above the service that is called with ctx

@@ -37,14 +37,14 @@ type router[K comparable, Req, Rsp any] struct {
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }
 
 func (r *router[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	k, err := r.key(req)
 	if err != nil {
-		return none, &Error{Layer: "router", Kind: ErrNoRoute, Err: err}
+		return zero, &Error{Layer: "router", Kind: ErrNoRoute, Err: err}
 	}
 	svc := r.mk(k)
 	if svc == nil {
-		return none, &Error{Layer: "router", Target: fmt.Sprint(k), Kind: ErrNoRoute, Reason: "there is no service for this key"}
+		return zero, &Error{Layer: "router", Target: fmt.Sprint(k), Kind: ErrNoRoute, Reason: "there is no service for this key"}
 	}
 	return svc.Call(ctx, req)
 }

@@ -63,8 +63,8 @@ func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 // Call runs f, unless ctx has ended.
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if reqctx.Ended(ctx) {
-		var none Rsp
-		return none, rejectDone(ctx, "func", "")
+		var zero Rsp
+		return zero, rejectDone(ctx, "func", "")
 	}
 	return f(ctx, req)
 }

@@ -16,7 +16,7 @@ func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
 
 // ResponseHeaderTimeout adds a [ResponseHeaderTimeout].
 func (s Stack[Req, Rsp]) ResponseHeaderTimeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("head_timeout", ResponseHeaderTimeout[Req](after, s.opts...))
+	return s.With("response_header_timeout", ResponseHeaderTimeout[Req](after, s.opts...))
 }
 
 // IdleTimeout adds an [IdleTimeout].
@@ -96,7 +96,7 @@ func (s Stack[Req, Rsp]) Trace(start func(ctx context.Context, req Req) (context
 
 // FaultInjection adds a [FaultInjection].
 func (s Stack[Req, Rsp]) FaultInjection(p FaultPolicy[Req]) Stack[Req, Rsp] {
-	return s.With("chaos", FaultInjection(p, s.opts...))
+	return s.With("fault", FaultInjection(p, s.opts...))
 }
 
 // Mirror adds a [Mirror].

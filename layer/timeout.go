@@ -62,26 +62,26 @@ func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
 	return limitTime[Req](after, o, true, func() *timeLimit {
-		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrResponseHeaderTimeout}
-		l.expired.to = o.to.Timeouts.With("limit", "head")
+		l := &timeLimit{name: "response header timeout", target: o.target, what: "limit", of: " on the response headers", is: ErrResponseHeaderTimeout}
+		l.expired.to = o.to.Timeouts.With("limit", "response_header")
 		return l
 	})
 }
 
 func limitTime[Req, Rsp any](after time.Duration, o options[Rsp], hidden bool, limit func() *timeLimit) Layer[Req, Rsp] {
-	seam := seamOf[Rsp]()
+	bodies := bodyAccessorOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if after == 0 {
 			return next
 		}
-		return &timeout[Req, Rsp]{Service: next, options: o, seam: seam, hidden: hidden, over: overrun{limit(), after}}
+		return &timeout[Req, Rsp]{Service: next, options: o, bodies: bodies, hidden: hidden, over: overrun{limit(), after}}
 	}
 }
 
 type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	seam   bodySeam[Rsp]
+	bodies bodyAccessor[Rsp]
 	hidden bool    // the limit ends with the headers of the response
 	over   overrun // the cause of every context that this layer ends
 }
@@ -93,7 +93,7 @@ func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	} else {
 		r.Init(ctx, t.over.after, &t.over)
 	}
-	return callTimed(t.Service, req, r, &t.options, t.seam, t.hidden)
+	return callWithLimit(t.Service, req, r, &t.options, t.bodies, t.hidden)
 }
 
 func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
@@ -116,7 +116,7 @@ type overrun struct {
 	after time.Duration // how long it was
 }
 
-func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " is over" }
+func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " exceeded" }
 func (o *overrun) Unwrap() error { return o.is }
 
 // wrap wraps an error that came after the limit.
@@ -168,10 +168,10 @@ func (r *timed) End(err error) {
 // Pending reports what Read returns without waiting.
 func (r *timed) Pending() (n int, eof bool) { return bodyPending(r.ReadCloser) }
 
-// callTimed calls next with the context of r, and releases it when the response
+// callWithLimit calls next with the context of r, and releases it when the response
 // has ended. A hidden limit ends with the headers of the response.
-func callTimed[Req, Rsp any](
-	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], seam bodySeam[Rsp], hidden bool,
+func callWithLimit[Req, Rsp any](
+	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
 	handed := false
 	defer func() {
@@ -181,10 +181,10 @@ func callTimed[Req, Rsp any](
 		}
 	}()
 	rsp, err = next.Call(&r.requestContext, req)
-	if err == nil && hidden && !r.Lift() && seam.closeBody(rsp) {
+	if err == nil && hidden && !r.Lift() && bodies.closeBody(rsp) {
 		// Its context has ended, so it cannot be read.
-		var none Rsp
-		rsp, err = none, r.over
+		var zero Rsp
+		rsp, err = zero, r.over
 	}
 	if err != nil {
 		if r.Expired() {
@@ -195,7 +195,7 @@ func callTimed[Req, Rsp any](
 	}
 	rsp = opts.complete(&r.requestContext, rsp, r)
 	handed = true
-	if b := seam.observed(rsp); b != nil {
+	if b := bodies.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}
 	return rsp, nil

@@ -32,10 +32,10 @@ func TestHeadTimeoutEndsTheWaitForTheHead(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(start))
 		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.ErrorIs(t, err, layer.ErrTimeout)
-		require.EqualError(t, err, "head timeout web:80: response head timeout (waited 1s): context canceled")
-		require.EqualError(t, context.Cause(inner), "limit of 1s on the head is over")
+		require.EqualError(t, err, "response header timeout web:80 (waited 1s): context canceled")
+		require.EqualError(t, context.Cause(inner), "limit of 1s on the response headers exceeded")
 		require.ErrorIs(t, context.Cause(inner), layer.ErrResponseHeaderTimeout)
-		require.EqualValues(t, 1, *expired["head"])
+		require.EqualValues(t, 1, *expired["response_header"])
 	})
 }
 

@@ -63,7 +63,7 @@ func TestIdleTimeoutEndsASilentBody(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrIdleTimeout)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.EqualError(t, err, "idle timeout web:80 (waited 1s): context canceled")
-		require.EqualError(t, context.Cause(inner), "limit of 1s on silence is over")
+		require.EqualError(t, context.Cause(inner), "limit of 1s on silence exceeded")
 		require.NoError(t, rsp.Body.Close())
 		require.EqualValues(t, 1, *expired["idle"])
 		require.Equal(t, "idle_timeout after=1s expired=1\nlayer.Func\n", layer.Describe(svc).String())

@@ -28,7 +28,7 @@ func TestTimeoutEndsTheRequest(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, layer.ErrNotReady, "it may have been processed")
-		require.EqualError(t, err, "timeout web:80 (waited 5s): limit of 5s is over")
+		require.EqualError(t, err, "timeout web:80 (waited 5s): limit of 5s exceeded")
 		var ne net.Error
 		require.ErrorAs(t, err, &ne)
 		require.True(t, ne.Timeout())

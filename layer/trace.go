@@ -57,8 +57,8 @@ type traced[Req, Rsp any] struct {
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
 
-// errUnwound ends the span of a call that did not return.
-var errUnwound = errors.New("the call did not return: it panicked, or ended its goroutine")
+// errNotReturned ends the span of a call that did not return.
+var errNotReturned = errors.New("the call did not return: it panicked, or ended its goroutine")
 
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	inner, span := t.start(ctx, req)
@@ -71,13 +71,13 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	handed := false
 	defer func() {
 		if !handed {
-			defer span.End(Failure, errUnwound)
+			defer span.End(Failure, errNotReturned)
 			t.drop(rsp, err)
 		}
 	}()
 	rsp, err = t.Service.Call(inner, req)
 	if err != nil {
-		class := t.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
+		class := t.classOf(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
 		handed = true
 		span.End(class, err)
 		return rsp, err
@@ -106,5 +106,5 @@ func (e *traceEnd[Rsp]) End(err error) {
 	class := Failure
 	// A classifier that panics must not leave the span open for ever.
 	defer func() { e.span.End(class, err) }()
-	class = e.judge(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
+	class = e.classOf(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
 }

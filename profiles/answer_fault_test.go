@@ -147,7 +147,7 @@ func TestTimeoutCoversTheDelayOfAFault(t *testing.T) {
 			require.NotErrorIs(t, err, layer.ErrNotReady)
 			assert.Equal(t, 2*time.Second, time.Since(began))
 			assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-			assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "response_header"))
 			assert.Equal(t, []layer.Class{layer.Failure}, reported)
 			assert.Empty(t, bs.calls())
 		}

@@ -101,12 +101,12 @@ func TestStandardConforms(t *testing.T) {
 		again  func(kitResponse)
 		counts bool
 	}{
-		"timeout":     {route: profiles.Route{Timeout: time.Hour}},
-		"measured":    {counts: true},
-		"try timeout": {route: profiles.Route{AttemptTimeout: time.Hour}},
-		"retries":     {route: profiles.Route{Retryable: true, MaxRetries: 2}, tries: 3, pause: pause, again: marked},
-		"hedge":       {route: profiles.Route{Hedge: 10 * time.Millisecond}, tries: 2, pause: 10 * time.Millisecond},
-		"mirror":      {route: profiles.Route{Mirrors: []profiles.Mirror{{Authority: "shadow:80"}}}},
+		"timeout":         {route: profiles.Route{Timeout: time.Hour}},
+		"measured":        {counts: true},
+		"attempt timeout": {route: profiles.Route{AttemptTimeout: time.Hour}},
+		"retries":         {route: profiles.Route{Retryable: true, MaxRetries: 2}, tries: 3, pause: pause, again: marked},
+		"hedge":           {route: profiles.Route{Hedge: 10 * time.Millisecond}, tries: 2, pause: 10 * time.Millisecond},
+		"mirror":          {route: profiles.Route{Mirrors: []profiles.Mirror{{Authority: "shadow:80"}}}},
 		"header": {route: profiles.Route{
 			RequestHeader:  layer.HeaderMutation{Set: pairs("added", "1")},
 			ResponseHeader: layer.HeaderMutation{Set: pairs("added", "1")},

@@ -232,7 +232,7 @@ func TestDescribeStandard(t *testing.T) {
 	r, _ := serving(t, p, status(503))
 	send(t, r, "GET", "/")
 	tree := layer.Describe[request, *reply](r).String()
-	for _, say := range []string{"retry_budget=0", "limit      in_flight=0 max=7", "head_timeout after=1s", "attempts=100", "retries=10"} {
+	for _, say := range []string{"retry_budget=0", "limit      in_flight=0 max=7", "response_header_timeout after=1s", "attempts=100", "retries=10"} {
 		assert.Contains(t, tree, say)
 	}
 }

@@ -103,7 +103,7 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 			_, err := r.Call(t.Context(), get)
 			require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 			assert.Empty(t, c.requests.RetriesSkipped)
-			assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "response_header"))
 		})
 	}
 }
@@ -128,6 +128,6 @@ func TestMeasuredOfATimeout(t *testing.T) {
 		_, err := r.Call(t.Context(), get)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-		assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
+		assert.EqualValues(t, 1, of(c.requests.Timeouts, "response_header"))
 	})
 }

@@ -98,7 +98,7 @@ func TestTheLimitBehindACancellation(t *testing.T) {
 	err := ended(layer.ErrResponseHeaderTimeout).explain(cancelled, nil, nil)
 	require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 	require.ErrorIs(t, err, cancelled)
-	require.EqualError(t, err, "rpc error: code = DeadlineExceeded desc = context canceled: response head timeout")
+	require.EqualError(t, err, "rpc error: code = DeadlineExceeded desc = context canceled: response header timeout")
 	assert.Equal(t, codes.DeadlineExceeded, Code(err))
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(toStatus(t.Context(), err)))
 	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Reply]{Err: err}))

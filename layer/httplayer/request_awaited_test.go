@@ -22,9 +22,9 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 // endpoint: clients who upload slowly would have healthy ones ejected.
 func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
 	limited := map[string]layer.Stack[*http.Request, *http.Response]{
-		"timeout":      NewStack().Timeout(time.Second),
-		"head timeout": NewStack().ResponseHeaderTimeout(time.Second),
-		"per try":      NewStack().Retry(RetryPolicy{MaxAttempts: 1, AttemptTimeout: time.Second}),
+		"timeout":                 NewStack().Timeout(time.Second),
+		"response header timeout": NewStack().ResponseHeaderTimeout(time.Second),
+		"per try":                 NewStack().Retry(RetryPolicy{MaxAttempts: 1, AttemptTimeout: time.Second}),
 	}
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for name, stack := range limited {

@@ -33,11 +33,11 @@ func shipped() map[string]Layer {
 	}
 	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), RetryIf: sent}
 	return map[string]Layer{
-		"timeout":      same(layer.Timeout[Q, R](far)),
-		"head timeout": same(layer.ResponseHeaderTimeout[Q, R](far)),
-		"idle timeout": same(layer.IdleTimeout[Q, R](far)),
-		"deadline in":  same(layer.DeadlineFromRequest[Q, R](func(Q) (time.Duration, bool) { return far, true })),
-		"deadline out": same(layer.DeadlineToRequest[Q, R](func(q Q, _ time.Duration) Q { return q }, 0)),
+		"timeout":                 same(layer.Timeout[Q, R](far)),
+		"response header timeout": same(layer.ResponseHeaderTimeout[Q, R](far)),
+		"idle timeout":            same(layer.IdleTimeout[Q, R](far)),
+		"deadline in":             same(layer.DeadlineFromRequest[Q, R](func(Q) (time.Duration, bool) { return far, true })),
+		"deadline out":            same(layer.DeadlineToRequest[Q, R](func(q Q, _ time.Duration) Q { return q }, 0)),
 
 		"limit":     {Layer: layer.Limit[Q, R](8), Limit: 8},
 		"limit by":  same(layer.LimitBy[int, Q, R](func(q Q) int { return q.ID % 3 }, 1_000_000)),

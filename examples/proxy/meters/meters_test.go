@@ -72,7 +72,7 @@ func TestHandler(t *testing.T) {
 func TestRouteTimeoutOfCanceledRequest(t *testing.T) {
 	m := meters.New(meters.Config{})
 	requests, _ := m.Route(meters.Outbound, "web.example:80", "a", nil)
-	requests.Timeouts.With("limit", "head").Add(1)
+	requests.Timeouts.With("limit", "response_header").Add(1)
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "failure").Add(1)
 	require.ElementsMatch(t, []string{
@@ -133,7 +133,7 @@ func TestRoute(t *testing.T) {
 	success.Add(1)
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "retryable").Add(1)
-	requests.Timeouts.With("limit", "head").Add(1)
+	requests.Timeouts.With("limit", "response_header").Add(1)
 	failure.Add(1) // caused by the timeout
 	failure.Add(1)
 	requests.Timeouts.With("limit", "attempt").Add(1)
@@ -167,7 +167,7 @@ func TestRoute(t *testing.T) {
 func TestRouteTimeoutsInParallel(t *testing.T) {
 	m := meters.New(meters.Config{})
 	requests, _ := m.Route(meters.Outbound, "a:1", "", nil)
-	head, failure := requests.Timeouts.With("limit", "head"), requests.Responses.With("class", "failure")
+	head, failure := requests.Timeouts.With("limit", "response_header"), requests.Responses.With("class", "failure")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

@@ -154,7 +154,7 @@ type limits struct {
 }
 
 func (l limits) With(label ...string) metrics.Counter {
-	if label[1] == "head" || label[1] == "total" {
+	if label[1] == "response_header" || label[1] == "total" {
 		return multi.NewCounter(l.labelled.With(label...), pendingTimeout{l.pending})
 	}
 	return l.labelled.With(label...)

@@ -213,7 +213,7 @@ func TestGRPCTimeoutOfARoute(t *testing.T) {
 	e.sees(t, func(time.Duration) {
 		err := conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("wait"), new(wrapperspb.StringValue))
 		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-		require.ErrorContains(t, err, "head timeout")
+		require.ErrorContains(t, err, "response header timeout")
 	})
 }
 

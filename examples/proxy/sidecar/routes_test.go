@@ -81,7 +81,7 @@ func TestRouteLayers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, rsp.Body.Close())
 	require.Equal(t, http.StatusGatewayTimeout, rsp.StatusCode)
-	require.Contains(t, rsp.Header.Get("L5d-Proxy-Error"), "head timeout")
+	require.Contains(t, rsp.Header.Get("L5d-Proxy-Error"), "response header timeout")
 	require.True(t, rsp.Close, "the client is asked to close its connection")
 	require.EqualValues(t, 5, came.Load())
 
@@ -101,7 +101,7 @@ func TestRouteLayers(t *testing.T) {
 		`route_actual_response_total{classification="failure",` + every + `} 11`,
 		`route_retryable_total{` + every + `} 10`,
 		`route_retryable_total{` + every + `,skipped="no_budget"} 1`,
-		`route_timeout_total{direction="outbound",dst="web.example:80",limit="head",rt_route="slow"} 1`,
+		`route_timeout_total{direction="outbound",dst="web.example:80",limit="response_header",rt_route="slow"} 1`,
 		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",error="timeout",rt_route="slow"} 1`,
 	} {
 		require.Contains(t, metrics, line)
