@@ -192,7 +192,7 @@ func (r Route) valid() (Route, []error) {
 	for _, err := range errs {
 		invalid(fmt.Errorf("request header: %w", err))
 	}
-	r.ResponseHeader, errs = validResponseHeader(r.ResponseHeader)
+	r.ResponseHeader, errs = r.ResponseHeader.Valid()
 	for _, err := range errs {
 		invalid(fmt.Errorf("response header: %w", err))
 	}

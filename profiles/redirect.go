@@ -74,19 +74,6 @@ func isAddress(s string) bool {
 	return err == nil && addr.Zone() == ""
 }
 
-// validResponseHeader is Valid for a response, which has no Host.
-func validResponseHeader(c layer.HeaderMutation) (layer.HeaderMutation, []error) {
-	c, problems := c.Valid()
-	c.Set = slices.DeleteFunc(c.Set, func(f layer.HeaderField) bool {
-		host := strings.EqualFold(f.Name, "host")
-		if host {
-			problems = append(problems, fmt.Errorf("set %q: a response has no host", f.Name))
-		}
-		return host
-	})
-	return c, problems
-}
-
 // redirecting is the layer of a Redirect.
 type redirecting[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // for requests at the location

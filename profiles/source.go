@@ -137,7 +137,7 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	r.watch.Store(new(w))
 }
 
-// outage logs the time without profiles: two lines, and the others as Debug.
+// outage logs the first error and the recovery, and the errors between as Debug.
 type outage struct {
 	log      *slog.Logger
 	failures int
@@ -145,16 +145,12 @@ type outage struct {
 }
 
 func (o *outage) add(ctx context.Context, err error) {
-	routine := o.received || o.failures > 0 || errors.Is(err, stream.ErrLimit)
+	expected := errors.Is(err, stream.ErrEnded) && (o.received || o.failures > 0 || errors.Is(err, stream.ErrLimit))
 	o.received = false
 	switch {
 	case errors.Is(err, ErrNoProfile):
-		level := slog.LevelDebug // most addresses have no profile
-		if o.failures > 0 {
-			level = slog.LevelInfo // the outage has ended
-		}
-		o.log.Log(ctx, level, "there is no profile", "err", err)
-	case errors.Is(err, stream.ErrEnded) && routine:
+		o.log.DebugContext(ctx, "there is no profile", "err", err) // as for most addresses
+	case expected:
 		o.log.DebugContext(ctx, "profile stream ended", "err", err)
 	case o.failures > 0:
 		o.failures++

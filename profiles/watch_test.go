@@ -142,20 +142,6 @@ func TestLogOfStreamsThatBringNothing(t *testing.T) {
 	}, log.lines())
 }
 
-// That there is no profile is how it is with most addresses, and no news but
-// after an outage.
-func TestLogOfNoProfileAfterAnOutage(t *testing.T) {
-	log := newLog()
-	src := newScript()
-	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
-	src.send(nil, errors.New("refused"))
-	src.send(nil, profiles.ErrNoProfile)
-	assert.Equal(t, []string{
-		"WARN profile stream failed; the last profile stays current",
-		"INFO there is no profile",
-	}, log.lines())
-}
-
 // However a watch ends, the last profile stays, and there is one if there was
 // none.
 func TestTheLastProfileOutlivesTheWatch(t *testing.T) {

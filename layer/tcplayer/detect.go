@@ -24,30 +24,24 @@ type Protocols struct {
 	HTTP1, HTTP2, Opaque Server
 }
 
-// Detect returns a [Server] that reads the first bytes of a client and passes
-// the connection to the server of that protocol: HTTP/2 by its preface, HTTP/1 by
-// its request line. It waits up to 10 s ([WithDetectTimeout]) for the first line, and reads up to 1 024
-// bytes.
+// Detect returns a [Server] that passes a connection to the server of its protocol:
+// HTTP/2 by its preface, HTTP/1 by its request line. It waits up to 10 s
+// ([WithDetectTimeout]) for the first line, and reads up to 1 024 bytes. The chosen
+// server reads every byte, on Linux from the TCP connection without a wrapper.
 //
-// A client that sends nothing in that time is opaque, because in some protocols
-// the server sends first. Its later bytes are forwarded without a check: a late
-// HTTP request can carry forged identity headers, as in linkerd's proxy.
-// [WithSkipDetect] avoids the wait. The chosen server reads every byte, and on
-// Linux it gets the TCP connection without a wrapper.
+// A client that sends nothing in that time is opaque, because in some protocols the
+// server sends first. Its later bytes are not checked: a late HTTP request can carry
+// forged identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
-// Admission: that of the chosen server. A rejected connection stays open and
-// unread. If bytes were already read, it is reset, and the error does not match
-// [layer.ErrNotReady]. Ready waits until one server is ready.
+// Admission: that of the chosen server. A rejected connection stays open and unread,
+// or is reset after a read, with an error that does not match [layer.ErrNotReady].
+// Ready waits until one server is ready.
 //
-// Cancellation: ctx also ends the wait for the first byte. The connection is
-// reset.
-//
-// Body: a read deadline of the connection is removed.
+// Cancellation: ctx also ends the wait, and the connection is reset. Body: a read
+// deadline is removed. Cost: 1 KiB and two system calls for each connection.
 //
 // Errors: those of the server; or a [layer.Error] with [layer.ErrNoRoute], or
 // [io.ErrUnexpectedEOF] if the client closed before the first byte.
-//
-// Cost: 1 KiB and two system calls for each connection.
 func Detect(to Protocols, opts ...DetectOption) Server {
 	d := &detect{to: to, detectOptions: newDetectOptions(opts)}
 	d.choice = newChoice(to.HTTP1, to.HTTP2, to.Opaque)

@@ -23,28 +23,23 @@ type TLSServers struct {
 }
 
 // DetectTLS returns a [Server] that reads the ClientHello of a client. If local
-// accepts its server name (SNI, in lower case), it terminates TLS with cfg and
-// passes the connection to Terminate, which gets the client certificate from
-// [TLSState]. See [MatchServerName]. A nil local accepts no name. With a nil
-// cfg every handshake fails.
+// accepts its server name (SNI, in lower case), it terminates TLS with cfg and passes
+// the connection to Terminate, which gets the client certificate from [TLSState]. See
+// [MatchServerName]. A nil local accepts no name. With a nil cfg each handshake fails.
 //
-// It reads up to 8 192 bytes. TLS without a server name in them goes to
-// Passthrough. A client that sends too little in 10 s ([WithDetectTimeout]) is
-// reset. The handshake has the same limit.
+// It reads up to 8 192 bytes. TLS without a server name in them goes to Passthrough. A
+// client that sends too little in 10 s ([WithDetectTimeout]) is reset. The handshake
+// has the same limit.
 //
-// Admission: that of the chosen server. A rejected connection stays open and
-// unread if no byte was read, as in [Detect]; after the handshake it is reset.
-// Ready waits until one server is ready.
+// Admission: that of the chosen server. A rejected connection stays open if no byte
+// was read, as in [Detect]; after the handshake it is reset. Ready waits until one
+// server is ready.
 //
-// Cancellation: ctx ends the detection and the handshake.
-//
-// Body: a read deadline of the connection is removed.
+// Cancellation: ctx ends the detection and the handshake. Body: a read deadline is
+// removed. Cost: up to 16 KiB, two system calls and the handshake.
 //
 // Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
 // [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of crypto/tls.
-//
-// Cost: up to 16 KiB and two system calls for each connection, and the
-// handshake.
 func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
 	if local == nil {
 		local = MatchServerName()

@@ -31,23 +31,22 @@ func WithIdleTimeout(d time.Duration) ForwardOption {
 }
 
 // Forward returns a [Server] that gets a connection from to for each accepted
-// connection, and copies in both directions. When one side ends its direction,
-// so does the other side (half-close). The connection ends after both
-// directions, or after one if half-close is not supported.
+// connection, and copies in both directions. When one side ends its direction, so does
+// the other side (half-close). The connection ends after both directions, or after one
+// if half-close is not supported.
 //
 // Admission: that of to. A rejected connection stays open and unread.
 //
-// Cancellation: ctx is the context of the call of to. When it ends, both sides
-// are reset.
+// Cancellation: ctx is that of the call of to. When it ends, both sides are reset.
 //
-// Body: an admitted connection is closed when Call returns. After an error both
-// sides are reset, also after TLS without close_notify.
+// Body: an admitted connection is closed when Call returns. After an error both sides
+// are reset, also after TLS without close_notify.
 //
-// Errors: those of to; or a [layer.Error] with the server address, and the
-// direction or [layer.ErrIdleTimeout]. The ByteCount is valid with an error.
+// Errors: those of to; or a [layer.Error] with the server address, and the direction or
+// [layer.ErrIdleTimeout]. The ByteCount is valid with an error.
 //
-// Cost: one more goroutine. On Linux the kernel copies between two TCP
-// connections (splice). A nil to panics.
+// Cost: one more goroutine. On Linux the kernel copies between two TCP connections
+// (splice). A nil to panics.
 func Forward(to Service, opts ...ForwardOption) Server {
 	notNil(to)
 	f := &forward{to: to}

@@ -17,29 +17,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Serve accepts connections from l and calls svc for each one, on its own
-// goroutine, until ctx ends or l fails. Then it closes l, waits up to
-// [WithShutdownTimeout] for open connections, and returns. It starts to accept
-// once svc is ready, so that clients wait during the start of the process.
+// Serve accepts connections from l and calls svc for each one, on its own goroutine,
+// until ctx ends or l fails. Then it closes l, waits up to [WithShutdownTimeout] for
+// open connections, and returns. It starts to accept once svc is ready.
 //
-// Admission: that of svc. A rejected connection is reset, so that its client
-// sees an error and not an empty response.
+// Admission: that of svc. A rejected connection is reset, so that its client sees an
+// error and not an empty response.
 //
-// Cancellation: the context of a Call has the values of ctx. It ends after the
-// shutdown timeout, with a cause that matches [layer.ErrTimeout]. Serve waits
-// until svc returns.
+// Cancellation: the context of a Call has the values of ctx. It ends after the shutdown
+// timeout, with a cause that matches [layer.ErrTimeout]. Serve waits until svc returns.
 //
-// Body: a connection is closed after Call.
+// Body: a connection is closed after Call. Cost: a goroutine for each connection.
 //
 // Errors: nil if ctx ended and every connection closed in time; otherwise a
-// [layer.Error] with the number of canceled connections, or with the error of
-// Accept or of Ready. A temporary error of Accept is logged, and Serve retries
-// after 5 ms to 1 s. Errors of svc are logged.
+// [layer.Error] with the number of canceled connections, or with the error of Accept or
+// of Ready. Serve logs errors of svc and temporary errors of Accept, and retries the
+// latter after 5 ms to 1 s.
 //
-// Panics: a panic of svc resets its connection and is logged at level Error. A
-// nil l or svc panics.
-//
-// Cost: a goroutine for each connection.
+// A panic of svc resets its connection and is logged at level Error. A nil l or svc
+// panics.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
 	if l == nil {
 		panic("tcplayer: nil listener")

@@ -16,7 +16,7 @@
 // A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
 // linkerd's controller and proxy do. The output of "linkerd profile", flagger and
 // "kubectl get serviceprofiles -o yaml" works unchanged. metadata.name is the target,
-// for all of its ports. Of two with one name the namespace decides: see [WithNamespace].
+// for all of its ports. Of two with one name, that in the namespace of the service is used.
 // The default retryBudget is 20 %, 10 per second, 10 s. isRetryable retries all methods.
 //
 // Documents that linkerd rejects are mistakes. linkerd silently leaves out an invalid

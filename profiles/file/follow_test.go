@@ -387,17 +387,6 @@ func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
 	})
 }
 
-func TestTheClientsNamespaceIsAnOption(t *testing.T) {
-	path := temp(t, sp("  routes: [{name: theirs, condition: {method: GET}}]\n"))
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	replace(t, path, string(data)+"---\n"+strings.Replace(strings.Replace(string(data), "theirs", "mine", 1), "metadata:", "metadata:\n  namespace: client", 1))
-	synctest.Test(t, func(t *testing.T) {
-		watch(t, New(path), "web.ns.svc.cluster.local").expect(t, 0, "theirs")
-		watch(t, New(path, WithNamespace("client")), "web.ns.svc.cluster.local").expect(t, 0, "mine")
-	})
-}
-
 // A context that ends while the profile is looked at ends the stream before
 // the error that goes with it.
 func TestNothingIsSaidAfterTheEnd(t *testing.T) {

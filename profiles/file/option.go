@@ -11,10 +11,9 @@ import (
 type Option interface{ apply(*options) }
 
 type options struct {
-	every     time.Duration
-	max       int64 // bytes
-	namespace string
-	log       *slog.Logger
+	every time.Duration
+	max   int64 // bytes
+	log   *slog.Logger
 }
 
 type option func(*options)
@@ -39,14 +38,6 @@ func WithMaxSize(bytes int64) Option {
 		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
 	}
 	return option(func(o *options) { o.max = bytes })
-}
-
-// WithNamespace sets the Kubernetes namespace of the program. As in linkerd's controller, a
-// ServiceProfile in it comes before that in the service's namespace, and those in other
-// namespaces are not used. By default, the ServiceProfile in the service's namespace
-// comes first, and those in other namespaces are used too.
-func WithNamespace(name string) Option {
-	return option(func(o *options) { o.namespace = name })
 }
 
 // WithLogger logs to l, after each change of a file, the parts of ServiceProfiles that are

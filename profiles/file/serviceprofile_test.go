@@ -216,29 +216,18 @@ items:
 	assert.Equal(t, []string{"c.example.com"}, s.Targets())
 }
 
-func TestNamespacesDecideAsInTheController(t *testing.T) {
+// The ServiceProfile in the namespace of the service comes first, and a short form
+// before both.
+func TestServiceProfileNamespace(t *testing.T) {
 	in := func(namespace, route string) string {
 		return "---\napiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {name: web.ns.svc.cluster.local, namespace: " +
 			namespace + "}\nspec: {routes: [{name: " + route + ", condition: {method: GET}}]}\n"
 	}
-	both := parse(t, in("other", "others")+in("ns", "own")+in("client", "clients"))
-	route := func(s *Set, namespace string) string {
-		p := s.profile("web.ns.svc.cluster.local", 80, namespace)
-		if p == nil {
-			return ""
-		}
-		return p.Routes[0].Name
-	}
-	assert.Equal(t, "own", route(both, ""))
-	assert.Equal(t, "clients", route(both, "client"))
-	assert.Equal(t, "own", route(both, "nobody"))
-	others := parse(t, in("other", "others"))
-	assert.Equal(t, "others", route(others, ""), "nothing says that it is not for us")
-	assert.Empty(t, route(others, "client"))
-	assert.Equal(t, "own", route(parse(t, in("", "own")), "client"), "without a namespace it is the service's")
-
-	short := parse(t, in("ns", "own")+"---\n{target: web.ns.svc.cluster.local, routes: [{name: short, match: {method: GET}}]}")
-	assert.Equal(t, "short", route(short, ""))
+	route := func(s *Set) string { return s.Profile("web.ns.svc.cluster.local:80").Routes[0].Name }
+	assert.Equal(t, "own", route(parse(t, in("other", "others")+in("ns", "own")+in("client", "clients"))))
+	assert.Equal(t, "others", route(parse(t, in("other", "others"))))
+	assert.Equal(t, "own", route(parse(t, in("other", "others")+in("", "own"))))
+	assert.Equal(t, "short", route(parse(t, in("ns", "own")+"---\n{target: web.ns.svc.cluster.local, routes: [{name: short, match: {method: GET}}]}")))
 }
 
 func TestQuantities(t *testing.T) {

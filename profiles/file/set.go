@@ -36,17 +36,17 @@ func (s *Set) Targets() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Profile returns the profile that a [Source] without [WithNamespace] has for target, or
-// nil. target is a name or an IP address, with or without a port.
+// Profile returns the profile of target, or nil. target is a name or an IP address,
+// with or without a port.
 func (s *Set) Profile(target string) *profiles.Profile {
 	host, port, _ := splitTarget(target)
-	return s.profile(host, port, "")
+	return s.profile(host, port)
 }
 
-func (s *Set) profile(host string, port uint16, namespace string) *profiles.Profile {
+func (s *Set) profile(host string, port uint16) *profiles.Profile {
 	best, found := unused, (*entry)(nil)
 	for _, e := range s.entries[host] {
-		if r := e.rank(port, namespace); r < best {
+		if r := e.rank(port); r < best {
 			best, found = r, e
 		}
 	}
@@ -92,29 +92,23 @@ type entry struct {
 const (
 	shortWithPort = iota
 	short
-	ofClient // a ServiceProfile in the namespace of the client
-	ofService
+	ofService // a ServiceProfile in the namespace of its service
 	ofOthers
 	unused
 )
 
-// rank orders ServiceProfiles as linkerd's controller does: that in the namespace of
-// the client comes before that in the namespace of the service. Those in other
-// namespaces are used only if the client's namespace is not known.
-func (e *entry) rank(port uint16, namespace string) int {
+// rank orders the profiles of one host. A ServiceProfile in another namespace than its
+// service, by which linkerd's clients override it, comes last.
+func (e *entry) rank(port uint16) int {
 	switch {
-	case !e.linkerd && e.port == 0:
-		return short
-	case !e.linkerd && e.port == port:
-		return shortWithPort
-	case !e.linkerd:
-		return unused
-	case namespace != "" && e.namespace == namespace:
-		return ofClient
-	case e.namespace == "" || e.namespace == ownNamespace(e.host):
+	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):
 		return ofService
-	case namespace == "":
+	case e.linkerd:
 		return ofOthers
+	case e.port == 0:
+		return short
+	case e.port == port:
+		return shortWithPort
 	}
 	return unused
 }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,7 @@ import (
 // concurrent use, does not need to be closed, and must not be copied. Its goroutine,
 // which polls the files, runs only while there are streams.
 type Source struct {
-	namespace string
-	poller    *follow.Poller[state]
+	poller *follow.Poller[state]
 }
 
 var _ profiles.Source = (*Source)(nil)
@@ -43,7 +43,7 @@ func New(path string, opts ...Option) *Source {
 	o = o.orDefault()
 	m := &merger{log: o.log}
 	m.tree = follow.Tree[*Set]{Path: path, Max: o.max, Wanted: isProfileFile, Parse: m.parse}
-	return &Source{namespace: o.namespace, poller: follow.NewPoller(o.every, m.look)}
+	return &Source{poller: follow.NewPoller(o.every, m.look)}
 }
 
 func isProfileFile(name string) bool {
@@ -79,7 +79,7 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 		if !ok {
 			return
 		}
-		v := view{target: target, host: host, port: port, namespace: s.namespace}
+		v := view{target: target, host: host, port: port}
 		for range s.poller.States(ctx) {
 			for ctx.Err() == nil {
 				p, err := v.next(s.poller.Latest())
@@ -96,10 +96,9 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 
 // view is what one stream has yielded of its target.
 type view struct {
-	target    string
-	host      string
-	port      uint16
-	namespace string
+	target string
+	host   string
+	port   uint16
 
 	seen    *state            // of which profile has been yielded, or was the same
 	profile *profiles.Profile // the last one yielded; nil before the first
@@ -110,7 +109,7 @@ type view struct {
 // next returns the next item of st to yield, or nil and nil. The profile comes
 // before the error, because it serves while a file has mistakes.
 func (v *view) next(st *state) (*profiles.Profile, error) {
-	now := st.set.profile(v.host, v.port, v.namespace)
+	now := st.set.profile(v.host, v.port)
 	err := st.err
 	if now == nil && v.named {
 		err = errors.Join(err, v.removed(st.set.Targets()))
@@ -157,12 +156,10 @@ func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
 func (v *view) removed(found []string) error {
 	const most = 10
 	list := strings.Join(found[:min(len(found), most)], ", ")
-	switch more := len(found) - most; {
-	case len(found) == 0:
-		list = "none"
-	case more > 0:
-		list += fmt.Sprintf(" and %d more", more)
+	if len(found) > most {
+		list += fmt.Sprintf(" and %d more", len(found)-most)
 	}
+	list = cmp.Or(list, "none")
 	return fmt.Errorf("file: the profile of target %q was removed; its last profile stays active; targets found: %s", v.target, list)
 }
 
