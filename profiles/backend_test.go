@@ -111,7 +111,7 @@ func send(t testing.TB, r service, method, path string) *reply {
 	return rsp
 }
 
-// routerOf serves a profile that is in force from the first request on.
+// routerOf returns a Router with p as its current profile.
 func routerOf(t testing.TB, p *profiles.Profile, bs *backends, opts ...option) *router {
 	t.Helper()
 	src := newScript()

@@ -57,7 +57,7 @@ func TestBudgetOutlivesProfiles(t *testing.T) {
 	more := retryable()
 	more.Routes = append([]profiles.Route{{Name: "new", Match: profiles.Path("/new"), Retryable: true}}, more.Routes...)
 	src.send(more, nil)
-	assert.EqualValues(t, 1, tries(t, r, bs, get), "the same budget: what is spent is spent")
+	assert.EqualValues(t, 1, tries(t, r, bs, get), "the same budget keeps its balance")
 	assert.EqualValues(t, 1, tries(t, r, bs, request{method: "GET", path: "/new"}), "for a new route too")
 
 	other := retryable()
@@ -122,7 +122,7 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 	return s
 }
 
-// set puts a profile with the same budget in force, with routes that are new
+// set makes a profile with the same budget current, with routes that are new
 // where labels says so.
 func (s *retryStorm) set(labels ...string) {
 	var routes []profiles.Route

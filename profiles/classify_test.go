@@ -20,7 +20,7 @@ func (f fieldMap) All() iter.Seq2[string, string] { return maps.All(f) }
 
 var _ layer.Header = fieldMap{}
 
-// none is no fields at all; an Access never returns a nil Fields.
+// none has no fields. An Accessor never returns a nil Header.
 var none fieldMap
 
 func grpcStatus(code string) fieldMap { return fieldMap{"grpc-status": code} }
@@ -49,7 +49,7 @@ func TestClassify(t *testing.T) {
 		{"gRPC: the header wins", nil, true, 200, grpcStatus("0"), grpcStatus("2"), layer.Success},
 		{"gRPC: absent at the end", nil, true, 200, nil, nil, layer.Success},
 		{"gRPC: absent at the end, whatever the HTTP status", nil, true, 503, nil, nil, layer.Success},
-		{"gRPC: no number is none", nil, true, 200, grpcStatus("two"), grpcStatus("-2"), layer.Success},
+		{"gRPC: a status that is not a number", nil, true, 200, grpcStatus("two"), grpcStatus("-2"), layer.Success},
 		{"gRPC: the HTTP status says nothing", nil, true, 500, nil, grpcStatus("0"), layer.Success},
 
 		{"class: match", []ResponseClass{notFound}, false, 404, nil, nil, layer.Failure},

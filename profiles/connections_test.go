@@ -135,7 +135,7 @@ func TestASplitIsDrawnForEachConnection(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "still here", s.read(old, len("still here")))
 		old.Close()
-		assert.Zero(t, s.looked, "nobody looked into an opaque connection")
+		assert.Zero(t, s.looked, "no detection of an opaque connection")
 		synctest.Wait()
 	})
 }

@@ -49,7 +49,7 @@ split      target=web:80 drawn=b:80
 `, why.String())
 }
 
-// What a route lets somebody in by is not said to who asks why.
+// An explanation withholds credentials.
 func TestExplainWithholdsSecrets(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
@@ -66,7 +66,7 @@ func TestExplainWithholdsSecrets(t *testing.T) {
 	require.Contains(t, why.String(), `failed=header "Cookie" is present`)
 }
 
-// Of the tries is said why each was made, and what is left in the budget.
+// An explanation has the reason of each attempt and the balance of the budget.
 func TestExplainTries(t *testing.T) {
 	left := 2
 	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {

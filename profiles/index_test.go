@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// probe is a request of which the test sees what was asked.
+// probe is a request that counts the facts that were read.
 type probe struct {
 	facts
 	asked map[string]int
@@ -94,8 +94,8 @@ func requests(t *rapid.T) facts {
 	return f
 }
 
-// The index finds what a look at one route after the other finds.
-func TestIndexIsTheList(t *testing.T) {
+// The index returns the same route as a walk over the list.
+func TestIndexModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &Profile{}
 		for i, m := range rapid.SliceOfN(trees(), 0, 40).Draw(t, "routes") {
@@ -156,8 +156,8 @@ func conditionOf(line string) Match {
 	return Path(line)
 }
 
-// What was found in one branch does not hide what is better in another, though
-// that was split after it was made.
+// A match in one branch does not hide an earlier route in another branch, also after
+// a split.
 func TestIndexBranches(t *testing.T) {
 	for _, routes := range [][]Match{
 		{Path("/[^/]*/bcd"), Path("/[^/]*/bxy"), Path("/a/bcd")},
@@ -176,9 +176,8 @@ func TestIndexBranches(t *testing.T) {
 	}
 }
 
-// What no condition on the way needs is not asked for, and what one needs is
-// asked for once.
-func TestIndexAsksForWhatIsNeeded(t *testing.T) {
+// Only facts that a condition needs are read, each once.
+func TestIndexReadsNeededFacts(t *testing.T) {
 	s := snapshotOf(&Profile{Routes: []Route{
 		{Name: "books", Match: All{Path("/books"), Header{"x-v", Exact("1")}}},
 		{Name: "same", Match: All{Path("/books"), Header{"x-v", Exact("2")}, Query{"q", AnyValue{}}}},

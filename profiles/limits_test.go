@@ -34,7 +34,7 @@ func TestTimeout(t *testing.T) {
 		ends    time.Duration // with a timeout, if that is tt.timeout
 	}{
 		{"none", 0, after(time.Hour, 200), 0, time.Hour},
-		{"negative is none", -1, after(time.Hour, 200), 0, time.Hour},
+		{"negative is no timeout", -1, after(time.Hour, 200), 0, time.Hour},
 		{"in time", second, after(second-1, 200), 0, second - 1},
 		{"one try", second, after(time.Hour, 200), 0, second},
 		{"all tries together", second, after(400*time.Millisecond, 500), 0, second},
@@ -70,7 +70,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-func TestTryTimeout(t *testing.T) {
+func TestAttemptTimeout(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -186,7 +186,7 @@ func TestLimitAndRate(t *testing.T) {
 	}
 }
 
-func TestStandardUnderPerRoute(t *testing.T) {
+func TestRouteLayersBelowPerRoute(t *testing.T) {
 	above := 0
 	r, bs := serving(t, retryable(), status(503), profiles.WithPerRoute(func(route profiles.Route, next service) service {
 		assert.Equal(t, "r", route.Name)
@@ -227,7 +227,7 @@ func TestLimitsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestDescribeStandard(t *testing.T) {
+func TestDescribeRouteLayers(t *testing.T) {
 	p := retryable(func(r *profiles.Route) { r.Timeout, r.Limit = time.Second, 7 })
 	r, _ := serving(t, p, status(503))
 	send(t, r, "GET", "/")

@@ -50,7 +50,7 @@ func TestMatch(t *testing.T) {
 
 		{"method is case-sensitive", get, "get", "/", false},
 		{"method is the whole of it", get, "GETS", "/", false},
-		{"method that nobody registered", Method("X-Y!"), "X-Y!", "/", true},
+		{"unregistered method", Method("X-Y!"), "X-Y!", "/", true},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			f, err := compileMatch(tt.match, &compiler{drop: noDrop(t)})

@@ -226,7 +226,7 @@ func TestMirrorOfAFailingPrimary(t *testing.T) {
 		r.Body = nil
 		_, err = w.Call(t.Context(), r)
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.Len(t, w.at(shadow), 1, "what was refused may be served elsewhere yet")
+		require.Len(t, w.at(shadow), 1, "a rejected request may be served elsewhere")
 	})
 }
 

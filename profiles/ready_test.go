@@ -35,7 +35,7 @@ func TestReadyIsThatOfAnyTarget(t *testing.T) {
 			require.ErrorIs(t, r.Ready(done), context.Canceled)
 		}
 	}
-	// The apex is not one of the targets, so that its readiness is no matter.
+	// The apex is not one of the targets, so that its readiness has no effect.
 	bs.get(t, target).unready.Store(true)
 	a.unready.Store(false)
 	require.NoError(t, layer.Poll[request, *reply](r))
@@ -84,7 +84,7 @@ func TestReadyReturnsTheCause(t *testing.T) {
 	})
 }
 
-// Closed for good is what no profile can open again.
+// Ready returns ErrClosed only after the last profile.
 func TestReadyIsClosedWhenEveryTargetIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.unready.Store(true) }}
@@ -167,7 +167,7 @@ func (s tardy) Ready(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// All who waited in targets have left them when Ready returns.
+// No goroutine waits in a target after Ready returned.
 func TestReadyLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var left atomic.Bool

@@ -34,13 +34,13 @@ func TestClassifyByTrailers(t *testing.T) {
 		{"a failure made a success", []ResponseClass{{code(7, 7), false}}, true, 200, nil, grpcStatus("7"), success, true, success},
 		{"no gRPC status at all", []ResponseClass{{code(0, 16), true}}, true, 200, nil, nil, success, true, success},
 		{"no gRPC status, but a 5xx", []ResponseClass{{code(0, 16), false}}, true, 503, nil, nil, failure, true, failure},
-		{"one that is no number", []ResponseClass{{code(0, 16), true}}, true, 200, grpcStatus("x"), grpcStatus("x"), success, true, success},
+		{"a status that is not a number", []ResponseClass{{code(0, 16), true}}, true, 200, grpcStatus("x"), grpcStatus("x"), success, true, success},
 
 		{"a trailer", []ResponseClass{{sum(Exact("42")), true}}, false, 200, nil, sent, success, true, failure},
 		{"a trailer with another value", []ResponseClass{{sum(Exact("43")), true}}, false, 200, nil, sent, success, true, success},
 		{"a trailer that is there", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, nil, sent, success, true, failure},
 		{"a trailer that is not", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, nil, nil, success, true, success},
-		{"a header is none", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, sent, nil, success, true, success},
+		{"a header field is not a trailer", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, sent, nil, success, true, success},
 		{"a response of nothing but trailers", []ResponseClass{{sum(AnyValue{}), true}}, true, 200, fieldMap{"grpc-status": "0", "X-Sum": "42"}, nil, failure, false, failure},
 
 		{"the first class decides at once", []ResponseClass{{Status{503, 503}, true}, {code(0, 16), false}}, true, 503, nil, grpcStatus("0"), failure, false, failure},

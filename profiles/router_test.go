@@ -69,7 +69,7 @@ func TestInvalidRouteIsDroppedOthersKept(t *testing.T) {
 	assert.Nil(t, send(t, r, "PUT", "/").route)
 }
 
-func TestLogSaysWhatIsLeftOut(t *testing.T) {
+func TestRouterLogsInvalidParts(t *testing.T) {
 	log := newLog()
 	var bs backends
 	routerOf(t, &profiles.Profile{
@@ -86,14 +86,14 @@ func TestLogSaysWhatIsLeftOut(t *testing.T) {
 	assert.Equal(t, []string{target}, log.attrs("left out of a profile", "target")[:1])
 }
 
-func TestTheProfilesOwnNameIsTheApex(t *testing.T) {
+func TestApexOfName(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Name: "web.default.svc.cluster.local"}, &bs)
 	assert.Equal(t, "web.default.svc.cluster.local:80", send(t, r, "GET", "/").from)
 	assert.Equal(t, "web.default.svc.cluster.local", r.Profile().Name)
 }
 
-func TestErrorsOfTargetsComeThrough(t *testing.T) {
+func TestRouterPassesErrors(t *testing.T) {
 	broken := errors.New("broken")
 	for what, p := range map[string]*profiles.Profile{
 		"apex":  {},
@@ -106,12 +106,12 @@ func TestErrorsOfTargetsComeThrough(t *testing.T) {
 		r := routerOf(t, p, &bs)
 		_, err := r.Call(t.Context(), request{})
 		assert.Same(t, broken, err, what)
-		assert.Len(t, bs.calls(), 1, "%s: an error is no refusal, nobody else is asked", what)
+		assert.Len(t, bs.calls(), 1, "%s: only a rejection is sent to another target", what)
 	}
 }
 
 // Invariant 5 of readiness.md: a request whose context is done goes nowhere.
-func TestDoneContextIsRefused(t *testing.T) {
+func TestRouterRejectsDoneContext(t *testing.T) {
 	var bs backends
 	src := newScript()
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(

@@ -79,7 +79,7 @@ func TestSplit(t *testing.T) {
 var three = split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"c:80", 5})
 
 // random_available of spec's "distribute": by weight and availability.
-func TestSplitSkipsThoseNotReady(t *testing.T) {
+func TestSplitSkipsUnreadyTargets(t *testing.T) {
 	var bs backends
 	r := routerOf(t, three, &bs)
 	a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
@@ -97,7 +97,7 @@ func TestSplitSkipsThoseNotReady(t *testing.T) {
 	assert.Zero(t, a.refused.Load()+b.refused.Load()+c.refused.Load(), "those that were not ready were not asked")
 }
 
-func TestSplitPollsOneWhereAllAreReady(t *testing.T) {
+func TestSplitPollsOneOfReadyTargets(t *testing.T) {
 	var bs backends
 	r := routerOf(t, three, &bs)
 	for range 100 {
@@ -112,7 +112,7 @@ func TestSplitPollsOneWhereAllAreReady(t *testing.T) {
 
 // With no target ready the draw is over all of them, and the one drawn
 // decides: here, by waiting.
-func TestSplitWithNoneReadyLeavesItToTheDrawn(t *testing.T) {
+func TestSplitWithoutReadyTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := make(map[string]int)
 		bs := backends{}
@@ -154,7 +154,7 @@ func (q queue) Call(ctx context.Context, req request) (*reply, error) {
 	return q.backend.Call(ctx, req)
 }
 
-func TestSplitTriesTheOthersOnceWhenRefused(t *testing.T) {
+func TestSplitTriesOthersAfterRejection(t *testing.T) {
 	var bs backends
 	r := routerOf(t, three, &bs)
 	a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
@@ -167,7 +167,7 @@ func TestSplitTriesTheOthersOnceWhenRefused(t *testing.T) {
 	}
 	assert.NotZero(t, refused())
 
-	// Those who say that they are ready come before those who say they are not.
+	// Ready targets come before the others.
 	a.refusing.Store(false)
 	a.unready.Store(true)
 	for range 100 {
@@ -220,8 +220,8 @@ func TestSplitWithClosedTargets(t *testing.T) {
 	}
 }
 
-// When the caller leaves, nobody else is bothered with its request.
-func TestSplitStopsWhenTheCallerLeaves(t *testing.T) {
+// After the caller canceled, no other target is called.
+func TestSplitStopsAfterCancellation(t *testing.T) {
 	var bs backends
 	r := routerOf(t, three, &bs)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -274,7 +274,7 @@ func TestSplitIsNotClosedByOneOfItsTargets(t *testing.T) {
 }
 
 // A Make that has nothing for an authority.
-func TestSplitWithATargetThatNothingWasMadeFor(t *testing.T) {
+func TestSplitWithMissingService(t *testing.T) {
 	var bs backends
 	logged := newLog()
 	mk := func(authority string) service {

@@ -64,7 +64,7 @@ func TestStaticWatch(t *testing.T) {
 		}
 		cancel()
 		group.Wait()
-		assert.Equal(t, []string{"", "a", "b"}, got, "setting what is set is no change")
+		assert.Equal(t, []string{"", "a", "b"}, got, "an equal Set does not change the profile")
 	})
 }
 

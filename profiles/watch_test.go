@@ -32,7 +32,7 @@ func TestDefaultProfileServesUntilTheFirst(t *testing.T) {
 	assert.Equal(t, "first", send(t, r, "GET", "/").route.Name)
 }
 
-func TestMessageReplacesTheProfileWhole(t *testing.T) {
+func TestProfileReplacesPrevious(t *testing.T) {
 	var bs backends
 	src := newScript()
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
@@ -52,7 +52,7 @@ func TestMessageReplacesTheProfileWhole(t *testing.T) {
 	assert.Equal(t, &profiles.Profile{}, r.Profile())
 }
 
-func TestInFlightRequestsAreUndisturbed(t *testing.T) {
+func TestSwapKeepsRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		bs := backends{prepare: func(b *backend) {
@@ -82,7 +82,7 @@ func TestInFlightRequestsAreUndisturbed(t *testing.T) {
 	})
 }
 
-func TestErrorsAreNewsAndTheLastProfileStays(t *testing.T) {
+func TestErrorKeepsLastProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
@@ -121,7 +121,7 @@ func TestLogOfAnOutage(t *testing.T) {
 
 // Streams that end cleanly and brought nothing are an outage as well, unless we
 // ended them.
-func TestLogOfStreamsThatBringNothing(t *testing.T) {
+func TestLogOfEmptyStreams(t *testing.T) {
 	log := newLog()
 	src := newScript()
 	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
@@ -144,7 +144,7 @@ func TestLogOfStreamsThatBringNothing(t *testing.T) {
 
 // However a watch ends, the last profile stays, and there is one if there was
 // none.
-func TestTheLastProfileOutlivesTheWatch(t *testing.T) {
+func TestLastProfileAfterWatch(t *testing.T) {
 	noProfile := fmt.Errorf("web: %w", profiles.ErrNoProfile)
 	for what, end := range map[string]func(*script, context.CancelFunc){
 		"no profile": func(src *script, _ context.CancelFunc) { src.send(nil, noProfile) },
@@ -192,7 +192,7 @@ func TestInitialWait(t *testing.T) {
 		src, r, bs := start(t)
 		go func() {
 			time.Sleep(200 * time.Millisecond)
-			src.send(nil, errors.New("an error is not what is waited for"))
+			src.send(nil, errors.New("no profile yet"))
 			time.Sleep(200 * time.Millisecond)
 			src.send(&profiles.Profile{Targets: []profiles.Target{{"v2:80", 1}}}, nil)
 		}()
@@ -207,7 +207,7 @@ func TestInitialWait(t *testing.T) {
 		assert.Equal(t, target, send(t, r, "GET", "/").from)
 		assert.Equal(t, 500*time.Millisecond, time.Since(began))
 		assert.Equal(t, target, send(t, r, "GET", "/").from)
-		assert.Equal(t, 500*time.Millisecond, time.Since(began), "nobody waits a second time")
+		assert.Equal(t, 500*time.Millisecond, time.Since(began), "the wait ends once")
 		src.send(&profiles.Profile{Targets: []profiles.Target{{"v2:80", 1}}}, nil)
 		assert.Equal(t, "v2:80", send(t, r, "GET", "/").from)
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Of a connection there is to see who asks, and where.
+// A connection has the address of its client and its destination only.
 func TestAccess(t *testing.T) {
 	var a tcplayer.Accessor
 	client, server := netip.MustParseAddrPort("10.0.0.1:1234"), netip.MustParseAddrPort("[fd00::1]:80")

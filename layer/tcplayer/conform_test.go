@@ -110,7 +110,7 @@ func TestEndpointConforms(t *testing.T) {
 			h := newHome(ctx)
 			dial := func(of context.Context, network, addr string) (net.Conn, error) {
 				conn, err := h.DialContext(of, network, addr)
-				if err == nil { // nobody else closes it
+				if err == nil { // the test closes it
 					context.AfterFunc(ctx, func() { conn.Close() })
 				}
 				return conn, err

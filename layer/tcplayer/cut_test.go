@@ -16,7 +16,7 @@ import (
 )
 
 // secured is a client and a server with a Forward between them, of which one side
-// has TLS that this package made. What is said to far comes out of near.
+// has TLS that this package made. Bytes written to far are read from near.
 type secured struct {
 	near, raw net.Conn // raw is below far
 	far       *tls.Conn

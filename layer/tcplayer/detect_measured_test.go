@@ -58,7 +58,7 @@ func TestDetectMeasured(t *testing.T) {
 }
 
 // Of a connection that was not looked at there is nothing to say, nor of one that
-// nobody wants any more.
+// was canceled.
 func TestDetectMeasuredOfNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGauges()

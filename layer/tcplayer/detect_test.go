@@ -96,7 +96,7 @@ func TestDetectARequestLineInPieces(t *testing.T) {
 	}
 }
 
-// A TCP connection is handed on as it was accepted.
+// A TCP connection is passed on without a wrapper.
 func TestDetectLeavesTheConnection(t *testing.T) {
 	client, accepted := tcpPair(t)
 	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
@@ -174,7 +174,7 @@ func TestDetectEnds(t *testing.T) {
 				syscall.ECONNRESET, "detect: no first byte: read tcp", net.ErrClosed},
 			"context": {all3(), func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "detect: no first byte: enough", syscall.ECONNRESET},
-			"nobody": {Protocols{HTTP1: named("one")}, func(c *net.TCPConn, _ context.CancelCauseFunc) { io.WriteString(c, "*1\r\n") },
+			"no server": {Protocols{HTTP1: named("one")}, func(c *net.TCPConn, _ context.CancelCauseFunc) { io.WriteString(c, "*1\r\n") },
 				layer.ErrNoRoute, "detect: no route: no server for this kind of connection", syscall.ECONNRESET},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestDetectEnds(t *testing.T) {
 	})
 }
 
-// A refusal leaves the connection as it was, where that can be done.
+// A rejected connection stays unread on Linux.
 func TestDetectRefuses(t *testing.T) {
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		client, accepted := pair()

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// identity is a certificate for name, and who trusts it.
+// identity is a certificate for name, and its trust anchors.
 func identity(t testing.TB, name string) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	cert, err := selfSigned(name)
@@ -78,7 +78,7 @@ func TestDetectTLS(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TLS that asks for no name, as to an IP address, is not for who has none either.
+// TLS without a server name, as to an IP address, does not match an empty name.
 func TestNames(t *testing.T) {
 	ours := MatchServerName("", "WEB.default")
 	assert.True(t, ours("web.default"))
@@ -121,9 +121,9 @@ func TestDetectTLSEnds(t *testing.T) {
 			"half a hello": {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
-			"nobody here":  {TLSServers{Passthrough: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
-			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: no server for TLS with the name "other"`, syscall.ECONNRESET},
-			"nobody":       {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"no Terminate":   {TLSServers{Passthrough: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"no Passthrough": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: no server for TLS with the name "other"`, syscall.ECONNRESET},
+			"no Cleartext":   {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
 		} {
 			t.Run(name, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -180,7 +180,7 @@ func TestDetectTLSOfHalfAHandshake(t *testing.T) {
 	})
 }
 
-// What has ended in the middle of a ClientHello is no TLS, and is passed on.
+// A connection that ended within a ClientHello goes to Cleartext.
 func TestDetectTLSOfHalfAHello(t *testing.T) {
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
 	big := made("\x12\x34" + sized(2, string(make([]byte, 12000)))) // its name may be behind that

@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recorder is a connection that keeps what is written to it.
+// recorder is a connection that records the written bytes.
 type recorder struct {
 	net.Conn
 	mu  sync.Mutex
@@ -41,7 +41,7 @@ func (r *recorder) wrote() []byte {
 	return bytes.Clone(r.all.Bytes())
 }
 
-// peer is somebody to dial, whatever the address is.
+// peer is a server that is dialed at every address.
 type peer struct {
 	addr  string // that was dialled last
 	made  *recorder
@@ -129,7 +129,7 @@ func TestDialerTransports(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, []string{"h2"}, ours.NextProtos, "the caller's own is left as it was")
+	assert.Equal(t, []string{"h2"}, ours.NextProtos, "the config of the caller is unchanged")
 }
 
 // Where TLS is asked for, all that ever leaves for somebody who is not who he
@@ -139,7 +139,7 @@ func TestDialerSaysNothingInClear(t *testing.T) {
 	_, roots := identity(t, "web.default")
 	old, _ := identity(t, "web.default")
 	old.MaxVersion = tls.VersionTLS12
-	for name, cfg := range map[string]*tls.Config{"in clear": nil, "somebody else": theirs, "an old TLS": old} {
+	for name, cfg := range map[string]*tls.Config{"in clear": nil, "another name": theirs, "an old TLS": old} {
 		t.Run(name, func(t *testing.T) {
 			p, dial := newPeer(t, cfg)
 			if cfg == nil {
@@ -175,7 +175,7 @@ func TestDialerSaysNothingInClear(t *testing.T) {
 	}
 }
 
-// answering is a connection on which somebody says something that is no TLS.
+// answering is a connection with a peer that does not use TLS.
 type answering struct {
 	net.Conn
 	text string
@@ -191,7 +191,7 @@ func (a *answering) Read(p []byte) (int, error) {
 }
 
 func TestDialerTimeout(t *testing.T) {
-	near, far := tcpPair(t) // who never says anything
+	near, far := tcpPair(t) // far sends nothing
 	d := Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Timeout: 10 * time.Millisecond}
 	d.Dial = func(context.Context, string, string) (net.Conn, error) { return near, nil }
 	_, err := d.DialContext(t.Context(), "tcp", "web.default:80")
@@ -264,7 +264,7 @@ func TestDialerErrors(t *testing.T) {
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorIs(t, err, net.ErrClosed)
 
-	l, err := net.Listen("tcp", "127.0.0.94:0") // a host of which nobody else is given the port
+	l, err := net.Listen("tcp", "127.0.0.94:0") // an address that no other test uses
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	_, err = new(Dialer).DialContext(t.Context(), "tcp", l.Addr().String())

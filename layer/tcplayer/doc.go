@@ -43,7 +43,7 @@
 //
 // Pass one of them as balance.WithCompletion or [layer.WithCompletion]. Use
 // UntilClosed to balance long connections. [NewStack] sets it for all its layers:
-// HeadTimeout then limits the time to connect, Timeout the life of the connection,
+// ResponseHeaderTimeout then limits the time to connect, Timeout the life of the connection,
 // and Limit the open connections.
 //
 // With UntilClosed the end of the context of Call closes the connection. Without

@@ -99,7 +99,7 @@ func TestEndpointEnds(t *testing.T) {
 		_, err = e.Call(t.Context(), Request{})
 		require.ErrorIs(t, err, layer.ErrClosed)
 
-		// What it made goes on.
+		// Its connections stay open.
 		go io.WriteString(near, "hello")
 		_, err = io.ReadFull(far, make([]byte, 5))
 		require.NoError(t, err)

@@ -20,7 +20,7 @@ import (
 
 const addr = "10.0.0.1:80"
 
-// place is an address on a network in memory that somebody may listen on.
+// place is an address on a network in memory, with or without a listener.
 type place struct {
 	network layertest.Network
 	l       net.Listener
@@ -88,7 +88,7 @@ func TestEndpointBacksOff(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		refused(1, time.Second/2)
 		time.Sleep(time.Second / 2)
-		refused(2, 0) // nobody waits in Ready: the call is the trial
+		refused(2, 0) // without a waiting Ready the call is the probe
 		refused(2, 2*time.Second)
 		time.Sleep(2 * time.Second)
 		refused(3, 0)
@@ -108,7 +108,7 @@ func TestEndpointBacksOff(t *testing.T) {
 		assert.Equal(t, "endpoint   addr="+addr+" connecting=0 made=1 link=up\n", layer.Describe[Request, net.Conn](e).String())
 		p.l.Close()
 		refused(6, 0)
-		refused(6, time.Second) // it began anew
+		refused(6, time.Second) // the backoff started again
 	})
 }
 
@@ -124,7 +124,7 @@ func TestEndpointReadyTries(t *testing.T) {
 			go func() { ready <- e.Ready(t.Context()) }()
 		}
 		time.Sleep(6 * time.Second) // tried at 1, 3, 7
-		assert.EqualValues(t, 3, p.dials.Load(), "one trial for all who wait")
+		assert.EqualValues(t, 3, p.dials.Load(), "one probe for all waiting calls")
 		p.open(t)
 		for range cap(ready) {
 			require.NoError(t, <-ready)

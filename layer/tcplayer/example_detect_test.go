@@ -60,7 +60,7 @@ func ExampleDetect() {
 	// opaque, 14 bytes for 10.0.0.7:5432
 }
 
-// A name that is not ours passes, still encrypted, to whoever has its key.
+// TLS for another name passes, still encrypted.
 func ExampleDetectTLS() {
 	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, io.EOF }}
 	pass := layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {

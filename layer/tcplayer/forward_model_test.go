@@ -21,7 +21,7 @@ func TestForwardModel(t *testing.T) {
 		}
 		j := join(t, t.Context(), opts...)
 		sides := [2]*side{newSide(j.client), newSide(j.server)}
-		broke, unseen := false, true // unseen: only by those who had said all they had to
+		broke, unseen := false, true // unseen: only by sides that had ended their direction
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			s := sides[rapid.IntRange(0, 1).Draw(rt, "side")]
 			switch rapid.SampledFrom([]string{"write", "write", "write", "end", "reset"}).Draw(rt, "step") {
@@ -61,7 +61,7 @@ func TestForwardModel(t *testing.T) {
 	})
 }
 
-// side is one of the two who talk.
+// side is one of the two connections.
 type side struct {
 	conn  *net.TCPConn
 	sent  []byte

@@ -100,7 +100,7 @@ func TestDetectTransport(t *testing.T) {
 	}
 }
 
-// In clear there is no header, whatever it looks like.
+// In cleartext the first bytes are never a header.
 func TestDetectTransportInClear(t *testing.T) {
 	header := string(TransportHeader{Port: 4040}.AppendTo(nil))
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
@@ -138,9 +138,9 @@ func TestDetectTransportEnds(t *testing.T) {
 		"no port": {every, string(TransportHeader{}.AppendTo(nil)), nil, nil, "transport: bad header: transport header: port 0", "i/o"},
 		"too big": {every, headerPreface + "\x00\x01\x00\x01", nil,
 			nil, "transport: bad header: transport header has 65537 bytes, limit 65536", "i/o"},
-		"nobody there": {TransportServers{None: named("none")}, header, nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
-		"nobody":       {TransportServers{Header: stating()}, "GET / HTTP/1.1", nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
-		"refused":      {TransportServers{Header: refusing()}, header, nil, nil, "transport: rejected after the first bytes were read", "loadshed"},
+		"no Header": {TransportServers{None: named("none")}, header, nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
+		"no None":   {TransportServers{Header: stating()}, "GET / HTTP/1.1", nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
+		"refused":   {TransportServers{Header: refusing()}, header, nil, nil, "transport: rejected after the first bytes were read", "loadshed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -207,7 +207,7 @@ func (r *reading) Read(p []byte) (int, error) {
 
 func (r *reading) NetConn() net.Conn { return r.Conn }
 
-// What is not read may be refused, and then served by somebody else.
+// An unread connection may be rejected and served by another server.
 func TestDetectTransportRefuses(t *testing.T) {
 	client, _, accepted := agreement(t)
 	io.WriteString(client, "hello")

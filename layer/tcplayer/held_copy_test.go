@@ -88,7 +88,7 @@ func TestUntilClosedCopiesNothing(t *testing.T) {
 			assert.Equal(t, []error{nil}, s.ended())
 		}
 	})
-	t.Run("nobody takes it", func(t *testing.T) {
+	t.Run("failed write", func(t *testing.T) {
 		var s seen
 		near, far := tcpPair(t)
 		conn := UntilClosed(t.Context(), near, &s)

@@ -248,7 +248,7 @@ type brittle struct{}
 func (brittle) Data(int)  {}
 func (brittle) End(error) { panic("unforeseen") }
 
-// An observer that panics keeps the end from nobody.
+// After a panic of an observer the others are notified.
 func TestHeldTellsAllThoughOnePanics(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()

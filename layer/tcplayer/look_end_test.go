@@ -55,7 +55,7 @@ func TestLookAtWhatComesWithItsEnd(t *testing.T) {
 	}
 }
 
-// TLS 1.2 finds the client's good-bye when it reads what is before it.
+// TLS 1.2 reads close_notify together with the bytes before it.
 func TestDetectInTLSWithItsEnd(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
@@ -74,7 +74,7 @@ func TestDetectInTLSWithItsEnd(t *testing.T) {
 	assert.Equal(t, "one: GET / HTTP/1.0\r\n\r\n", string(got))
 }
 
-// TLS goes on after a client that said nothing for a while.
+// TLS continues after a pause of the client.
 func TestDetectSilenceInTLS(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
@@ -103,7 +103,7 @@ func TestDetectTLSWithoutConfig(t *testing.T) {
 	require.EqualError(t, err, "tls: handshake: tls: no certificates configured")
 }
 
-// What somebody read before is looked at no further than what is read now.
+// Bytes that an earlier peek read are within the limit of this peek.
 func TestDetectLooksNoFurther(t *testing.T) {
 	request := "GET /" + strings.Repeat("a", maxDetect) + " HTTP/9\r\n\r\n"
 	header := v2(0x20, 0, strings.Repeat(tlv, 300)) // takes a look of 4 096 bytes

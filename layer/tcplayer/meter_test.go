@@ -196,7 +196,7 @@ func TestMeterCountsForwarded(t *testing.T) {
 	}
 }
 
-// A connection that goes on is not counted at its end alone.
+// The bytes of an open connection are counted before its end.
 func TestMeterCountsAsItGoes(t *testing.T) {
 	src, dst := newGauges(), newGauges()
 	client, accepted := tcpPair(t)
@@ -294,7 +294,7 @@ func TestMeterLayers(t *testing.T) {
 	})
 	_, err = m.WrapServer(left).Call(t.Context(), accepted)
 	require.NoError(t, err)
-	assert.Zero(t, g.of("open"), "what is left open is over, too")
+	assert.Zero(t, g.of("open"), "a connection that was not closed has ended")
 
 	g = newGauges()
 	dial := func(conn net.Conn, err error) func(context.Context, string, string) (net.Conn, error) {
@@ -314,7 +314,7 @@ func TestMeterLayers(t *testing.T) {
 	require.ErrorIs(t, layer.Poll(m.WrapServer(mock)), layer.ErrNotReady)
 }
 
-// What is counted can be looked at as what is not: its bytes, and what it is.
+// Detection works on a metered connection: its bytes and its type.
 func TestMeterIsSeenThrough(t *testing.T) {
 	g := newGauges()
 	svc := g.meter().WrapServer(Detect(all3()))
@@ -368,7 +368,7 @@ func TestMeterConforms(t *testing.T) {
 			h := newHome(ctx)
 			dial := func(of context.Context, network, addr string) (net.Conn, error) {
 				conn, err := h.DialContext(of, network, addr)
-				if err == nil { // nobody else closes it
+				if err == nil { // the test closes it
 					context.AfterFunc(ctx, func() { conn.Close() })
 				}
 				return conn, err

@@ -207,7 +207,7 @@ type brittleConn struct{ net.Conn }
 
 func (brittleConn) Read([]byte) (int, error) { panic(errBoom) }
 
-// A panic of an instrument is dropped: who reads may be any goroutine.
+// A panic of an instrument is dropped, because any goroutine may read.
 func TestMeterPanic(t *testing.T) {
 	i := brittleInstrument{}
 	m := NewMeter(Instruments{Opened: i, Open: brittleGauge{}, Closed: i, Read: i, Written: i})

@@ -21,7 +21,7 @@ func v2(command, family byte, body string) string {
 	return proxyV2 + string([]byte{command, family}) + sized(2, body)
 }
 
-const tlv = "\x03\x00\x04abcd" // a checksum, that nobody looks at
+const tlv = "\x03\x00\x04abcd" // a checksum, which is ignored
 
 func TestParseProxyHeader(t *testing.T) {
 	four := [2]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:56324"), netip.MustParseAddrPort("198.51.100.1:443")}
@@ -162,7 +162,7 @@ func TestProxyProtocol(t *testing.T) {
 	})
 }
 
-// Who checks the health of a listener says nothing of addresses, or nothing at
+// A health check has a header without addresses, or no bytes at
 // all, and is for the listener itself.
 func TestProxyProtocolWithoutAddresses(t *testing.T) {
 	local := WithSkipDetect(func(_ context.Context, conn net.Conn) bool { return false })

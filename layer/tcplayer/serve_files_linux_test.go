@@ -21,8 +21,8 @@ import (
 // fewFiles is set in the process that may have few open files.
 const fewFiles = "TCPLAYER_TEST_FEW_FILES"
 
-// A process that has no file descriptor left accepts again once it has: nobody
-// who has connected meanwhile is lost.
+// After a lack of file descriptors Serve accepts again, also the connections that
+// were made meanwhile.
 func TestServeSurvivesWithoutFiles(t *testing.T) {
 	if os.Getenv(fewFiles) != "" {
 		serveWithFewFiles(t)

@@ -72,7 +72,7 @@ func TestServeEndsBeforeItIsReady(t *testing.T) {
 	})
 }
 
-// Where one context ends both, that is no failure of what is not ready yet.
+// If one context ends Serve and svc, Serve returns nil.
 func TestServeEndsTogetherWithWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())

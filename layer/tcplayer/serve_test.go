@@ -160,7 +160,7 @@ func TestServeResetsWhatIsRefused(t *testing.T) {
 	assert.Contains(t, log.String(), "1 of 1 in flight")
 }
 
-// failing is a listener whose Accept fails as it is told.
+// failing is a listener whose Accept returns the given errors.
 type failing struct {
 	net.Listener
 	errs []error

@@ -71,6 +71,6 @@ func TestSocketOptionsThatFail(t *testing.T) {
 		s.serve(t.Context(), closed) // returns
 		a, b := net.Pipe()
 		b.Close()
-		require.NoError(t, s.sockets.set(a), "of what is no TCP connection")
+		require.NoError(t, s.sockets.set(a), "not a TCP connection")
 	}
 }

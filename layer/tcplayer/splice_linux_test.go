@@ -92,7 +92,7 @@ func testSplices(t *testing.T, how string) {
 	assert.Less(t, read, 64<<10, "what a Go program reads when it starts is in it")
 }
 
-// moved counts bytes by what strace wrote. What is only peeked at stays.
+// moved counts the bytes in the output of strace, without MSG_PEEK.
 func moved(t *testing.T, log string) (spliced, read int) {
 	t.Helper()
 	all, err := os.ReadFile(log)

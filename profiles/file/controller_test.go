@@ -165,7 +165,7 @@ func (d draw) spec() (object, *destination.DestinationProfile) {
 
 // A ServiceProfile from a file is the profile that linkerd's controller makes
 // of it and [linkerd.New] reads.
-func TestAServiceProfileIsWhatTheControllerSends(t *testing.T) {
+func TestServiceProfileOfController(t *testing.T) {
 	const target = "web.ns.svc.cluster.local:8080"
 	c := &controller{}
 	theirs := linkerd.New(dial(t, c))

@@ -47,7 +47,7 @@ func ExampleNew() {
 	for _, target := range []string{"web.default.svc.cluster.local:80", "books.default.svc.cluster.local:80"} {
 		for p, err := range source.Watch(context.Background(), target) {
 			if err != nil {
-				fmt.Println(err) // news: what is known stays in force
+				fmt.Println(err) // the last profile stays current
 				continue
 			}
 			for _, r := range p.Routes {

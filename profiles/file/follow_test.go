@@ -57,7 +57,7 @@ func words(p *profiles.Profile, err error) string {
 	return strings.Join(said, " ")
 }
 
-// expect waits for d and takes what was said since the last time.
+// expect waits for d and compares the items since the last call.
 func (w *watcher) expect(t *testing.T, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
@@ -103,7 +103,7 @@ func removed(target, found string) string {
 
 func noFile(path string) string { return "file: stat " + path + ": no such file or directory" }
 
-func TestARenameIsSeenAtTheNextLook(t *testing.T) {
+func TestFollowRename(t *testing.T) {
 	path := temp(t, web("a"))
 	next := filepath.Join(filepath.Dir(path), "next")
 	require.NoError(t, os.WriteFile(next, []byte(web("b")), 0o600))
@@ -121,7 +121,7 @@ func TestARenameIsSeenAtTheNextLook(t *testing.T) {
 // The kubelet writes a new directory and swaps the link ..data onto it; the
 // mounted names are links through ..data. Both ways to say where the profiles
 // are see it.
-func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
+func TestFollowConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	for version, files := range map[string]map[string]string{
 		"..2026_01": {"web.yaml": web("a"), "gone.yaml": profile("gone", "x")},
@@ -164,7 +164,7 @@ func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
 	})
 }
 
-func TestTruncatedAndWrittenAgain(t *testing.T) {
+func TestFollowTruncated(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t, New(path), "web:80")
@@ -178,7 +178,7 @@ func TestTruncatedAndWrittenAgain(t *testing.T) {
 	})
 }
 
-func TestOnlyAChangedProfileIsNews(t *testing.T) {
+func TestWatchYieldsChanges(t *testing.T) {
 	path := temp(t, web("a")+"---\n"+profile("api", "x"))
 	synctest.Test(t, func(t *testing.T) {
 		s := New(path)
@@ -208,7 +208,7 @@ func TestOnlyAChangedProfileIsNews(t *testing.T) {
 	})
 }
 
-func TestABadFileIsNewsOnceAndTheLastGoodProfileStays(t *testing.T) {
+func TestWatchOfInvalidFile(t *testing.T) {
 	path := temp(t, web("a"))
 	bad := func(line string) string {
 		return path + ":" + line + ": targets: unknown field: there are endpoint, name, opaque, retryBudget, routes, split, target\n" +
@@ -231,14 +231,14 @@ func TestABadFileIsNewsOnceAndTheLastGoodProfileStays(t *testing.T) {
 		w.expect(t, poll, noFile(path))
 		w.expect(t, time.Minute)
 
-		// What was known was never taken back, but that the trouble is over is news.
+		// The profile did not change, but the end of the error is reported.
 		replace(t, path, web("a"))
 		w.expect(t, poll, "a")
 		w.expect(t, time.Minute)
 	})
 }
 
-func TestAFileThatIsNotThereYet(t *testing.T) {
+func TestWatchOfMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	synctest.Test(t, func(t *testing.T) {
 		s := New(path)
@@ -251,7 +251,7 @@ func TestAFileThatIsNotThereYet(t *testing.T) {
 	})
 }
 
-func TestADirectory(t *testing.T) {
+func TestWatchOfDirectory(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, content string) { replace(t, filepath.Join(dir, name), content) }
 	put("b.yaml", web("b"))
@@ -308,7 +308,7 @@ func TestADirectory(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
+func TestWatchOfLargeFile(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		watch(t, New(path, WithMaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with WithMaxSize")
@@ -317,7 +317,7 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	})
 }
 
-func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
+func TestWatchOfInvalidTarget(t *testing.T) {
 	s := New(temp(t, web("a")))
 	for _, target := range []string{"", "a b", "web:http", "web:0", "web:65536", "a:b:80", "\xff", ":80", "*.example.com:80"} {
 		items := 0
@@ -330,7 +330,7 @@ func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
 	}
 }
 
-func TestAContextThatIsDoneSaysNothing(t *testing.T) {
+func TestWatchWithDoneContext(t *testing.T) {
 	s := New(temp(t, web("a")))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -341,7 +341,7 @@ func TestAContextThatIsDoneSaysNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
+func TestWarningsAreLoggedOnce(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}]\n"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -367,8 +367,8 @@ func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// Who mends a mistake by making another one is told of that, too.
-func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
+// Another mistake in place of the first one is logged.
+func TestOtherMistakesAreLogged(t *testing.T) {
 	path := temp(t, web("good"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -376,7 +376,7 @@ func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
 		w.expect(t, 0, "good")
 		replace(t, path, "target: web\nname: a/b\n")
 		w.expect(t, poll, path+`:2:7: name "a/b": want a DNS name without a port`)
-		require.Empty(t, out.String(), "whoever watches is told")
+		require.Empty(t, out.String(), "the streams report it")
 		replace(t, path, "target: web\nname: 'a b'\n")
 		w.expect(t, poll, path+`:2:7: name "a b": want a DNS name without a port`)
 		require.Equal(t, 1, strings.Count(out.String(), "\n"))
@@ -389,11 +389,11 @@ func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
 
 // A context that ends while the profile is looked at ends the stream before
 // the error that goes with it.
-func TestNothingIsSaidAfterTheEnd(t *testing.T) {
+func TestWatchAfterItsContext(t *testing.T) {
 	path := temp(t, web("a"))
 	s := New(path)
 	for range s.Watch(t.Context(), "web") {
-		break // what is good is known now
+		break // all items were read
 	}
 	replace(t, path, "}")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -408,7 +408,7 @@ func TestNothingIsSaidAfterTheEnd(t *testing.T) {
 	require.Equal(t, 1, items)
 }
 
-func TestRenamedTargetKeepsItsRoutesAndIsWarnedOf(t *testing.T) {
+func TestRenamedTarget(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -427,7 +427,7 @@ func TestRenamedTargetKeepsItsRoutesAndIsWarnedOf(t *testing.T) {
 	})
 }
 
-func TestRemovedTargetAmongMany(t *testing.T) {
+func TestRemovedTarget(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t, New(path), "web:80")
@@ -438,7 +438,7 @@ func TestRemovedTargetAmongMany(t *testing.T) {
 }
 
 // A router in front of it all: a change of the file is a change of the route.
-func TestARouterFollowsAFile(t *testing.T) {
+func TestRouterFollowsFile(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, New(path), "web:80")
@@ -455,7 +455,7 @@ func TestARouterFollowsAFile(t *testing.T) {
 }
 
 // One that began meanwhile is, after the profile that came with it.
-func TestAMistakeThatIsOverIsNotTold(t *testing.T) {
+func TestCorrectedMistakeIsNotReported(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name+".yaml") }
 	wrong := at("other") + ":1:1: want a mapping, not a list"

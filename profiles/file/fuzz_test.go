@@ -71,8 +71,8 @@ func requirePlaces(t *testing.T, notes []*Error, data []byte) {
 	require.LessOrEqual(t, last, 1+bytes.Count(data, []byte("\n")))
 }
 
-// What linkerd takes is taken: a spec of any routes and classes whose types are
-// right is accepted, and what is left out of it is told.
+// A spec with valid types is accepted, as by linkerd. Parts that are left out have
+// warnings.
 func FuzzServiceProfile(f *testing.F) {
 	f.Add("a", "GET", "/a", "1s", uint32(500), uint32(599), true)
 	f.Add("a", "G T", "(", "-1s", uint32(0), uint32(404), false)
@@ -95,6 +95,6 @@ func FuzzServiceProfile(f *testing.F) {
 		p := s.Profile("web:80")
 		require.NoError(t, p.Validate())
 		whole := len(p.Routes) == 1 && len(p.Routes[0].Classes) == 1 && (low > 0 && high > 0)
-		require.True(t, whole || len(s.Warnings) > 0, "what is left out is told")
+		require.True(t, whole || len(s.Warnings) > 0, "parts that are left out have warnings")
 	})
 }

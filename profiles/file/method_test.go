@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/profiles/file"
 )
 
-// A method in small letters is the one in capitals, as it is in a ServiceProfile.
-func TestMethodsAreInCapitals(t *testing.T) {
+// Methods are converted to upper case, as in a ServiceProfile.
+func TestMethodCase(t *testing.T) {
 	match := func(methods string) profiles.Match {
 		set, err := file.Parse("web.yaml", []byte("target: web\nroutes:\n- {match: {method: "+methods+"}}"))
 		require.NoError(t, err)

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The places are ours; what is wrong with what could be read is said by package
+// The positions are from this package; reasons of invalid values are from package
 // profiles.
-func TestMistakesInWhatChangesRequests(t *testing.T) {
+func TestMistakesInChanges(t *testing.T) {
 	const aShare = "want a share from 0 to 1, or from 0% to 100%"
 	const aSize = "want a number of bytes such as 65536 or 64KiB, up to 16MiB"
 	in := func(field string) string { return "target: web\nroutes:\n- match: {pathPrefix: /}\n  " + field + "\n" }
@@ -43,7 +43,7 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 			`f:4:29: routes[0].faults[0].grpc "GONE": want a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE`},
 
 		{"too many faults", in("faults: [{share: 60%, status: 500, ttl: 1m}, {share: 60%, status: 500, ttl: 1m}]"), `f:4:11: routes[0].faults: fault 1: `},
-		{"OK is no fault", in("faults: [{share: 1, status: 500, grpc: OK, ttl: 1m}]"),
+		{"OK is not a fault", in("faults: [{share: 1, status: 500, grpc: OK, ttl: 1m}]"),
 			`f:4:42: routes[0].faults[0].grpc "OK": want a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE`},
 		{"class by gRPC", in("classes: [{match: {grpc: [17, 14-13, OOPS]}, failure: true}]"),
 			`f:4:29: routes[0].classes[0].match.grpc[0] "17": ` + "want " + aGRPCStatus + ", or a range such as 13-15\n" +
@@ -62,13 +62,13 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 	}
 }
 
-func TestALineFeedIsNoPartOfAHeader(t *testing.T) {
+func TestHeaderWithLineFeed(t *testing.T) {
 	_, err := Parse("f", []byte("target: web\nroutes:\n- match: {pathPrefix: /}\n  requestHeader: {add: {a: [b, \"c\\nd\"]}}\n"))
 	require.ErrorContains(t, err, `f:4:18: routes[0].requestHeader: add "a": `)
 }
 
 // Of several targets with one profile, each has copies sent to its own port.
-func TestAMirrorsPortIsItsTargets(t *testing.T) {
+func TestMirrorPort(t *testing.T) {
 	s := parse(t, "target: [web:81, api]\nroutes:\n- {match: {path: /}, mirrors: [{target: v2}, {target: v3:90}]}\n- {match: {all: []}}\n")
 	authorities := func(target string) (found []string) {
 		for _, m := range s.Profile(target).Routes[0].Mirrors {

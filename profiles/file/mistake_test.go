@@ -39,7 +39,7 @@ func TestMistakesInYAML(t *testing.T) {
 	}
 }
 
-func TestMistakesInTheShortForm(t *testing.T) {
+func TestMistakesInShortForm(t *testing.T) {
 	const range3 = "want a status such as 404, or a range such as 500-599, from 100 to 999"
 	const aTarget = "want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80"
 	const aText = "want a text, or one of exact, prefix, regex and present"
@@ -125,7 +125,7 @@ func TestMistakesInTheShortForm(t *testing.T) {
 	}
 }
 
-func TestMistakesInAServiceProfile(t *testing.T) {
+func TestMistakesInServiceProfile(t *testing.T) {
 	const aName = "want a name in small letters, digits, '-' and '.': web.default.svc.cluster.local"
 	const aKind = ": want kind ServiceProfile of linkerd.io/v1alpha2, or neither of the two for the short form"
 	const head = "apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\n"
@@ -228,7 +228,7 @@ spec:
 	}, "\n"))
 }
 
-func TestALongValueIsCutShort(t *testing.T) {
+func TestLongValue(t *testing.T) {
 	_, err := Parse("f", []byte("target: "+strings.Repeat("ä ", 100)))
 	var e *Error
 	require.ErrorAs(t, err, &e)

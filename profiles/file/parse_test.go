@@ -25,7 +25,7 @@ func parse(t testing.TB, data string) *Set {
 	return s
 }
 
-func TestTheShortForm(t *testing.T) {
+func TestShortForm(t *testing.T) {
 	s := parse(t, `
 target: web.default.svc.cluster.local
 routes:
@@ -63,7 +63,7 @@ opaque: true
 target: [WEB.default.svc.cluster.local.:8080, 10.96.0.10:80, "[fd00::1]:80"]
 name: web.default.svc.cluster.local
 ---
-# A comment alone is no document.
+# A document of comments is ignored.
 `)
 	require.Equal(t, &profiles.Profile{
 		Name: "web.default.svc.cluster.local",
@@ -155,7 +155,7 @@ func documentedBlock(t *testing.T, begin string) string {
 	return begin + block
 }
 
-func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
+func TestDocumentedFormat(t *testing.T) {
 	web := parse(t, documentedBlock(t, "target: ")).Profile("web.default.svc.cluster.local:80")
 	require.Len(t, web.Routes, 2)
 	require.Len(t, web.Targets, 2)
@@ -197,8 +197,8 @@ func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
 	}, parse(t, "target: web\n"+documentedBlock(t, "endpoint:")).Profile("web").Endpoint)
 }
 
-// Metrics and tap go by the label, in either form of a profile.
-func TestANameOfARouteIsItsLabelToo(t *testing.T) {
+// Metrics and tap use the label in both formats.
+func TestRouteNameIsLabel(t *testing.T) {
 	routes := parse(t, `
 target: web
 routes:

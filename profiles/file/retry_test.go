@@ -17,9 +17,9 @@ import (
 	"github.com/gotower/gotower/profiles/file"
 )
 
-// TestRetriesThatReachTheServer counts the requests that a server which always
+// TestRetriesOfMethods counts the requests that a server which always
 // fails receives for one request of a client.
-func TestRetriesThatReachTheServer(t *testing.T) {
+func TestRetriesOfMethods(t *testing.T) {
 	short := func(retry string) string {
 		return "{target: pay.default.svc.cluster.local, routes: [{match: {pathPrefix: /}, maxRetries: 2, " + retry + "}]}"
 	}

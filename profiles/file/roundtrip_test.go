@@ -203,7 +203,7 @@ func (d draw) profile() (profiles.Profile, object) {
 }
 
 // The short form says all that a Profile can.
-func TestWhatTheShortFormSaysIsWhatIsRead(t *testing.T) {
+func TestShortFormRoundTrip(t *testing.T) {
 	said := map[string]bool{} // the fields that had a value once
 	rapid.Check(t, func(t *rapid.T) {
 		want, written := draw{t}.profile()

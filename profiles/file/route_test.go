@@ -70,7 +70,7 @@ func call(t *testing.T, r *httpRouter, request string) string {
 }
 
 // What the short form writes is what requests are routed by.
-func TestTheShortFormRoutes(t *testing.T) {
+func TestShortFormRoutes(t *testing.T) {
 	p := parse(t, `
 target: web
 routes:
@@ -94,7 +94,7 @@ routes:
 }
 
 // "/a|/b" is two things: linkerd does not group.
-func TestTheTwoFormsDifferInHowTheyAnchor(t *testing.T) {
+func TestAnchorsOfBothFormats(t *testing.T) {
 	theirs := parse(t, sp("  routes: [{name: r, condition: {pathRegex: /a|/b}}]\n")).Profile("web.ns.svc.cluster.local:80")
 	ours := parse(t, "{target: web, routes: [{name: r, match: {pathRegex: /a|/b}}]}").Profile("web:80")
 	for path, want := range map[string][2]string{

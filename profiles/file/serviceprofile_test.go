@@ -19,7 +19,7 @@ func linkerdDefault() *profiles.RetryBudget {
 	return &profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second}
 }
 
-func TestAServiceProfile(t *testing.T) {
+func TestServiceProfile(t *testing.T) {
 	s := parse(t, `
 apiVersion: linkerd.io/v1alpha2
 kind: ServiceProfile
@@ -97,7 +97,7 @@ spec:
 	assert.Equal(t, []string{"web.ns.svc.cluster.local"}, s.Targets())
 }
 
-func TestTheRetryBudgetOfAServiceProfile(t *testing.T) {
+func TestServiceProfileRetryBudget(t *testing.T) {
 	const name = "web.ns.svc.cluster.local"
 	budget := func(fields string) *profiles.RetryBudget { return parse(t, sp("  "+fields)).Profile(name).RetryBudget }
 	assert.Equal(t, linkerdDefault(), budget("routes: []"))
@@ -107,8 +107,8 @@ func TestTheRetryBudgetOfAServiceProfile(t *testing.T) {
 	assert.Nil(t, budget("retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: 10ms}"), "the proxy drops it")
 }
 
-// What the controller takes and the proxy leaves out, piece by piece.
-func TestWhatLinkerdLeavesOut(t *testing.T) {
+// Parts that the controller accepts and the proxy leaves out.
+func TestServiceProfileWarnings(t *testing.T) {
 	s := parse(t, sp(`  retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: 61s}
   routes:
   - name: bad regex
@@ -177,7 +177,7 @@ func TestWhatLinkerdLeavesOut(t *testing.T) {
 }
 
 // An expression that is too large for a Router is left out with a warning.
-func TestAnExpressionThatIsTooLargeForARouter(t *testing.T) {
+func TestServiceProfileLargeExpression(t *testing.T) {
 	s := parse(t, sp("  routes:\n  - {name: big, condition: {pathRegex: '/(a?b?c?d?e?f?){1000}'}}\n"))
 	require.Len(t, s.Warnings, 2)
 	require.ErrorContains(t, s.Warnings[0], "nothing of the condition is left: the route is left out")
@@ -185,8 +185,8 @@ func TestAnExpressionThatIsTooLargeForARouter(t *testing.T) {
 	require.Empty(t, s.Profile("web.ns.svc.cluster.local").Routes)
 }
 
-// For responses, unlike for requests, a condition of nothing is none.
-func TestAResponseClassOfWhichNothingIsLeft(t *testing.T) {
+// An empty condition on responses is left out, unlike one on requests.
+func TestServiceProfileEmptyClass(t *testing.T) {
 	s := parse(t, sp(`  routes:
   - name: a
     condition: {all: [], any: [{all: []}]}
@@ -199,7 +199,7 @@ func TestAResponseClassOfWhichNothingIsLeft(t *testing.T) {
 	require.Empty(t, routes[0].Classes)
 }
 
-func TestListsOfServiceProfiles(t *testing.T) {
+func TestServiceProfileList(t *testing.T) {
 	s := parse(t, `{"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": [
 	{"apiVersion":"linkerd.io/v1alpha2","kind":"ServiceProfile","metadata":{"name":"a.ns.svc.cluster.local"},"spec":{
 		"routes":[{"name":"GET /a","condition":{"method":"GET","pathRegex":"/a"}}]}},
@@ -230,7 +230,7 @@ func TestServiceProfileNamespace(t *testing.T) {
 	assert.Equal(t, "short", route(parse(t, in("ns", "own")+"---\n{target: web.ns.svc.cluster.local, routes: [{name: short, match: {method: GET}}]}")))
 }
 
-func TestQuantities(t *testing.T) {
+func TestParseWeight(t *testing.T) {
 	for text, want := range map[string]uint32{
 		"1": 10000, "500m": 5000, "0": 0, "0.5": 5000, "1.": 10000, ".25": 2500, "1.5m": 20, "0.0001": 10, "100": 1000000,
 		"429496.729": 4294967290, "0.0": 0, "900m": 9000, "1.005": 10050, "0.07": 700,

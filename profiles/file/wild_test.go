@@ -42,7 +42,7 @@ func openAPI(resources int) string {
 	return b.String()
 }
 
-func TestAnOpenAPIGeneratedFile(t *testing.T) {
+func TestGeneratedServiceProfile(t *testing.T) {
 	const resources = 60
 	s := parse(t, openAPI(resources))
 	require.Empty(t, s.Warnings)
@@ -142,7 +142,7 @@ spec:
 ---
 `
 
-func TestTheFilesOfLinkerdsDocuments(t *testing.T) {
+func TestDocumentedServiceProfiles(t *testing.T) {
 	s := parse(t, documented)
 	require.Empty(t, s.Warnings)
 	voting := s.Profile("voting-svc.emojivoto.svc.cluster.local:8080")

@@ -118,7 +118,7 @@ func (s *oneMessage) RecvMsg(any) error {
 	return nil
 }
 
-// The back-off begins anew once a stream brought a message and lasted
+// The backoff starts from Min again after a stream that had a message and lasted
 // ten seconds: here with every third.
 func TestBackoffBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

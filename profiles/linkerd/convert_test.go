@@ -156,7 +156,7 @@ func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
 	for _, tt := range []struct {
 		what    string
 		spoil   func(*destination.DestinationProfile)
-		missing func(*profiles.Profile) // what is missing from the whole
+		missing func(*profiles.Profile) // removes the invalid part from the whole profile
 		log     string
 	}{
 		{
@@ -238,7 +238,7 @@ func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
 			"route 0: timeout: -1ns is below 0",
 		},
 		{
-			"timeout that is no duration",
+			"timeout that is not a duration",
 			func(m *destination.DestinationProfile) {
 				route(m).Timeout = &durationpb.Duration{Seconds: 1, Nanos: -1}
 			},

@@ -32,7 +32,7 @@ func asURI(uri string, serverName *destination.TlsIdentity_DnsLikeIdentity) *des
 	}
 }
 
-// Who is expected at an endpoint: a server name and an identity, or nobody.
+// TLS of an endpoint needs a server name and an identity.
 func TestEndpointIdentity(t *testing.T) {
 	const uri = "spiffe://root/ns/web"
 	for what, tt := range map[string]struct {
@@ -72,12 +72,12 @@ func TestEndpointHints(t *testing.T) {
 		in   *destination.WeightedAddr
 		want profiles.Endpoint
 	}{
-		"nothing":             {&destination.WeightedAddr{}, profiles.Endpoint{}},
-		"an empty hint":       {&destination.WeightedAddr{ProtocolHint: &destination.ProtocolHint{}}, profiles.Endpoint{}},
-		"opaque":              {&destination.WeightedAddr{ProtocolHint: transport(1)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 1}},
-		"the highest port":    {&destination.WeightedAddr{ProtocolHint: transport(65534)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 65534}},
-		"a port that is none": {&destination.WeightedAddr{ProtocolHint: transport(65535)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol}},
-		"weight and labels":   {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, profiles.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
+		"nothing":           {&destination.WeightedAddr{}, profiles.Endpoint{}},
+		"an empty hint":     {&destination.WeightedAddr{ProtocolHint: &destination.ProtocolHint{}}, profiles.Endpoint{}},
+		"opaque":            {&destination.WeightedAddr{ProtocolHint: transport(1)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 1}},
+		"the highest port":  {&destination.WeightedAddr{ProtocolHint: transport(65534)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 65534}},
+		"an invalid port":   {&destination.WeightedAddr{ProtocolHint: transport(65535)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol}},
+		"weight and labels": {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, profiles.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
 		"keep-alive": {
 			&destination.WeightedAddr{Http2: &destination.Http2ClientParams{KeepAlive: &destination.Http2ClientParams_KeepAlive{
 				Interval: durationpb.New(10 * time.Second), Timeout: durationpb.New(3 * time.Second),

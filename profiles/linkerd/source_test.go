@@ -172,7 +172,7 @@ func TestControllerRestart(t *testing.T) {
 	assert.Equal(t, "two", p.Name)
 }
 
-// One message does not fill the log, and the next one says what is new in it.
+// The log has at most ten parts of a message, and only new parts of the next one.
 func TestLogIsNotFilled(t *testing.T) {
 	var out bytes.Buffer
 	w := watch(t.Context(), t, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
@@ -210,7 +210,7 @@ func TestLogIsNotFilled(t *testing.T) {
 	assert.Equal(t, 9, lines(), "ten in all, and how many more")
 }
 
-// What is left out of a profile is logged, and the rest of it delivered.
+// Invalid parts are logged, and the rest of the profile is delivered.
 func TestLogger(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

@@ -98,7 +98,7 @@ func newMesh(t *testing.T) *mesh {
 	return m
 }
 
-// says has the controller send a profile, and waits until it is in force.
+// says makes the controller send a profile, and waits until it is current.
 func (m *mesh) says(p *destination.DestinationProfile) {
 	m.t.Helper()
 	m.stream.messages <- p
@@ -117,7 +117,7 @@ func to(authority string, weight uint32) *destination.WeightedDst {
 
 const leafA, leafB = "a.default.svc.cluster.local:80", "b.default.svc.cluster.local:80"
 
-// expect sends requests from several goroutines and checks who served them.
+// expect sends requests from several goroutines and checks the targets that served them.
 func (m *mesh) expect(want map[string]float64) {
 	m.t.Helper()
 	const callers, each = 4, 500
@@ -187,7 +187,7 @@ func TestD4RemoveAnOverride(t *testing.T) {
 	m.expect(map[string]float64{apex: 1})
 }
 
-// Loss of the stream, and whatever else, leaves the last profile in force; the
+// After a lost stream and other errors the last profile stays current; the
 // next stream's first message replaces it.
 func TestLostStreamKeepsTheProfile(t *testing.T) {
 	for _, end := range []error{nil, status.Error(codes.Unavailable, "restart"), status.Error(codes.NotFound, "not yet")} {
@@ -210,8 +210,8 @@ func TestFinalStatusKeepsServing(t *testing.T) {
 	m.expect(map[string]float64{apex: 1})
 }
 
-// What is bad in a message is left out, wherever that is noticed; the rest is
-// in force.
+// Invalid parts of a message are left out by this package or by the Router. The
+// rest takes effect.
 func TestBadPiecesEndToEnd(t *testing.T) {
 	m := newMesh(t)
 	m.says(&destination.DestinationProfile{

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func TestGate(t *testing.T) {
+func TestRequestedTargets(t *testing.T) {
 	nets := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	for name, tt := range map[string]struct {
 		opts   []Option
@@ -55,8 +55,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// No call is made.
-func TestWhatTheGateKeepsOutHasNoProfile(t *testing.T) {
+// A target outside of the suffixes needs no call.
+func TestOtherTargetsHaveNoProfile(t *testing.T) {
 	n, conn := 0, new(holding)
 	for p, err := range New(conn, WithSuffixes("svc.cluster.local.")).Watch(t.Context(), "example.com:443") {
 		require.Nil(t, p)

@@ -128,7 +128,7 @@ func (a *authority) static(name string) *Identity {
 	return i
 }
 
-// answer certifies what is asked for.
+// answer certifies the request.
 func (a *authority) answer(req *pb.CertifyRequest, life time.Duration) *pb.CertifyResponse {
 	csr, err := x509.ParseCertificateRequest(req.GetCertificateSigningRequest())
 	require.NoError(a.t, err)

@@ -202,7 +202,7 @@ func TestCertifyRefuses(t *testing.T) {
 	}
 }
 
-// What goes wrong is said, and tried again; what is there serves meanwhile.
+// A failure is logged and retried. The current certificate stays in use.
 func TestCertifyGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, stranger := newAuthority(t), newAuthority(t)
@@ -302,7 +302,7 @@ func TestCertifyEndsWhileItAsks(t *testing.T) {
 		start := time.Now()
 		end()
 		assert.Zero(t, time.Since(start))
-		assert.NotContains(t, i.Describe().String(), "error=", "that it was told to end is no failure")
+		assert.NotContains(t, i.Describe().String(), "error=", "the end of its context is not a failure")
 		end = certifying(t, i, conn) // and it may begin again
 		synctest.Wait()
 		end()

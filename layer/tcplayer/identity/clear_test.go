@@ -21,7 +21,7 @@ import (
 // recorded is what a peer got: on the wire, and out of TLS.
 type recorded struct{ wire, inside bytes.Buffer }
 
-// recording keeps what is read.
+// recording records the read bytes.
 type recording struct {
 	net.Conn
 
@@ -174,7 +174,7 @@ var senders = map[string]func(t *testing.T, addr string, cfg *tls.Config) error{
 		}
 		return err
 	},
-	"crypto/tls, as it is": func(t *testing.T, addr string, cfg *tls.Config) error {
+	"crypto/tls": func(t *testing.T, addr string, cfg *tls.Config) error {
 		conn, err := tls.Dial("tcp", addr, cfg)
 		if err != nil {
 			return err

@@ -102,7 +102,7 @@ func Example() {
 	// refused: true
 }
 
-// The error of a peer that is somebody else names both.
+// The error of another peer has both names.
 func ExampleIdentity_Client() {
 	authority, conn, stop := someCA()
 	defer stop()

@@ -114,7 +114,7 @@ func TestGenerateSaysWhatIsWrong(t *testing.T) {
 	require.NoError(t, Generate(dir, web))
 	info, err := os.Stat(filepath.Join(dir, "key.p8"))
 	require.NoError(t, err)
-	assert.Equal(t, os.FileMode(0o600), info.Mode(), "who could read the last one is not who can read this")
+	assert.Equal(t, os.FileMode(0o600), info.Mode(), "the permissions of the last file do not apply")
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	require.NoError(t, os.Remove(filepath.Join(dir, "key.p8")))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "key.p8")))
@@ -168,7 +168,7 @@ func FuzzParseRoots(f *testing.F) {
 			t.Errorf("%v and %v", pool, err)
 		}
 		if err == nil && !strings.Contains(string(data), "-----BEGIN CERTIFICATE-----") {
-			t.Error("it trusts what is not there")
+			t.Error("it accepts a missing certificate")
 		}
 	})
 }

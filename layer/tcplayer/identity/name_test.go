@@ -149,7 +149,7 @@ func TestIdentitiesAsLinkerd(t *testing.T) {
 			assert.Equal(t, tt.want, got)
 			assert.Equal(t, tt.want != "", ok)
 			_, ok = PeerIdentity(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}})
-			assert.False(t, ok, "what was not verified says nothing")
+			assert.False(t, ok, "an unverified certificate proves nothing")
 		})
 	}
 }
@@ -176,7 +176,7 @@ func FuzzAlternatives(f *testing.F) {
 	})
 }
 
-// What crypto/x509 finds in a certificate is what is found here.
+// crypto/x509 finds the same names in a certificate.
 func FuzzNamesAsX509(f *testing.F) {
 	f.Add(foo, bar, id)
 	f.Add(foo, bar, "spiffe://.0")
@@ -186,7 +186,7 @@ func FuzzNamesAsX509(f *testing.F) {
 		}
 		cert := named(t, dns(a), uri(c), dns(b))
 		if cert.DNSNames[0] != a || cert.DNSNames[1] != b || cert.URIs[0].String() != c {
-			t.Skip() // it was not written as it is read
+			t.Skip() // not a canonical encoding
 		}
 		assert.Equal(t, []string{a, c, b}, caller.Names(cert.Extensions))
 	})

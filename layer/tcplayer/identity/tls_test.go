@@ -17,7 +17,7 @@ import (
 
 const waits = 30 * time.Second // for what must come at last
 
-// saying answers a connection with who its client is, and the protocol that was
+// saying answers a connection with the identity of its client, and the protocol that was
 // agreed on.
 func saying() tcplayer.Server {
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
@@ -89,7 +89,7 @@ func TestMutualTLS(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, tt.client+" says hello ", got)
 			got, err = says(t, addr, client.Client(tt.sni, tt.server, "h2"), "hello")
-			require.NoError(t, err, "what is offered is not looked at")
+			require.NoError(t, err, "ALPN is ignored")
 			assert.Equal(t, tt.client+" says hello ", got)
 
 			addr = served(t, server.Server("transport.l5d.io/v1"), sni)
@@ -141,8 +141,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Nobody is served before there is a certificate, or after it has expired (G1 of
-// linkerd's tests); and who has none does not get to those who ask for one.
+// Handshakes fail without a certificate and after its expiration (G1 of linkerd's
+// tests), on a client too if the server asks for one.
 func TestWithoutACertificate(t *testing.T) {
 	a := newAuthority(t)
 	peer := a.static(other)
@@ -181,7 +181,7 @@ func TestNoResumption(t *testing.T) {
 	client, server := a.static(other), a.static(web)
 	addr := served(t, server.Server(), web)
 	cfg := client.Client("", web)
-	cfg.ClientSessionCache = tls.NewLRUClientSessionCache(10) // as if somebody had been clever
+	cfg.ClientSessionCache = tls.NewLRUClientSessionCache(10) // must have no effect
 	for range 3 {
 		conn, err := tls.Dial("tcp", addr, cfg)
 		require.NoError(t, err)

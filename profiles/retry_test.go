@@ -174,7 +174,7 @@ func TestRetryTriggers(t *testing.T) {
 	}
 }
 
-func TestRetryHasNoBackOff(t *testing.T) {
+func TestRetryWithoutBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
@@ -184,14 +184,14 @@ func TestRetryHasNoBackOff(t *testing.T) {
 		began := time.Now()
 		rsp, err := r.Call(ctx, get)
 		require.NoError(t, err)
-		assert.Equal(t, 503, rsp.status, "the last response comes as it is")
+		assert.Equal(t, 503, rsp.status, "the last response is returned")
 		assert.EqualValues(t, 11, bs.calls()[target])
 		assert.Less(t, time.Since(began), time.Microsecond, "nor is Retry-After waited for")
 		cancel()
 	})
 }
 
-func TestRetriesHaveNoNumber(t *testing.T) {
+func TestRetryWithoutMaximum(t *testing.T) {
 	many := func(p *profiles.Profile) *profiles.Profile {
 		p.RetryBudget.MinPerSecond = 1000
 		return p
@@ -219,7 +219,7 @@ func TestRetryDrawsAnotherTarget(t *testing.T) {
 	assert.EqualValues(t, 100, bs.calls()["good:80"])
 }
 
-func TestRetryDiscardsWhatItGivesUp(t *testing.T) {
+func TestRetryDrainsResponses(t *testing.T) {
 	discarded := new(atomic.Int64)
 	bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 	r := routerOf(t, retryable(), bs, standardWith(discarded))

@@ -104,7 +104,7 @@ func ends(w http.ResponseWriter, code string) {
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", code)
 }
 
-// In a bubble, where the end of a response is never late for who looks ahead.
+// In a bubble the trailers arrive before Peek returns.
 func TestRetryByTrailers(t *testing.T) {
 	for name, before := range map[string][]string{"first": {""}, "after one frame": {"half a "}} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestRetryByTrailers(t *testing.T) {
 }
 
 // A response class by a trailer is reason for a retry, too, whatever the request.
-func TestRetryByATrailerOfItsOwn(t *testing.T) {
+func TestRetryByCustomTrailer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := retryable(func(r *profiles.Route) {
 			r.Classes = []profiles.ResponseClass{{Match: profiles.Trailer{Name: "x-sum", Value: profiles.Exact("bad")}, Failure: true}}
@@ -188,7 +188,7 @@ func TestNoRetryOfAStream(t *testing.T) {
 
 // A call in which both sides talk must not be held up: its client may wait for
 // the head before it goes on, and the server for the client.
-func TestNoWaitForTheServerWhileTheClientTalks(t *testing.T) {
+func TestNoPeekWhileTheRequestIsSent(t *testing.T) {
 	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		message(w, "")
 		word := make([]byte, 5)
@@ -210,7 +210,7 @@ func TestNoWaitForTheServerWhileTheClientTalks(t *testing.T) {
 }
 
 // The limit on a request covers the wait for the trailers.
-func TestTimeoutWhileTrailersAreAwaited(t *testing.T) {
+func TestTimeoutDuringPeek(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, came := bubbledGRPC(t, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
 			_, _ = io.Copy(io.Discard, r.Body)

@@ -55,7 +55,7 @@ func TestMirrorShare(t *testing.T) {
 	})
 }
 
-// What is in flight is one number for gRPC and for other requests.
+// MaxInFlight counts gRPC and other requests together.
 func TestMirrorInFlight(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Routes[0].Mirrors[0].MaxInFlight = 2
@@ -127,7 +127,7 @@ func TestMirrorEndsWithTheRouter(t *testing.T) {
 }
 
 // Copies are not requests of the route, nor tries.
-func TestMirrorIsCountedApart(t *testing.T) {
+func TestMirrorMetrics(t *testing.T) {
 	c := newCounters()
 	c.requests.Mirrored = labelled{}
 	measured := profiles.WithMetrics[webRequest, webResponse](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
@@ -165,7 +165,7 @@ func TestMirrorHasTheRoute(t *testing.T) {
 }
 
 // A request that the route refuses, or answers itself, is not copied.
-func TestMirrorOfWhatIsNotSent(t *testing.T) {
+func TestMirrorOfUnsentRequests(t *testing.T) {
 	inTown(t, func(p *profiles.Profile) { p.Routes[0].Limit = 1 }, func(t *testing.T, w *town) {
 		rsp, err := w.Call(t.Context(), post(t, "order"))
 		require.NoError(t, err)

@@ -101,7 +101,7 @@ func TestResponseHeaderOfAStream(t *testing.T) {
 	assert.EqualValues(t, 10, of(c.tries.Responses, "success"))
 }
 
-// front is a gateway in front of a router whose targets nobody should reach.
+// front is a gateway in front of a router whose targets must not be called.
 func front(t *testing.T, route profiles.Route) *httptest.Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

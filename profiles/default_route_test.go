@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func TestUnrouted(t *testing.T) {
+func TestDefaultRoute(t *testing.T) {
 	var bs backends
 	src := newScript()
 	made, came := 0, 0
@@ -55,7 +55,7 @@ func TestUnrouted(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-// Who counts by names is told of a profile before it is asked for its routes.
+// WithOnUpdate is called before WithPerRoute for the same profile.
 func TestOnProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
@@ -74,7 +74,7 @@ func TestOnProfile(t *testing.T) {
 	send(t, r, "GET", "/")
 }
 
-func TestUnroutedConforms(t *testing.T) {
+func TestDefaultRouteConforms(t *testing.T) {
 	pass := profiles.WithDefaultRoute(func(next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// A Router leaves out what is too large, alone and together, and what it takes
-// over from the profile before counts as well.
+// A Router leaves out expressions that are too large, alone and together. Unchanged
+// routes count too.
 func TestRouterLeavesOutLargeExpressions(t *testing.T) {
 	large := func(path string) profiles.Route {
 		match := make(profiles.All, 3) // of 4000 instructions each

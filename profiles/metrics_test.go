@@ -71,7 +71,7 @@ func TestNoBudgetLeft(t *testing.T) {
 }
 
 // A request is counted once, and each of its tries.
-func TestMeasured(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	c := newCounters()
 	left := 3
 	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
@@ -91,7 +91,7 @@ func TestMeasured(t *testing.T) {
 
 // route_retryable_total is about routes that are retryable, and there are none
 // without a budget.
-func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
+func TestAttemptTimeoutWithoutRetry(t *testing.T) {
 	for _, retries := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCounters()
@@ -109,7 +109,7 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 }
 
 // A Retry above the Router does not change the timeout of an attempt.
-func TestTryTimeoutBelowARetry(t *testing.T) {
+func TestAttemptTimeoutBelowRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = false, time.Millisecond })
 		r, bs := serving(t, p, hang)
@@ -120,7 +120,7 @@ func TestTryTimeoutBelowARetry(t *testing.T) {
 	})
 }
 
-func TestMeasuredOfATimeout(t *testing.T) {
+func TestMetricsOfTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounters()
 		p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })

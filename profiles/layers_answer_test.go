@@ -72,7 +72,7 @@ func TestRedirectIsExplainedAndDescribed(t *testing.T) {
 }
 
 // Without an Editor the fields that need one have no effect; a delay needs none.
-func TestWithoutAnEdit(t *testing.T) {
+func TestRouteLayersWithoutEditor(t *testing.T) {
 	l := newLog()
 	changes := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "a", Value: "b"}}}
 	slow := profiles.Fault{Fraction: 0.5, Delay: 1, TTL: 1}
@@ -86,7 +86,7 @@ func TestWithoutAnEdit(t *testing.T) {
 	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
 }
 
-func TestChangesThatAreLeftOut(t *testing.T) {
+func TestInvalidHeaderChanges(t *testing.T) {
 	pairs := func(name string) []layer.HeaderField {
 		return []layer.HeaderField{{Name: name, Value: "x"}, {Name: "X-Fine"}}
 	}
@@ -128,7 +128,7 @@ func (kitEdit) EditResponse(rsp kitResponse, c layer.HeaderMutation) kitResponse
 	return rsp
 }
 
-// Where nothing is answered here, a route that might is a layer like any other.
+// A route with layers that may answer conforms while they do not.
 func TestChangesConform(t *testing.T) {
 	set := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "x-kit", Value: "1"}}}
 	for i, route := range []profiles.Route{

@@ -60,10 +60,10 @@ func TestFaultAnswers(t *testing.T) {
 	rsp, err := r.Call(t.Context(), request{method: "POST", path: "/", contentType: "application/grpc"})
 	require.NoError(t, err)
 	assert.Equal(t, "8", rsp.header["grpc-status"])
-	assert.Empty(t, bs.calls(), "nobody was asked, and nothing is tried again")
+	assert.Empty(t, bs.calls(), "no target is called, and there is no retry")
 	assert.EqualValues(t, 2, count(c.requests.Requests))
 	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-	assert.EqualValues(t, 1, of(c.requests.Responses, "success"), "RESOURCE_EXHAUSTED is none in linkerd")
+	assert.EqualValues(t, 1, of(c.requests.Responses, "success"), "RESOURCE_EXHAUSTED is not a failure in linkerd")
 	assert.Zero(t, count(c.tries.Requests))
 }
 
@@ -168,7 +168,7 @@ func TestFaultDelayEndsWithTheCaller(t *testing.T) {
 		require.ErrorIs(t, err, gone)
 		require.EqualError(t, err, "fault web:80: canceled during the injected delay: gone")
 		assert.Equal(t, time.Second, time.Since(began))
-		assert.EqualValues(t, 1, of(c.requests.Responses, "ignorable"), "nobody is to blame")
+		assert.EqualValues(t, 1, of(c.requests.Responses, "ignorable"), "no failure of a target")
 	})
 }
 
@@ -235,7 +235,7 @@ func TestFaultValidate(t *testing.T) {
 	require.NoError(t, failing(abort(0.3, 500), abort(0.7, 503)).Validate())
 }
 
-// What is left out leaves the others as they are.
+// An invalid fault does not change the others.
 func TestFaultsThatAreLeftOut(t *testing.T) {
 	l := newLog()
 	bad := profiles.Fault{Fraction: 1, Status: 500}

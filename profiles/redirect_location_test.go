@@ -99,7 +99,7 @@ func TestLocationOfOptionsAndConnect(t *testing.T) {
 	}
 }
 
-func TestAuthoritiesThatAreNoHost(t *testing.T) {
+func TestLocationWithoutHost(t *testing.T) {
 	for _, authority := range []string{
 		"", ":80", "a b", "user@a", "a/b", "a?b", "a#b", `a\b`, "a:b", "a:65536", "a:-1", "[::1", "::1:80:", "[fe80::1%eth0]:80",
 		"evil.com\r\nSet-Cookie: a", "1.2.3", "a..b",

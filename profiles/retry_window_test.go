@@ -21,7 +21,7 @@ import (
 
 // C7 of the integration tests of linkerd's proxy: responses that a retry gives
 // up, and those whose reader does, give the connection's window back.
-func TestC7FailuresDoNotLeakTheConnectionsWindow(t *testing.T) {
+func TestRetryReturnsConnectionWindow(t *testing.T) {
 	const size, requests = 48 << 10, 60
 	p := &profiles.Profile{
 		Routes:      []profiles.Route{{Name: "all", Match: profiles.All{}, Retryable: true, MaxRetries: 1}},

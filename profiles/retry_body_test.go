@@ -134,7 +134,7 @@ func TestRetryTrailers(t *testing.T) {
 }
 
 // What goes wrong at an endpoint is a 502 in linkerd, and so a failure.
-func TestRetryOfABrokenConnection(t *testing.T) {
+func TestRetryOfResetConnection(t *testing.T) {
 	r, came := webTown(t, retryable())
 	rsp, err := r.Call(t.Context(), streamed(t, "/reset?fails=2", strings.NewReader("hello"), 5))
 	require.NoError(t, err)
