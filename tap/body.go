@@ -16,9 +16,9 @@ import (
 // watcher.
 const maxBodies = 256 << 10
 
-// WithBodies lets watchers ask for the bodies of requests and responses. Up to
-// maxBytes of each are kept, at most 256 KiB. Without this option, and if
-// redact is nil, such a watcher is rejected.
+// WithBodies shows the bodies of requests and responses to watchers that request
+// them. Up to maxBytes of each are kept, at most 256 KiB. Without this option, and
+// if redact is nil, such a watcher is rejected.
 //
 // redact returns the part of a body that may be shown. It gets all kept bytes
 // as they were sent, which may end anywhere and may be compressed. It should
@@ -36,8 +36,8 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown is e as the watcher may see it: bodies go through the hook, and are cut
-// only then, so that no watcher cuts them where the hook would miss something.
+// shown returns e with redacted bodies. They are cut after the redaction, so that
+// it sees all kept bytes.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -65,8 +65,8 @@ func (r *Registry) redacted(b *Body, most int) (out *Body) {
 	return out
 }
 
-// excerpt is the beginning of a body, for one watcher. Its bytes take room in
-// the buffer of the watcher from the moment on when they are read.
+// excerpt is the beginning of a body, for one watcher. Its bytes use room of the
+// watcher's buffer.
 type excerpt struct {
 	w           *watcher
 	room        *buffer
@@ -156,7 +156,7 @@ func newBodies(w *watcher, header layer.Header) *bodies {
 	return b
 }
 
-// drop gives back what bodies take that will not be shown.
+// drop releases the room of bodies that will not be shown.
 func (b *bodies) drop() {
 	if b == nil {
 		return
@@ -168,7 +168,7 @@ func (b *bodies) drop() {
 	}
 }
 
-// contentType is kept for as long as the body is, so there is an end to it.
+// contentType returns the bounded content type, which is kept with the body.
 func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }
@@ -190,11 +190,11 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode is the HTTP/2 error code that goes with the end of a request, or
-// nil. ctx is the context of the request.
+// resetCode returns the HTTP/2 error code for the end of a request, or nil. ctx is
+// the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
-		return nil // complete, or its reader had enough
+		return nil // complete, or closed early by its reader
 	}
 	var stream streamError
 	var coded interface {
@@ -214,8 +214,8 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode returns the reset code of a response that its own side broke off,
-// as net/http's HTTP/2 sends it.
+// abortCode returns the reset code of a response that its own side aborted, as
+// net/http's HTTP/2 sends it.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {
 		return new(resetCancel)
@@ -223,8 +223,7 @@ func abortCode(ctx context.Context) *uint32 {
 	return new(resetInternal)
 }
 
-// grpcStatus parses the value of a grpc-status field. Anything but a number is
-// no status.
+// grpcStatus parses a grpc-status field. It returns nil if it is not a number.
 func grpcStatus(s string) *codes.Code {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {

@@ -11,7 +11,7 @@ const maxText = 768 << 10
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
-	held   atomic.Int64 // requests kept until their outcome is known
+	held   atomic.Int64 // requests
 }
 
 func newBuffer(events int) *buffer {
@@ -20,7 +20,7 @@ func newBuffer(events int) *buffer {
 	return b
 }
 
-// reserve reports whether n bytes fitted. They do until they are released.
+// reserve reports whether n bytes fit, and reserves them until release.
 func (b *buffer) reserve(n int64) bool {
 	if b.room.Add(-n) < 0 {
 		b.room.Add(n)
@@ -31,7 +31,7 @@ func (b *buffer) reserve(n int64) bool {
 
 func (b *buffer) release(n int64) { b.room.Add(n) }
 
-// offer reports whether e fitted.
+// offer reports whether e fits, and adds it.
 func (b *buffer) offer(e Event) bool {
 	n := e.weight()
 	if !b.reserve(n) {
@@ -49,7 +49,7 @@ func (b *buffer) offer(e Event) bool {
 // took releases the room of an event that was received from events.
 func (b *buffer) took(e Event) { b.release(e.weight()) }
 
-// hold reports whether one more request, with n bytes, can be kept back. There
+// hold reports whether one more request of n bytes can be held until its end. There
 // may be as many of them as events.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
@@ -59,8 +59,8 @@ func (b *buffer) hold(n int64) bool {
 	return true
 }
 
-// letGo is the end of hold.
-func (b *buffer) letGo(n int64) {
+// unhold releases a held request.
+func (b *buffer) unhold(n int64) {
 	b.release(n)
 	b.held.Add(-1)
 }

@@ -78,8 +78,8 @@ func (r *Registry) shownValue(name, value string) string {
 	return value
 }
 
-// mask returns what makes of a value of a field what may be seen, nil where all
-// of it may. Name is in lower case.
+// mask returns the function that redacts the values of a field, or nil. Name is in
+// lower case.
 func (r *Registry) mask(name string) func(string) string {
 	switch name {
 	case "host", ":authority":
@@ -88,8 +88,8 @@ func (r *Registry) mask(name string) func(string) string {
 		}
 	case ":path", "location", "content-location", "referer", "refresh",
 		"x-forwarded-uri", "x-original-uri", "x-original-url", "x-rewrite-url", "x-envoy-original-path":
-		switch _, said := r.secrets[name]; {
-		case said:
+		switch _, set := r.secrets[name]; {
+		case set:
 		case r.showsQueries():
 			return r.withoutCredentials
 		default:
@@ -105,7 +105,7 @@ func (r *Registry) mask(name string) func(string) string {
 // secret reports whether the value of a field is withheld. Options take
 // precedence.
 func (r *Registry) secret(name string) bool {
-	if hide, said := r.secrets[name]; said {
+	if hide, set := r.secrets[name]; set {
 		return hide
 	}
 	return secret.Field(name)
@@ -113,17 +113,17 @@ func (r *Registry) secret(name string) bool {
 
 // showsQueries reports whether WithRevealed("query") is set.
 func (r *Registry) showsQueries() bool {
-	hide, said := r.secrets["query"]
-	return said && !hide
+	hide, set := r.secrets["query"]
+	return set && !hide
 }
 
-// withoutUser is an authority without user information: it may hold a password.
+// withoutUser returns an authority without user information.
 func withoutUser(authority string) string {
 	return authority[strings.LastIndexByte(authority, '@')+1:]
 }
 
-// withoutQuery is a URI, or some text that ends in one, with what may be secret
-// in it withheld: user information, the query and the fragment.
+// withoutQuery returns a URI, or text that ends in one, without user information,
+// query and fragment.
 func withoutQuery(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 && i+1 < len(uri) {
 		uri = uri[:i+1] + redacted
@@ -131,8 +131,8 @@ func withoutQuery(uri string) string {
 	return withoutUserInfo(uri)
 }
 
-// withoutCredentials is a URI, or some text that ends in one, without user
-// information, and without the values of the query parameters that are withheld.
+// withoutCredentials returns a URI, or text that ends in one, without user
+// information and the values of secret query parameters.
 func (r *Registry) withoutCredentials(uri string) string {
 	uri = withoutUserInfo(uri)
 	start := strings.IndexByte(uri, '?') + 1
@@ -180,15 +180,15 @@ type terms struct {
 	duration time.Duration // 0 for no limit
 	fields   bool          // header and trailer fields
 	explain  bool
-	body     int    // so many bytes of each body
+	body     int    // bytes of each body
 	maxRPS   uint32 // 0 for no limit
 
-	connections bool // are shown beside requests
+	connections bool // are shown as well
 }
 
 const unlimited = math.MaxUint64
 
-// terms checks what req asks for. Its errors are refusals.
+// terms checks the fields of req. Its errors are rejections.
 func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t := terms{
 		limit: req.GetLimit(), sample: req.GetSample(),
@@ -198,30 +198,30 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 		t.limit = unlimited
 	}
 	if err := sane(req); err != nil {
-		return terms{}, refuse(codes.InvalidArgument, err)
+		return terms{}, reject(codes.InvalidArgument, err)
 	}
 	t.duration = req.GetDuration().AsDuration()
 	if n := req.GetBodyBytes(); n > 0 {
 		if r.redact == nil {
-			return terms{}, refuse(codes.PermissionDenied, errors.New("body_bytes: this process shows no bodies, see tap.WithBodies"))
+			return terms{}, reject(codes.PermissionDenied, errors.New("body_bytes: the process has no tap.WithBodies"))
 		}
 		t.body = min(int(n), r.maxBody)
 	}
 	var err error
 	if t.outcome, err = outcomeOf(req.GetResponse()); err != nil {
-		return terms{}, refuse(codes.InvalidArgument, err)
+		return terms{}, reject(codes.InvalidArgument, err)
 	}
 	t.match, err = r.filter(req.GetMatch(), req.GetHeaders())
 	return t, err
 }
 
-// sane checks the numbers of req, which are not for one process to judge.
+// sane checks the numbers of req that do not depend on a process.
 func sane(req *tappb.WatchRequest) error {
 	if s := req.GetSample(); math.IsNaN(s) || s < 0 || s > 1 {
-		return fmt.Errorf("sample: %v is not from 0 to 1", s)
+		return fmt.Errorf("sample: %v must be from 0 to 1", s)
 	}
 	if d := req.GetDuration(); d != nil && (!d.IsValid() || d.AsDuration() <= 0) {
-		return errors.New("duration: must be more than nothing")
+		return errors.New("duration: must be positive")
 	}
 	return nil
 }

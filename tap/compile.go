@@ -94,38 +94,38 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter is the condition of requests that are met by m, if there is one, and
-// by all of headers. Its errors are refusals.
+// filter returns the condition that m, if it is set, and all of headers hold. Its
+// errors are rejections.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
 	for _, h := range headers {
 		size += proto.Size(h)
 	}
 	if size > maxMatchBytes {
-		return nil, refuse(codes.InvalidArgument, errTooLarge)
+		return nil, reject(codes.InvalidArgument, errTooLarge)
 	}
 	k := compiler{left: maxConditions}
 	all := condition{op: opAll}
 	if m.GetMatch() != nil {
 		c, err := k.match("", m)
 		if err != nil {
-			return nil, refuse(codes.InvalidArgument, err)
+			return nil, reject(codes.InvalidArgument, err)
 		}
 		all.subs = append(all.subs, c)
 	}
 	if len(headers) > k.left {
-		return nil, refuse(codes.InvalidArgument, bad("", "more than %d conditions", maxConditions))
+		return nil, reject(codes.InvalidArgument, bad("", "more than %d conditions", maxConditions))
 	}
 	for i, h := range headers {
 		c, err := headerMatch(fmt.Sprintf("headers[%d]", i), h)
 		if err != nil {
-			return nil, refuse(codes.InvalidArgument, err)
+			return nil, reject(codes.InvalidArgument, err)
 		}
 		// A client could find the value by comparing it with one prefix after
 		// the other.
-		if c.compares() && r.secret(strings.ToLower(c.key)) {
-			return nil, refuse(codes.PermissionDenied, fmt.Errorf(
-				"headers[%d]: the value of %s is withheld: ask only whether it is present", i, strings.ToLower(c.key)))
+		if c.op == opHeader && r.secret(strings.ToLower(c.key)) {
+			return nil, reject(codes.PermissionDenied, fmt.Errorf(
+				"headers[%d]: the value of %s is withheld: match only its presence", i, strings.ToLower(c.key)))
 		}
 		c.mask = r.mask(strings.ToLower(c.key))
 		all.subs = append(all.subs, c)
@@ -155,9 +155,6 @@ func headerMatch(where string, h *tappb.HeaderMatch) (condition, error) {
 	}
 	return c, nil
 }
-
-// compares reports whether c looks at the value of a header field.
-func (c *condition) compares() bool { return c.op == opHeader }
 
 func labelMatch(where string, op op, l *pb.ObserveRequest_Match_Label) (condition, error) {
 	switch {

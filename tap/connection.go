@@ -181,45 +181,36 @@ func (x *connection) open() {
 	x.start, x.opened = time.Now(), true
 	kept := x.seats[:0]
 	for _, s := range x.seats {
-		if s.outcome == nil && !x.enter(&s) {
-			continue
+		if s.outcome != nil || s.start(x.opening()) {
+			kept = append(kept, s)
 		}
-		kept = append(kept, s)
 	}
 	x.seats = kept
 }
 
-// enter gives s a place in the stream of its watcher, and sends the Open.
-func (x *connection) enter(s *seat) bool {
-	var ok bool
-	if s.stream, ok = s.watcher.enter(); !ok {
-		return false
-	}
-	if !x.opened {
-		return true
-	}
+func (x *connection) opening() Event {
 	e := x.common
 	e.Open = &ConnectionOpen{}
-	if !s.send(e) {
-		s.leave()
-		return false
-	}
-	return true
+	return e
 }
 
 // close sends the Close event. It is called once.
 func (x *connection) close(sent, received uint64, why string) {
-	end := &ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: why}
+	e := x.common
+	e.Close = &ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: why}
 	for i := range x.seats {
 		s := &x.seats[i]
-		if s.outcome != nil && !s.outcome.closes(end) {
+		switch {
+		case s.outcome != nil && !s.outcome.closes(e.Close):
+			continue
+		case !x.opened:
+			if s.start(e) {
+				s.leave()
+			}
+			continue
+		case s.outcome != nil && !s.start(x.opening()):
 			continue
 		}
-		if (s.outcome != nil || !x.opened) && !x.enter(s) {
-			continue
-		}
-		e := x.common
-		e.Close = end
 		s.send(e)
 		s.leave()
 	}

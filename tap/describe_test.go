@@ -48,5 +48,5 @@ func TestDescribeWithoutATree(t *testing.T) {
 	p := listen(t, NewServer(nil), nil)
 	_, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.Equal(t, "tap: this process does not show its layers, see tap.WithDescribe", status.Convert(err).Message())
+	require.Equal(t, "tap: the process has no tap.WithDescribe", status.Convert(err).Message())
 }

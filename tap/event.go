@@ -64,14 +64,14 @@ type ResponseInit struct {
 type ResponseEnd struct {
 	SinceRequestInit  time.Duration
 	SinceResponseInit *time.Duration // nil when there were no response headers
-	Bytes             uint64         // of the body, as far as it was read
+	Bytes             uint64         // of the body that were read
 
 	// GRPCStatus comes from the trailers, or else from the headers.
 	GRPCStatus *codes.Code
 
-	// ResetCode is the HTTP/2 error code of what broke the stream off. It is
+	// ResetCode is the HTTP/2 error code of an aborted stream. It is
 	// known for HTTP/2 errors of net/http, for errors with a method
-	// ResetCode() uint32, for a context that ended (8, CANCEL), for a refusal
+	// ResetCode() uint32, for a context that ended (8, CANCEL), for a rejection
 	// (7, REFUSED_STREAM), and for a response that had begun when its handler
 	// panicked or a layer below returned an error (2, INTERNAL_ERROR).
 	ResetCode *uint32
@@ -100,7 +100,7 @@ type ConnectionClose struct {
 	SinceOpen time.Duration
 	Sent      uint64 // bytes to the destination
 	Received  uint64 // bytes from it
-	Err       string // what broke it off, or why it could not be made; else ""
+	Err       string // the error of the connection or dial; else ""
 }
 
 // Field is one header or trailer field. Headers and Trailers are nil unless the

@@ -83,27 +83,17 @@ func (x *exchange[Req, Rsp]) show(w *watcher) {
 
 // readRequest keeps a part of the request body for the watchers.
 func (x *exchange[Req, Rsp]) readRequest(at int64, p []byte) {
-	for i := range x.seats {
-		if b := x.seats[i].bodies; b != nil {
-			b.request.take(at, p)
-		}
-	}
+	x.eachBody(func(b *bodies) { b.request.take(at, p) })
 }
 
 func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
-	for i := range x.seats {
-		if b := x.seats[i].bodies; b != nil {
-			b.response.take(at, p)
-		}
-	}
+	x.eachBody(func(b *bodies) { b.response.take(at, p) })
 }
 
-// missResponse marks the response body as cut, because data was written that is
-// not available.
-func (x *exchange[Req, Rsp]) missResponse() {
+func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 	for i := range x.seats {
 		if b := x.seats[i].bodies; b != nil {
-			b.response.miss()
+			f(b)
 		}
 	}
 }
@@ -133,10 +123,10 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	}
 }
 
-// begin is respond for a response that Call returned before it began.
+// begin sends the ResponseInit of a response that Call returned before it began.
 func (x *exchange[Req, Rsp]) begin() { x.respond(x.rsp) }
 
-// begun is respond for a response that begins before Call returns it.
+// begun sends the ResponseInit of a response that begins before Call returns it.
 func (x *exchange[Req, Rsp]) begun(rsp Rsp) {
 	if !x.returned {
 		x.respond(rsp)
@@ -154,7 +144,7 @@ func (x *exchange[Req, Rsp]) early(n int, p []byte) {
 	case p != nil:
 		x.readResponse(int64(end)-int64(n), p)
 	default:
-		x.missResponse()
+		x.eachBody(func(b *bodies) { b.response.miss() }) // the bytes are not available
 	}
 }
 
@@ -267,7 +257,7 @@ func (x *exchange[Req, Rsp]) catchUp(s *seat) bool {
 	return true
 }
 
-// withExtras is end with what s alone asked for, if that is something.
+// withExtras returns end with the bodies and the explanation of s.
 func (x *exchange[Req, Rsp]) withExtras(s *seat, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end

@@ -76,7 +76,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 			return
 		}
 		all = append(all, s)
-		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors do, that of http.Client first of all
+		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors do
 			all = append(all, quoted[1:len(quoted)-1])
 		}
 	}
@@ -109,15 +109,15 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 // choices returns the choices of the layers so far, without secrets. Values are
 // converted to text unless they are plain.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
-	said := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
-	if len(said) == 0 {
-		return said
+	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
+	if len(choices) == 0 {
+		return choices
 	}
 	pairs := make([]string, 0, 2*len(x.secrets))
 	for _, secret := range x.secrets {
 		pairs = append(pairs, secret, redacted)
 	}
-	return shownNodes(said, strings.NewReplacer(pairs...))
+	return shownNodes(choices, strings.NewReplacer(pairs...))
 }
 
 func shownNodes(nodes []layer.Node, without *strings.Replacer) []layer.Node {

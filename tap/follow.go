@@ -58,7 +58,7 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 	o := newFollowOptions(opts, len(processes))
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := sane(req); err != nil {
-			yield(ProcessEvent{}, refuse(codes.InvalidArgument, err))
+			yield(ProcessEvent{}, reject(codes.InvalidArgument, err))
 			return
 		}
 		var until time.Time
@@ -159,7 +159,7 @@ func (o *followOptions) watch(ctx context.Context, p Process, req *tappb.WatchRe
 
 func (p *Process) check() error {
 	if p.Conn == nil {
-		return refuse(codes.InvalidArgument, errors.New("the process has no connection"))
+		return reject(codes.InvalidArgument, errors.New("the process has no connection"))
 	}
 	return nil
 }

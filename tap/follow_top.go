@@ -38,7 +38,7 @@ func FollowTop(
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		every, err := everyOf(req)
 		if err != nil {
-			yield(nil, refuse(codes.InvalidArgument, err))
+			yield(nil, reject(codes.InvalidArgument, err))
 			return
 		}
 		if len(processes) == 0 {

@@ -28,7 +28,7 @@ func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	lo, hi := m.GetMinStatus(), m.GetMaxStatus()
 	switch {
 	case lo == 0 && hi != 0, lo != 0 && hi == 0:
-		return nil, errors.New("response: min_status and max_status: one without the other")
+		return nil, errors.New("response: min_status and max_status must be set together")
 	case lo > hi:
 		return nil, fmt.Errorf("response: min_status %d is above max_status %d", lo, hi)
 	case len(m.GetGrpcStatus()) > maxStatuses:
@@ -41,7 +41,7 @@ func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	}
 	if d := m.GetSlowerThan(); d != nil {
 		if o.slower = d.AsDuration(); !d.IsValid() || o.slower < 0 {
-			return nil, errors.New("response.slower_than: less than nothing")
+			return nil, errors.New("response.slower_than: must not be negative")
 		}
 	}
 	return o, nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -20,11 +21,10 @@ type serverOption func(*Server)
 
 func (f serverOption) applyServer(s *Server) { f(s) }
 
-// WithAllowedIdentities lets clients of other machines watch that prove one of these
-// names by a verified certificate: a DNS name or a URI among its subject
-// alternative names, compared whole. The gRPC server must have been given
-// credentials that ask for client certificates. A client that comes by TLS is
-// then asked for its name even on this machine.
+// WithAllowedIdentities lets clients of other machines watch whose verified
+// certificate has one of these names: a DNS name or a URI among its subject
+// alternative names, compared whole. The credentials of the gRPC server must
+// require client certificates. A TLS client of this machine needs a name as well.
 func WithAllowedIdentities(names ...string) ServerOption {
 	return serverOption(func(s *Server) {
 		for _, name := range names {
@@ -36,21 +36,28 @@ func WithAllowedIdentities(names ...string) ServerOption {
 	})
 }
 
-// WithAllowRemote lets every client watch that reaches the server. Requests
-// contain private data: use it only if something else restricts the clients.
+// WithAllowRemote lets every client watch. Requests contain private data, so use it
+// only if the clients are restricted by other means.
 func WithAllowRemote() ServerOption {
-	return serverOption(func(s *Server) { s.access.everybody = true })
+	return serverOption(func(s *Server) { s.access.everyone = true })
 }
 
 // access decides which clients may watch.
 type access struct {
-	everybody  bool
+	everyone   bool
 	identities []string // URIs, and DNS names in lower case
 }
 
-// permit returns why the caller may not watch, or nil.
+// permit returns a rejection if the caller may not watch.
 func (a *access) permit(ctx context.Context) error {
-	if a.everybody {
+	if err := a.check(ctx); err != nil {
+		return reject(codes.Unauthenticated, err)
+	}
+	return nil
+}
+
+func (a *access) check(ctx context.Context) error {
+	if a.everyone {
 		return nil
 	}
 	p, ok := peer.FromContext(ctx)
@@ -64,7 +71,7 @@ func (a *access) permit(ctx context.Context) error {
 	case !isLocal(p):
 		return fmt.Errorf("%v is not on this machine", p.Addr)
 	case isForwarded(ctx):
-		return errors.New("the call was forwarded, and it is not known for whom")
+		return errors.New("the call was forwarded by a proxy")
 	}
 	return nil
 }
@@ -99,7 +106,7 @@ func (a *access) permitIdentity(tls credentials.TLSInfo) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the client is %q, which may not watch", names)
+	return fmt.Errorf("the client %q may not watch", names)
 }
 
 // isLocal reports whether a caller is on this machine.

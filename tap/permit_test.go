@@ -201,7 +201,7 @@ func TestForwardedCallersAreNotLocal(t *testing.T) {
 
 func TestRefusalNamesTheCaller(t *testing.T) {
 	ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{Addr: net.TCPAddrFromAddrPort(mustAddr("192.0.2.1:5000"))})
-	require.EqualError(t, new(access).permit(ctx), "192.0.2.1:5000 is not on this machine")
+	require.EqualError(t, new(access).permit(ctx), "tap: 192.0.2.1:5000 is not on this machine")
 }
 
 func TestUnusualCallers(t *testing.T) {

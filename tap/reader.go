@@ -64,7 +64,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-var errDown = refuse(codes.Unavailable, errors.New("the server is shutting down"))
+var errDown = reject(codes.Unavailable, errors.New("the server is shutting down"))
 
 // ended returns the error of a stream whose context has ended.
 func ended(ctx context.Context) error {

@@ -35,7 +35,7 @@ type Registry struct {
 	dropped  uint64 // by watchers that are gone
 }
 
-// audience is the set of active watchers and counters.
+// audience has the active watchers and counters.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
@@ -48,7 +48,7 @@ const (
 	defaultMaxEvents = 400
 )
 
-// RegistryOption sets what [NewRegistry] lets be set.
+// RegistryOption configures [NewRegistry].
 type RegistryOption interface{ applyRegistry(r *Registry) }
 
 type registryOption func(*Registry)
@@ -75,23 +75,23 @@ func WithCapacity(taps, events int) RegistryOption {
 
 // WithRedacted withholds the values of more header and trailer fields.
 func WithRedacted(names ...string) RegistryOption {
-	return registryOption(func(r *Registry) { r.say(names, true) })
+	return registryOption(func(r *Registry) { r.hide(names, true) })
 }
 
 // WithRevealed shows the values of fields that are withheld by default, and of query
 // parameters with these names. The name "query" shows the queries and fragments of
 // URIs. Names are not case-sensitive. A later option overrides an earlier one.
 func WithRevealed(names ...string) RegistryOption {
-	return registryOption(func(r *Registry) { r.say(names, false) })
+	return registryOption(func(r *Registry) { r.hide(names, false) })
 }
 
-func (r *Registry) say(names []string, hide bool) {
+func (r *Registry) hide(names []string, hide bool) {
 	for _, name := range names {
 		r.secrets[strings.ToLower(name)] = hide
 	}
 }
 
-// watch adds a watcher, which the caller must close. The error is a refusal.
+// watch adds a watcher, which the caller must close. The error is a rejection.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,13 +109,12 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 func (r *Registry) admit() error {
 	most := orDefault(r.maxTaps, defaultMaxTaps)
 	if n := len(r.watchers) + len(r.counters); n >= most {
-		return refuse(codes.ResourceExhausted, fmt.Errorf("too many active taps: %d of %d", n, most))
+		return reject(codes.ResourceExhausted, fmt.Errorf("too many active taps: %d of %d", n, most))
 	}
 	return nil
 }
 
-// refresh spares requests the look at watchers that are full. Their events
-// still arrive.
+// refresh removes full watchers from the audience. Their events still arrive.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

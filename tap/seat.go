@@ -26,15 +26,19 @@ func (s *seat) begin(init Event) bool {
 	if s.outcome != nil {
 		return s.hold(init.weight())
 	}
-	var ok bool
+	return s.start(init)
+}
+
+// start enters the stream with its first event. It returns false if that does not
+// fit.
+func (s *seat) start(e Event) (ok bool) {
 	if s.stream, ok = s.enter(); !ok {
 		return false
 	}
-	if !s.send(init) {
+	if ok = s.send(e); !ok {
 		s.leave()
-		return false
 	}
-	return true
+	return ok
 }
 
 func (s *seat) hold(n int64) bool {
@@ -68,7 +72,7 @@ func (s *seat) respond(e Event) {
 
 // release ends the hold, and reports whether the request is shown.
 func (s *seat) release(matches bool) bool {
-	s.held.room.letGo(s.held.bytes)
+	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {
 		return false
 	}

@@ -97,7 +97,7 @@ func TestServeRefuses(t *testing.T) {
 		"names alone":         {"0.0.0.0:0", []ServerOption{WithAllowedIdentities("x")}, "WithAllowedIdentities needs WithCredentials"},
 		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "WithCredentials needs WithAllowedIdentities"},
 		"a socket, no path":   {"unix:", nil, "tap: serve on unix:: the path of the socket is missing: unix:/run/web/tap.sock"},
-		"not an address":      {"4190", nil, "an address is host:port, such as 127.0.0.1:4190"},
+		"not an address":      {"4190", nil, "the address must be host:port, such as 127.0.0.1:4190"},
 		"a socket, orphaned":  {"unix:" + orphan, nil, "address already in use"},
 		"taken":               {taken.Addr().String(), nil, "address already in use"},
 		"not on this machine": {"192.0.2.1:0", []ServerOption{WithAllowRemote()}, "cannot assign requested address"},

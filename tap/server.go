@@ -82,14 +82,14 @@ func (s *Server) Shutdown() { s.shutDown() }
 // ResourceExhausted (see [WithCapacity]).
 func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServer[pb.TapEvent]) error {
 	if err := s.access.permit(stream.Context()); err != nil {
-		return refuse(codes.Unauthenticated, err)
+		return err
 	}
 	if req.GetLimit() == 0 {
-		return refuse(codes.InvalidArgument, errors.New("limit must be positive"))
+		return reject(codes.InvalidArgument, errors.New("limit must be positive"))
 	}
 	match, err := compile(req.GetMatch())
 	if err != nil {
-		return refuse(codes.InvalidArgument, err)
+		return reject(codes.InvalidArgument, err)
 	}
 	w, err := s.reg.watch(terms{
 		match: match, limit: uint64(req.GetLimit()), fields: req.GetExtract().GetHttp().GetHeaders() != nil,
@@ -179,15 +179,15 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 // calls. GracefulStop alone has no time limit.
 func (s *Server) end(server *grpc.Server) {
 	s.Shutdown()
-	told := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(stopped)
 		server.GracefulStop()
 	}()
 	timer := time.NewTimer(stopPatience)
 	defer timer.Stop()
 	select {
-	case <-told:
+	case <-stopped:
 	case <-timer.C:
 		server.Stop()
 	}
@@ -208,13 +208,13 @@ func WithOnListen(at func(net.Addr)) ServerOption {
 var (
 	errReachable = errors.New("other machines can reach this address: " +
 		"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities")
-	errOneSided = errors.New("no client of another machine could watch: " +
+	errOneSided = errors.New("clients of other machines could not watch: " +
 		"WithCredentials needs WithAllowedIdentities, and WithAllowedIdentities needs WithCredentials")
 )
 
 // listens are the options of Serve.
 type listens struct {
-	credentials credentials.TransportCredentials // nil: in clear
+	credentials credentials.TransportCredentials // nil: without TLS
 	listening   func(net.Addr)                   // may be nil
 }
 
@@ -235,12 +235,12 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 func (s *Server) mayListen(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("an address is host:port, such as %s: %w", DefaultAddress, err)
+		return fmt.Errorf("the address must be host:port, such as %s: %w", DefaultAddress, err)
 	}
 	ip, err := netip.ParseAddr(host)
 	named, proven := len(s.access.identities) > 0, s.listens.credentials != nil
 	switch {
-	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everybody, named && proven:
+	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everyone, named && proven:
 		return nil
 	case named || proven:
 		return errOneSided
@@ -258,7 +258,7 @@ type own struct {
 func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
 	s := o.server
 	if err := s.access.permit(stream.Context()); err != nil {
-		return refuse(codes.Unauthenticated, err)
+		return err
 	}
 	t, err := s.reg.terms(req)
 	if err != nil {
@@ -283,10 +283,10 @@ func WithDescribe(tree func() layer.Node) ServerOption {
 // Describe returns the tree, with each layer before its inner layer.
 func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
 	if err := o.server.access.permit(ctx); err != nil {
-		return nil, refuse(codes.Unauthenticated, err)
+		return nil, err
 	}
 	if o.server.describe == nil {
-		return nil, refuse(codes.FailedPrecondition, errors.New("this process does not show its layers, see tap.WithDescribe"))
+		return nil, reject(codes.FailedPrecondition, errors.New("the process has no tap.WithDescribe"))
 	}
 	return described(o.server.describe), nil
 }
@@ -324,21 +324,21 @@ func WithEventRate(n int) ServerOption {
 // eventBurst is the part of the events of a second that may be sent at once.
 const eventBurst = 100
 
-// refusal is the reason of a rejected watcher. It is a gRPC status, also for
+// rejection is the reason of a rejected watcher. It is a gRPC status, also for
 // [status.Code] in the process.
-type refusal struct {
+type rejection struct {
 	code codes.Code
 	why  error
 }
 
-// refuse leaves a refusal as it is.
-func refuse(code codes.Code, why error) error {
-	if _, ok := why.(*refusal); ok { //nolint:errorlint // one that is wrapped says something else
+// reject returns a rejection, or why if it is one.
+func reject(code codes.Code, why error) error {
+	if _, ok := why.(*rejection); ok { //nolint:errorlint // a wrapped one has another meaning
 		return why
 	}
-	return &refusal{code, why}
+	return &rejection{code, why}
 }
 
-func (r *refusal) Error() string              { return "tap: " + r.why.Error() }
-func (r *refusal) Unwrap() error              { return r.why }
-func (r *refusal) GRPCStatus() *status.Status { return status.New(r.code, valid(r.Error())) }
+func (r *rejection) Error() string              { return "tap: " + r.why.Error() }
+func (r *rejection) Unwrap() error              { return r.why }
+func (r *rejection) GRPCStatus() *status.Status { return status.New(r.code, valid(r.Error())) }

@@ -65,7 +65,7 @@ type counter struct {
 func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	every, err := everyOf(req)
 	if err != nil {
-		return nil, refuse(codes.InvalidArgument, err)
+		return nil, reject(codes.InvalidArgument, err)
 	}
 	match, err := r.filter(req.GetMatch(), req.GetHeaders())
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *counter) each(ctx context.Context, yield func(*tappb.TopResponse) bool)
 // that matches is counted from then on.
 func (o own) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
 	if err := o.server.access.permit(stream.Context()); err != nil {
-		return refuse(codes.Unauthenticated, err)
+		return err
 	}
 	c, err := o.server.reg.count(req)
 	if err != nil {

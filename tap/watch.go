@@ -75,7 +75,7 @@ var errEnough = errors.New("enough")
 
 // Watch shows the requests of the process at the other end of conn, which
 // serves gotower's own service, see [Server.Register]. It is to [Registry.Watch]
-// what [Observe] is to linkerd's.
+// as [Observe] is to linkerd's service.
 func Watch(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {

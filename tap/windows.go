@@ -52,8 +52,7 @@ func (o *followOptions) plain(ctx context.Context, conn grpc.ClientConnInterface
 	}
 }
 
-// beyondLinkerd names what linkerd's tap does not have and what must not be
-// ignored, because more would be shown than was asked for.
+// beyondLinkerd names a condition of req that linkerd's tap does not have.
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:
@@ -67,7 +66,7 @@ func beyondLinkerd(req *tappb.WatchRequest) string {
 }
 
 func errBeyondLinkerd(what string) error {
-	return refuse(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what))
+	return reject(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what))
 }
 
 func (o *followOptions) windows(conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool) *windows {
