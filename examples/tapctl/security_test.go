@@ -205,7 +205,7 @@ func TestTLSErrorsHelp(t *testing.T) {
 			"a trusted issuer",
 		}},
 		{"identity not allowed", proxy, join(files(t, ca, ca, "bot.default"), identity), "it serves tap to this client", []string{
-			`the client is ["bot.default"], which may not watch`, "LINKERD2_PROXY_TAP_SVC_NAME",
+			`the client ["bot.default"] may not watch`, "LINKERD2_PROXY_TAP_SVC_NAME",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

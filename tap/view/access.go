@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// Loopback is the default of Config.Allow. It allows clients of this machine
+// Loopback is the default of Config.Authorize. It allows clients of this machine
 // whose requests were not forwarded by a proxy.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
-		if _, ok := r.Header[name]; ok { // also an empty one, which may be the client's, before that of the proxy
-			return errors.New("the request was forwarded, and it is not known for whom")
+		if _, ok := r.Header[name]; ok { // also an empty one
+			return errors.New("the request was forwarded by a proxy")
 		}
 	}
 	if r.RemoteAddr == "@" || r.RemoteAddr == "" {
@@ -29,13 +29,13 @@ func Loopback(r *http.Request) error {
 	return nil
 }
 
-// permit returns why r is not answered, or nil.
+// permit returns the reason to reject r, or nil.
 func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
 	}
-	if !h.isOurs(r.Host) {
-		return fmt.Errorf("the host %q is none of ours; use localhost or an address", r.Host)
+	if !h.isAllowedHost(r.Host) {
+		return fmt.Errorf("the host %q is not allowed; use localhost or an address", r.Host)
 	}
 	// A page of another origin cannot read the response, but could keep streams
 	// open. Following a link from there is allowed.
@@ -50,7 +50,7 @@ func (h *Handler) permit(r *http.Request) error {
 	if r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
 		return nil
 	}
-	return errors.New("pages of another origin may not ask")
+	return errors.New("requests of pages of another origin are not allowed")
 }
 
 func isOf(origin, host string) bool {
@@ -58,10 +58,10 @@ func isOf(origin, host string) bool {
 	return err == nil && strings.EqualFold(u.Host, host)
 }
 
-// isOurs reports whether a Host header has a name of this server that no other
-// site can point to it. A browser under DNS rebinding asks by the name of that
-// site.
-func (h *Handler) isOurs(host string) bool {
+// isAllowedHost reports whether a Host header is localhost, an address or one of
+// Config.Hosts. This prevents DNS rebinding, where a browser sends the name of
+// another site.
+func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
 		name = n
@@ -76,8 +76,8 @@ func (h *Handler) isOurs(host string) bool {
 	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// guard sets the headers of every response: only the page's own scripts and
-// style run, no other page may embed it, and text is never taken for a script.
+// guard sets the security headers of every response: only the page's own scripts
+// and style run, and no other page may embed it.
 func guard(to http.Header) {
 	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+

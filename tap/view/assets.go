@@ -19,7 +19,7 @@ var files embed.FS
 func edition() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
-		body, _ := fs.ReadFile(files, name) // that of a folder is empty
+		body, _ := fs.ReadFile(files, name) // empty for a folder
 		_, _ = fmt.Fprintf(sum, "%s %d ", name, len(body))
 		_, _ = sum.Write(body)
 		return nil
@@ -37,7 +37,7 @@ func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string
 		http.NotFound(w, r)
 		return
 	}
-	// Not by the table of the machine, which may be wrong.
+	// The types of the operating system may be wrong.
 	w.Header().Set("Content-Type", map[string]string{
 		".html": "text/html; charset=utf-8",
 		".css":  "text/css; charset=utf-8",

@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// filter is which requests a page wants to see.
+// filter selects the requests of a page.
 type filter struct {
 	*tappb.WatchRequest
-	unrouted bool // only those without a route, which tap has no condition for
+	unrouted bool // only requests without a route, for which tap has no condition
 }
 
 // Names of the rows of requests without a route, and of the label of routes.
@@ -27,24 +27,23 @@ const (
 	routeLabel = "route"
 )
 
-// lookedAt is how many requests a second a page may choose from. What every
-// request of a busy process would cost is not worth it: no page shows so many.
-const lookedAt = 1000
+// inspected is the limit of requests a second that a page chooses from.
+const inspected = 1000
 
-// readFilter reads a query: method, authority, route, path (a prefix; or with a
-// "=" before it, all of it), status (1xx to 5xx), failures (1) and slower (a
-// duration such as 250ms). All that is given must hold.
+// readFilter parses a query: method, authority, route, path (a prefix, or the whole
+// path after a "="), status (1xx to 5xx), failures (1) and slower (a duration such
+// as 250ms). All of them must hold.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
 		return filter{}, err
 	}
-	f := filter{WatchRequest: &tappb.WatchRequest{Fields: true, Explain: true, MaxRps: lookedAt}}
+	f := filter{WatchRequest: &tappb.WatchRequest{Fields: true, Explain: true, MaxRps: inspected}}
 	var conditions []*pb.ObserveRequest_Match
 	for name, values := range q {
 		value := values[0]
 		if len(values) > 1 {
-			return filter{}, fmt.Errorf("%s is given %d times", name, len(values))
+			return filter{}, fmt.Errorf("%s is set %d times", name, len(values))
 		}
 		if name == "route" && value == noRoute {
 			f.unrouted = true
@@ -65,7 +64,7 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition is one on the request, or nil.
+// condition returns a condition on the request, or nil if name is another filter.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":
@@ -83,30 +82,30 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// leavesOut reports whether e begins a request that is not to be shown.
-func (f *filter) leavesOut(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
+// omits reports whether e begins a request that is not shown.
+func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {
 	switch name {
 	case "status":
 		if len(value) != 3 || value[0] < '1' || value[0] > '5' || value[1:] != "xx" {
-			return fmt.Errorf("%q is none of 1xx, 2xx, 3xx, 4xx and 5xx", value)
+			return fmt.Errorf("%q must be 1xx, 2xx, 3xx, 4xx or 5xx", value)
 		}
 		m.MinStatus = uint32(value[0]-'0') * 100
 		m.MaxStatus = m.GetMinStatus() + 99
 	case "failures":
 		if value != "1" {
-			return fmt.Errorf("%q is not 1", value)
+			return fmt.Errorf("%q must be 1", value)
 		}
 		m.Failures = true
 	case "slower":
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
-			return fmt.Errorf("%q is not a duration such as 250ms", value)
+			return fmt.Errorf("%q must be a positive duration such as 250ms", value)
 		}
 		m.SlowerThan = durationpb.New(d)
 	default:
-		return errors.New("there is no such filter")
+		return errors.New("unknown filter")
 	}
 	return nil
 }

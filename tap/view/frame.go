@@ -11,14 +11,13 @@ import (
 // hello is the first event of a stream of frames.
 type hello struct {
 	Title   string `json:"title"`
-	Started int64  `json:"started"` // in milliseconds since 1970: another one is another process
-	Edition string `json:"edition"` // of the page: another one is to be loaded again
+	Started int64  `json:"started"` // in milliseconds since 1970; it identifies the process
+	Edition string `json:"edition"` // of the page, which reloads if it changes
 }
 
-// frame is all that a page shows besides live requests. Durations are in
-// nanoseconds.
+// frame has all data of a page except live requests. Durations are in nanoseconds.
 type frame struct {
-	Span     time.Duration `json:"span"` // since when rows count; 0: they do not
+	Span     time.Duration `json:"span"` // of the count; 0 if requests are not counted
 	Rows     []row         `json:"rows"`
 	Omitted  uint64        `json:"omitted"` // rows that are not shown
 	Routes   []row         `json:"routes"`
@@ -51,7 +50,7 @@ type row struct {
 	Last        time.Duration `json:"last"`
 }
 
-// sum is of all rows, also of those that are not shown.
+// sum is the sum of all rows, including hidden ones.
 type sum struct {
 	Count     uint64  `json:"count"`
 	Successes uint64  `json:"successes"`
@@ -70,9 +69,8 @@ type point struct {
 	Longest  time.Duration `json:"longest"`
 }
 
-// Rows: asked for, so that the sum is of all there are; and shown.
 const (
-	countedRows = 1001
+	countedRows = 1001 // all rows, for the sum
 	shownRows   = 200
 )
 

@@ -9,25 +9,24 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner makes records of events, and batches of records, which are bounded for
-// any number of requests.
+// joiner joins events into records, and records into bounded batches.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
 	began   uint64
-	fresh   []*record // in the order of their begin: neither shown nor let go
+	fresh   []*record // not shown, in the order of their begin
 	changed []*record // shown, and changed since
-	skipped uint64    // let go without having been shown
+	skipped uint64    // never shown
 	dropped uint64    // events that tap dropped
-	ghosts  uint64    // of these, possible ends of open records
-	second  int64     // of now, and what began in it
-	inIt    int
-	limited bool // once there were as many as tap shows in a second
+	lost    uint64    // of these, possible ends of open records
+	second  int64     // the current second
+	begun   int       // records of that second
+	limited bool      // a second had as many records as tap shows
 }
 
 // Bounds of one page.
 const (
-	maxOpen  = 500 // requests that are followed at a time
+	maxOpen  = 500 // concurrent requests
 	maxFresh = 1000
 	maxBatch = 25
 )
@@ -36,21 +35,21 @@ const (
 type batch struct {
 	Records []record `json:"records"`
 	Skipped uint64   `json:"skipped"` // since the start
-	Dropped uint64   `json:"dropped"` // likewise
-	Limit   int      `json:"limit"`   // requests a second that are looked at, once there were more; or 0
+	Dropped uint64   `json:"dropped"` // since the start
+	Limit   int      `json:"limit"`   // inspected requests a second, if there were more; or 0
 }
 
 func (j *joiner) add(e *tap.Event, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.dropped += e.Dropped
-	j.ghosts += e.Dropped
+	j.lost += e.Dropped
 	if e.RequestInit != nil || e.Open != nil {
 		j.begin(e, now)
 		return
 	}
 	r := j.open[e.ID]
-	if r == nil && e.Close != nil { // a connection that could not be made
+	if r == nil && e.Close != nil { // a failed dial
 		j.begin(e, now)
 		r = j.open[e.ID]
 	}
@@ -64,19 +63,19 @@ func (j *joiner) add(e *tap.Event, now time.Time) {
 }
 
 func (j *joiner) change(r *record) {
-	if r.shown && r.told {
-		r.told = false
+	if r.shown && r.current {
+		r.current = false
 		j.changed = append(j.changed, r)
 	}
 }
 
 func (j *joiner) begin(e *tap.Event, now time.Time) {
 	if j.second != now.Unix() {
-		j.second, j.inIt = now.Unix(), 0
+		j.second, j.begun = now.Unix(), 0
 	}
-	j.inIt++
-	j.limited = j.limited || j.inIt >= lookedAt
-	if len(j.open) >= maxOpen && j.ghosts > 0 {
+	j.begun++
+	j.limited = j.limited || j.begun >= inspected
+	if len(j.open) >= maxOpen && j.lost > 0 {
 		j.giveUp()
 	}
 	if len(j.open) >= maxOpen || len(j.fresh) >= maxFresh {
@@ -93,10 +92,9 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// giveUp makes room where the end of a request may have been dropped: without,
-// those that never end here would keep all others out.
+// giveUp removes the oldest record, because its end may have been dropped.
 func (j *joiner) giveUp() {
-	j.ghosts--
+	j.lost--
 	var id tap.StreamID
 	var oldest *record
 	for i, r := range j.open {
@@ -115,12 +113,12 @@ func (j *joiner) take() batch {
 	defer j.mu.Unlock()
 	b := batch{Records: []record{}}
 	for _, r := range j.changed {
-		r.told = true
+		r.current = true
 		b.Records = append(b.Records, *r)
 	}
 	j.changed = j.changed[:0]
 	for _, r := range j.choose() {
-		r.shown, r.told = true, true
+		r.shown, r.current = true, true
 		b.Records = append(b.Records, *r)
 	}
 	j.fresh = slices.DeleteFunc(j.fresh, func(r *record) bool {
@@ -131,7 +129,7 @@ func (j *joiner) take() batch {
 	})
 	b.Skipped, b.Dropped = j.skipped, j.dropped
 	if j.limited {
-		b.Limit = lookedAt
+		b.Limit = inspected
 	}
 	return b
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// live is what all open pages are shown alike: it is found out once for all of
-// them, while there is one.
+// live computes the data that all open pages share, while a page is open.
 type live struct {
 	config Config
 	every  time.Duration // between two frames
 
 	mu    sync.Mutex
 	pages map[chan []byte]struct{}
-	end   func() // of the run that is under way
+	end   func() // ends the current run
 }
 
-// serveLive sends a frame again and again, until the client or the server goes.
+// serveLive sends frames until the client or the server ends the stream.
 func (h *Handler) serveLive(s *stream, r *http.Request) {
 	frames, leave := h.live.join()
 	defer leave()
@@ -45,7 +44,7 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join adds a page. Frames that it does not take in time it does not get.
+// join adds a page. It does not get frames that it does not read in time.
 func (l *live) join() (frames <-chan []byte, leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +77,8 @@ func (l *live) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &run{config: l.config}
 	var running sync.WaitGroup
-	running.Go(func() { l.again(ctx, &r.noRoutes, r.countRoutes) })
-	running.Go(func() { l.again(ctx, &r.noLatency, r.measure) })
+	running.Go(func() { l.repeat(ctx, &r.noRoutes, r.countRoutes) })
+	running.Go(func() { l.repeat(ctx, &r.noLatency, r.measure) })
 	running.Go(func() { l.publish(ctx, r) })
 	l.end = func() {
 		cancel()
@@ -87,18 +86,18 @@ func (l *live) begin() {
 	}
 }
 
-// again calls f until ctx ends, with a pause, and keeps its error. A call that
-// lasts clears the error, because rejections come at once.
-func (l *live) again(ctx context.Context, problem *problem, f func(context.Context) error) {
+// repeat calls f until ctx ends, with a pause, and keeps its error. A call that lasts
+// clears the error.
+func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
-		said := make(chan struct{})
-		well := time.AfterFunc(l.every, func() {
-			defer close(said)
+		cleared := make(chan struct{})
+		timer := time.AfterFunc(l.every, func() {
+			defer close(cleared)
 			problem.set(nil)
 		})
 		err := panics.Do("the registry", func() error { return f(ctx) })
-		if !well.Stop() {
-			<-said
+		if !timer.Stop() {
+			<-cleared
 		}
 		problem.set(err)
 		pause(ctx, l.every)
@@ -135,7 +134,7 @@ func (l *live) publish(ctx context.Context, r *run) {
 func (l *live) send(f frame) {
 	data, err := json.Marshal(f)
 	if err != nil {
-		return // of numbers and text nothing can fail
+		return // not possible for numbers and text
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -169,7 +169,7 @@ func TestAPageLooksAtSoMany(t *testing.T) {
 	listen(t, at+"/live").await("frame")
 	require.EqualValues(t, sampled, <-asked)
 	listen(t, at+"/tap").await("batch")
-	require.EqualValues(t, lookedAt, <-asked)
+	require.EqualValues(t, inspected, <-asked)
 }
 
 // A page shows the errors of its sources, and the data of the others.
@@ -182,7 +182,7 @@ func TestProblemsAreSaid(t *testing.T) {
 			l.await("frame").into(t, &f)
 		}
 		require.Equal(t, []string{errNothing.Error()}, f.Problems, "once")
-		require.Equal(t, []attr{{"error", "panic: no tree"}}, f.Tree.State)
+		require.Equal(t, []attr{{"error", "panic at live_test.go:177: no tree"}}, f.Tree.State)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestAProblemThatComesLateStays(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			l.again(ctx, &p, func(context.Context) error {
+			l.repeat(ctx, &p, func(context.Context) error {
 				time.Sleep(l.every)
 				return errNothing
 			})

@@ -8,11 +8,11 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
-// node is a layer.Node as the page reads it: its values are numbers, bools and
-// text, whatever they were, so that no layer can break the page.
+// node is a layer.Node with numbers, bools and text as values.
 type node struct {
 	Name     string  `json:"name"`
 	State    []attr  `json:"state,omitempty"`
@@ -30,7 +30,7 @@ const (
 	maxText  = 500
 )
 
-// tree converts nodes, up to a number of them.
+// tree converts a limited number of nodes.
 type tree struct{ left int }
 
 // cut replaces the parts beyond the bounds.
@@ -67,20 +67,19 @@ func nodes(of []layer.Node) []*node {
 	return out
 }
 
-// describe asks for the tree. A layer that panics while it is looked at must
-// not end the process that people look at because something is wrong.
+// describe returns the tree. A panic of a layer becomes a node.
 func describe(of func() layer.Node) (n *node) {
 	if of == nil {
 		return nil
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			n = &node{Name: "describe", State: []attr{{"error", text(fmt.Sprintf("panic: %v", p))}}}
-		}
-	}()
-	root := of()
-	t := tree{left: maxNodes}
-	return t.node(&root, 0)
+	err := panics.Contain(func() {
+		root, t := of(), tree{left: maxNodes}
+		n = t.node(&root, 0)
+	})
+	if err != nil {
+		return &node{Name: "describe", State: []attr{{"error", text(err.Error())}}}
+	}
+	return n
 }
 
 func value(v any) any {
@@ -105,8 +104,7 @@ func value(v any) any {
 	return text(fmt.Sprint(v))
 }
 
-// text returns s without invisible marks, which could reverse or hide other
-// text.
+// text replaces characters that are not printable, which could hide other text.
 func text(s string) string {
 	end := ""
 	if len(s) > maxText {

@@ -8,13 +8,13 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// record is one request, or connection, with all that is known of it so far.
+// record is a request or connection with the data of its events so far.
 type record struct {
 	ID   string `json:"id"`
 	At   int64  `json:"at"`             // of its begin, in milliseconds since 1970
 	Kind string `json:"kind"`           // http or tcp
-	Open bool   `json:"open"`           // did not end
-	Lost bool   `json:"lost,omitempty"` // it may have: events were dropped
+	Open bool   `json:"open"`           // has not ended
+	Lost bool   `json:"lost,omitempty"` // its end may have been dropped
 
 	Direction         string            `json:"direction"`
 	Source            string            `json:"source"`
@@ -29,7 +29,7 @@ type record struct {
 	Path      string  `json:"path"`
 	Request   []field `json:"request,omitempty"`
 
-	Status      int           `json:"status"` // 0: no response yet, or none
+	Status      int           `json:"status"` // 0 without a response
 	ResponseAt  time.Duration `json:"responseAt"`
 	Response    []field       `json:"response,omitempty"`
 	Duration    time.Duration `json:"duration"`
@@ -43,15 +43,15 @@ type record struct {
 	Sent  uint64 `json:"sent,omitempty"` // of a connection
 	Error string `json:"error,omitempty"`
 
-	number uint64 // of its begin
-	shown  bool   // the page has it
-	told   bool   // the page has it as it is
+	number  uint64 // of its begin
+	shown   bool   // the page has it
+	current bool   // the page has its last change
 }
 
 // field is a name and a value.
 type field [2]string
 
-// Bounds of one record, and so of a page.
+// Bounds of one record.
 const (
 	maxFields     = 100
 	maxFieldsText = 16 << 10
@@ -72,7 +72,7 @@ func newRecord(e *tap.Event, now time.Time) *record {
 	return r
 }
 
-// add takes one more event. It reports whether it was the last.
+// add adds an event. It reports whether it was the last.
 func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	if len(e.RouteLabels) > 0 {
 		r.RouteLabels = labels(e.RouteLabels)
@@ -92,7 +92,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 		return false
 	}
 	r.Open = false
-	// A request that was held back until its response comes with its end.
+	// A request with a condition on the response is shown at its end.
 	r.At = min(r.At, now.Add(-r.Duration).UnixMilli())
 	return true
 }

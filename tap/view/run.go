@@ -28,7 +28,7 @@ type run struct {
 	points []point
 }
 
-// problem is why something is not shown, or "".
+// problem is the error of a part of the page, or "".
 type problem struct{ text atomic.Pointer[string] }
 
 func (p *problem) set(err error) {
@@ -36,7 +36,7 @@ func (p *problem) set(err error) {
 	if err != nil {
 		s = text(err.Error())
 		if status.Code(err) == codes.ResourceExhausted {
-			s += " (close another page, or a tap, and this one goes on)"
+			s += " (close another page or tap)"
 		}
 	}
 	if s != p.get() {
@@ -61,11 +61,10 @@ func (r *run) countRoutes(ctx context.Context) error {
 	return nil
 }
 
-// sampled is how many requests a second are measured. The quantiles of so many
-// are good enough, and further ones cost next to nothing.
+// sampled is the number of requests a second for the latencies.
 const sampled = 2000
 
-// measure takes how long requests took.
+// measure records latencies.
 func (r *run) measure(ctx context.Context) error {
 	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: sampled}) {
 		switch {
@@ -80,10 +79,10 @@ func (r *run) measure(ctx context.Context) error {
 	return nil
 }
 
-// pointsKept is how many frames the page can look back.
+// pointsKept is the number of frames in the plots.
 const pointsKept = 120
 
-// turn ends the time since the last frame and makes it a point of the plots.
+// turn adds the time since the last frame to the plots.
 func (r *run) turn(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

@@ -19,7 +19,7 @@ type stream struct {
 func newStream(w http.ResponseWriter, patience time.Duration) *stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // or a proxy keeps them back
+	w.Header().Set("X-Accel-Buffering", "no") // no buffering by proxies
 	return &stream{w: w, control: http.NewResponseController(w), patience: patience}
 }
 
@@ -35,8 +35,7 @@ func (s *stream) send(event string, v any) error {
 func (s *stream) raw(event string, data []byte) error {
 	s.buf.Reset()
 	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", event, data)
-	// A server's WriteTimeout would end the stream; where deadlines cannot be
-	// set, that is what happens.
+	// Replaces the WriteTimeout of the server, which would end the stream.
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.patience))
 	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
 		return err

@@ -32,14 +32,14 @@ func (h *Handler) serveTap(s *stream, r *http.Request) {
 				if err != nil {
 					return err
 				}
-				if !f.leavesOut(&e) {
+				if !f.omits(&e) {
 					j.add(&e, time.Now())
 				}
 			}
 			return nil
 		}))
 	})
-	if h.tell(ctx, s, &j, done) != nil {
+	if h.sendBatches(ctx, s, &j, done) != nil {
 		return
 	}
 	if why := failure.get(); why != "" && ctx.Err() == nil {
@@ -51,9 +51,9 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// tell sends batches until done, the first at once. It returns the error of the
-// client.
-func (h *Handler) tell(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
+// sendBatches sends batches until done, the first at once. It returns the error of
+// the client.
+func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source knows of the requests: a [tap.Registry] does.
+// Source is the source of requests, such as a [tap.Registry].
 type Source interface {
 	Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[tap.Event, error]
 	Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error]
@@ -24,16 +24,15 @@ type Source interface {
 // Config configures a page.
 type Config struct {
 	Registry Source            // of the requests; nil for none
-	Describe func() layer.Node // the tree of layers, without waiting; nil: none is shown
+	Describe func() layer.Node // the tree of layers; it must not block; nil for none
 	Title    string            // name of the process; default "gotower"
 
-	Authorize func(*http.Request) error // why a client may not look, or nil; in place of Loopback
-	Hosts     []string                  // names besides localhost, without a port, by which the page may be asked for
+	Authorize func(*http.Request) error // returns an error to reject a client; default Loopback
+	Hosts     []string                  // allowed host names besides localhost, without a port
 }
 
-// Handler serves the page. It works under a prefix that [http.StripPrefix]
-// takes away. It is safe for concurrent use and has no goroutine while no page
-// is open.
+// Handler serves the page. It works below [http.StripPrefix]. It is safe for
+// concurrent use and has no goroutine while no page is open.
 type Handler struct {
 	config     Config
 	live       live
@@ -48,7 +47,7 @@ type Handler struct {
 	streams atomic.Int64
 }
 
-// Bounds of all pages together.
+// maxStreams is the limit of all pages together.
 const maxStreams = 64
 
 // New returns a Handler. Register its Shutdown, because the server would wait
@@ -74,11 +73,11 @@ func New(c Config) *Handler {
 	return h
 }
 
-// Shutdown ends the streams of all open pages, and refuses those that come
-// later. It does not wait, and may be called more than once.
+// Shutdown ends the streams of all open pages and rejects later ones. It does not
+// wait, and may be called more than once.
 func (h *Handler) Shutdown() { h.once.Do(func() { close(h.down) }) }
 
-// ServeHTTP serves the page, what belongs to it, and its streams.
+// ServeHTTP serves the page, its files and its streams.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	guard(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -92,8 +91,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch name := strings.TrimPrefix(r.URL.Path, "/"); {
 	case r.URL.Path == "" && !strings.HasSuffix(asked(r), "/"):
-		// The page names its parts by relative addresses. Without the "./" a
-		// colon would make the last part of the path a scheme.
+		// The page has relative addresses. Without the "./" a colon in the path
+		// would end a scheme.
 		w.Header().Set("Location", "./"+path.Base(asked(r))+"/")
 		w.WriteHeader(http.StatusMovedPermanently)
 	case name == "live":
@@ -105,7 +104,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// asked returns the path of r before a prefix was taken away, as it was sent.
+// asked returns the path of r with the prefix, as sent.
 func asked(r *http.Request) string {
 	p, _, _ := strings.Cut(r.RequestURI, "?")
 	return p

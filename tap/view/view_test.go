@@ -166,10 +166,10 @@ func TestAccess(t *testing.T) {
 		{"an address 6 without a port", Config{}, host("[::1]"), ""},
 		{"a name of loopback", Config{}, host("a.localhost:80"), ""},
 		{"the name, differently", Config{}, host("LOCALHOST."), ""},
-		{"a name made to point here", Config{}, host("evil.example:9990"), `the host "evil.example:9990" is none of ours`},
-		{"one that looks like ours", Config{}, host("localhost.evil.example"), "none of ours"},
-		{"one that ends like ours", Config{}, host("notlocalhost"), "none of ours"},
-		{"none", Config{}, host(""), "none of ours"},
+		{"a name made to point here", Config{}, host("evil.example:9990"), `the host "evil.example:9990" is not allowed`},
+		{"one that looks like ours", Config{}, host("localhost.evil.example"), "is not allowed"},
+		{"one that ends like ours", Config{}, host("notlocalhost"), "is not allowed"},
+		{"none", Config{}, host(""), "is not allowed"},
 
 		{"our own page", Config{}, header("Sec-Fetch-Site", "same-origin"), ""},
 		{"typed by hand", Config{}, header("Sec-Fetch-Site", "none"), ""},
@@ -184,7 +184,7 @@ func TestAccess(t *testing.T) {
 
 		{"allowed", everybody, from("10.0.0.1:1"), ""},
 		{"allowed by name", everybody, host("Admin.Example:80"), ""},
-		{"allowed, but not by that name", everybody, host("evil.example"), "none of ours"},
+		{"allowed, but not by that name", everybody, host("evil.example"), "is not allowed"},
 		{"not allowed", Config{Authorize: func(*http.Request) error { return errors.New("not you") }}, from("127.0.0.1:1"), "view: not you"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
