@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// However many endpoints are not ready, few are asked at a time, and each one in
-// its turn.
-func TestFewEndpointsAreAwaitedAtATime(t *testing.T) {
+// The number of concurrent waits is limited, and each endpoint gets its turn.
+func TestTurns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const most = 16
 		p, ss := newPool(t), servers(1000)
@@ -47,9 +46,9 @@ func TestFewEndpointsAreAwaitedAtATime(t *testing.T) {
 	})
 }
 
-// An endpoint that takes long to become ready keeps its place while none waits for
-// it: a Ready that connects by its context may take longer than a turn.
-func TestAnEndpointKeepsItsPlace(t *testing.T) {
+// An endpoint keeps its turn while no other one waits, because a Ready that connects may
+// take longer than a turn.
+func TestTurnsWithoutOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].open(false)
@@ -63,9 +62,9 @@ func TestAnEndpointKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// What a request leaves at an endpoint that was at its limit is used at once, also
-// where more endpoints are at their limit than have their turn.
-func TestFreedCapacityIsUsedAtOnce(t *testing.T) {
+// Capacity that a request frees is used at once, also if more endpoints are at their
+// limit than have a turn.
+func TestTurnsFreedCapacity(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(100)
 		p.add(ss...)
@@ -92,7 +91,7 @@ func TestFreedCapacityIsUsedAtOnce(t *testing.T) {
 			}
 		}
 		require.NotNil(t, last)
-		last.isOpen.Store(true) // without a word to who waits in its Ready
+		last.isOpen.Store(true) // without ending its Ready
 		for _, rsp := range open {
 			require.NoError(t, rsp.Body.Close())
 		}

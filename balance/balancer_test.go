@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestRefusalsSayWhy(t *testing.T) {
+func TestRejectionReasons(t *testing.T) {
 	lost := errors.New("connection lost")
 	const exists = resolve.StateExists
 	for _, tt := range []struct {
@@ -71,7 +71,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 			[]error{layer.ErrClosed, resolve.ErrUnresolvable}, nil,
 		},
 		{
-			"the refuser is gone", func(shut, closed *endpoint) []change {
+			"the unready endpoint was removed", func(shut, closed *endpoint) []change {
 				return []change{
 					{State: exists, Added: []*endpoint{shut, closed}},
 					{State: exists, Removed: []*endpoint{closed}},
@@ -105,7 +105,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}
 }
 
-func TestCallerWhoHasGone(t *testing.T) {
+func TestCallCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
@@ -120,7 +120,7 @@ func TestCallerWhoHasGone(t *testing.T) {
 	})
 }
 
-func TestAnswersAndErrorsArePassedOn(t *testing.T) {
+func TestCallResults(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
@@ -145,7 +145,7 @@ func TestAnswersAndErrorsArePassedOn(t *testing.T) {
 	})
 }
 
-func TestRefusalIsOfferedToOthers(t *testing.T) {
+func TestRejectionTriesOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(4)
 		p.add(ss...)
@@ -166,7 +166,7 @@ func TestRefusalIsOfferedToOthers(t *testing.T) {
 			require.Equal(t, "server: not ready: shut", state.Get("reason"))
 			require.EqualValues(t, 0, state.Get("picks"), "it did not take a request")
 			require.EqualValues(t, 0, state.Get("in_flight"))
-			require.Equal(t, false, state.Get("known"), "a refusal says nothing of its latency")
+			require.Equal(t, false, state.Get("known"), "a rejection has no latency")
 			s.open(true)
 			synctest.Wait()
 			require.Equal(t, "ready", p.of(s).Get("state"))
@@ -175,7 +175,7 @@ func TestRefusalIsOfferedToOthers(t *testing.T) {
 	})
 }
 
-func TestOneCallMeetsFiveRefusals(t *testing.T) {
+func TestRejectionsLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(8)
 		p.add(ss...)
@@ -194,8 +194,8 @@ func TestOneCallMeetsFiveRefusals(t *testing.T) {
 	})
 }
 
-// Several requests may be refused by one endpoint at the same time.
-func TestRefusalsThatMeet(t *testing.T) {
+// Several requests may be rejected by one endpoint at the same time.
+func TestRejectionsConcurrent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(3)
 		var moment sync.WaitGroup
@@ -234,9 +234,8 @@ func TestRefusalsThatMeet(t *testing.T) {
 	})
 }
 
-// A caller that leaves while the endpoint decides gets its refusal; the
-// endpoint is not to blame.
-func TestRefusalOfACallerWhoLeft(t *testing.T) {
+// A request that is canceled while an endpoint rejects it gets that rejection.
+func TestRejectionAfterCancel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		p.add(ss...)
@@ -252,9 +251,9 @@ func TestRefusalOfACallerWhoLeft(t *testing.T) {
 	})
 }
 
-// One endpoint that is closed, or has queued for too long, does not make the
-// balancer so, though its caller left before another was asked.
-func TestKindOfARefusalOfACallerWhoLeft(t *testing.T) {
+// An endpoint that is closed or in fail-fast does not make the balancer so, even if the
+// request was canceled before another endpoint was tried.
+func TestRejectionKindAfterCancel(t *testing.T) {
 	for _, kind := range []error{layer.ErrClosed, layer.ErrFailFast} {
 		t.Run(kind.Error(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -279,7 +278,7 @@ func TestKindOfARefusalOfACallerWhoLeft(t *testing.T) {
 	}
 }
 
-func TestReadyThatLiesIsBounded(t *testing.T) {
+func TestRejectionsDespiteReady(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].lies.Store(true)
@@ -293,7 +292,7 @@ func TestReadyThatLiesIsBounded(t *testing.T) {
 	})
 }
 
-func TestClosedEndpointIsDropped(t *testing.T) {
+func TestEndpointCloses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(3)
 		byReady, byCall, well := ss[0], ss[1], ss[2]
@@ -326,9 +325,9 @@ func TestClosedEndpointIsDropped(t *testing.T) {
 	})
 }
 
-// An endpoint's error is the cause of the balancer's, and can be looked at; but
-// the balancer is not closed because an endpoint is.
-func TestCauseDoesNotSpeakForTheBalancer(t *testing.T) {
+// The error of an endpoint is the cause, but the balancer is not closed because an
+// endpoint is.
+func TestRejectionCause(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		special := errors.New("special")
 		for _, kind := range []error{layer.ErrClosed, layer.ErrFailFast} {
@@ -360,7 +359,7 @@ func TestCauseDoesNotSpeakForTheBalancer(t *testing.T) {
 	})
 }
 
-func TestNewEndpointServesAtOnce(t *testing.T) {
+func TestNewEndpointReady(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.apply(change{State: resolve.StateExists, Added: []*endpoint{ss[0].endpoint()}})
@@ -368,7 +367,7 @@ func TestNewEndpointServesAtOnce(t *testing.T) {
 	})
 }
 
-func TestNewEndpointIsWaitedFor(t *testing.T) {
+func TestNewEndpointUnready(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].open(false) // its Ready connects it
@@ -381,7 +380,7 @@ func TestNewEndpointIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestRemovedEndpointIsNotWaitedFor(t *testing.T) {
+func TestRemovedEndpointWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		for _, s := range ss {
@@ -399,8 +398,8 @@ func TestRemovedEndpointIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// The same ID is the same endpoint, even if it is added again.
-func TestSameIDKeepsItsNode(t *testing.T) {
+// An endpoint that is added again keeps its node.
+func TestSameID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
@@ -417,7 +416,7 @@ func TestSameIDKeepsItsNode(t *testing.T) {
 	})
 }
 
-func TestReadyWaitsForAnEndpoint(t *testing.T) {
+func TestReadyWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		for _, s := range ss {
@@ -443,8 +442,8 @@ func TestReadyWaitsForAnEndpoint(t *testing.T) {
 	})
 }
 
-// The ready set knows of the refusals there have been. Ready asks.
-func TestReadyAsksTheEndpoint(t *testing.T) {
+// The ready set only changes by rejections. Ready polls an endpoint.
+func TestReadyPolls(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(3)
 		p.add(ss...)
@@ -462,7 +461,7 @@ func TestReadyAsksTheEndpoint(t *testing.T) {
 	})
 }
 
-// surly is not ready whenever it is polled, and yet its Ready returns nil.
+// surly is never ready when polled, but its Ready returns nil.
 type surly struct{ *server }
 
 func (s surly) Ready(ctx context.Context) error {
@@ -472,7 +471,7 @@ func (s surly) Ready(ctx context.Context) error {
 	return nil
 }
 
-func TestReadyDoesNotStayWithASurlyEndpoint(t *testing.T) {
+func TestReadyContradictsPoll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool(t)
 		e := newServer(1).endpoint()
@@ -485,9 +484,8 @@ func TestReadyDoesNotStayWithASurlyEndpoint(t *testing.T) {
 	})
 }
 
-// Between the moment when an endpoint has room again and the one when its
-// goroutine has noticed, a request is not refused.
-func TestRoomIsSeenAtOnce(t *testing.T) {
+// A request is admitted as soon as an endpoint has capacity, before its Ready returns.
+func TestCallSeesCapacity(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
@@ -500,7 +498,7 @@ func TestRoomIsSeenAtOnce(t *testing.T) {
 	})
 }
 
-func TestBalancerEndsWithItsContext(t *testing.T) {
+func TestContextEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		ss[1].open(false)
@@ -525,7 +523,7 @@ func TestBalancerEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestChangesThatEndLeaveTheSet(t *testing.T) {
+func TestChangesEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		p.add(ss...)
@@ -541,7 +539,7 @@ func TestChangesThatEndLeaveTheSet(t *testing.T) {
 	})
 }
 
-func TestErrorOfTheResolverLeavesTheSet(t *testing.T) {
+func TestResolverError(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
@@ -553,7 +551,7 @@ func TestErrorOfTheResolverLeavesTheSet(t *testing.T) {
 	})
 }
 
-// rude breaks the contract of Ready: another error than those allowed, at once.
+// rude breaks the contract of Ready by another error.
 type rude struct{ *server }
 
 func (r rude) Ready(ctx context.Context) error {
@@ -564,7 +562,7 @@ func (r rude) Ready(ctx context.Context) error {
 	return io.ErrUnexpectedEOF
 }
 
-func TestReadyThatBreaksItsContract(t *testing.T) {
+func TestReadyBreaksContract(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool(t)
 		r := rude{newServer(1)}
@@ -616,7 +614,7 @@ func TestResolve(t *testing.T) {
 		updates <- resolve.Update{Kind: resolve.Empty}
 		synctest.Wait()
 		for addr, life := range lives {
-			require.Error(t, life.Err(), "%s is drained: Until says that bodies do not count", addr)
+			require.Error(t, life.Err(), "%s is drained: open bodies do not count", addr)
 		}
 		require.NoError(t, rsp.Body.Close())
 		_, err = b.Call(ctx, "")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cell is the least that can be known of an endpoint, in a line of its own.
+// cell is the least state of an endpoint, in its own cache line.
 type cell struct {
 	inFlight atomic.Int64
 	latency  atomic.Uint64 // the bits of a float64
@@ -21,7 +21,7 @@ func (c *cell) cost() float64 {
 	return math.Float64frombits(c.latency.Load()) * float64(c.inFlight.Load()+1)
 }
 
-// least finds the cheapest of k cells, from i on by a stride.
+// least returns the cheapest of k cells, from i by a stride.
 func least(cells []cell, i, stride, k int) *cell {
 	best := &cells[i]
 	its := best.cost()
@@ -36,10 +36,9 @@ func least(cells []cell, i, stride, k int) *cell {
 	return best
 }
 
-// What a pick of as many as the default looks at cannot do without, to compare
-// BenchmarkPick with: two clock readings, the costs, an average with its decay.
-// The cells are in one piece, and never change: there is no set, no weight, no
-// failure, nobody asks, and no service is called.
+// The least work of a pick among as many endpoints as the default examines: two clock
+// readings, the costs and an average. The cells are contiguous and there is no set,
+// weight, failure or service.
 func BenchmarkBound(b *testing.B) {
 	for _, n := range []int{2, 10, 16, 100, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// One choice for a key, of many and of one that is hot, without the request.
+// One pick for many keys, and for one hot key, without the request.
 func BenchmarkHash(b *testing.B) {
 	for _, n := range []int{2, 100, 10_000, 100_000} {
 		es := members(n)
@@ -54,7 +54,7 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-// One endpoint that leaves and joins again, among n.
+// One of n endpoints leaves and joins again.
 func BenchmarkHashChange(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		es := members(n)

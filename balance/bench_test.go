@@ -24,7 +24,7 @@ func intEndpoint(i int) *discover.Endpoint[int, int] {
 	}
 }
 
-// of returns a balancer over n endpoints, and what feeds it.
+// of returns a balancer over n endpoints, and a function that applies changes.
 func of(tb testing.TB, n int, opts ...balance.Option[int]) (b *balance.Balancer[int, int], apply func(intChange)) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -53,7 +53,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))
 }
 
-// known is of with endpoints of which something is known.
+// known is of with endpoints that have samples.
 func known(b *testing.B, n int, opts ...balance.Option[int]) *balance.Balancer[int, int] {
 	b.Helper()
 	svc, _ := of(b, n, opts...)
@@ -64,8 +64,8 @@ func known(b *testing.B, n int, opts ...balance.Option[int]) *balance.Balancer[i
 	return svc
 }
 
-// One pick, its Call of a service that does nothing, and its completion, with
-// two clock readings.
+// One pick, a call of a service that does nothing, and its completion, with two clock
+// readings.
 func BenchmarkPick(b *testing.B) {
 	ctx := context.Background()
 	accrual := []balance.Option[int]{
@@ -117,7 +117,7 @@ func BenchmarkPick(b *testing.B) {
 	})
 }
 
-// One endpoint added or removed among n, handed over from another goroutine.
+// One endpoint added to or removed from n, from another goroutine.
 func BenchmarkUpdate(b *testing.B) {
 	for _, n := range []int{10, 100, 10_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
@@ -137,9 +137,8 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// One endpoint that refuses and is ready again, among n: out of the ready set,
-// a goroutine, and back.
-func BenchmarkRefusal(b *testing.B) {
+// One of n endpoints rejects a request and is ready again.
+func BenchmarkRejection(b *testing.B) {
 	for _, n := range []int{10, 10_000} {
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
 			svc, apply := of(b, n)
@@ -164,7 +163,7 @@ func BenchmarkRefusal(b *testing.B) {
 	}
 }
 
-// flapping says that it is ready and is not.
+// flapping is ready, but rejects requests.
 type flapping struct{ layer.Service[int, int] }
 
 func (flapping) Ready(context.Context) error { return nil }

@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// through sends 100 requests a second for a minute to ten endpoints with a breaker
-// each, of which the i-th fails fails(i) of its requests, and returns the share of
-// good responses and the shares of the requests that reached each endpoint.
+// through sends 100 requests a second for a minute to ten endpoints with breakers. The
+// i-th one fails fails(i) of its requests. It returns the share of good responses and the
+// shares of the endpoints.
 func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float64, opts ...option) (good float64, shares [10]float64) {
 	const n = 6000
 	random := seeded()
@@ -46,8 +46,8 @@ func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float6
 	return good, shares
 }
 
-// Breakers never leave fewer endpoints than the floor because they reject.
-func TestBreakersHaveAFloor(t *testing.T) {
+// Rejections by breakers leave at least MinReady endpoints.
+func TestBreakersMinReady(t *testing.T) {
 	none := layer.BreakerPolicy{ConsecutiveFailures: -1}
 	for name, breaker := range map[string]layer.BreakerPolicy{"consecutive": {}, "unified": layer.UnifiedBreaker()} {
 		for rule, opts := range map[string][]option{"latency": nil, "in turn": roundRobin(balance.OutlierDetection{})} {
@@ -71,8 +71,8 @@ func TestBreakersHaveAFloor(t *testing.T) {
 	}
 }
 
-// An endpoint that is not ready for another reason stays out.
-func TestFloorIsForBreakersOnly(t *testing.T) {
+// An endpoint that is not ready for another reason leaves the ready set.
+func TestMinReadyOtherRejections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(4)
 		p.add(ss...)

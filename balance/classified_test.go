@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// knowing is a server that has a classifier.
+// knowing is a server with a classifier.
 type knowing struct {
 	*server
 	classify layer.Classifier[*response]
@@ -19,8 +19,8 @@ type knowing struct {
 
 func (k knowing) Classifier() layer.Classifier[*response] { return k.classify }
 
-// The classifier of the endpoints says what fails, unless the option does.
-func TestClassifierOfTheEndpoints(t *testing.T) {
+// The classifier of the endpoints applies unless the option sets another one.
+func TestClassifier(t *testing.T) {
 	failure := func(layer.Outcome[*response]) layer.Class { return layer.Failure }
 	success := func(layer.Outcome[*response]) layer.Class { return layer.Success }
 	for name, tt := range map[string]struct {

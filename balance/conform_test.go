@@ -9,14 +9,14 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// over is a balancer with what it stands on.
+// over is a balancer with its endpoints.
 type over struct {
 	*pool
 	servers []*server
 	end     context.CancelFunc
 }
 
-func TestConformity(t *testing.T) {
+func TestBalancerConforms(t *testing.T) {
 	for name, n := range map[string]int{"one endpoint": 1, "three endpoints": 3} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.ServiceOf[string, *response]{

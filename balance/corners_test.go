@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Whoever asks Ready before each Call, as a queue does, gets every endpoint.
-func TestReadyTakesNoTurn(t *testing.T) {
+// Ready before each Call, as in a queue, does not skip endpoints.
+func TestReadyWithRoundRobin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin()})), servers(4)
 		p.add(ss...)
@@ -32,9 +32,9 @@ func TestReadyTakesNoTurn(t *testing.T) {
 	})
 }
 
-// A request that has been to all that are near goes to a far one, and the
-// other way round, whatever they cost.
-func TestSentAgainLeavesTheZone(t *testing.T) {
+// A request that has tried all endpoints of one zone goes to the other one regardless of
+// cost.
+func TestRetryOtherZone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(2)
 		p.apply(change{State: resolve.StateExists, Added: []*endpoint{
@@ -61,7 +61,7 @@ func TestClassifierPanics(t *testing.T) {
 	})
 }
 
-func TestNoLongestTime(t *testing.T) {
+func TestPolicyLongTimes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](balance.Policy{
 			Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 2, BaseEjectionTime: time.Second, MaxEjectionTime: math.MaxInt64},
@@ -78,7 +78,7 @@ func TestNoLongestTime(t *testing.T) {
 	})
 }
 
-func TestEndlessLatencies(t *testing.T) {
+func TestLongLatencies(t *testing.T) {
 	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: 24 * time.Hour}} {
 		bubble(t, func(t *testing.T) {
 			p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](policy)), servers(1)
@@ -90,9 +90,8 @@ func TestEndlessLatencies(t *testing.T) {
 	}
 }
 
-// Ticks wrap round after 52 days. An endpoint is then no younger than it was,
-// and does not start once more.
-func TestOldEndpointIsNotNew(t *testing.T) {
+// After 52 days the ticks wrap around, and the slow start does not begin again.
+func TestSlowStartTicksWrap(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{SlowStart: time.Hour})), servers(2)
 		p.add(ss[0])
@@ -109,8 +108,8 @@ func TestOldEndpointIsNotNew(t *testing.T) {
 	})
 }
 
-// What was looked at twice is shown once.
-func TestExplainsEachOnce(t *testing.T) {
+// An endpoint that was examined twice is shown once.
+func TestExplainOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		p.add(ss...)
@@ -122,7 +121,7 @@ func TestExplainsEachOnce(t *testing.T) {
 	})
 }
 
-// With the race detector.
+// For the race detector.
 func TestExplainWhileZonesChange(t *testing.T) {
 	b, apply := of(t, 4, balance.WithPolicy[int](balance.Policy{Zone: "a"}))
 	var all sync.WaitGroup
@@ -148,8 +147,8 @@ func TestExplainWhileZonesChange(t *testing.T) {
 	}
 }
 
-// No request is counted twice while its endpoint goes.
-func TestDescribesOneMoment(t *testing.T) {
+// No request is counted twice while its endpoint is removed.
+func TestDescribePicks(t *testing.T) {
 	const n = 1000
 	b, apply := of(t, n)
 	for range n {
@@ -177,8 +176,8 @@ func TestDescribesOneMoment(t *testing.T) {
 	}
 }
 
-// A cost that is no number, or without end, is dear and not cheap.
-func TestCostsThatAreNone(t *testing.T) {
+// A cost that is NaN or infinite counts as high.
+func TestCostInvalid(t *testing.T) {
 	for _, odd := range []float64{math.NaN(), math.Inf(1), 1e30, math.MaxFloat64} {
 		bubble(t, func(t *testing.T) {
 			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Cost: balance.CostOf("odd", func(l balance.Load) float64 {

@@ -46,6 +46,6 @@ func TestDescribe(t *testing.T) {
 		require.Equal(t, map[string]any{"zone": "b", "pod": "web-1"}, read.Children[0].State["labels"])
 
 		p.apply(change{State: resolve.StateExists, Removed: []*endpoint{ss[0].endpoint()}})
-		require.EqualValues(t, 1, p.Describe().State.Get("picks"), "those of endpoints that have gone too")
+		require.EqualValues(t, 1, p.Describe().State.Get("picks"), "with those of removed endpoints")
 	})
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Whatever the latencies, a request that is sent again goes where it has not
-// been, until it has been everywhere (envoyproxy/envoy#2259, grpc/proposal#12).
-func TestSentAgainGoesElsewhere(t *testing.T) {
+// A request that is sent again goes to an endpoint that it has not tried, until it has
+// tried all (envoyproxy/envoy#2259, grpc/proposal#12).
+func TestRetryElsewhere(t *testing.T) {
 	const n = 10
 	for round := range 50 {
 		b, _ := of(t, n)
@@ -31,7 +31,7 @@ func TestSentAgainGoesElsewhere(t *testing.T) {
 	}
 }
 
-func TestTriesOfOthersDoNotMatter(t *testing.T) {
+func TestRetryAttemptsOfOthers(t *testing.T) {
 	b, _ := of(t, 2)
 	for range 20 {
 		tries := new(layer.Attempts)
@@ -41,9 +41,8 @@ func TestTriesOfOthersDoNotMatter(t *testing.T) {
 	}
 }
 
-// In a set that is much larger than what is looked at, the few places where the
-// request has been are passed over.
-func TestSentAgainAmongMany(t *testing.T) {
+// In a large set the few tried endpoints are skipped.
+func TestRetryAmongMany(t *testing.T) {
 	b, _ := of(t, 1000)
 	tries := new(layer.Attempts)
 	ctx := layer.WithAttempts(t.Context(), tries)
@@ -54,7 +53,7 @@ func TestSentAgainAmongMany(t *testing.T) {
 	}
 }
 
-// The context, the Tries and a second pick, as a retry would have it.
+// A context with attempts and a second pick, as in a retry.
 func BenchmarkPickElsewhere(b *testing.B) {
 	svc, _ := of(b, 100)
 	b.ReportAllocs()
@@ -66,9 +65,9 @@ func BenchmarkPickElsewhere(b *testing.B) {
 	}
 }
 
-// An endpoint that fails each time is one try of a request, never two, and so a
-// request in front of nine good ones never fails.
-func TestRetryGoesElsewhere(t *testing.T) {
+// An endpoint that always fails gets one attempt of a request, so that a request to ten
+// endpoints with one failing never fails.
+func TestRetryLayer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool(t, neverFailing())
 		all := servers(10)
@@ -97,8 +96,8 @@ func TestRetryGoesElsewhere(t *testing.T) {
 
 var errBroken = errors.New("broken")
 
-// The copy of a slow request goes to another endpoint.
-func TestHedgeGoesElsewhere(t *testing.T) {
+// A hedge goes to another endpoint.
+func TestHedgeLayer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPool(t)
 		both := servers(2)

@@ -13,7 +13,7 @@ import (
 
 const ms = float64(time.Millisecond)
 
-// read is what the formula says, exactly; see group.expected.
+// read returns the exact value of the formula; see group.expected.
 func (e *estimate) read(now uint32, decay, median float64) float64 {
 	value, age := e.load(now)
 	if value == 0 {
@@ -28,8 +28,8 @@ func newEstimate(value, decay time.Duration) (e *estimate, d float64) {
 	return e, decayTicks(decay)
 }
 
-// The vectors of tower's load::peak_ewma tests, where nothing is usual.
-func TestEstimateFades(t *testing.T) {
+// The vectors of tower's load::peak_ewma tests, with a median of 0.
+func TestEstimateTowerVectors(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, time.Second)
 	require.InDelta(t, 10*ms, e.read(0, d, 0), 1)
 	after := func(at time.Duration) float64 { return e.read(tick(at), d, 0) / ms }
@@ -40,8 +40,8 @@ func TestEstimateFades(t *testing.T) {
 	require.InDelta(t, 10/math.E, after(time.Second), 0.01)
 }
 
-// With peers, it fades to what is usual there, from above and from below.
-func TestEstimateFadesToWhatIsUsual(t *testing.T) {
+// An estimate ages towards the median, from above and from below.
+func TestEstimateAges(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, time.Second)
 	for median, want := range map[float64]float64{4 * ms: 4 + 6/math.E, 40 * ms: 40 - 30/math.E, 10 * ms: 10} {
 		require.InDelta(t, want, e.read(tick(time.Second), d, median)/ms, 0.01)
@@ -49,7 +49,7 @@ func TestEstimateFadesToWhatIsUsual(t *testing.T) {
 	}
 }
 
-func TestUnknownIsUsual(t *testing.T) {
+func TestEstimateWithoutSample(t *testing.T) {
 	var e estimate
 	require.InDelta(t, 7*ms, e.read(12345, 1000, 7*ms), 0)
 	require.True(t, e.record(3*time.Millisecond, 12345, 1000, 0))
@@ -58,8 +58,8 @@ func TestUnknownIsUsual(t *testing.T) {
 	require.InDelta(t, 5*ms, e.read(12346, 1000, 7*ms), 1)
 }
 
-// One peak moves an estimate below the floor by little, and continued slowness
-// moves it above.
+// One peak moves an estimate below the floor by little. Continued slowness moves it
+// above.
 func TestEstimateAveragesPeaksBelowFloor(t *testing.T) {
 	const us = time.Microsecond
 	e, d := newEstimate(200*us, 10*time.Second)
@@ -71,7 +71,7 @@ func TestEstimateAveragesPeaksBelowFloor(t *testing.T) {
 	require.InDelta(t, 20, e.read(4000, d, 0)/ms, 0.1, "after four seconds")
 }
 
-func TestHalved(t *testing.T) {
+func TestExp2Neg(t *testing.T) {
 	require.Equal(t, float32(1), exp2Neg(0))
 	for x := float32(0); x < 130; x += 0.0137 {
 		want := math.Exp2(-float64(x))
@@ -80,7 +80,7 @@ func TestHalved(t *testing.T) {
 	require.Zero(t, exp2Neg(math.MaxFloat32))
 }
 
-func TestFading(t *testing.T) {
+func TestDecayCurve(t *testing.T) {
 	for _, decay := range []float64{1e-6, 1, 1000, 1e5, 1e12} {
 		f := newDecayCurve(decay)
 		latency, left := f.after(0, 3, 7)
@@ -95,7 +95,7 @@ func TestFading(t *testing.T) {
 	}
 }
 
-func TestReadingChangesNothing(t *testing.T) {
+func TestEstimateReadIsPure(t *testing.T) {
 	read, d := newEstimate(30*time.Millisecond, 10*time.Second)
 	unread, _ := newEstimate(30*time.Millisecond, 10*time.Second)
 	before := read.word.Load()
@@ -108,7 +108,7 @@ func TestReadingChangesNothing(t *testing.T) {
 	require.Equal(t, unread.word.Load(), read.word.Load(), "a sample weighs the same, however often was looked")
 }
 
-func TestPeakJumps(t *testing.T) {
+func TestEstimatePeak(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
 	e.record(80*time.Millisecond, 0, d, 0)
 	require.InEpsilon(t, 80*ms, e.read(0, d, 0), 1e-6, "in the same tick too")
@@ -116,7 +116,7 @@ func TestPeakJumps(t *testing.T) {
 	require.InEpsilon(t, 90*ms, e.read(7, d, 0), 1e-6)
 }
 
-func TestAverageComesDownSlowly(t *testing.T) {
+func TestEstimateAverage(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
 	at := tick(10 * time.Second)
 	e.record(10*time.Millisecond, at, d, 0)
@@ -125,8 +125,8 @@ func TestAverageComesDownSlowly(t *testing.T) {
 	require.InDelta(t, 43, e.read(at, d, 0)/ms, 0.2)
 }
 
-// A better sample within the same tick is not worth an update.
-func TestSamplesWithinOneTick(t *testing.T) {
+// A lower sample within the same tick has no effect.
+func TestEstimateWithinOneTick(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
 	e.record(10*time.Millisecond, 5, d, 0)
 	once := e.word.Load()
@@ -138,9 +138,9 @@ func TestSamplesWithinOneTick(t *testing.T) {
 	require.InEpsilon(t, 200*ms, e.read(5, d, 0), 1e-6, "a worse one is")
 }
 
-// With a decay of a day, one tick moves the value by less than a float32
-// shows; the time of many ticks must not be lost for that.
-func TestTimeAccumulates(t *testing.T) {
+// With a decay of a day one tick moves the value by less than a float32 shows. Many ticks
+// still count.
+func TestEstimateLongDecay(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 24*time.Hour)
 	const ticks = 4_000_000 // a good hour
 	for at := range uint32(ticks) {
@@ -151,7 +151,7 @@ func TestTimeAccumulates(t *testing.T) {
 	require.Less(t, e.read(ticks, d, 0), 98*ms)
 }
 
-func TestClockOfASampleMayLieBehind(t *testing.T) {
+func TestEstimateLateSample(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
 	e.record(50*time.Millisecond, 1000, d, 0)
 	before := e.word.Load()
@@ -164,7 +164,7 @@ func TestClockOfASampleMayLieBehind(t *testing.T) {
 	require.EqualValues(t, 1, age, "its time did not go back")
 }
 
-func TestTicksWrapRound(t *testing.T) {
+func TestEstimateTicksWrap(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
 	e.word.Store(pack(float32(50*ms), math.MaxUint32-1))
 	_, age := e.load(3)
@@ -174,8 +174,8 @@ func TestTicksWrapRound(t *testing.T) {
 	require.Greater(t, e.read(3, d, 0), 49*ms)
 }
 
-// An estimate that is right, and confirmed all the time, does not fade.
-func TestConfirmedEstimateStays(t *testing.T) {
+// An estimate that samples confirm does not age.
+func TestEstimateConfirmed(t *testing.T) {
 	for _, decay := range []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 		e, d := newEstimate(30*time.Millisecond, decay)
 		for at := range uint32(100_000) {
@@ -187,7 +187,7 @@ func TestConfirmedEstimateStays(t *testing.T) {
 	}
 }
 
-func TestEstimateIsNeverNothing(t *testing.T) {
+func TestEstimatePositive(t *testing.T) {
 	e, d := newEstimate(time.Millisecond, time.Millisecond)
 	for at := range uint32(10_000) {
 		e.record(0, at*100, d, 0)
@@ -197,8 +197,8 @@ func TestEstimateIsNeverNothing(t *testing.T) {
 	}
 }
 
-// Whatever the samples are, the word says what the formula says.
-func TestEstimateAgainstTheFormula(t *testing.T) {
+// After random samples the word has the value of the formula.
+func TestEstimateModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		decay := time.Duration(rapid.IntRange(1, 60_000).Draw(rt, "decay")) * time.Millisecond
 		e, d := newEstimate(30*time.Millisecond, decay)
@@ -219,9 +219,9 @@ func TestEstimateAgainstTheFormula(t *testing.T) {
 	})
 }
 
-// Many at a time: within a tick the value never goes down, so none of them may
-// find it below its own sample.
-func TestNoPeakIsLost(t *testing.T) {
+// Within a tick the value never decreases, so that no goroutine finds it below its own
+// sample.
+func TestEstimateConcurrentPeaks(t *testing.T) {
 	const samples = 300_000
 	e, d := newEstimate(time.Millisecond, 10*time.Second)
 	var decayed atomic.Int64

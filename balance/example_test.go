@@ -65,7 +65,7 @@ func ExampleResolve() {
 	// Output: hello world from 10.0.0.1:80 <nil>
 }
 
-// A refusal says why, so that a caller can do something about it.
+// A rejection has a reason, so that a caller can act on it.
 func ExampleBalancer_Call() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -81,7 +81,7 @@ func ExampleBalancer_Call() {
 	rsp, err := svc.Call(ctx, "world")
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
 		if !errors.Is(err, layer.ErrNotReady) || errors.Is(err, discover.ErrDoesNotExist) {
-			break // else nobody has told it anything yet
+			break // else it has not been resolved yet
 		}
 		rsp, err = svc.Call(ctx, "world")
 	}

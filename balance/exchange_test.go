@@ -13,12 +13,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// answer has a body, and nothing in it.
+// answer has an empty body.
 type answer struct{ Body io.ReadCloser }
 
 type answering = discover.Endpoint[int, *answer]
 
-// alone returns a balancer of one endpoint, which answers at once.
+// alone returns a balancer of one endpoint that responds at once.
 func alone(t *testing.T, opts ...Option[*answer]) (*Balancer[int, *answer], *answering) {
 	t.Helper()
 	b := New(t.Context(), "web", func(func(discover.Change[int, *answer]) bool) {}, opts...)
@@ -30,7 +30,7 @@ func alone(t *testing.T, opts ...Option[*answer]) (*Balancer[int, *answer], *ans
 	return b, e
 }
 
-// requireAtRest says that one endpoint was given so many requests, and has none.
+// requireAtRest requires that the endpoint got that many requests and has none in flight.
 func requireAtRest(t *testing.T, b *Balancer[int, *answer], picks int) {
 	t.Helper()
 	for _, n := range b.nodes {
@@ -42,8 +42,8 @@ func requireAtRest(t *testing.T, b *Balancer[int, *answer], picks int) {
 
 var samples = []Sample{SampleFirstByte, SampleHeaders, SampleEnd}
 
-// A response that is over when Call returns ends within Until.
-func TestClassifierPanicsAtTheEnd(t *testing.T) {
+// A response without a body ends within the completion.
+func TestExchangeClassifierPanics(t *testing.T) {
 	for _, sample := range samples {
 		b, _ := alone(t, WithPolicy[*answer](Policy{Sample: sample}), WithClassifier(func(o layer.Outcome[*answer]) layer.Class {
 			if o.Ended {
@@ -58,9 +58,8 @@ func TestClassifierPanicsAtTheEnd(t *testing.T) {
 	}
 }
 
-// What an observer is told after WithCompletion panicked, as a context that ends beside it
-// may do, counts for nothing.
-func TestToldAfterUntilPanicked(t *testing.T) {
+// After the completion panicked, an End from another goroutine has no effect.
+func TestExchangeEndAfterPanic(t *testing.T) {
 	for _, sample := range samples {
 		var o layer.Observer
 		b, _ := alone(t, WithPolicy[*answer](Policy{Sample: sample}),
@@ -77,9 +76,8 @@ func TestToldAfterUntilPanicked(t *testing.T) {
 	}
 }
 
-// Between the two halves of begin, that the endpoint is given a request and that
-// it turns out to have gone, its requests may be added up.
-func TestGoneWhileItWasPicked(t *testing.T) {
+// The picks of an endpoint may be added up between the two steps of begin.
+func TestPickDuringRemoval(t *testing.T) {
 	b, e := alone(t)
 	requirePicks := func(picks int) {
 		t.Helper()
@@ -107,7 +105,7 @@ func TestGoneWhileItWasPicked(t *testing.T) {
 	require.Zero(t, n.inFlight())
 }
 
-// meanwhile is a picker that takes its time.
+// meanwhile is a picker that runs a function before it returns.
 type meanwhile struct {
 	picker
 	do    func()

@@ -52,7 +52,7 @@ func TestExplain(t *testing.T) {
 	})
 }
 
-// Each try of a request is a choice, and what was tried is out of the next one.
+// Each attempt is a pick, and examines no endpoint that was tried.
 func TestExplainRetries(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
@@ -69,7 +69,7 @@ func TestExplainRetries(t *testing.T) {
 	})
 }
 
-func TestExplainRefusal(t *testing.T) {
+func TestExplainRejection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].open(false)

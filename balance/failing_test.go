@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// However busy the others are, however slow, and however often they fail
-// themselves: what fails at once is no bargain.
-func TestFailingFastDoesNotPayAnywhere(t *testing.T) {
+// An endpoint that fails fast gets few requests, for any load, latency and failure rate
+// of the others.
+func TestFailingFastMatrix(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
 		servers     int
@@ -57,8 +57,8 @@ func TestFailingFastDoesNotPayAnywhere(t *testing.T) {
 	}
 }
 
-// An endpoint is failing from its second failure in a row to its next good
-// response, by a trailer as well as by an error, and says so.
+// An endpoint is failing from its second failure in a row to its next good response, and
+// Explain shows it.
 func TestFailing(t *testing.T) {
 	var v verdicts
 	for name, fails := range map[string]func() (*response, error){
@@ -90,8 +90,8 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// One request in a thousand that fails everywhere does not hide who is slow.
-func TestSlowIsSeenWhereSomeFail(t *testing.T) {
+// Rare failures of all endpoints do not hide a slow one.
+func TestSlowAmongFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging()), servers(10)
 		for i, s := range ss {
@@ -116,9 +116,8 @@ func TestSlowIsSeenWhereSomeFail(t *testing.T) {
 	})
 }
 
-// Where all failed, none is avoided for it: the first one that is well again
-// does not get all that the others do not, however little there is.
-func TestAllFailingAreAlike(t *testing.T) {
+// If all endpoints have failed, the first one that recovers does not get all requests.
+func TestAllFailing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging()), servers(10)
 		var down atomic.Bool

@@ -15,13 +15,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// neverFailing is a classifier by which no response is a failure.
+// neverFailing is a classifier without failures.
 func neverFailing() option {
 	return balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { return layer.Success })
 }
 
-// verdicts says of responses whether they are failures: at once, or only when
-// all of them was read, as a trailer does.
+// verdicts is a classifier of single responses, at once or after the end of the body, as
+// a trailer.
 type verdicts struct{ head, trailer sync.Map }
 
 func (v *verdicts) failing(kind *sync.Map) *response {
@@ -41,9 +41,9 @@ func (v *verdicts) judging() option {
 	})
 }
 
-// kubernetes/ingress-nginx#9882, linkerd2-proxy#4537: what fails at once draws
-// the traffic.
-func TestFailingFastDoesNotPay(t *testing.T) {
+// kubernetes/ingress-nginx#9882, linkerd2-proxy#4537: an endpoint that fails fast
+// attracts requests.
+func TestFailingFast(t *testing.T) {
 	var v verdicts
 	for name, fails := range map[string]func() (*response, error){
 		"by an error":    func() (*response, error) { return nil, errBroken },
@@ -103,8 +103,8 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
-// A failure counts as at least twenty times a millisecond.
-func TestPenaltyOfQuickEndpoints(t *testing.T) {
+// A failure counts as at least 20 ms.
+func TestPenaltyMinimum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(3)
 		for _, s := range ss {
@@ -118,9 +118,9 @@ func TestPenaltyOfQuickEndpoints(t *testing.T) {
 	})
 }
 
-// By default, a failure counts as twenty times what is usual, and as no more
-// however often all fail: what is usual has no penalties in it.
-func TestPenaltyIsRelative(t *testing.T) {
+// By default a failure counts as twenty times the median, which does not include
+// penalties.
+func TestPenaltyDefault(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging()), servers(3)
 		for _, s := range ss {
@@ -139,9 +139,8 @@ func TestPenaltyIsRelative(t *testing.T) {
 	})
 }
 
-// kratos#3836: callers who leave, or who allow little time, are no failures of
-// the endpoint.
-func TestCallersAreNotThePenaltyOfEndpoints(t *testing.T) {
+// kratos#3836: cancellations and short deadlines are not failures of the endpoint.
+func TestPenaltyCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging()), servers(1)
 		ss[0].after(func() time.Duration { return time.Second })
@@ -156,8 +155,8 @@ func TestCallersAreNotThePenaltyOfEndpoints(t *testing.T) {
 	})
 }
 
-// A response that was refused after all, at its end, tells nothing of latency.
-func TestRefusedLateTellsNothing(t *testing.T) {
+// A rejection at the end of a response has no latency.
+func TestLateRejection(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].serve = func(context.Context, string) (*response, error) {
@@ -178,7 +177,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-func TestJudgingAllocatesNothing(t *testing.T) {
+func TestClassifyAllocatesNothing(t *testing.T) {
 	b, _ := of(t, 10, balance.WithClassifier(layer.DefaultClassifier[int]))
 	ctx := context.Background()
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))

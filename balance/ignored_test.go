@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// lasting is a body that has a byte, and goes on until its end is there, which it
-// ends with.
+// lasting is a body with one byte that ends with an error from a channel.
 type lasting struct {
 	end    <-chan struct{}
 	with   error
@@ -33,8 +32,8 @@ func (l *lasting) Read(p []byte) (int, error) {
 
 func (l *lasting) Close() error { return nil }
 
-// What holds no stream because it fails is no bargain among those that hold many.
-func TestFailingDrawsNothingWhereOthersHaveStreams(t *testing.T) {
+// A failing endpoint without streams gets few requests among others with many streams.
+func TestFailingAmongStreams(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const streams = 3000
 		p, ss := newPool(t, balance.WithClassifier(layer.DefaultClassifier[*response])), servers(3)
@@ -73,9 +72,8 @@ func TestFailingDrawsNothingWhereOthersHaveStreams(t *testing.T) {
 	})
 }
 
-// A stream that breaks off after an hour says that its endpoint failed, and not
-// that it takes an hour.
-func TestAStreamThatBreaksOffLateIsNoLatency(t *testing.T) {
+// A stream that fails after an hour is a failure, but not a latency of an hour.
+func TestStreamFailsLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithClassifier(layer.DefaultClassifier[*response])), servers(3)
 		for _, s := range ss {
@@ -111,8 +109,8 @@ func callersAreIgnored(o layer.Outcome[*response]) layer.Class {
 	return layer.DefaultClassifier(o)
 }
 
-// What tells nothing is no good response between failures.
-func TestIgnorableIsNoSuccess(t *testing.T) {
+// An ignorable response is not a good one between failures.
+func TestIgnorableResult(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		policy := balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 5}}
 		p, ss := newPool(t, balance.WithPolicy[*response](policy), balance.WithClassifier(callersAreIgnored)), servers(4)
@@ -136,8 +134,8 @@ func TestIgnorableIsNoSuccess(t *testing.T) {
 	})
 }
 
-// Nor does its latency count, unless it is longer than what was expected.
-func TestIgnorableIsNoLatency(t *testing.T) {
+// Its latency counts only if it is longer than expected.
+func TestIgnorableLatency(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithClassifier(callersAreIgnored)), servers(1)
 		p.add(ss...)
@@ -160,8 +158,7 @@ func TestIgnorableIsNoLatency(t *testing.T) {
 	})
 }
 
-// Who observes responses may panic.
-func TestUntilPanics(t *testing.T) {
+func TestCompletionPanics(t *testing.T) {
 	for _, sample := range []balance.Sample{balance.SampleHeaders, balance.SampleFirstByte} {
 		bubble(t, func(t *testing.T) {
 			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Sample: sample}),
@@ -173,8 +170,8 @@ func TestUntilPanics(t *testing.T) {
 	}
 }
 
-// A request that an endpoint refused after it was removed was not there.
-func TestRefusedIsNotPicked(t *testing.T) {
+// A request that a removed endpoint rejected does not count as a pick.
+func TestPicksWithoutRejections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const requests = 5
 		p, ss := newPool(t), servers(2)
@@ -197,8 +194,8 @@ func TestRefusedIsNotPicked(t *testing.T) {
 	})
 }
 
-// A slow start is for what is new to requests, or may be.
-func TestSlowStartBeginsWhenReady(t *testing.T) {
+// A slow start begins when an endpoint is ready for the first time, or after a long time.
+func TestSlowStartBegins(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{SlowStart: time.Minute})), servers(2)
 		for _, s := range ss {

@@ -26,8 +26,8 @@ func stream() (*response, *io.PipeWriter) {
 	return &response{r}, w
 }
 
-// What is in flight and what latency is taken, at each point of a response.
-func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
+// The requests in flight and the latency at each point of a response.
+func TestLatencyFirstByte(t *testing.T) {
 	broken := errors.New("broken")
 	for _, tt := range []struct {
 		name    string
@@ -80,7 +80,7 @@ func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestInFlightUntilTheEnd(t *testing.T) {
+func TestInFlight(t *testing.T) {
 	for name, end := range map[string]func(rsp *response, w *io.PipeWriter, leave context.CancelFunc){
 		"end": func(rsp *response, w *io.PipeWriter, _ context.CancelFunc) {
 			_ = w.Close()
@@ -112,7 +112,7 @@ func TestInFlightUntilTheEnd(t *testing.T) {
 	}
 }
 
-func TestErrorsCountLikeResponses(t *testing.T) {
+func TestLatencyOfErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].serve = func(context.Context, string) (*response, error) { time.Sleep(sec); return nil, io.ErrUnexpectedEOF }
@@ -123,7 +123,7 @@ func TestErrorsCountLikeResponses(t *testing.T) {
 	})
 }
 
-func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
+func TestLatencyCanceled(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		waited time.Duration
@@ -160,8 +160,8 @@ func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
 	}
 }
 
-// Many of them leave the estimate as it was.
-func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
+// Many canceled requests do not change the estimate.
+func TestLatencyManyCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Decay: sec})), servers(1)
 		p.add(ss[0].after(func() time.Duration { return 20 * time.Millisecond }))
@@ -176,8 +176,8 @@ func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
 	})
 }
 
-// It left after the first byte: that was on time.
-func TestCallerWhoLeavesAfterTheFirstByte(t *testing.T) {
+// A cancellation after the first byte leaves its latency.
+func TestLatencyCanceledAfterFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Decay: time.Hour})), servers(1)
 		rsp, w := stream()
@@ -197,7 +197,7 @@ func TestCallerWhoLeavesAfterTheFirstByte(t *testing.T) {
 	})
 }
 
-func TestPanicIsNotInFlightForEver(t *testing.T) {
+func TestInFlightPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		ss[0].serve = func(context.Context, string) (*response, error) { panic("boom") }
@@ -207,7 +207,7 @@ func TestPanicIsNotInFlightForEver(t *testing.T) {
 	})
 }
 
-func TestTimesOfThePolicy(t *testing.T) {
+func TestPolicyTimes(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		policy      balance.Policy
@@ -241,8 +241,8 @@ type upgraded struct {
 	io.Writer
 }
 
-// An upgraded connection is here with its head, however long it is silent then.
-func TestUpgradesAreTimedAtTheHead(t *testing.T) {
+// The latency of an upgraded connection is that of its headers.
+func TestLatencyUpgrade(t *testing.T) {
 	for sample, want := range map[balance.Sample]time.Duration{
 		balance.SampleFirstByte: 10 * time.Millisecond, balance.SampleHeaders: 10 * time.Millisecond, balance.SampleEnd: time.Hour,
 	} {

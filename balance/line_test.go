@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/discover"
 )
 
-// All that a request touches of an endpoint, as a rule, is one cache line.
+// The fields of an endpoint that a request touches are one cache line.
 func TestNodeIsOneLine(t *testing.T) {
 	const line = 64
 	if bits.UintSize < 64 {

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// undeclared is a counter whose one label was not declared: go-kit's Prometheus
-// panics when it is written.
+// undeclared is a counter without its label: go-kit's Prometheus panics when it is
+// written.
 type undeclared struct{ bound bool }
 
 func (undeclared) With(...string) metrics.Counter { return undeclared{bound: true} }
@@ -25,8 +25,8 @@ func (u undeclared) Add(float64) {
 	}
 }
 
-// In the balancer's own goroutine it would end the process, at the first news.
-func TestALabelNotDeclaredIsFoundAtTheStart(t *testing.T) {
+// A missing label panics in the constructor and not on a goroutine of the balancer.
+func TestMetricsMissingLabel(t *testing.T) {
 	never := func(func(discover.Change[string, *response]) bool) {}
 	for name, i := range map[string]balance.Instruments{
 		"updates":   {Updates: undeclared{}},
@@ -38,7 +38,7 @@ func TestALabelNotDeclaredIsFoundAtTheStart(t *testing.T) {
 	}
 }
 
-func TestSeriesAreThereFromTheStart(t *testing.T) {
+func TestMetricsSeries(t *testing.T) {
 	never := func(func(discover.Change[string, *response]) bool) {}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -53,7 +53,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-// seen has a series for each value of the one label that was written.
+// seen has a series for each written value of the label.
 type seen map[string]float64
 
 func (s seen) With(labels ...string) metrics.Counter { return series{s, labels[1]} }

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// believed is what a balancer should know of one endpoint.
+// believed is the expected state of one endpoint.
 type believed struct {
 	*server
 	state  string
@@ -23,7 +23,7 @@ type believed struct {
 	open   []*response
 }
 
-// model is a balancer that is simple because nothing in it happens at once.
+// model is a balancer without concurrency.
 type model struct {
 	*pool
 	present map[int]*believed
@@ -32,10 +32,10 @@ type model struct {
 	next    int
 }
 
-// reaches counts what was sent to a server, refused or not.
+// reaches counts the requests sent to a server, rejected or not.
 func (b *believed) reaches() int64 { return b.calls.Load() + b.refused.Load() }
 
-// settle is what happens in the background: who is ready again, is back.
+// settle waits for background changes: endpoints that are ready again return.
 func (m *model) settle() {
 	synctest.Wait()
 	for _, b := range m.present {
@@ -109,7 +109,7 @@ func (m *model) update(rt *rapid.T) {
 	m.apply(c)
 }
 
-// call sends one request and holds the balancer to what it should know.
+// call sends one request and checks the balancer against the model.
 func (m *model) call(ctx context.Context, rt *rapid.T) {
 	calls, refused := make(map[int]int64), make(map[int]int64)
 	for i, b := range m.present {
@@ -168,8 +168,8 @@ func (m *model) check(rt *rapid.T) {
 	m.poll(rt)
 }
 
-// poll asks the balancer, which asks its endpoints and takes out of the ready
-// set those that say no.
+// poll calls Ready of the balancer, which polls an endpoint and removes it from the ready
+// set if it is not ready.
 func (m *model) poll(rt *rapid.T) {
 	var open, stale int
 	for _, b := range m.present {
@@ -200,9 +200,8 @@ func (m *model) poll(rt *rapid.T) {
 	}
 }
 
-// Whatever is added, removed, relabelled, opened, shut and closed in whatever
-// order, the balancer knows what the model knows.
-func TestBalancerAgainstAModel(t *testing.T) {
+// After any sequence of changes and requests the balancer has the states of the model.
+func TestBalancerModel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
 			ctx, cancel := context.WithCancel(context.Background())

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-func TestNilOptionOfResolve(t *testing.T) {
+func TestNilOption(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b := balance.Resolve(ctx, static.New(nil), "web", func(context.Context, discover.Target) layer.Service[int, int] {
@@ -22,7 +22,7 @@ func TestNilOptionOfResolve(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-// Programming errors fail in the constructor.
+// Programming errors panic in the constructor.
 func TestConstructorsPanic(t *testing.T) {
 	type (
 		svc = layer.Service[int, int]
@@ -49,8 +49,7 @@ func TestConstructorsPanic(t *testing.T) {
 	require.PanicsWithValue(t, "discover: nil MakeService", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
 }
 
-// Whose time was over has not gone.
-func TestCallerWhoseTimeIsOver(t *testing.T) {
+func TestCallDeadlineExceeded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)

@@ -31,17 +31,16 @@ import (
 
 type getStream = grpc.ServerStreamingServer[destination.Update]
 
-// mood is how a control plane is. The zero mood is well.
+// mood is the behaviour of a control plane. The zero mood is healthy.
 type mood struct {
 	lost    bool           // what is sent to it does not arrive
-	refuses bool           // nobody listens
+	refuses bool           // no listener
 	frozen  bool           // health checks are not answered
 	accept  func(net.Conn) // instead of speaking gRPC
 	answer  func(says *destination.Update, to getStream) error
 }
 
-// plane is a destination controller on a network in memory, and the one
-// connection to it.
+// plane is a destination controller on a network in memory, with one connection to it.
 type plane struct {
 	destination.UnimplementedDestinationServer
 	network layertest.Network
@@ -63,7 +62,7 @@ const (
 	mostDial = 10 * time.Second
 )
 
-// says is the first message of a stream: these endpoints.
+// says is the first message of a stream with these endpoints.
 func says(addrs ...string) *destination.Update {
 	set := &destination.WeightedAddrSet{}
 	for _, a := range addrs {
@@ -105,8 +104,7 @@ func (p *plane) close() {
 	p.stop()
 }
 
-// become changes the mood, and what there is to say. What was open breaks,
-// unless that is lost too.
+// become changes the mood and the answer. Open streams end, unless their end is lost too.
 func (p *plane) become(t *testing.T, m mood, says *destination.Update) {
 	p.mu.Lock()
 	p.mood, p.says = m, says
@@ -175,7 +173,7 @@ func (p *plane) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return leaky{conn, p}, err
 }
 
-// leaky is a connection that what is sent gets lost on.
+// leaky is a connection that drops data.
 type leaky struct {
 	net.Conn
 	to *plane
@@ -199,8 +197,8 @@ func (p *plane) count(
 	return next(ctx, desc, cc, method, opts...)
 }
 
-// serve makes the service of an endpoint; its response says which. It counts as
-// live until the balancer lets it go.
+// serve makes the service of an endpoint, which responds with its name. It is live until
+// the balancer releases it.
 func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[string, string] {
 	at := t.Endpoint.Addr.Addr().String()
 	p.mu.Lock()
@@ -214,9 +212,8 @@ func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[stri
 	return layer.Func[string, string](func(context.Context, string) (string, error) { return at, nil })
 }
 
-// services are what a program makes of it: a balancer for each target, let go
-// when it is idle for a minute. A request names its target, a response is where
-// it was served.
+// services are the balancers of a program: one for each target, released after a minute
+// without requests. A request names its target, and a response the endpoint.
 func (p *plane) services(ctx context.Context, r resolve.Resolver) layer.Service[string, string] {
 	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[string, string] {
 		return layer.NewStack[string, string]().Queue(10, 3*time.Second).Service(balance.Resolve(ctx, r, target, p.serve))

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// moods are the ways to be away, an hour in all.
+// moods are the ways of an outage.
 var moods = []mood{
 	{lost: true},
 	{refuses: true},
@@ -34,10 +34,10 @@ var moods = []mood{
 	{refuses: true},
 }
 
-// An hour without a control plane fails no request to a target in use. The
-// control plane gets at most one dial or stream in five seconds for each target.
-// When it is back, its answer takes effect after the longest backoff.
-func TestOutageOfAnHour(t *testing.T) {
+// An outage of an hour of the control plane fails no request to a known target. The
+// control plane gets at most one dial or stream in five seconds for each target. Its
+// answer takes effect after the longest backoff.
+func TestOutage(t *testing.T) {
 	for name, b := range map[string]resolve.Backoff{
 		"by default":              {},
 		"ten seconds at the most": {Min: 500 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.1},
@@ -92,9 +92,9 @@ func testOutage(t *testing.T, b resolve.Backoff) {
 	callers.Wait()
 }
 
-// What a controller says that was away for a minute, and what becomes of it: of
-// the old set, and with resolve.ServeStale and without it.
-func TestControllerComesBackEmptyOrWrong(t *testing.T) {
+// The effect of the first answer after a minute's outage, with and without
+// resolve.ServeStale.
+func TestOutageWrongAnswer(t *testing.T) {
 	const (
 		old    = "10.0.0.1 10.0.0.2"
 		none   = "balance web: not ready: the target has no endpoints"
@@ -118,7 +118,7 @@ func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 		"nonsense and some": {mood: well, says: says("nonsense", "10.0.1.1"), plain: "10.0.1.1", soon: "10.0.1.1", later: "10.0.1.1"},
 		"not found":         {mood: fails(codes.NotFound), plain: old, soon: old, later: old},
 		"denied":            {mood: fails(codes.PermissionDenied), plain: old, soon: old, later: old},
-		"empty, and gone": {
+		"empty, then missing": {
 			mood:  mood{answer: func(_ *destination.Update, to getStream) error { return to.Send(saysNothing(true)) }},
 			plain: none + `: linkerd: get "web": stream ended`, soon: old, later: old,
 		},
@@ -169,7 +169,7 @@ func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 	}
 }
 
-// where tells which endpoints svc has, or why it refuses.
+// where returns the endpoints of svc, or why it rejects.
 func (p *plane) where(t *testing.T, svc layer.Service[string, string]) string {
 	rsp, err := svc.Call(context.Background(), "web")
 	if err != nil {

@@ -38,8 +38,8 @@ func (m *moody) Ready(ctx context.Context) error {
 	return m.Service.Ready(ctx)
 }
 
-// A Make or a Ready that panics concerns one endpoint, and no other.
-func TestMakeAndReadyThatPanic(t *testing.T) {
+// A MakeService or a Ready that panics affects one endpoint only.
+func TestMakeServicePanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -83,9 +83,8 @@ func TestMakeAndReadyThatPanic(t *testing.T) {
 	})
 }
 
-// A resolver that panics has ended: the last set stays in force, and the panic is
-// its last error.
-func TestResolverThatPanics(t *testing.T) {
+// The set stays after a panic of the resolver, which is its last error.
+func TestResolverPanics(t *testing.T) {
 	broken := resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
 			yield(resolve.Update{Kind: resolve.Replace, Endpoints: []resolve.Endpoint{port(1)}}, nil)
@@ -127,8 +126,7 @@ func TestResolverThatPanics(t *testing.T) {
 	}
 }
 
-// So has a sequence of changes.
-func TestChangesThatPanic(t *testing.T) {
+func TestChangesPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +142,7 @@ func TestChangesThatPanic(t *testing.T) {
 	})
 }
 
-// brokenMetric is a gauge that panics once it is in use.
+// brokenMetric is a gauge that panics after the first use.
 type brokenMetric struct {
 	metrics.Gauge
 	on *atomic.Bool
@@ -158,7 +156,7 @@ func (m brokenMetric) Set(float64) {
 	}
 }
 
-func TestInstrumentsThatPanic(t *testing.T) {
+func TestMetricsPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var on atomic.Bool
 		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{Endpoints: brokenMetric{discard.NewGauge(), &on}})), servers(2)
@@ -184,7 +182,7 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// The response is closed if a callback panics and the caller does not get it.
+// The response is closed if a callback panics.
 func TestPanicClosesTheResponse(t *testing.T) {
 	for name, option := range map[string]option{
 		"classifier": balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("boom") }),

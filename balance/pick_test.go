@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestChoiceOfTwo(t *testing.T) {
+func TestPowerOfTwoChoices(t *testing.T) {
 	pick := func(g *group) *endpoint { return PowerOfChoices(2).on(g).pick(query{}) }
 	require.Nil(t, pick(groupOf()))
 	one := nodes(time.Second)
@@ -24,7 +24,7 @@ func TestChoiceOfTwo(t *testing.T) {
 
 	two := nodes(2*time.Millisecond, time.Millisecond)
 	for range 1000 {
-		require.Same(t, two[1], pick(groupOf(two...)), "both are looked at")
+		require.Same(t, two[1], pick(groupOf(two...)), "both are examined")
 	}
 
 	// Two different ones of three: the best is among them in two of three
@@ -34,7 +34,7 @@ func TestChoiceOfTwo(t *testing.T) {
 	require.InDeltaSlice(t, []float64{2.0 / 3, 1.0 / 3, 0}, shares(groupOf(three...), three, PowerOfChoices(2)), 0.02)
 }
 
-func TestMoreChoices(t *testing.T) {
+func TestPowerOfChoices(t *testing.T) {
 	five := nodes(1*time.Millisecond, 2*time.Millisecond, 4*time.Millisecond, 8*time.Millisecond, 16*time.Millisecond)
 	g := groupOf(five...)
 	require.InDeltaSlice(t, []float64{0.6, 0.3, 0.1, 0, 0}, shares(g, five, PowerOfChoices(3)), 0.02)
@@ -44,7 +44,7 @@ func TestMoreChoices(t *testing.T) {
 	}
 }
 
-// The default looks at all of sixteen, and at five of more.
+// The default examines all of sixteen endpoints, and five of more.
 func TestDefaultChoices(t *testing.T) {
 	for n, want := range map[int]float64{2: 1, 16: 1, 20: 5.0 / 20, 40: 5.0 / 40} {
 		latencies := make([]time.Duration, n)
@@ -57,28 +57,28 @@ func TestDefaultChoices(t *testing.T) {
 	}
 }
 
-// Of equals each is as likely as the others, wherever they stand: next to each
-// other, or with dearer ones between them.
-func TestEqualsAreChosenEqually(t *testing.T) {
-	for _, dearer := range [][]int{{}, {0, 1, 2}, {1, 3, 5}, {0, 4, 5}} {
+// Equal endpoints are equally likely, next to each other or with costly ones between
+// them.
+func TestPickEqualEndpoints(t *testing.T) {
+	for _, costly := range [][]int{{}, {0, 1, 2}, {1, 3, 5}, {0, 4, 5}} {
 		latencies := make([]time.Duration, 8)
 		for i := range latencies {
 			latencies[i] = time.Millisecond
-			if slices.Contains(dearer, i) {
+			if slices.Contains(costly, i) {
 				latencies[i] = time.Second
 			}
 		}
 		ns := nodes(latencies...)
 		for _, p := range []Picker{FullScan(), {}, PowerOfChoices(8), Random(), RoundRobin()} {
 			for i, share := range shares(groupOf(ns...), ns, p) {
-				want := 1.0 / float64(8-len(dearer))
+				want := 1.0 / float64(8-len(costly))
 				switch blind := p.name == "random" || p.name == "round robin"; {
 				case blind:
 					want = 1.0 / 8
-				case slices.Contains(dearer, i):
+				case slices.Contains(costly, i):
 					want = 0
 				}
-				require.InDelta(t, want, share, 0.02, "%v: node %d, dearer %v", p, i, dearer)
+				require.InDelta(t, want, share, 0.02, "%v: node %d, costly %v", p, i, costly)
 			}
 		}
 	}
@@ -90,9 +90,8 @@ func TestEqualsAreChosenEqually(t *testing.T) {
 	}
 }
 
-// Of those that are alike each gets as much as its weight says; where they are
-// not, the weight divides the cost.
-func TestWeights(t *testing.T) {
+// Similar endpoints are picked by weight; otherwise the weight divides the cost.
+func TestPickWeights(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond, time.Millisecond, 4*time.Millisecond)
 	for i, w := range []uint32{0, 30_000, 60_000, 0} {
 		ns[i].setWeight(w)
@@ -104,8 +103,8 @@ func TestWeights(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Picker{}), 0.02, "4 ms / 30 is the cheapest")
 }
 
-// Where all weigh the same again, a pick is quick again.
-func TestWeightsThatWereOnce(t *testing.T) {
+// Picks are fast again once all weights are equal.
+func TestPickWeightsEqualAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b := New(ctx, "web", func(func(discover.Change[int, int]) bool) { <-ctx.Done() })
@@ -153,8 +152,8 @@ func TestSlowStart(t *testing.T) {
 	require.InDelta(t, 0.5, share(6000), 0.02)
 }
 
-// A far endpoint has to be cheaper by more than the journey is worth.
-func TestZones(t *testing.T) {
+// An endpoint of another zone is picked if it is cheaper by ZoneSpillover.
+func TestPickZones(t *testing.T) {
 	ns := nodes(4*time.Millisecond, 5*time.Millisecond, 2100*time.Microsecond)
 	g := groupOf(ns[0])
 	g.sets[far].add(ns[1])
@@ -173,9 +172,9 @@ func TestZones(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0, .5, .5}, shares(g, ns, Random()), 0.02)
 }
 
-// An endpoint that is not known yet gets one request, and when that was
-// answered two at a time, four and eight; if all are so, that stops nobody.
-func TestProbesAreBounded(t *testing.T) {
+// An endpoint without samples gets one request, then two, four and eight at a time. If
+// all have none, requests are not limited.
+func TestProbeLimit(t *testing.T) {
 	ns := nodes(time.Minute, 0)
 	ns[1] = unknown()
 	g := groupOf(ns...)
@@ -202,8 +201,8 @@ func TestProbesAreBounded(t *testing.T) {
 	}
 }
 
-// The loop that is written out says what the other one does.
-func TestPlainIsCheapest(t *testing.T) {
+// The unrolled loop and comparison have the same result.
+func TestCheapestPlain(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(rt, "n")
 		g := groupOf()
@@ -257,8 +256,8 @@ func TestPlainIsCheapest(t *testing.T) {
 	})
 }
 
-// Every place is visited once, whatever the random number is.
-func TestWalkGoesEverywhere(t *testing.T) {
+// Every place is visited once.
+func TestWalk(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 300).Draw(rt, "n")
 		w := newWalk(rapid.Uint64().Draw(rt, "random"), n)
@@ -271,7 +270,7 @@ func TestWalkGoesEverywhere(t *testing.T) {
 	})
 }
 
-func TestWalkIsEven(t *testing.T) {
+func TestWalkEven(t *testing.T) {
 	for _, n := range []int{2, 3, 7, 17} {
 		pairs := make(map[[2]int]int)
 		const draws = 100_000
@@ -286,9 +285,8 @@ func TestWalkIsEven(t *testing.T) {
 	}
 }
 
-// What is usual is what those in use take, however many there are that are
-// avoided.
-func TestUsual(t *testing.T) {
+// The median is that of the endpoints in use, regardless of those that are avoided.
+func TestMedian(t *testing.T) {
 	ns := nodes(5*time.Millisecond, 7*time.Millisecond, 9*time.Millisecond)
 	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], medianInterval, false)
@@ -303,7 +301,7 @@ func TestUsual(t *testing.T) {
 	g.decay, g.decayCurve = 1000, newDecayCurve(1000)
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
-	require.InDelta(t, 5*ms, g.median.read(), 1, "nobody uses the other two")
+	require.InDelta(t, 5*ms, g.median.read(), 1, "the other two are not used")
 	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, g.median.read()), 1, "and so they come back")
 }
 
@@ -323,7 +321,7 @@ func TestCosts(t *testing.T) {
 	require.Equal(t, 0, chosen(CostOf("odd", func(l Load) float64 { return 1 / float64(l.Latency) })))
 }
 
-func TestCostCountsWhatIsInFlight(t *testing.T) {
+func TestCostInFlight(t *testing.T) {
 	ns := nodes(10*time.Millisecond, 25*time.Millisecond)
 	g := groupOf(ns...)
 	for range 70 {

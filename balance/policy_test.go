@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestPolicyValidates(t *testing.T) {
+func TestPolicyValidate(t *testing.T) {
 	require.NoError(t, balance.Policy{}.Validate())
 	require.NoError(t, balance.Policy{
 		DefaultRTT: time.Millisecond, Decay: time.Hour, SlowStart: time.Minute, ZoneSpillover: 1, Sample: balance.SampleEnd, Penalty: -1,
@@ -39,7 +39,7 @@ func TestPolicyValidates(t *testing.T) {
 		"balance: policy: DefaultRTT is 48h0m0s, want 0 for the default, or at least 1ms and at most 24h0m0s")
 }
 
-func TestPicksAndCostsSayWhatTheyAre(t *testing.T) {
+func TestPolicyStrings(t *testing.T) {
 	for want, p := range map[string]balance.Picker{
 		"cheapest of 5, of all up to 16": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
 		"cheapest of 64": balance.PowerOfChoices(1000), "cheapest of all": balance.FullScan(), "round robin": balance.RoundRobin(),
@@ -54,7 +54,7 @@ func TestPicksAndCostsSayWhatTheyAre(t *testing.T) {
 	}
 }
 
-// Weights and zones that a resolver changes are followed without a new node.
+// Changes of weights and zones keep the node.
 func TestWeightsAndZonesChange(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(2)
@@ -84,8 +84,7 @@ func TestWeightsAndZonesChange(t *testing.T) {
 	})
 }
 
-// Where costs mean nothing, or are asked for in another way.
-func TestOtherPicks(t *testing.T) {
+func TestPickers(t *testing.T) {
 	for name, p := range map[string]balance.Policy{
 		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "pending": {Cost: balance.LeastRequest()},
 	} {
@@ -133,7 +132,7 @@ type (
 func (g gauges) With(labels ...string) metrics.Gauge     { return gauges{g.entry(labels)} }
 func (c counters) With(labels ...string) metrics.Counter { return counters{c.entry(labels)} }
 
-func TestMeasured(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		values := new(sync.Map)
 		named := func(name string) ledger { return ledger{values, name + " "} }
@@ -162,9 +161,8 @@ func TestMeasured(t *testing.T) {
 	})
 }
 
-// An endpoint whose ID changes is added once more, and not removed. Nor is an
-// address that comes in the place of another the same.
-func TestMeasuresWhatIsReplaced(t *testing.T) {
+// An endpoint whose ID changes is added and not removed.
+func TestMetricsReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		values := new(sync.Map)
 		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{Updates: counters{ledger{values, ""}}})), servers(4)

@@ -22,7 +22,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// response has a body, so that it ends when that does.
+// response has a body, so that it ends with that.
 type response struct{ Body io.ReadCloser }
 
 type (
@@ -32,7 +32,7 @@ type (
 	option   = balance.Option[*response]
 )
 
-// server is an endpoint's service: ready or not, quick or slow.
+// server is the service of an endpoint, with a state and a latency.
 type server struct {
 	addr    netip.AddrPort
 	serve   func(ctx context.Context, req string) (*response, error) // nil: answers at once
@@ -43,7 +43,7 @@ type server struct {
 	refused atomic.Int64
 	asked   atomic.Int64 // how often Ready was called
 	waiting atomic.Int64 // how many are in it
-	lies    atomic.Bool  // Ready says yes and Call says no
+	lies    atomic.Bool  // Ready returns nil and Call rejects
 }
 
 func newServer(i int) *server {
@@ -96,7 +96,7 @@ func (s *server) labelled(labels map[string]string) *endpoint {
 	return &endpoint{Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: s.addr}, Labels: labels}, Target: "web", Service: s}
 }
 
-// pool is a balancer with the changes that it is fed.
+// pool is a balancer with its changes.
 type pool struct {
 	*balancer
 	feed   chan change
@@ -104,7 +104,7 @@ type pool struct {
 	finish func() // ends the balancer's context
 }
 
-// newPool returns a balancer; within a bubble.
+// newPool returns a balancer within a bubble.
 func newPool(t *testing.T, opts ...option) *pool {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -138,7 +138,7 @@ func (p *pool) changes(ctx context.Context) iter.Seq[change] {
 	}
 }
 
-// apply returns when the balancer has applied the change.
+// apply returns after the balancer has applied the change.
 func (p *pool) apply(c change) {
 	p.feed <- c
 	<-p.taken
@@ -171,7 +171,7 @@ func (p *pool) send(ctx context.Context) error {
 	return err
 }
 
-// of returns what the balancer says of a server.
+// of returns the state of a server in the balancer.
 func (p *pool) of(s *server) layer.State {
 	for _, child := range p.Describe().Children {
 		if child.State.Get("addr") == s.addr {
@@ -183,7 +183,7 @@ func (p *pool) of(s *server) layer.State {
 
 func (p *pool) ewma(s *server) time.Duration { return p.of(s).Get("ewma").(time.Duration) }
 
-// bubble runs f in a synctest bubble. All that f started ends before it does.
+// bubble runs f in a synctest bubble. All goroutines of f end before it does.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)
@@ -197,7 +197,7 @@ func servers(n int) []*server {
 	return ss
 }
 
-// after makes a server answer after d.
+// after makes a server respond after d.
 func (s *server) after(d func() time.Duration) *server {
 	s.serve = func(ctx context.Context, _ string) (*response, error) {
 		t := time.NewTimer(d())
@@ -212,7 +212,7 @@ func (s *server) after(d func() time.Duration) *server {
 	return s
 }
 
-// hang makes a server answer to nobody.
+// hang makes a server never respond.
 func (s *server) hang() *server {
 	s.serve = func(ctx context.Context, _ string) (*response, error) {
 		<-ctx.Done()
@@ -221,8 +221,8 @@ func (s *server) hang() *server {
 	return s
 }
 
-// load sends n requests at the given rate, each in a goroutine of its own, and
-// returns each server's share of them.
+// load sends n requests at a rate, each on its own goroutine, and returns the share of
+// each server.
 func (p *pool) load(t *testing.T, n int, every time.Duration, ss []*server, ctx func(i int) (context.Context, context.CancelFunc)) []float64 {
 	t.Helper()
 	before := make([]int64, len(ss))
@@ -247,7 +247,7 @@ func (p *pool) load(t *testing.T, n int, every time.Duration, ss []*server, ctx 
 	return shares
 }
 
-// allowing gives each caller so much time.
+// allowing returns contexts with that timeout.
 func allowing(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 	return func(int) (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), d) }
 }

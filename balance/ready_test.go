@@ -15,7 +15,7 @@ import (
 
 const day = 24 * time.Hour
 
-// nodes makes one node for each latency.
+// nodes returns one node for each latency.
 func nodes(latencies ...time.Duration) []*endpoint {
 	ns := make([]*endpoint, len(latencies))
 	for i, l := range latencies {
@@ -26,14 +26,14 @@ func nodes(latencies ...time.Duration) []*endpoint {
 	return ns
 }
 
-// unknown makes one of which nothing is known.
+// unknown returns a node without samples.
 func unknown() *endpoint {
 	e := &endpoint{record: &record{}}
 	e.setWeight(0)
 	return e
 }
 
-// groupOf returns a group of nodes that are all near and known.
+// groupOf returns a group of trusted nodes in one zone.
 func groupOf(ns ...*endpoint) *group {
 	g := newGroup(Policy{Decay: day}.orDefault(), nil)
 	for _, n := range ns {
@@ -42,7 +42,7 @@ func groupOf(ns ...*endpoint) *group {
 	return g
 }
 
-// shares is how often each node is chosen.
+// shares returns how often each node is picked.
 func shares(g *group, ns []*endpoint, p Picker) []float64 {
 	const draws = 30_000
 	got := make([]float64, len(ns))
@@ -53,8 +53,8 @@ func shares(g *group, ns []*endpoint, p Picker) []float64 {
 	return got
 }
 
-// Who chose a node just before it was removed sees it in time.
-func TestOnlyReadyNodesBegin(t *testing.T) {
+// A pick notices an endpoint that was just removed.
+func TestBegin(t *testing.T) {
 	n := nodes(time.Millisecond)[0]
 	for _, state := range []uint32{unready, closed, removed} {
 		n.status.setState(state)
@@ -66,7 +66,7 @@ func TestOnlyReadyNodesBegin(t *testing.T) {
 	require.EqualValues(t, 1, n.inFlight())
 }
 
-func TestReadySetAgainstAModel(t *testing.T) {
+func TestReadySetModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := &readySet{}
 		s.clear()
@@ -98,7 +98,7 @@ func TestReadySetAgainstAModel(t *testing.T) {
 						got = append(got, n)
 					}
 				}
-				require.ElementsMatch(rt, in, got, "and no slot keeps what has gone")
+				require.ElementsMatch(rt, in, got, "no slot keeps a removed endpoint")
 				if all := s.slots.Load().all.Load(); len(in) > fullScanMax {
 					require.Nil(rt, all)
 				} else if all != nil { // none was added yet
@@ -109,9 +109,9 @@ func TestReadySetAgainstAModel(t *testing.T) {
 	})
 }
 
-// Readers meet a set that changes all the time. They get a node or none, and
-// begin tells whether the node is still there.
-func TestReadySetStorm(t *testing.T) {
+// During changes readers get an endpoint or none, and begin reports whether it is still
+// ready.
+func TestReadySetConcurrent(t *testing.T) {
 	ns := nodes(make([]time.Duration, 50)...)
 	g := groupOf(ns[:10]...)
 	s := &g.sets[near]

@@ -7,8 +7,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member returns endpoint i, with an address of its own and a weight in units
-// of resolve.
+// member returns endpoint i with its own address and a weight of package resolve.
 func member(i int, weight uint32) *endpoint {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 	e := &endpoint{record: &record{id: resolve.ID{Addr: netip.AddrPortFrom(addr, 80)}}}
@@ -26,8 +25,7 @@ func members(n int) []*endpoint {
 	return es
 }
 
-// hashOf returns a ConsistentHash over endpoints, with random numbers that are the same
-// each time.
+// hashOf returns a ConsistentHash over endpoints, with reproducible random numbers.
 func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
 	tb.Helper()
 	i := 0
@@ -42,7 +40,7 @@ func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
 	return h
 }
 
-// join and leave are as the balancer does it.
+// join and leave do the same as the balancer.
 func (h *hashing) join(e *endpoint) {
 	e.status.setState(ready)
 	h.set(e).add(e)
@@ -57,7 +55,7 @@ func (h *hashing) leave(e *endpoint) {
 
 func keyed(key uint64) query { return query{affinity: key, hasAffinity: true} }
 
-// owners is who has each of the keys below n.
+// owners returns the owner of each key below n.
 func (h *hashing) owners(n int) []*endpoint {
 	es := make([]*endpoint, n)
 	for key := range es {

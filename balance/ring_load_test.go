@@ -16,10 +16,9 @@ func total(es []*endpoint) (n uint64) {
 	return n
 }
 
-// Requests with few keys come and go. No endpoint is given one above its
-// capacity, which is computed here from the greatest number of requests that
-// there was within the last tick.
-func TestNoEndpointExceedsItsBound(test *testing.T) {
+// No endpoint gets more requests than its capacity for the greatest number of requests
+// within the last tick.
+func TestHashBoundHolds(test *testing.T) {
 	rapid.Check(test, func(t *rapid.T) {
 		bound := rapid.SampledFrom([]float64{1.05, 1.25, 2}).Draw(t, "bound")
 		es := make([]*endpoint, rapid.IntRange(1, 20).Draw(t, "n"))
@@ -59,8 +58,8 @@ func TestNoEndpointExceedsItsBound(test *testing.T) {
 	})
 }
 
-// The whole load is one key, and comes within one tick.
-func TestHotKeySpreads(t *testing.T) {
+// All requests have one key and arrive within one tick.
+func TestHashHotKey(t *testing.T) {
 	for _, n := range []int{2, 10, 80} {
 		es := members(n)
 		h := hashOf(t, 0, es...)
@@ -82,8 +81,8 @@ func TestHotKeySpreads(t *testing.T) {
 	}
 }
 
-// As many as there is room for stay together.
-func TestColdKeysStayTogether(t *testing.T) {
+// Requests of one key stay together while there is room.
+func TestHashColdKeys(t *testing.T) {
 	es := members(10)
 	h := hashOf(t, 0, es...)
 	for _, e := range es {
@@ -102,7 +101,7 @@ func TestColdKeysStayTogether(t *testing.T) {
 	require.Same(t, owner, h.pick(query{affinity: 1, hasAffinity: true, now: 4}))
 }
 
-func TestNoBoundNoSpread(t *testing.T) {
+func TestHashWithoutBound(t *testing.T) {
 	h := hashOf(t, math.Inf(1), members(10)...)
 	owner := h.pick(keyed(1))
 	for range 1000 {
@@ -112,9 +111,9 @@ func TestNoBoundNoSpread(t *testing.T) {
 	}
 }
 
-// Where the requests are estimated, an endpoint exceeds its bound by no more
-// than four standard errors of the estimate.
-func TestBoundOfMany(t *testing.T) {
+// With an estimated number of requests an endpoint exceeds its bound by at most four
+// standard errors.
+func TestHashBoundEstimated(t *testing.T) {
 	const n = 400
 	es := members(n)
 	h := hashOf(t, 0, es...)
@@ -136,7 +135,7 @@ func TestBoundOfMany(t *testing.T) {
 	require.GreaterOrEqual(t, greatest, 12.0)
 }
 
-func TestCountIsOfBothSets(t *testing.T) {
+func TestHashCountBothZones(t *testing.T) {
 	es := members(500)
 	for i, e := range es {
 		e.work.Store(2)
@@ -160,7 +159,7 @@ func TestCountIsOfBothSets(t *testing.T) {
 	require.InEpsilon(t, total(es), sum/100, 0.02)
 }
 
-func TestCapacity(t *testing.T) {
+func TestHashCapacity(t *testing.T) {
 	for _, c := range []struct {
 		inFlight uint64
 		points   int

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The vectors were computed by another program. They must never change: who
-// upgrades one process after the other would have two owners for every key.
-func TestPlacesStayWhatTheyAre(t *testing.T) {
+// The vectors were computed by another program. They must never change, because a rolling
+// upgrade would have two owners for every key.
+func TestRingPlaces(t *testing.T) {
 	for _, c := range []struct {
 		addr                string
 		seed                uint64
@@ -33,20 +33,20 @@ func TestPlacesStayWhatTheyAre(t *testing.T) {
 	require.Equal(t, uint64(0x5692161d100b05e5), mix(1))
 }
 
-// The owners are those that another program finds for the same three addresses.
-func TestOwnersStayWhoTheyAre(t *testing.T) {
+// The owners were computed by another program for the same three addresses.
+func TestRingOwners(t *testing.T) {
 	h := hashOf(t, 0, member(1, unit), member(2, unit), member(3, unit))
 	for key, owner := range map[uint64]byte{0: 3, 1: 3, 2: 2, 3: 3, 42: 1, 1 << 63: 3, 0xdeadbeef: 1, math.MaxUint64: 1} {
 		require.Equal(t, owner, h.pick(keyed(key)).id.Addr.Addr().As4()[3], "%x", key)
 	}
 }
 
-func TestAddressInOtherClothesHasTheSamePlaces(t *testing.T) {
+func TestRingMappedAddress(t *testing.T) {
 	require.Equal(t, seed(netip.MustParseAddrPort("10.0.0.1:80")), seed(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")))
 	require.NotEqual(t, seed(netip.MustParseAddrPort("10.0.0.1:80")), seed(netip.MustParseAddrPort("10.0.0.1:81")))
 }
 
-func TestPointsOfWeights(t *testing.T) {
+func TestRingPointsOfWeights(t *testing.T) {
 	for weight, points := range map[float64]int{
 		1: 100, 0.5: 50, 2.5: 250, 0.0001: 1, 0: 1, 64: 6400, 65: 6400, math.MaxFloat32: 6400, 1.0049: 100, 1.0051: 101,
 	} {
@@ -54,8 +54,7 @@ func TestPointsOfWeights(t *testing.T) {
 	}
 }
 
-// ringShares is which part of the ring each endpoint has, in units of what its
-// weight says.
+// ringShares returns the share of the ring of each endpoint, relative to its weight.
 func ringShares(es []*endpoint) []float64 {
 	type owned struct {
 		at    uint64
@@ -85,7 +84,7 @@ func ringShares(es []*endpoint) []float64 {
 //	1000     0.71   0.84  1.16  1.37      0.099
 //
 // An endpoint of twice the weight has twice that share.
-func TestShareOfTheRing(t *testing.T) {
+func TestRingShares(t *testing.T) {
 	for _, c := range []struct {
 		n               int
 		least, greatest float64
@@ -104,7 +103,7 @@ func TestShareOfTheRing(t *testing.T) {
 	}
 }
 
-func TestWeightsDivideTheRing(t *testing.T) {
+func TestRingWeights(t *testing.T) {
 	var es []*endpoint
 	for i := range 200 {
 		es = append(es, member(i, uint32(i%4+1)*unit/2))
@@ -118,9 +117,8 @@ func TestWeightsDivideTheRing(t *testing.T) {
 	}
 }
 
-// Two endpoints may have one address, for a while. Whoever comes first, the
-// same one has the keys.
-func TestOneAddressTwice(t *testing.T) {
+// Two endpoints may have one address for a while. The order of additions does not matter.
+func TestRingSameAddress(t *testing.T) {
 	old, young := member(1, unit), member(1, unit)
 	young.id.ServerName = "web"
 	a, b := hashOf(t, 0, old, young, member(2, unit)), hashOf(t, 0, member(2, unit), young, old)

@@ -8,10 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Endpoints come and go, and the ring grows and shrinks, beside those who pick.
-// Ten always stay: what is chosen is one of them or was ready a moment ago, and
-// their own keys never fail.
-func TestPicksBesideChanges(t *testing.T) {
+// The ring changes during picks. Ten endpoints always stay: a pick is one of them or was
+// ready a moment ago, and their own keys never fail.
+func TestHashConcurrentChanges(t *testing.T) {
 	es := members(40)
 	h := hashOf(t, 0, es[:10]...)
 	var random atomic.Uint64

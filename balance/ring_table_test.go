@@ -15,7 +15,7 @@ type point struct {
 	e  *endpoint
 }
 
-// sorted is the ring as one slice: what it has to be like.
+// sorted is the model of the ring: one slice.
 type sorted []point
 
 func (s *sorted) add(e *endpoint) {
@@ -29,7 +29,7 @@ func (s *sorted) remove(e *endpoint) {
 	*s = slices.DeleteFunc(*s, func(p point) bool { return p.e == e })
 }
 
-// around is the endpoints of all points, from a place on.
+// around returns the endpoints of all points from a place on.
 func (s *sorted) around(at uint64) []*endpoint {
 	var behind, before []*endpoint
 	for _, p := range *s {
@@ -42,7 +42,7 @@ func (s *sorted) around(at uint64) []*endpoint {
 	return append(behind, before...)
 }
 
-// requireSame compares the walk from a place to the end with that of the model.
+// requireSame compares the walk from a place with that of the model.
 func requireSame(t require.TestingT, want *sorted, r *ring, at uint64) {
 	c := r.from(at)
 	for _, e := range want.around(at) {
@@ -55,7 +55,7 @@ func requireSame(t require.TestingT, want *sorted, r *ring, at uint64) {
 	require.True(t, 8*len(*want) > size || size == 1<<leastBits, "%d in %d", len(*want), size)
 }
 
-func TestRingIsASortedSlice(t *testing.T) {
+func TestRingModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, want := newRing(), new(sorted)
 		var in, out []*endpoint
@@ -86,8 +86,7 @@ func TestRingIsASortedSlice(t *testing.T) {
 	})
 }
 
-// Each byte is one of 64 endpoints, which joins if it is out and leaves if it
-// is in.
+// Each byte is one of 64 endpoints, which joins or leaves.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 1, 2}, uint64(0))
 	f.Add([]byte{0, 64, 128, 192}, ^uint64(0))
@@ -110,7 +109,7 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// What is left of a large set is found without walking over what is gone.
+// A small rest of a large set does not need long walks.
 func TestRingShrinks(t *testing.T) {
 	r, es := newRing(), members(300)
 	for _, e := range es {
@@ -129,8 +128,8 @@ func TestRingShrinks(t *testing.T) {
 	require.Len(t, r.free, len(*r.members.Load())-1)
 }
 
-// However many points are in the last slots, there is room behind the end.
-func TestRunOverTheEnd(t *testing.T) {
+// Any number of points in the last slots has room behind the end.
+func TestRingOverrun(t *testing.T) {
 	r, want := newRing(), new(sorted)
 	es := make([]*endpoint, 3*overrun)
 	for i := range es {

@@ -10,18 +10,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestSameKeySameEndpoint(t *testing.T) {
+func TestHashSameKey(t *testing.T) {
 	es := members(50)
 	h := hashOf(t, 0, es...)
 	was := h.owners(1000)
 	require.Equal(t, was, h.owners(1000))
 	slices.Reverse(es)
-	require.Equal(t, was, hashOf(t, 0, es...).owners(1000), "whoever joined first")
+	require.Equal(t, was, hashOf(t, 0, es...).owners(1000), "in any order")
 }
 
-// What one endpoint takes or gives is about one part in n of the keys, and no
-// other key moves.
-func TestChangeMovesItsOwnKeys(t *testing.T) {
+// A change of one of n endpoints moves about one part in n of the keys.
+func TestHashChange(t *testing.T) {
 	const n, keys = 20, 10_000
 	es := members(n)
 	h := hashOf(t, 0, es[1:]...)
@@ -40,7 +39,7 @@ func TestChangeMovesItsOwnKeys(t *testing.T) {
 	require.Equal(t, without, h.owners(keys))
 }
 
-func TestWeightChangesByLeavingAndJoining(t *testing.T) {
+func TestHashWeightChange(t *testing.T) {
 	es := members(10)
 	h := hashOf(t, 0, es...)
 	of := func(e *endpoint) (n int) {
@@ -58,8 +57,8 @@ func TestWeightChangesByLeavingAndJoining(t *testing.T) {
 	require.InDelta(t, 2.5, float64(of(es[3]))/float64(light), 0.4) // 3/12 to 1/10
 }
 
-// One that is not ready has its keys back when it is.
-func TestUnreadyIsSkipped(t *testing.T) {
+// An unready endpoint gets its keys back when it is ready.
+func TestHashUnready(t *testing.T) {
 	es := members(5)
 	h := hashOf(t, 0, es...)
 	was := h.owners(500)
@@ -74,9 +73,8 @@ func TestUnreadyIsSkipped(t *testing.T) {
 	require.Equal(t, was, h.owners(500))
 }
 
-// In the middle of a change a reader meets endpoints on the ring that are not
-// ready any more.
-func TestMiddleOfAChange(t *testing.T) {
+// During a change the ring may have endpoints that are not ready.
+func TestHashDuringChange(t *testing.T) {
 	es := members(2)
 	h := hashOf(t, 0, es...)
 	es[0].status.setState(removed)
@@ -89,9 +87,8 @@ func TestMiddleOfAChange(t *testing.T) {
 	require.Nil(t, hashOf(t, 0).pick(query{}))
 }
 
-// A retry goes to the next one that has not had it: where that is on the ring,
-// the endpoints before it could have left as well.
-func TestRetryGoesToTheNext(t *testing.T) {
+// A retry goes to the next endpoint on the ring, as if those before it had left.
+func TestHashRetry(t *testing.T) {
 	es := members(10)
 	h := hashOf(t, 0, es...)
 	for key := range uint64(20) {
@@ -107,7 +104,7 @@ func TestRetryGoesToTheNext(t *testing.T) {
 	}
 }
 
-func TestRetryWhereAllHadIt(t *testing.T) {
+func TestHashRetryAllTried(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		es := members(n)
 		h := hashOf(t, 0, es...)
@@ -122,9 +119,8 @@ func TestRetryWhereAllHadIt(t *testing.T) {
 	}
 }
 
-// Its points are one in 641: the next on the ring that has not had the request
-// is far away, and is found all the same.
-func TestRetryFindsALightOne(t *testing.T) {
+// An endpoint with few points is found although the next of them is far away.
+func TestHashRetryLightEndpoint(t *testing.T) {
 	heavy, light := member(1, 64*unit), member(2, unit/100)
 	h := hashOf(t, 0, heavy, light)
 	for key := range uint64(100) {
@@ -135,7 +131,7 @@ func TestRetryFindsALightOne(t *testing.T) {
 	}
 }
 
-func TestWithoutAKeyTheCheapest(t *testing.T) {
+func TestHashWithoutAffinity(t *testing.T) {
 	es := members(10)
 	h := hashOf(t, 0, es...)
 	for _, e := range es[:9] {
@@ -146,8 +142,8 @@ func TestWithoutAKeyTheCheapest(t *testing.T) {
 	}
 }
 
-// A key has one owner, wherever it is asked for.
-func TestZonesDoNotPartKeys(t *testing.T) {
+// Zones do not matter for a key.
+func TestHashZones(t *testing.T) {
 	es := members(10)
 	was := hashOf(t, 0, es...).owners(500)
 	for _, e := range es[:5] {
@@ -156,7 +152,7 @@ func TestZonesDoNotPartKeys(t *testing.T) {
 	require.Equal(t, was, hashOf(t, 0, es...).owners(500))
 }
 
-func TestEachThatWasLookedAtIsExplainedOnce(t *testing.T) {
+func TestHashExplain(t *testing.T) {
 	es := members(3)
 	h := hashOf(t, 0, es...)
 	q := keyed(1)
@@ -173,7 +169,7 @@ func TestEachThatWasLookedAtIsExplainedOnce(t *testing.T) {
 	require.EqualValues(t, 10, q.examined.endpoints[0].reading.inFlight)
 }
 
-func TestBoundsThatAreTaken(t *testing.T) {
+func TestHashBounds(t *testing.T) {
 	for began, taken := range map[float64]float64{
 		0: 1.25, -1: 1.25, 0.5: 1.05, 1: 1.05, 1.05: 1.05, 2: 2, math.Inf(1): math.Inf(1),
 	} {

@@ -23,12 +23,12 @@ import (
 
 const every = 2 * time.Millisecond // 500 requests a second
 
-// around draws latencies from half of d to one and a half.
+// around returns a random latency from half of d to one and a half.
 func around(d time.Duration) func() time.Duration {
 	return func() time.Duration { return d/2 + rand.N(d) }
 }
 
-func TestEqualEndpointsGetEqualShares(t *testing.T) {
+func TestSharesEqual(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -42,9 +42,9 @@ func TestEqualEndpointsGetEqualShares(t *testing.T) {
 	})
 }
 
-// An endpoint that is ten times slower gets next to nothing, and its share
-// again soon after it has healed.
-func TestSlowEndpointIsAvoidedUntilItHeals(t *testing.T) {
+// An endpoint that is ten times slower gets few requests, and its share again soon after
+// its recovery.
+func TestSharesSlowEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -64,9 +64,9 @@ func TestSlowEndpointIsAvoidedUntilItHeals(t *testing.T) {
 	})
 }
 
-// One endpoint's callers leave after a millisecond, every other time: that is
-// no fast answer, and no slow one.
-func TestCallersWhoLeaveDoNotMoveTheShares(t *testing.T) {
+// Requests to one endpoint are canceled every other time, which is neither a fast nor a
+// slow response.
+func TestSharesCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -87,9 +87,9 @@ func TestCallersWhoLeaveDoNotMoveTheShares(t *testing.T) {
 	})
 }
 
-// If a caller's leaving counted as an answer, an endpoint that nobody waits for
-// would look fast.
-func TestSlowEndpointIsNotHiddenByCallersWhoLeave(t *testing.T) {
+// If a cancellation counted as a response, an endpoint whose requests are canceled would
+// seem fast.
+func TestSharesSlowEndpointCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -103,7 +103,7 @@ func TestSlowEndpointIsNotHiddenByCallersWhoLeave(t *testing.T) {
 	})
 }
 
-func TestMoreChoicesFindTheFastOneMoreOften(t *testing.T) {
+func TestSharesByChoices(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shares []float64
 		for _, k := range []int{2, 5} {
@@ -120,9 +120,9 @@ func TestMoreChoicesFindTheFastOneMoreOften(t *testing.T) {
 	})
 }
 
-// Sequential requests to equal endpoints that take less than a millisecond are
-// spread evenly, also with scheduling hiccups.
-func TestSubMillisecondEndpointsAreEven(t *testing.T) {
+// Sequential requests to equal endpoints below a millisecond are distributed evenly, also
+// with scheduling hiccups.
+func TestSharesSubMillisecond(t *testing.T) {
 	const us = time.Microsecond
 	for name, latency := range map[string]func() time.Duration{
 		"0.2 to 0.5 ms":       func() time.Duration { return 200*us + rand.N(300*us) },
@@ -160,9 +160,9 @@ func hiccups(most time.Duration) func() time.Duration {
 	}
 }
 
-// Real HTTP servers get even shares. A loaded machine may delay the first request of
-// one by many times its latency, so one of five rounds must be even.
-func TestLoopbackServersAreEven(t *testing.T) {
+// Real HTTP servers get even shares. A loaded machine may delay the first request of one
+// by many times its latency, so one of five rounds must be even.
+func TestSharesLoopback(t *testing.T) {
 	var shares [3]float64
 	for range 5 {
 		shares = loopbackShares(t)
@@ -204,8 +204,8 @@ func loopbackShares(t *testing.T) (shares [3]float64) {
 	return shares
 }
 
-// Requests that last count, however fast their first byte was.
-func TestLongStreamsAreSpread(t *testing.T) {
+// Long streams are distributed by number, regardless of their first byte.
+func TestSharesLongStreams(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(4)
 		p.add(ss...)

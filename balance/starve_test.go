@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// stream sends n requests at the given rate and waits for none of them.
+// stream sends n requests at a rate and does not wait for them.
 func (p *pool) stream(n int, every time.Duration) {
 	for range n {
 		go func() { _ = p.send(context.Background()) }()
@@ -22,9 +22,8 @@ func (p *pool) stream(n int, every time.Duration) {
 	}
 }
 
-// One that joins, and whose first request is a long one, is tried out by others
-// all the same, and gets its share.
-func TestLongFirstRequestStarvesNobody(t *testing.T) {
+// A new endpoint whose first request is long gets further probes and its share.
+func TestProbeLongFirstRequest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -51,9 +50,8 @@ func TestLongFirstRequestStarvesNobody(t *testing.T) {
 	})
 }
 
-// What an endpoint had before it was ejected may go on after that: it is tried
-// out anew all the same.
-func TestOldRequestsStarveNobody(t *testing.T) {
+// Requests from before an ejection do not prevent probes after it.
+func TestProbeOldRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t,
 			balance.WithPolicy[*response](balance.Policy{Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3}}),
@@ -82,8 +80,8 @@ func TestOldRequestsStarveNobody(t *testing.T) {
 	})
 }
 
-// One that joins and never answers gets a request now and then, and no flood.
-func TestNewcomerThatHangsIsNotFlooded(t *testing.T) {
+// A new endpoint that hangs gets a request now and then only.
+func TestProbeHangingEndpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)
 		for _, s := range ss {
@@ -95,7 +93,7 @@ func TestNewcomerThatHangsIsNotFlooded(t *testing.T) {
 		ss[4].hang()
 		p.add(ss[4])
 		for i, calls := range []int64{1, 2, 3} {
-			// 10 ms are usual, or a little more after a peak
+			// the median is 10 ms, or a little more after a peak
 			for range 250 {
 				go func() { _ = p.send(ctx) }()
 				time.Sleep(time.Millisecond)

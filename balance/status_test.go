@@ -15,8 +15,8 @@ type nothing struct{}
 func (nothing) Ready(context.Context) error            { return nil }
 func (nothing) Call(context.Context, int) (int, error) { return 0, nil }
 
-// The parts of the word do not disturb each other.
-func TestStatusAgainstAModel(t *testing.T) {
+// The parts of the word are independent.
+func TestStatusModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var s status
 		var state, samples uint32
@@ -60,9 +60,8 @@ func TestStatusAgainstAModel(t *testing.T) {
 	})
 }
 
-// Whatever is bad in a record has its mark once all is quiet, however responses
-// meet; and once all is well it has none, and does not fail.
-func TestMarkTellsOfTheRecord(t *testing.T) {
+// After concurrent responses an endpoint is marked exactly if its record is not clean.
+func TestStatusMark(t *testing.T) {
 	p := OutlierDetection{ConsecutiveFailures: 1 << 20}.orDefault()
 	respond := func(e *endpoint, bad bool, expected time.Duration) {
 		e.setFailed(bad)

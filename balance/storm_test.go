@@ -26,8 +26,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// dated is an endpoint that knows since which change it is removed. Requests
-// are the number of changes that were applied before they were sent.
+// dated is an endpoint with the number of the change that removed it. A request is the
+// number of changes that were applied before it was sent.
 type dated struct {
 	layer.Service[int64, int]
 	addr    netip.AddrPort
@@ -48,9 +48,9 @@ func (d *dated) endpoint() *discover.Endpoint[int64, int] {
 	return &discover.Endpoint[int64, int]{Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: d.addr}}, Service: d}
 }
 
-// The storm: many callers, endpoints that come and go and refuse at times. A
-// request that is sent after a change was applied does not reach what the
-// change removed; nothing stays in flight; nobody's limit is exceeded.
+// Many callers, with endpoints that change and reject at times. A request that is sent
+// after a change does not reach a removed endpoint, nothing stays in flight, and no limit
+// is exceeded.
 func TestStorm(t *testing.T) {
 	const changes, callers = 3000, 8
 	ctx, cancel := context.WithCancel(t.Context())
@@ -123,14 +123,14 @@ func TestStorm(t *testing.T) {
 
 	d := b.Describe()
 	require.Len(t, d.Children, len(current))
-	require.EqualValues(t, served.Load(), d.State.Get("picks"), "those of endpoints that are gone included")
+	require.EqualValues(t, served.Load(), d.State.Get("picks"), "with those of removed endpoints")
 	for _, child := range d.Children {
 		require.EqualValues(t, 0, child.State.Get("in_flight"))
 	}
 	waitReady(t, b)
 }
 
-// waitReady waits until an endpoint is ready, and not for ever.
+// waitReady waits for a ready endpoint, with a timeout.
 func waitReady(t *testing.T, svc interface {
 	Ready(ctx context.Context) error
 }) {
@@ -140,8 +140,8 @@ func waitReady(t *testing.T, svc interface {
 	assert.NoError(t, svc.Ready(ctx))
 }
 
-// visited is a server that must not be called once it has left, and whose life
-// must last as long as its responses.
+// visited is a server that must not be called after its removal, and must live as long as
+// its responses.
 type visited struct {
 	*server
 	life context.Context
@@ -149,8 +149,7 @@ type visited struct {
 	c    *churn
 }
 
-// Call answers after some milliseconds. One response in ten takes seconds to
-// its end.
+// Call responds after some milliseconds. One response in ten takes seconds.
 func (v *visited) Call(ctx context.Context, req string) (*response, error) {
 	if left := v.left.Load(); left > 0 && v.c.now() > left {
 		v.c.late.Add(1)
@@ -168,7 +167,7 @@ func (v *visited) Call(ctx context.Context, req string) (*response, error) {
 	return rsp, nil
 }
 
-// slow is a body that ends after a while, and nothing else.
+// slow is an empty body that ends after a while.
 type slow struct {
 	v     *visited
 	lasts time.Duration
@@ -182,13 +181,12 @@ func (s slow) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// churn is a balancer with endpoints that come and go, by a resolver of its
-// own.
+// churn is a balancer with changing endpoints and its own resolver.
 type churn struct {
 	b       *balancer
 	start   time.Time
 	updates chan resolve.Update
-	known   []resolve.Endpoint // what the resolver has said, in no order
+	known   []resolve.Endpoint // endpoints of the resolver, in any order
 	next    int                // endpoint, that was not there yet
 
 	mu   sync.Mutex
@@ -223,7 +221,7 @@ func newChurn(ctx context.Context, endpoints int) *churn {
 
 func (c *churn) now() int64 { return int64(time.Since(c.start)) }
 
-// make makes a server that is ready a little later, as one that connects is.
+// make makes a server that is ready a little later, as if it connected.
 func (c *churn) make(ctx context.Context, t discover.Target) layer.Service[string, *response] {
 	v := &visited{server: newServer(0), life: ctx, c: c}
 	v.addr = t.Endpoint.Addr
@@ -240,7 +238,7 @@ func (c *churn) make(ctx context.Context, t discover.Target) layer.Service[strin
 	return v
 }
 
-// leave removes an endpoint; what serves it must get nothing any more.
+// leave removes an endpoint, which must get no new requests.
 func (c *churn) leave() {
 	i, last := rand.IntN(len(c.known)), len(c.known)-1
 	addr := c.known[i].Addr
@@ -261,7 +259,7 @@ func (c *churn) add(e resolve.Endpoint) {
 	c.updates <- resolve.Update{Kind: resolve.Add, Endpoints: []resolve.Endpoint{e}}
 }
 
-// rename gives an endpoint another ID. It has ten seconds to leave, see
+// rename changes the ID of an endpoint. The old one has ten seconds, see
 // [discover.WithHandoverTimeout].
 func (c *churn) rename() {
 	e := &c.known[rand.IntN(len(c.known))]
@@ -276,7 +274,7 @@ func (c *churn) relabel() {
 	c.add(*e)
 }
 
-// leavesIn says that the services of an address must get nothing from d on.
+// leavesIn requires that the services of an address get no requests from d on.
 func (c *churn) leavesIn(addr netip.AddrPort, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -299,8 +297,7 @@ func (c *churn) request() {
 	}
 }
 
-// look compares the balancer with what the resolver has said, when all that
-// follows from that has happened.
+// look compares the balancer with the resolver after all changes took effect.
 func (c *churn) look(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -316,12 +313,10 @@ func (c *churn) look(t *testing.T) {
 	require.Equal(t, known, has)
 }
 
-// An hour of endpoints that come and go under load, ten and ten a second, and
-// one that gets another ID and one that gets other labels: no request fails
-// for it, none reaches what has gone, what is in flight there is finished, the
-// set is the resolver's at every look, and no goroutine and no service is left.
-//
-// Under the race detector it is ten minutes, because all is far slower there.
+// An hour of load while ten endpoints are added and ten removed each second, and the IDs
+// and labels of others change. No request fails, none reaches a removed endpoint, its
+// requests in flight finish, and no goroutine and no service leaks. Under the race
+// detector it is ten minutes.
 func TestChurn(t *testing.T) {
 	const (
 		endpoints = 100
@@ -361,12 +356,12 @@ func TestChurn(t *testing.T) {
 		time.Sleep(time.Minute)
 		c.look(t)
 		require.Zero(t, c.failed.Load(), "requests that failed")
-		require.Zero(t, c.late.Load(), "requests that reached what has gone")
+		require.Zero(t, c.late.Load(), "requests to removed endpoints")
 		require.Zero(t, c.cut.Load(), "responses whose server was given up")
 		require.EqualValues(t, duration/step, c.drained.Load())
 		require.Less(t, peak, 60, "40 requests a second, of 5 ms and one in ten of 3 s, are 12 at a time")
 		require.LessOrEqual(t, runtime.NumGoroutine(), idle+2, "but for the runtime's own")
-		require.Len(t, c.live, endpoints, "what has gone was released")
+		require.Len(t, c.live, endpoints, "removed endpoints were released")
 		t.Logf("%d joins and leaves, %d requests, at most %d goroutines more than at rest", c.next-endpoints, c.drained.Load(), peak)
 	})
 }

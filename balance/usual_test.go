@@ -7,9 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where all endpoints are new, as the first set is, each first sample is news.
-// Of many it would be so all the time: one in a tick is enough.
-func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
+// First samples update the median, in a large group once in a tick.
+func TestMedianFirstSamples(t *testing.T) {
 	for _, n := range []int{medianSize, medianSize + 1} {
 		ns := make([]*endpoint, n)
 		for i := range ns {
