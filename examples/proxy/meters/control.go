@@ -54,7 +54,7 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 			e.status = okStatus
 		}
 		c.inFlight.get().Dec()
-		b := c.at(e)
+		b := c.responses.of(e)
 		b.responses.get().Inc()
 		b.latency.get().Observe(float64(s.EndTime.Sub(s.BeginTime)) / float64(time.Millisecond))
 	}

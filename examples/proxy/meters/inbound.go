@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +121,10 @@ func (m *Meters) InboundRoute(policy string, target netip.AddrPort) Layer {
 	port := strconv.Itoa(int(target.Port()))
 	l, f := m.limited("inbound ports", port, rest.With(Labels{"parent_port": port}), rest), m.inboundRoutes
 	s := &inboundRoute{
-		requests: f.requests.now(l), request: f.request.now(l), response: f.response.now(l), statuses: f.statuses, labels: l,
+		requests: f.requests.now(l), request: f.request.now(l), response: f.response.now(l),
+		statuses: newByLabel(func(status int) *handle[prometheus.Counter] {
+			return f.statuses.lazy(l.with(Labels{"status": statusLabel(status)}))
+		}),
 	}
 	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{next, s} }
 }
@@ -132,29 +134,7 @@ type inboundRoute struct {
 	requests          *handle[prometheus.Counter]
 	request, response *handle[prometheus.Histogram]
 
-	statuses *family[prometheus.Counter]
-	labels   labelSet
-	last     atomic.Pointer[statusCounter] // most responses have the status of the one before
-	byStatus sync.Map                      // status → *statusCounter
-}
-
-type statusCounter struct {
-	status int // 0: there was no response
-	*handle[prometheus.Counter]
-}
-
-func (s *inboundRoute) status(status int) *statusCounter {
-	if c := s.last.Load(); c != nil && c.status == status {
-		return c
-	}
-	found, ok := s.byStatus.Load(status)
-	if !ok {
-		l := s.labels.with(Labels{"status": statusLabel(status)})
-		found, _ = s.byStatus.LoadOrStore(status, &statusCounter{status, s.statuses.lazy(l)})
-	}
-	c := found.(*statusCounter) //nolint:errcheck,forcetypeassert // stored above
-	s.last.Store(c)
-	return c
+	statuses *byLabel[int, *handle[prometheus.Counter]] // by status; 0: there was no response
 }
 
 type inboundRouteMeter struct {
@@ -215,5 +195,5 @@ func (e *inboundExchange) End(error) {
 		took = max(0, min(took, time.Since(time.Unix(0, at))))
 	}
 	e.response.get().Observe(took.Seconds())
-	e.status(e.code).get().Inc()
+	e.statuses.of(e.code).get().Inc()
 }

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -116,7 +114,7 @@ func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 
 func (s *sample) done(e end) {
 	s.inFlight.get().Dec()
-	b := s.at(e)
+	b := s.endpointSeries.responses.of(e)
 	b.latency.get().Observe(float64(time.Since(s.start)) / float64(time.Millisecond))
 	b.responses.get().Inc()
 }
@@ -222,47 +220,26 @@ func (e end) labels() Labels {
 // endpointSeries is the series of one endpoint. Those of responses are bound when the
 // first response with their labels ends.
 type endpointSeries struct {
-	families requestFamilies
-	labels   labelSet
-
 	requests   *handle[prometheus.Counter]
 	rejections *handle[prometheus.Counter]
 	inFlight   *handle[prometheus.Gauge]
-
-	last atomic.Pointer[responseSeries] // most responses end as the one before
-	ends sync.Map                       // end → *responseSeries
+	responses  *byLabel[end, responseSeries]
 }
 
 type responseSeries struct {
-	end
 	responses *handle[prometheus.Counter]
 	latency   *handle[prometheus.Histogram]
 }
 
 func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
-		families: f, labels: l,
 		requests: f.requests.now(l), rejections: f.rejections.now(l), inFlight: f.inFlight.now(l),
+		responses: newByLabel(func(e end) responseSeries {
+			status := Labels{}
+			if e.status != 0 {
+				status["status_code"] = statusLabel(e.status)
+			}
+			return responseSeries{f.responses.lazy(l.with(e.labels())), f.latency.lazy(l.with(status))}
+		}),
 	}
-}
-
-func (s *endpointSeries) at(e end) *responseSeries {
-	if r := s.last.Load(); r != nil && r.end == e {
-		return r
-	}
-	found, ok := s.ends.Load(e)
-	if !ok {
-		status := Labels{}
-		if e.status != 0 {
-			status["status_code"] = statusLabel(e.status)
-		}
-		found, _ = s.ends.LoadOrStore(e, &responseSeries{
-			end:       e,
-			responses: s.families.responses.lazy(s.labels.with(e.labels())),
-			latency:   s.families.latency.lazy(s.labels.with(status)),
-		})
-	}
-	r := found.(*responseSeries) //nolint:errcheck,forcetypeassert // stored above
-	s.last.Store(r)
-	return r
 }

@@ -167,13 +167,11 @@ type backend struct {
 // backendRoutes is the series of a backend by the routes of one profile.
 type backendRoutes struct {
 	destination *destination
-	last        atomic.Pointer[backendSeries] // most requests have the route of the one before
-	routes      sync.Map                      // *layer.Route → *backendSeries
+	routes      *byLabel[*layer.Route, backendSeries]
 }
 
 // backendSeries is the series of one backend of a route.
 type backendSeries struct {
-	route    *layer.Route
 	streams  *streams
 	requests counter
 }
@@ -190,32 +188,23 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 }
 
 // series returns the series of a route; nil means the default route.
-func (b *backend) series(route *layer.Route) *backendSeries {
+func (b *backend) series(route *layer.Route) backendSeries {
 	now, d := b.current.Load(), b.routes.current.Load()
 	if now == nil || now.destination != d {
-		now = &backendRoutes{destination: d}
+		now = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d.dst, route) })}
 		b.current.Store(now)
 	}
-	if s := now.last.Load(); s != nil && s.route == route {
-		return s
-	}
-	found, ok := now.routes.Load(route)
-	if !ok {
-		found, _ = now.routes.LoadOrStore(route, b.newSeries(d.dst, route))
-	}
-	s := found.(*backendSeries) //nolint:errcheck,forcetypeassert // stored above
-	now.last.Store(s)
-	return s
+	return now.routes.of(route)
 }
 
-func (b *backend) newSeries(dst string, route *layer.Route) *backendSeries {
+func (b *backend) newSeries(dst string, route *layer.Route) backendSeries {
 	name := ""
 	if route != nil {
 		name = route.Name
 	}
 	m := b.routes.meters
 	l := b.routes.labels(dst, name, m.meta("backend", b.authority), m.meta("backend", ""))
-	return &backendSeries{route, newStreams(m.httpRoutes.responses, l), counter{m.httpRoutes.sent.lazy(l)}}
+	return backendSeries{newStreams(m.httpRoutes.responses, l), counter{m.httpRoutes.sent.lazy(l)}}
 }
 
 func (b *backend) Next() httplayer.Service { return b.Service }

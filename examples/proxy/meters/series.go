@@ -290,3 +290,31 @@ func (l *lookup[K, V]) of(key K) V {
 	l.made[key] = v
 	return v
 }
+
+// byLabel finds series by the labels of an outcome, which have few values. Most lookups
+// have the key of the one before.
+type byLabel[K comparable, V any] struct {
+	make func(K) V
+	last atomic.Pointer[labelledSeries[K, V]]
+	all  sync.Map // K → *labelledSeries[K, V]
+}
+
+type labelledSeries[K comparable, V any] struct {
+	key    K
+	series V
+}
+
+func newByLabel[K comparable, V any](mk func(K) V) *byLabel[K, V] { return &byLabel[K, V]{make: mk} }
+
+func (b *byLabel[K, V]) of(key K) V {
+	if s := b.last.Load(); s != nil && s.key == key {
+		return s.series
+	}
+	found, ok := b.all.Load(key)
+	if !ok {
+		found, _ = b.all.LoadOrStore(key, &labelledSeries[K, V]{key, b.make(key)})
+	}
+	s := found.(*labelledSeries[K, V]) //nolint:errcheck,forcetypeassert // stored above
+	b.last.Store(s)
+	return s.series
+}

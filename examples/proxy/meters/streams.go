@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,34 +24,14 @@ type streamFamilies struct {
 // streams is the series of one route, or of one backend of it. The series of an outcome
 // is bound at its first request.
 type streams struct {
-	families  streamFamilies
-	labels    labelSet
 	durations *handle[prometheus.Histogram]
-
-	last atomic.Pointer[outcomeCounter] // most requests have the outcome of the one before
-	ends sync.Map                       // outcome's key → *outcomeCounter
-}
-
-type outcomeCounter struct {
-	outcome
-	*handle[prometheus.Counter]
+	statuses  *byLabel[outcome, *handle[prometheus.Counter]]
 }
 
 func newStreams(f streamFamilies, l labelSet) *streams {
-	return &streams{families: f, labels: l, durations: f.durations.lazy(l)}
-}
-
-func (s *streams) at(o outcome) *outcomeCounter {
-	if c := s.last.Load(); c != nil && c.outcome == o {
-		return c
-	}
-	found, ok := s.ends.Load(o.key())
-	if !ok {
-		found, _ = s.ends.LoadOrStore(o.key(), &outcomeCounter{o, s.families.statuses.lazy(s.labels.with(o.labels()))})
-	}
-	c := found.(*outcomeCounter) //nolint:errcheck,forcetypeassert // stored above
-	s.last.Store(c)
-	return c
+	return &streams{f.durations.lazy(l), newByLabel(func(o outcome) *handle[prometheus.Counter] {
+		return f.statuses.lazy(l.with(o.labels()))
+	})}
 }
 
 // stream is one request and the Observer of its response.
@@ -102,7 +81,7 @@ func (s *stream) End(err error) {
 
 func (s *stream) done(o outcome) {
 	s.of.durations.get().Observe(time.Since(s.start).Seconds())
-	s.of.at(o).get().Inc()
+	s.of.statuses.of(o).get().Inc()
 }
 
 // outcome is the labels http_status and error of a request.
@@ -135,9 +114,6 @@ func (f fault) String() string {
 func (o outcome) labels() Labels {
 	return Labels{"http_status": statusLabel(o.status), "error": o.err.String()}
 }
-
-// key returns one of few numbers.
-func (o outcome) key() int { return o.status<<4 | int(o.err) }
 
 // withoutResponse returns the outcome of a request that failed with err. As in linkerd's
 // proxy, a failure of an endpoint counts as the response that the client gets, and a
