@@ -31,6 +31,7 @@ type ClientConn struct {
 	head head
 	out  writer
 	used bool // a request was sent on it
+	sock socket
 
 	cause  atomic.Pointer[error] // why the connection was closed
 	watch  reqctx.Registration
@@ -43,8 +44,14 @@ func NewClientConn(conn net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg}
 	c.conn, c.failed = conn, c.readError
 	c.out.conn = conn
+	c.sock.init(conn)
 	return c
 }
+
+// Stale reports whether the server has closed an idle connection or has sent
+// bytes without a request. It does not block. On systems other than Unix it
+// reports only whether this side has closed the connection.
+func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.sock.readable() }
 
 var (
 	errClosed        = errors.New("connection closed")

@@ -228,7 +228,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 		if over(r.writes.sweep(), c.cfg.WriteTimeout) {
 			c.abort(errWriteTimeout)
 		}
-		if age >= sweep.Interval {
+		if age > sweep.Interval { // it was entered less than one earlier
 			c.startReadAhead()
 		}
 	}
