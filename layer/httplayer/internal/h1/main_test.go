@@ -31,6 +31,7 @@ type pool struct {
 	mu       sync.Mutex
 	idle     []*ClientConn
 	dials    int
+	trips    int
 	released int
 }
 
@@ -89,6 +90,9 @@ func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
 			closeBody(req)
 			return nil, err
 		}
+		p.mu.Lock()
+		p.trips++
+		p.mu.Unlock()
 		rsp, err := c.RoundTrip(req)
 		if !errors.Is(err, message.ErrNotSent) {
 			return rsp, err

@@ -73,7 +73,7 @@ type head struct {
 	length         int64 // of Content-Length, or -1
 	chunked        bool
 	closes, keeps  bool // options of Connection
-	upgrades       bool
+	request        bool
 	expects        bool // 100-continue
 	hop            bool // has hop-by-hop fields
 }
@@ -99,6 +99,7 @@ func findEnd(b []byte, searched int) int {
 // parseRequest parses headers that end with the first empty line.
 func (h *head) parseRequest(b []byte) error {
 	h.reset()
+	h.request = true
 	i := 0
 	for message.Class[b[i]]&message.TokenByte != 0 {
 		i++
@@ -250,6 +251,9 @@ func (h *head) parseFields(b []byte, i int) error {
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":
+		if !h.request {
+			return nil
+		}
 		f.drop = true
 		h.hosts++
 		h.host = f.value
@@ -279,10 +283,9 @@ func (h *head) interpret(f *field, name, value []byte) error {
 			option = bytes.Trim(option, " \t")
 			h.closes = h.closes || equalFold(option, "close")
 			h.keeps = h.keeps || equalFold(option, "keep-alive")
-			h.upgrades = h.upgrades || equalFold(option, "upgrade")
 		}
 	case "Expect":
-		if !equalFold(value, "100-continue") {
+		if h.request && !equalFold(value, "100-continue") {
 			return errExpectation
 		}
 		h.expects = true

@@ -162,7 +162,7 @@ func (r *request) parseTarget(req *http.Request) error {
 	target := req.RequestURI
 	switch {
 	case r.connect:
-		if !validAuthority(target) {
+		if u, err := url.ParseRequestURI("http://" + target); err != nil || u.Host != target || !validAuthority(target) {
 			return errTarget
 		}
 		r.url.Host, req.Host = target, target
