@@ -55,15 +55,14 @@ type Balancer[Req, Rsp any] struct {
 
 	changed notify.Broadcast // an endpoint became ready, or the balancer ended
 
-	mu           sync.Mutex
-	nodes        map[resolve.ID]*node[Req, Rsp]
-	state        resolve.State
-	err          error             // last error of the resolver
-	lastUnready  *node[Req, Rsp]   // the last node that became unready or closed
-	removedPicks uint64            // picks of removed nodes
-	weighted     int               // nodes whose weight is not 1
-	waiting      []*node[Req, Rsp] // for their turn, in order
-	turns        int               // concurrent turns
+	mu          sync.Mutex
+	nodes       map[resolve.ID]*node[Req, Rsp]
+	state       resolve.State
+	err         error             // last error of the resolver
+	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
+	weighted    int               // nodes whose weight is not 1
+	waiting     []*node[Req, Rsp] // for their turn, in order
+	turns       int               // concurrent turns
 
 	rates              []successRate // of the last comparison
 	ejected            int           // nodes that are ejected
@@ -231,11 +230,8 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 		switch {
 		case e == nil && b.group.len() == 0:
 			return nil
-		case e == nil:
-		case e.begin(q.now):
+		case e != nil && e.begin(q.now):
 			return nodeOf[Req, Rsp](e)
-		default:
-			b.recountPicks(nodeOf[Req, Rsp](e))
 		}
 	}
 	// The set changes faster than it is read. Nothing changes under the lock.
@@ -278,7 +274,6 @@ func (b *Balancer[Req, Rsp]) send(
 	case errors.Is(err, layer.ErrNotReady):
 		observed = true
 		n.undoBegin()
-		b.recountPicks(n)
 		returned = true
 		return rsp, false, err
 	default:

@@ -142,23 +142,6 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// recountPicks corrects the picks of removed nodes after n undid a request.
-func (b *Balancer[Req, Rsp]) recountPicks(n *node[Req, Rsp]) {
-	if n.status.state() != removed {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.addPicks(n)
-}
-
-// addPicks adds the picks of a removed node to those of all removed nodes.
-func (b *Balancer[Req, Rsp]) addPicks(n *node[Req, Rsp]) {
-	picks := n.picks()
-	b.removedPicks += picks - n.addedPicks
-	n.addedPicks = picks
-}
-
 // rejectedBy takes a node that rejected a request out of the ready set.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
@@ -204,7 +187,6 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 		b.clearEjection(n)
 	}
 	b.setWeighted(n, false)
-	b.addPicks(n)
 	b.count()
 	if b.lastUnready == n {
 		b.lastUnready = nil

@@ -147,35 +147,6 @@ func TestExplainWhileZonesChange(t *testing.T) {
 	}
 }
 
-// No request is counted twice while its endpoint is removed.
-func TestDescribePicks(t *testing.T) {
-	const n = 1000
-	b, apply := of(t, n)
-	for range n {
-		_, err := b.Call(t.Context(), 1)
-		require.NoError(t, err)
-	}
-	var all sync.WaitGroup
-	done := make(chan struct{})
-	all.Go(func() {
-		defer close(done)
-		for i := range n - 1 {
-			apply(intChange{State: resolve.StateExists, Removed: []*discover.Endpoint[int, int]{intEndpoint(i)}})
-		}
-	})
-	defer all.Wait()
-	for {
-		s := b.Describe().State
-		require.EqualValues(t, n, s.Get("picks"))
-		require.Equal(t, s.Get("endpoints"), s.Get("ready"))
-		select {
-		case <-done:
-			return
-		default:
-		}
-	}
-}
-
 // A cost that is NaN or infinite counts as high.
 func TestCostInvalid(t *testing.T) {
 	for _, odd := range []float64{math.NaN(), math.Inf(1), 1e30, math.MaxFloat64} {

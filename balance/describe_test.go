@@ -44,8 +44,5 @@ func TestDescribe(t *testing.T) {
 		require.Equal(t, "exists", read.State["state"])
 		require.Equal(t, "10.0.0.1:80", read.Children[0].State["addr"])
 		require.Equal(t, map[string]any{"zone": "b", "pod": "web-1"}, read.Children[0].State["labels"])
-
-		p.apply(change{State: resolve.StateExists, Removed: []*endpoint{ss[0].endpoint()}})
-		require.EqualValues(t, 1, p.Describe().State.Get("picks"), "with those of removed endpoints")
 	})
 }

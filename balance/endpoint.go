@@ -46,7 +46,6 @@ type record struct {
 	weighted     bool               // its weight is not 1
 	unreadySince uint32             // tick
 	far          bool               // in the ready set of other zones
-	addedPicks   uint64             // the part of its picks that removedPicks includes
 	info         *resolve.Endpoint  // current
 	reason       error              // why it is not ready
 	queued       bool               // it waits for its turn, or has it

@@ -123,7 +123,6 @@ func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
 	nodes, states := b.states()
-	picks := b.removedPicks
 	state := layer.State{
 		{Key: "target", Value: b.target},
 		{Key: "state", Value: b.state},
@@ -139,6 +138,7 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	}
 	err := b.err
 	b.mu.Unlock()
+	var picks uint64
 	for _, s := range states {
 		picks += s.Picks
 	}

@@ -170,30 +170,6 @@ func TestCompletionPanics(t *testing.T) {
 	}
 }
 
-// A request that a removed endpoint rejected does not count as a pick.
-func TestPicksWithoutRejections(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const requests = 5
-		p, ss := newPool(t), servers(2)
-		p.add(ss[0])
-		hold := make(chan struct{})
-		ss[0].serve = func(context.Context, string) (*response, error) {
-			<-hold
-			return nil, ss[0].refusal(layer.ErrNotReady)
-		}
-		for range requests {
-			go func() { _ = p.send(context.Background()) }()
-		}
-		synctest.Wait()
-		p.remove(ss[0])
-		p.add(ss[1])
-		close(hold)
-		synctest.Wait()
-		require.EqualValues(t, requests, ss[1].calls.Load())
-		require.EqualValues(t, requests, p.Describe().State.Get("picks"))
-	})
-}
-
 // A slow start begins when an endpoint is ready for the first time, or after a long time.
 func TestSlowStartBegins(t *testing.T) {
 	bubble(t, func(t *testing.T) {
