@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Option changes what New returns.
+// Option configures [New].
 type Option interface{ apply(*options) }
 
 type options struct {
@@ -44,23 +44,20 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithResolvConf sets the file that lists the servers, in the form of resolv.conf(5).
-// It is read at each lookup. The default is /etc/resolv.conf.
+// WithResolvConf sets the file with the servers, as in resolv.conf(5). It is read at each
+// lookup. The default is /etc/resolv.conf.
 func WithResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
 
-// WithHostsFile sets the file of names that need no DNS server, in the form of
-// hosts(5). The default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A
-// file that does not exist has no names.
+// WithHostsFile sets the file of hosts(5), whose names need no DNS server. The default is
+// /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file has no names.
 func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// WithServers sets the servers to ask, in this order, instead of those in the file. The
-// file is not read then, so the only search list is that of [WithSearch]. Port 0 means
-// 53. Without servers, the default, those in the file are asked. An invalid address
-// panics.
+// WithServers sets the servers, in order, instead of those in the file, which is not read
+// then. Port 0 means 53. An invalid address panics.
 func WithServers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
@@ -74,9 +71,9 @@ func WithServers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// WithSearch sets the domains to append to a name, in this order, instead of those in
-// the file. The name itself is tried first if it has at least ndots dots, and last
-// otherwise. A negative ndots and a domain that is not a name panic.
+// WithSearch sets the domains to append to a name, in order, instead of those in the
+// file. The name itself is tried first if it has at least ndots dots, else last. A
+// negative ndots or an invalid domain panics.
 func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("WithSearch: ndots", ndots)
 	for _, domain := range domains {
@@ -108,10 +105,9 @@ func WithAttempts(n int) Option {
 	return option(func(o *options) { o.attempts = n })
 }
 
-// WithRefresh sets the bounds of the time after which a target is looked up again,
-// whatever its TTL is. Up to a tenth is added at random. The defaults, and 0, are 5
-// s and 5 min. If one bound is a default that contradicts the other, it is the
-// other. A negative duration and a most below least panic.
+// WithRefresh sets the bounds of the time to the next lookup of a target. Up to a tenth
+// is added at random. The defaults, and 0, are 5 s and 5 min; a default that contradicts
+// the other bound is that bound. A negative duration, or most below least, panics.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
@@ -121,9 +117,8 @@ func WithRefresh(least, most time.Duration) Option {
 	return option(func(o *options) { o.least, o.most = least, most })
 }
 
-// WithBackoff sets how long to wait after a lookup failed. The default is 100 ms to
-// 60 s with a tenth of jitter. A field that is 0 has its default; one that is out of
-// range panics.
+// WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a
+// tenth of jitter. A field that is 0 has its default; one that is out of range panics.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())
@@ -184,10 +179,9 @@ func (o *options) refresh(ttl time.Duration) time.Duration {
 	return d + rand.N(d/10+1)
 }
 
-// WithMetrics counts lookups in c. A lookup is all questions for the SRV records of a
-// name, or for the addresses of a host in both families. Not counted are canceled
-// lookups, targets that are addresses or in the hosts file, and lookups that fail
-// because resolv.conf cannot be read. c has two labels:
+// WithMetrics counts lookups in c: all questions for the SRV records of a name, or for
+// the addresses of a host. Canceled lookups, addresses, names in the hosts file and
+// errors of resolv.conf are not counted. The labels of c are:
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         the lookup found endpoints

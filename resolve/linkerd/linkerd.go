@@ -29,35 +29,31 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithContextToken sets the context token of each request, such as
-// {"ns":"default","nodeName":"n1"}. It tells the controller about the client.
-// linkerd passes it to its proxies as LINKERD2_PROXY_DESTINATION_CONTEXT. The
-// default is no token.
+// WithContextToken sets the context token of each request, which describes the client,
+// such as {"ns":"default","nodeName":"n1"}. linkerd gives it to its proxies as
+// LINKERD2_PROXY_DESTINATION_CONTEXT. The default is none.
 func WithContextToken(token string) Option {
 	return option(func(o *options) { o.contextToken = token })
 }
 
 // WithBackoff sets the wait before Get is called again. The default is 100 ms to 60 s
-// with a tenth of jitter. Invalid values are corrected as [resolve.Reconnect] says.
+// with a tenth of jitter.
 func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// WithLogger sets the logger. The resolver logs a warning when the updates of a target
-// stop and a line when they resume. Attempts in between are logged at debug level,
-// and so are streams that end cleanly after they brought something. Parts of a
-// message that are ignored are warnings, once and at most ten of a stream: an
-// address that cannot be connected to, or a TLS identity that means cleartext. The
-// default, and nil, is no logging.
+// WithLogger sets the logger. The resolver logs a warning at the begin of an outage of a
+// target and a line at its end; other failures and clean ends are logged at debug level.
+// Ignored parts of a message are warnings, once and at most ten for a stream. The
+// default, and nil, is silent.
 func WithLogger(log *slog.Logger) Option {
 	return option(func(o *options) { o.log = log })
 }
 
-// New returns a Resolver that asks the destination controller at the other end of
-// conn. Its targets are names of services with an optional port, such as
-// "web.default.svc.cluster.local:80". The controller decides which names it knows.
-// The package documentation lists the settings of conn that matter. The caller owns
-// conn and closes it after the last use. New panics if conn is nil.
+// New returns a Resolver that uses the destination controller at the other end of conn.
+// Targets are names of services with an optional port, such as
+// "web.default.svc.cluster.local:80". The package documentation lists the settings of
+// conn that matter. The caller owns conn. New panics if conn is nil.
 func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	if conn == nil {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")
@@ -72,7 +68,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 		return func(yield func(resolve.Update, error) bool) {
 			w := &watch{options: o, conn: conn, target: target}
 			if o.log != nil {
-				w.amiss = oncelog.Logger{Log: func(err error) {
+				w.ignored = oncelog.Logger{Log: func(err error) {
 					o.log.WarnContext(ctx, "part of a destination is ignored", "target", target, "err", err)
 				}}
 			}

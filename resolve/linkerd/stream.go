@@ -22,28 +22,24 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits are the time limits of each stream, see [WithStreamLimits]. The zero value
-// means the limits that linkerd's chart sets for its proxies: 3 s, 5 min and 1 h.
-// A field below 0 means no limit. Time in which the consumer does not read counts
-// for Lifetime only.
+// Limits are the time limits of each stream, see [WithStreamLimits]. The zero value has
+// those of linkerd's chart: 3 s, 5 min and 1 h. A negative field means no limit. Time in
+// which the consumer does not read counts for Lifetime only.
 type Limits struct {
-	// Initial is the limit for the first message or the first answer to a health
-	// check, connecting included. A stream that exceeds it fails with the code
-	// DeadlineExceeded. A Remove is not a first message. 0 means 3 s.
+	// Initial limits the time to the first message, except a Remove, or to the first
+	// answer to a health check, connecting included. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle is the limit for each later message, and Lifetime the limit for the
-	// whole stream. A stream that exceeds one of them is reopened, which is
-	// routine and logged at debug level. Up to a tenth is added at random, so that
-	// the streams of many clients do not end at once. 0 means 5 min and 1 h; the
-	// smallest value is 10 s.
+	// Idle limits the time to each later message, and Lifetime the whole stream. After it
+	// the stream is reopened. Up to a tenth is added at random, so that the streams of
+	// many clients do not end at once. 0 means 5 min and 1 h; the minimum is 10 s.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// WithStreamLimits sets the time limits of each stream. The default is the zero
-// [Limits]. The limits find a controller that does not answer, and they bound by
-// Lifetime how long a lost message has an effect.
+// WithStreamLimits sets the time limits of each stream. They find a controller that does
+// not answer, and Lifetime limits the effect of a lost message. The default is the zero
+// [Limits].
 func WithStreamLimits(l Limits) Option {
 	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
@@ -64,9 +60,9 @@ var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not 
 // watch is one call of Resolve, across all of its streams.
 type watch struct {
 	*options
-	conn   grpc.ClientConnInterface
-	target string
-	amiss  oncelog.Logger
+	conn    grpc.ClientConnInterface
+	target  string
+	ignored oncelog.Logger
 }
 
 // open opens one Get stream. resolve.Reconnect makes its first Add a Replace, and
@@ -75,7 +71,7 @@ func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, er
 	return func(yield func(resolve.Update, error) bool) {
 		dog := w.limits.Begin(ctx, errNoAnswer)
 		defer dog.Stop()
-		defer w.amiss.End()
+		defer w.ignored.End()
 		err := w.read(dog, func(u resolve.Update) bool { return yield(u, nil) })
 		if err != nil {
 			yield(resolve.Update{}, w.failure(err))
@@ -149,7 +145,7 @@ func (r *reader) next() (resolve.Update, bool, error) {
 		}
 		r.stopChecks()
 		r.empty = nil
-		u, ok := update(m.message, r.amiss.Add)
+		u, ok := update(m.message, r.ignored.Add)
 		if ok && u.Kind != resolve.Remove {
 			r.dog.Heard()
 		}
@@ -183,14 +179,12 @@ func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Up
 	}
 }
 
-// checkHealth sends a gRPC health check after a second of silence, and further ones
-// with a backoff until server answers. It reports the first answer, and that of
-// server: true if the answer is from server.
+// checkHealth sends a gRPC health check after a second of silence, and further ones with
+// a backoff until server answers. It reports the first answer, and that of server: true
+// if the answer is from server.
 //
-// The status does not matter: linkerd's controller answers Unimplemented, which
-// proves that the controller runs. A gRPC keep-alive would not: servers close
-// connections with frequent PINGs, and the proxy beside a controller answers them
-// for it.
+// The status does not matter, because any answer proves that the controller runs. A gRPC
+// keep-alive would not: the proxy beside a controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {
@@ -204,7 +198,7 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 			continue
 		}
 		switch status.Code(err) {
-		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // nothing was answered
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // not an answer
 			continue
 		}
 		same := addrOf(&from) == server
