@@ -173,6 +173,7 @@ func (c *conn) unlock() {
 func (c *conn) writeLoop(wake <-chan struct{}) {
 	for range wake {
 		runtime.Gosched() // goroutines that are ready add to the same Write
+		failed := false
 		c.mu.Lock()
 		for c.out != nil && c.err == nil {
 			out := c.out
@@ -181,14 +182,16 @@ func (c *conn) writeLoop(wake <-chan struct{}) {
 			err := c.write(out.b)
 			out.release()
 			c.mu.Lock()
-			if err != nil && c.err == nil {
-				c.err = err
+			if err != nil {
+				failed = true
+				if c.err == nil {
+					c.err = err
+				}
 			}
 			c.wakeBlocked()
 		}
 		c.writing = false
-		failed := c.err != nil
-		done := !failed && c.closing && c.quiet()
+		done := c.err == nil && c.closing && c.quiet()
 		c.mu.Unlock()
 		switch {
 		case failed:
