@@ -8,9 +8,10 @@ const (
 	glitchesAnswered = 5  // are paid off by a response
 	glitchesPerByte  = 1024
 
-	glitchControl = 1 // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
-	glitchSetting = 2 // SETTINGS, and a stream above the limit
-	glitchStream  = 5 // a stream error
+	glitchControl = 1                    // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
+	glitchSetting = 2                    // SETTINGS, and a stream above the limit
+	glitchStream  = 5                    // a stream error
+	glitchLarge   = 2 * glitchesAnswered // a header list that is too large
 	tinyUpdate    = 64
 
 	youngStream = 250 * time.Millisecond // the reset of an older stream is not counted

@@ -7,8 +7,9 @@ import (
 
 // buffer is a pooled byte slice. The bytes before off have been read.
 type buffer struct {
-	b   []byte
-	off int
+	b    []byte
+	off  int
+	next *buffer // of a queue
 }
 
 const (
@@ -40,7 +41,7 @@ func (b *buffer) release() {
 	if b == nil {
 		return
 	}
-	b.b, b.off = b.b[:0], 0
+	b.b, b.off, b.next = b.b[:0], 0, nil
 	switch c := cap(b.b); {
 	case c > 2*largeBuffer || c < smallBuffer:
 	case c >= largeBuffer:
@@ -60,24 +61,69 @@ func (b *buffer) unread() []byte {
 	return b.b[b.off:]
 }
 
-// grown returns a buffer with the unread bytes of b, which may be nil, and room
-// for n more. It releases b if it returns another one.
+// grown returns a buffer with the unread bytes of b and room for n more. It
+// releases b if it returns another one.
 func (b *buffer) grown(n int) *buffer {
-	if b == nil {
-		return newBuffer(n)
-	}
 	if cap(b.b)-len(b.b) >= n {
 		return b
 	}
 	rest := b.unread()
-	if cap(b.b) >= len(rest)+n && b.off >= len(rest) {
-		b.b, b.off = b.b[:copy(b.b, rest)], 0
-		return b
-	}
 	larger := newBuffer(len(rest) + n)
 	larger.b = append(larger.b, rest...)
 	b.release()
 	return larger
+}
+
+// queue is a list of buffers with received bytes.
+type queue struct {
+	first, last *buffer
+	n           int // unread bytes
+}
+
+// write appends p.
+func (q *queue) write(p []byte) {
+	q.n += len(p)
+	for len(p) > 0 {
+		if q.last == nil || len(q.last.b) == cap(q.last.b) {
+			b := newBuffer(len(p))
+			if q.last == nil {
+				q.first = b
+			} else {
+				q.last.next = b
+			}
+			q.last = b
+		}
+		k := min(len(p), cap(q.last.b)-len(q.last.b))
+		q.last.b = append(q.last.b, p[:k]...)
+		p = p[k:]
+	}
+}
+
+// read moves bytes to p.
+func (q *queue) read(p []byte) (n int) {
+	for q.first != nil && n < len(p) {
+		k := copy(p[n:], q.first.unread())
+		n += k
+		if q.first.off += k; q.first.off == len(q.first.b) {
+			b := q.first
+			if q.first = b.next; q.first == nil {
+				q.last = nil
+			}
+			b.release()
+		}
+	}
+	q.n -= n
+	return n
+}
+
+// clear drops all bytes.
+func (q *queue) clear() {
+	for b := q.first; b != nil; {
+		next := b.next
+		b.release()
+		b = next
+	}
+	*q = queue{}
 }
 
 // Frames.

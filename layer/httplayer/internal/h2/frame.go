@@ -52,8 +52,8 @@ const (
 	defaultWindow   = 65535
 	defaultStreams  = 250
 	defaultHeaders  = 64 << 10
-	maxQueuedData   = 128 << 10 // a sender waits above it
-	maxQueuedOutput = 1 << 20   // the connection ends above it
+	maxQueuedData   = largeBuffer - minMaxFrame - 64 // a sender waits above it
+	maxQueuedOutput = 1 << 20                        // the connection ends above it
 )
 
 // ConnError is the error of a connection that ended because of an HTTP/2 error.

@@ -26,10 +26,10 @@ func (c *conn) wakeBlocked() {
 // queueData queues as much of p as the windows and the output allow, and the end
 // of the stream if all was queued. It returns the number of bytes. With mu held.
 func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
-	out := c.output()
+	c.output()
 	for n < len(p) {
 		k := int(min(int64(len(p)-n), c.sendWindow, st.sendWindow, int64(c.peerFrame)))
-		if k <= 0 || len(out.b) > maxQueuedData {
+		if k <= 0 || len(c.out.b) > maxQueuedData {
 			return n
 		}
 		c.appendData(st, p[n:n+k])
@@ -44,7 +44,7 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 	if !c.isLastData(st) {
 		c.appendData(st, nil)
 	}
-	out.b[c.lastData+4] |= flagEndStream
+	c.out.b[c.lastData+4] |= flagEndStream
 	c.lastDataID = 0
 	st.endSent()
 	return n
@@ -58,6 +58,7 @@ func (c *conn) isLastData(st *stream) bool {
 // appendData appends p to the last frame if it is DATA of st and has room, else
 // a frame.
 func (c *conn) appendData(st *stream, p []byte) {
+	c.out = c.out.grown(frameHead + len(p))
 	out := c.out
 	if len(p) > 0 && c.isLastData(st) {
 		head := out.b[c.lastData:]

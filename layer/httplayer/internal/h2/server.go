@@ -188,6 +188,11 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		}
 		return c.queued()
 	}
+	if tooLarge {
+		if err := c.glitch(glitchLarge); err != nil {
+			return err
+		}
+	}
 	s := &serverStream{tooLarge: tooLarge}
 	s.server = s
 	s.init(&c.conn, id)

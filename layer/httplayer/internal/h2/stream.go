@@ -26,7 +26,7 @@ type stream struct {
 
 	mu         sync.Mutex
 	readable   sync.Cond // something below has changed
-	buf        *buffer   // received and not read
+	received   queue     // and not read
 	eof        bool      // all was received
 	closed     bool      // the body was closed
 	ready      bool      // the response of a client has begun
@@ -82,8 +82,7 @@ func (st *stream) receive(p []byte, flow int64, end bool) error {
 	}
 	st.consumed += flow - int64(len(p))
 	if len(p) > 0 && !st.closed && st.receiveErr == nil {
-		st.buf = st.buf.grown(len(p))
-		st.buf.b = append(st.buf.b, p...)
+		st.received.write(p)
 	}
 	st.eof = st.eof || end
 	if st.server != nil {
@@ -166,8 +165,7 @@ func (st *stream) failReceive(err error) {
 func (st *stream) discard() {
 	st.mu.Lock()
 	st.closed = true
-	st.buf.release()
-	st.buf = nil
+	st.received.clear()
 	st.readable.Broadcast()
 	st.mu.Unlock()
 }
@@ -175,7 +173,7 @@ func (st *stream) discard() {
 // read reads received bytes. It returns io.EOF with the last ones.
 func (st *stream) read(p []byte) (n int, err error) {
 	st.mu.Lock()
-	for st.buf == nil && !st.eof && st.receiveErr == nil && !st.closed {
+	for st.received.n == 0 && !st.eof && st.receiveErr == nil && !st.closed {
 		st.reading = true
 		st.readable.Wait()
 	}
@@ -184,14 +182,8 @@ func (st *stream) read(p []byte) (n int, err error) {
 		st.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if st.buf != nil {
-		n = copy(p, st.buf.unread())
-		if st.buf.off += n; st.buf.off == len(st.buf.b) {
-			st.buf.release()
-			st.buf = nil
-		}
-	}
-	if st.buf == nil {
+	n = st.received.read(p)
+	if st.received.n == 0 {
 		switch {
 		case st.receiveErr != nil && n == 0:
 			err = st.receiveErr
@@ -248,7 +240,7 @@ func (st *stream) consume(n int) (give int64) {
 func (st *stream) pending() (n int, eof bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.buf.unread()), st.eof && !st.closed && st.receiveErr == nil
+	return st.received.n, st.eof && !st.closed && st.receiveErr == nil
 }
 
 // body is the received body of a stream.
