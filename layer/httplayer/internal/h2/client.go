@@ -286,7 +286,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	hasBody := req.Body != nil && req.Body != http.NoBody && !s.connect
 	expects := false
 	if hasBody {
-		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length}
+		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length, announces: len(req.Trailer) > 0}
 		if expect := req.Header["Expect"]; len(expect) > 0 && strings.EqualFold(expect[0], "100-continue") {
 			expects = true
 			s.proceed = make(chan struct{})
@@ -358,7 +358,7 @@ func (c *ClientConn) open(s *clientStream, head requestHead, hasBody bool) error
 	if head.length > 0 || head.length == 0 && head.sendsZero {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
-	if hasBody && len(s.req.Trailer) > 0 && len(s.req.Header["Trailer"]) == 0 {
+	if s.out.announces && len(s.req.Header["Trailer"]) == 0 {
 		out.b = c.enc.trailer(out.b, s.req.Trailer)
 	}
 	end := !hasBody && !s.connect || hasBody && s.out.eof && s.out.buf == nil && !hasTrailers(s.req.Trailer)

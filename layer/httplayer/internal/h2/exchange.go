@@ -94,7 +94,7 @@ func (s *serverStream) respond(rsp *http.Response) error {
 	}
 	defer rsp.Body.Close() //nolint:errcheck // of a body that was read or is not needed
 	out := &s.out
-	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1}
+	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1, announces: len(rsp.Trailer) > 0}
 	length := rsp.ContentLength
 	if length == 0 && len(rsp.Header["Content-Length"]) == 0 {
 		length = -1
@@ -133,12 +133,14 @@ func (s *serverStream) start(status int, header http.Header, length int64, end b
 		}
 		return err
 	}
-	var trailer http.Header
+	var announced http.Header
 	if out != nil {
-		trailer = *out.trailer
-		end = out.eof && out.buf == nil && !hasTrailers(trailer)
+		end = out.eof && out.buf == nil && !hasTrailers(*out.trailer)
+		if out.announces && !end {
+			announced = *out.trailer
+		}
 	}
-	s.queueHeader(status, header, length, trailer, end)
+	s.queueHeader(status, header, length, announced, end)
 	if out != nil && !end && (out.buf != nil || out.eof) {
 		out.queue()
 	}
@@ -148,7 +150,7 @@ func (s *serverStream) start(status int, header http.Header, length int64, end b
 
 // queueHeader queues the HEADERS of the final response, with the mu of the
 // connection held.
-func (s *serverStream) queueHeader(status int, header http.Header, length int64, trailer http.Header, end bool) {
+func (s *serverStream) queueHeader(status int, header http.Header, length int64, announced http.Header, end bool) {
 	c := s.c
 	s.begun = true
 	c.answered.Add(1)
@@ -161,8 +163,8 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
 		out.b = c.enc.field(out.b, nameDate, "", message.Date())
 	}
-	if len(trailer) > 0 && !end && len(header["Trailer"]) == 0 {
-		out.b = c.enc.trailer(out.b, trailer)
+	if len(announced) > 0 && len(header["Trailer"]) == 0 {
+		out.b = c.enc.trailer(out.b, announced)
 	}
 	c.endBlock(from, s.id, end)
 	if end {

@@ -73,9 +73,13 @@ func handler() http.Handler {
 		w.WriteHeader(200)
 	})
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	mux.HandleFunc("/big", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/big", func(w http.ResponseWriter, r *http.Request) {
 		b := make([]byte, 32<<10)
-		for range 4 << 20 / len(b) {
+		size := 4 << 20
+		if r.URL.RawQuery == "huge" {
+			size = 100 << 20
+		}
+		for range size / len(b) {
 			if _, err := w.Write(b); err != nil {
 				return
 			}
@@ -307,7 +311,7 @@ func TestHTTPCancel(t *testing.T) {
 		_, err := do(req.WithContext(ctx))
 		require.ErrorIs(t, err, context.Canceled)
 
-		req = request(t, "GET", addr, "/big", nil)
+		req = request(t, "GET", addr, "/big?huge", nil)
 		ctx, cancel = context.WithCancel(req.Context())
 		rsp, err := do(req.WithContext(ctx))
 		require.NoError(t, err)

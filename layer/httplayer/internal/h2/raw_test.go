@@ -419,7 +419,11 @@ func TestServerWriteTimeout(t *testing.T) {
 		for i := range uint32(100) {
 			p.headers(2*i+1, true, get...)
 		}
-		assert.Error(t, <-errs)
+		for err := range errs { // those of the first responses are nil, because the kernel has room
+			if err != nil {
+				return
+			}
+		}
 	})
 }
 

@@ -121,7 +121,7 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	s.left = length
 	r := &s.req
 	*r = *c.base.WithContext(&s.ctx)
-	if r.URL = h.url(); r.URL == nil {
+	if r.URL = &s.url; !h.parseURL(r.URL) {
 		return "invalid :path"
 	}
 	r.Method, r.RequestURI, r.Host, r.RemoteAddr = h.method, h.path, h.authority, c.remote
@@ -190,20 +190,21 @@ func announced(h http.Header) http.Header {
 	return trailer
 }
 
-// url returns the URL of a request, or nil.
-func (h *requestHead) url() *url.URL {
+// parseURL sets the URL of a request. It returns false if :path is invalid.
+func (h *requestHead) parseURL(u *url.URL) bool {
 	if h.method == http.MethodConnect && h.protocol == "" {
-		return &url.URL{Host: h.authority}
+		u.Host = h.authority
+		return true
 	}
-	path, query, _ := strings.Cut(h.path, "?")
+	path, query, asks := strings.Cut(h.path, "?")
 	if message.All(path, message.PathByte) || path == "*" {
-		u := &url.URL{Path: path, RawQuery: query}
-		u.ForceQuery = query == "" && len(path) < len(h.path)
-		return u
+		u.Path, u.RawQuery, u.ForceQuery = path, query, asks && query == ""
+		return true
 	}
-	u, err := url.ParseRequestURI(h.path)
+	parsed, err := url.ParseRequestURI(h.path)
 	if err != nil {
-		return nil
+		return false
 	}
-	return u
+	*u = *parsed
+	return true
 }

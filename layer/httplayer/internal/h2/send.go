@@ -140,6 +140,8 @@ type sender struct {
 	buf     *buffer      // has what was read and not queued
 	eof     bool
 	full    bool // the last Read filled the buffer
+
+	announces bool // trailers were known before the body was read
 }
 
 // fill reads the next part of the body. If wait is false, it reads only what is

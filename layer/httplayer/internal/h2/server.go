@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,7 @@ type serverStream struct {
 	stream
 	ctx      requestContext
 	req      http.Request
+	url      url.URL
 	body     body
 	out      sender
 	expects  bool // a 100 response is due when the body is read
@@ -244,7 +246,7 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	if err := st.count(0, true); err != nil {
 		return err
 	}
-	trailer := makeHeader(fields, nil)
+	trailer := makeHeader(fields, st.trailerSlab[:])
 	st.mu.Lock()
 	st.eof, st.trailer = true, trailer
 	st.mu.Unlock()
@@ -257,7 +259,7 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 // stack has grown already.
 type worker struct{ jobs chan *serverStream }
 
-const maxIdleWorkers = 32
+const maxIdleWorkers = 128 // the sweeper ends those of an idle connection
 
 func (c *ServerConn) dispatch(s *serverStream) {
 	c.mu.Lock()

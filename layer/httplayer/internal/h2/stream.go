@@ -24,6 +24,8 @@ type stream struct {
 	touched bool
 	left    int64 // of the content-length, or -1
 
+	trailerSlab [2]string
+
 	mu         sync.Mutex
 	readable   sync.Cond // something below has changed
 	received   queue     // and not read
