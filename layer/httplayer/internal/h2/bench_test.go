@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -178,4 +181,33 @@ func BenchmarkHPACK(b *testing.B) {
 			out = enc.header(out, h)
 		}
 	})
+}
+
+// BenchmarkIdleConn reports the heap that an idle connection of a server holds,
+// with the file descriptors of both sides.
+func BenchmarkIdleConn(b *testing.B) {
+	s := serve(b, message.ServerConfig{Handler: handler()})
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const conns = 500
+	for b.Loop() {
+		peers := make([]*peer, conns)
+		before := heap()
+		for i := range peers {
+			peers[i] = rawClient(b, s.addr)
+			peers[i].headers(1, true, with(get[:2], ":path: /length", ":authority: h", "user-agent: x")...)
+			next[*http2.MetaHeadersFrame](peers[i])
+			peers[i].Framer = nil
+		}
+		time.Sleep(2 * trimAfter)
+		b.ReportMetric(float64(heap()-before)/conns, "heap-B/conn")
+		for _, p := range peers {
+			_ = p.nc.Close()
+		}
+	}
 }

@@ -64,6 +64,8 @@ type conn struct {
 	lastData    int     // offset in out of a DATA frame of stream lastDataID
 	lastDataID  uint32
 	writing     bool
+	hasWriter   bool
+	retiring    bool // the writer has to end after the next Write
 	wake        chan struct{}
 	sendWindow  int64
 	peerWindow  int64 // initial window of streams
@@ -153,10 +155,15 @@ func (c *conn) output() *buffer {
 
 // kick makes the writer write what is queued, with mu held.
 func (c *conn) kick() {
-	if !c.writing && c.wake != nil {
-		c.writing = true
-		c.wake <- struct{}{}
+	if c.writing || c.wake == nil {
+		return
 	}
+	if !c.hasWriter {
+		c.hasWriter = true
+		go c.writeLoop(c.wake)
+	}
+	c.writing = true
+	c.wake <- struct{}{}
 }
 
 // unlock unlocks mu and calls the Changed function of a client if it is due.
@@ -192,12 +199,19 @@ func (c *conn) writeLoop(wake <-chan struct{}) {
 		}
 		c.writing = false
 		done := c.err == nil && c.closing && c.quiet()
+		retired := c.retiring
+		if retired {
+			c.retiring, c.hasWriter = false, false
+		}
 		c.mu.Unlock()
 		switch {
 		case failed:
 			_ = c.nc.Close()
 		case done:
 			c.halfClose()
+		}
+		if retired {
+			return
 		}
 	}
 }

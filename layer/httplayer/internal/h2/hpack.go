@@ -24,7 +24,7 @@ type decoder struct {
 	first     int     // of table that is not evicted
 	size, max int
 	names     map[string]*fieldName
-	values    [32]valueCache
+	values    *[32]valueCache // of literals that are not indexed, made for the first
 	scratch   []byte
 }
 
@@ -147,16 +147,20 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns a value and whether its bytes are valid.
-func (d *decoder) value(s rawString) (value string, valid, ok bool) {
+// value returns a value and whether its bytes are valid. If it is not indexed,
+// it may be cached.
+func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
 	}
 	var cache *valueCache
-	if len(s.b) <= maxCachedValue {
+	if !indexed && len(s.b) <= maxCachedValue {
 		hash := maphash.Bytes(hashSeed, s.b)
 		if s.huffman {
 			hash++
+		}
+		if d.values == nil {
+			d.values = new([32]valueCache)
 		}
 		cache = &d.values[hash%uint64(len(d.values))]
 		if cache.raw == string(s.b) && s.huffman == (len(cache.raw) != len(cache.value)) {
@@ -249,7 +253,7 @@ func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
 		return f, nil, false
 	}
 	var valid bool
-	if f.value, valid, ok = d.value(s); ok && !valid {
+	if f.value, valid, ok = d.value(s, bits == 6); ok && !valid {
 		f = f.invalidValue()
 	}
 	return f, p, ok

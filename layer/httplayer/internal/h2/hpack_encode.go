@@ -24,7 +24,7 @@ type slot struct {
 }
 
 const (
-	encoderSlots    = 64
+	encoderSlots    = 32
 	maxIndexedValue = 256
 	maxIndexedName  = 64
 )
@@ -110,6 +110,8 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
+// slot returns the slot of a field, or one to be used for it. There are two for
+// each hash. One that is in the table is kept, if possible.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
@@ -118,7 +120,14 @@ func (e *encoder) slot(key, value string) *slot {
 	if key != "" {
 		hash += uint64(key[len(key)-1]) * 31
 	}
-	return &e.slots[hash%encoderSlots]
+	first, second := &e.slots[hash%encoderSlots], &e.slots[hash%encoderSlots^1]
+	switch {
+	case second.value == value && second.name == key:
+		return second
+	case first.value == value && first.name == key, first.number <= e.oldest, second.number > e.oldest:
+		return first
+	}
+	return second
 }
 
 func appendLower(b []byte, s string) []byte {

@@ -61,7 +61,6 @@ func (c *ServerConn) Serve() error {
 	defer c.slot.Remove()
 	watch := reqctx.Watch(c.life, c)
 	defer watch.Stop()
-	go c.writeLoop(c.wake)
 	c.mu.Lock()
 	c.kick()
 	c.mu.Unlock()

@@ -121,11 +121,16 @@ func (c *ServerConn) sweepAlive() {
 	c.sweeps.alive.check(&c.conn, sweep.Interval, c.cfg.PingInterval, c.cfg.PingTimeout)
 }
 
-// trimIdle ends idle workers and makes the reader release its buffer.
+// trimIdle ends the idle workers and the writer, and makes the reader release its
+// buffer.
 func (c *ServerConn) trimIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.retireWorkers()
+	if c.hasWriter && !c.retiring {
+		c.retiring = true
+		c.kick()
+	}
 	if c.trim.Swap(false) && !c.closing && c.stop == nil && c.err == nil {
 		c.trimming = true
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0))

@@ -1,0 +1,174 @@
+package h2
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/gotower/gotower/internal/reqctx"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// headers handles a header block: of a response, or trailers.
+func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
+	if c.unopened(id) {
+		return protocolError("HEADERS on an idle stream")
+	}
+	st := c.find(id)
+	if st == nil {
+		return nil
+	}
+	s := st.client
+	switch {
+	case st.gotEnd:
+		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
+	case s.final:
+		return st.receiveTrailers(fields, end, tooLarge)
+	case tooLarge:
+		return malformed(id, "response headers too large")
+	}
+	status, length, reason := responseHead(fields)
+	if reason != "" {
+		return malformed(id, reason)
+	}
+	if status < 200 {
+		return s.receiveInform(status, fields[1:], end)
+	}
+	noBody := s.req.Method == http.MethodHead || !message.BodyAllowed(status)
+	switch {
+	case noBody:
+		st.left = 0
+	case end && length > 0:
+		return malformed(id, "body and content-length differ")
+	default:
+		st.left = length
+	}
+	c.mu.Lock()
+	s.final, s.declined = true, status >= 300
+	complete := end && s.sentEnd
+	c.mu.Unlock()
+	s.makeResponse(status, length, fields[1:], end, complete)
+	s.startBody()
+	c.answered.Add(1)
+	st.mu.Lock()
+	st.ready, st.eof = true, end
+	st.mu.Unlock()
+	c.touch(st)
+	if end {
+		st.endReceived()
+	}
+	return nil
+}
+
+// responseHead checks the fields of a response. It returns its status and
+// content-length, which is -1 if there is none, or why it is malformed.
+func responseHead(fields []field) (status int, length int64, reason string) {
+	if len(fields) == 0 || fields[0].name != nameStatus || len(fields[0].value) != 3 {
+		return 0, 0, "no valid :status"
+	}
+	status, err := strconv.Atoi(fields[0].value)
+	if err != nil || status < 100 || status == http.StatusSwitchingProtocols {
+		return 0, 0, "invalid :status " + quoted(fields[0].value)
+	}
+	length = -1
+	for i := range fields[1:] {
+		f := &fields[i+1]
+		switch f.name.kind {
+		case pseudoName, connectionName, invalidName:
+			return 0, 0, "field that is not allowed: " + quoted(f.name.lower)
+		case lengthName:
+			if length >= 0 {
+				return 0, 0, "two content-length fields"
+			}
+			if length = message.ContentLength([]string{f.value}); length < 0 {
+				return 0, 0, "invalid content-length"
+			}
+		}
+	}
+	return status, length, ""
+}
+
+// makeResponse makes the response. The body of one that is complete before the
+// request, too, has to be closed.
+func (s *clientStream) makeResponse(status int, length int64, fields []field, end, complete bool) {
+	r := &s.rsp
+	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
+	r.Status, r.StatusCode = statusLine(status), status
+	r.ContentLength = length
+	r.Header = makeHeader(fields, s.slab[:])
+	r.Body = &s.body
+	if end {
+		if complete {
+			r.Body = http.NoBody
+		}
+		if length < 0 && s.req.Method != http.MethodHead {
+			r.ContentLength = 0
+		}
+		return
+	}
+	r.Trailer = announced(r.Header)
+	if s.connect && status < 300 {
+		r.ContentLength = -1
+		r.Body = &tunnelBody{body{&s.stream}}
+	}
+}
+
+// statusLines avoids the allocation of usual values.
+var statusLines = func() (lines [600]string) {
+	for i := 200; i < len(lines); i++ {
+		lines[i] = statusCodes[i] + " " + http.StatusText(i)
+	}
+	return lines
+}()
+
+func statusLine(status int) string {
+	if status < len(statusLines) {
+		return statusLines[status]
+	}
+	return statusCodes[status] + " " + http.StatusText(status)
+}
+
+// receiveInform keeps a 1xx response for RoundTrip, which passes it on. A 100
+// response starts the request body instead.
+func (s *clientStream) receiveInform(status int, fields []field, end bool) error {
+	if end {
+		return malformed(s.id, "1xx response with END_STREAM")
+	}
+	if status == http.StatusContinue {
+		s.startBody()
+		return s.c.glitch(glitchControl)
+	}
+	if s.informed++; s.informed > maxInforms {
+		return malformed(s.id, "too many 1xx responses")
+	}
+	next := inform{status, makeHeader(fields, nil)}
+	s.mu.Lock()
+	s.informs = append(s.informs, next)
+	s.mu.Unlock()
+	s.c.touch(&s.stream)
+	return nil
+}
+
+// tunnelBody is the body of a response to CONNECT. Write sends to the server.
+type tunnelBody struct{ body }
+
+var _ io.ReadWriteCloser = (*tunnelBody)(nil)
+
+// Write is part of [io.Writer].
+func (b *tunnelBody) Write(p []byte) (int, error) {
+	n, err := b.st.send(p)
+	if err == nil {
+		b.st.c.mu.Lock()
+		b.st.c.kick()
+		b.st.c.mu.Unlock()
+	}
+	return n, err
+}
+
+// CloseWrite ends the direction to the server.
+func (b *tunnelBody) CloseWrite() error { return b.st.finish(nil) }
+
+var _ reqctx.Watcher = (*clientStream)(nil)
+
+var _ context.Context = (*requestContext)(nil)
