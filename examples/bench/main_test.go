@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestCompareShort(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, compare(t.Context(), []string{"-short"}, &out, t.Output()))
+	tables := strings.Split(out.String(), "\n\n|")[1:]
+	require.Len(t, tables, 4, out.String())
+	for _, table := range tables {
+		for _, name := range []string{"relay", "ReverseProxy", "library hop", "whole sidecar"} {
+			row := regexp.MustCompile(`(?m)^\| ` + name + ` \| (.*) \|$`).FindStringSubmatch(table)
+			require.NotNil(t, row, "no row of %s in %s", name, table)
+			cells := strings.Split(row[1], " | ")
+			requests, allocations := cells[len(cells)-3], cells[len(cells)-1]
+			assert.Positive(t, number(t, requests), row[0])
+			if name != "relay" {
+				assert.Greater(t, number(t, allocations), 1.0, row[0])
+			}
+			if runtime.GOOS == "linux" {
+				assert.Positive(t, number(t, cells[0]), row[0])
+			}
+		}
+	}
+	assert.NotContains(t, out.String(), "NaN")
+}
+
+// number reads the first number of a cell.
+func number(t *testing.T, cell string) float64 {
+	t.Helper()
+	first, _, _ := strings.Cut(cell, " ")
+	n, err := strconv.ParseFloat(first, 64)
+	require.NoError(t, err)
+	return n
+}
+
+func TestCompareFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"-rounds 0":    "-rounds is 0; it must be in [1, 100]",
+		"-duration 1h": "-duration is 1h0m0s; it must be in [1ms, 1m]",
+		"-nonsense":    "flag provided but not defined: -nonsense",
+	} {
+		assert.ErrorContains(t, compare(t.Context(), strings.Fields(args), io.Discard, io.Discard), want)
+	}
+}
+
+// The figures of three rounds are known, so the cells are, too.
+func TestTable(t *testing.T) {
+	l := loop{http1Protocol, 0}
+	b := &bench{targets: []target{
+		{name: "relay", samples: map[loop][]sample{l: {{cpu: 12, p99: 100}, {cpu: 10, p99: 50}, {cpu: 20, p99: 90}}}},
+		{name: "whole sidecar", samples: map[loop][]sample{l: {
+			{cpu: 30, busy: 0.9, p99: 180, rate: 1000, allocations: 9}, {cpu: 18, busy: 1, p99: 400, rate: 900, allocations: 9.4},
+			{cpu: 17, busy: 0.8, p99: 90, rate: 1100, allocations: 9.2},
+		}}},
+	}}
+	var out bytes.Buffer
+	b.table(&out, l)
+	assert.Equal(t, `
+HTTP/1.1, 64 requests at once:
+
+| proxy | CPU µs (minimum) | × relay | p99 µs | × relay | requests/s | CPU busy | allocations |
+|---|--:|--:|--:|--:|--:|--:|--:|
+| relay | 12.0 (10.0) | 1.00 | 90 | 1.00 | 0 | 0 % | 0.0 |
+| whole sidecar | 18.0 (17.0) | 1.50 | 180 | 2.00 | 1000 | 90 % | 9.2 |
+`, out.String())
+}
+
+// clients are a client of each protocol.
+func clients(t *testing.T) map[string]*http.Client {
+	t.Helper()
+	clients := make(map[string]*http.Client)
+	for _, protocol := range []string{http1Protocol, grpcProtocol} {
+		tr := &http.Transport{Protocols: new(http.Protocols)}
+		tr.Protocols.SetHTTP1(protocol == http1Protocol)
+		tr.Protocols.SetUnencryptedHTTP2(protocol == grpcProtocol)
+		t.Cleanup(tr.CloseIdleConnections)
+		clients[protocol] = &http.Client{Transport: tr, Timeout: time.Minute}
+	}
+	return clients
+}
+
+// net/http reads the responses of the backend, also many by one connection.
+func TestBackend(t *testing.T) {
+	p, err := startRole(t.Context(), cpus(t), "backend")
+	require.NoError(t, err)
+	defer p.stop()
+	for protocol, c := range clients(t) {
+		for range 200 {
+			method, body := http.MethodGet, ""
+			if protocol == grpcProtocol {
+				method, body = http.MethodPost, message(requestSize)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.addr+"/", strings.NewReader(body))
+			require.NoError(t, err)
+			rsp, err := c.Do(req)
+			require.NoError(t, err, protocol)
+			text, err := io.ReadAll(rsp.Body)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			require.Equal(t, http.StatusOK, rsp.StatusCode)
+			if protocol == http1Protocol {
+				require.Len(t, text, responseSize)
+				continue
+			}
+			require.Equal(t, message(responseSize), string(text))
+			require.Equal(t, http.Header{"Grpc-Status": {"0"}}, rsp.Trailer)
+		}
+	}
+}
+
+// cpus are those of the processes of a test.
+func cpus(t *testing.T) []int {
+	t.Helper()
+	_, others, err := split()
+	require.NoError(t, err)
+	return others
+}
+
+// served serves a handler by both protocols.
+func served(t *testing.T, h http.HandlerFunc) (addr string) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetHTTP1(true)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+// generator starts the load generator for a handler.
+func generator(t *testing.T, protocol string, h http.HandlerFunc) *process {
+	t.Helper()
+	addr := served(t, h)
+	p, err := startRole(t.Context(), cpus(t), "load", protocol, addr)
+	require.NoError(t, err)
+	t.Cleanup(p.stop) // before the server, which waits for its connections
+	return p
+}
+
+// respond responds as the backend does.
+func respond(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Content-Length", strconv.Itoa(responseSize))
+		_, _ = w.Write(make([]byte, responseSize))
+		return
+	}
+	w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+	_, _ = io.WriteString(w, message(responseSize))
+}
+
+func TestLoadCountsRequests(t *testing.T) {
+	for _, protocol := range []string{http1Protocol, grpcProtocol} {
+		var served int
+		requests := make(chan *http.Request, 1<<20)
+		p := generator(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+			requests <- r
+			respond(w, r)
+		})
+		for _, rate := range []int{0, 2000, 0} {
+			var run summary
+			require.NoError(t, p.ask(&run, rate, 0.05))
+			served += run.Requests
+			assert.Positive(t, run.P99)
+		}
+		assert.Len(t, requests, served, protocol)
+		if r := <-requests; protocol == grpcProtocol {
+			assert.Equal(t, http.MethodPost, r.Method)
+			assert.Equal(t, "application/grpc", r.Header.Get("Content-Type"))
+			assert.Equal(t, "trailers", r.Header.Get("TE"))
+			assert.Equal(t, name, r.Host)
+		}
+	}
+}
+
+// In an open loop the requests that wait for a connection have waited since they were
+// due, however many the server holds.
+func TestLoadOpenLoopCountsWaiting(t *testing.T) {
+	const stall = 300 * time.Millisecond
+	stalled := make(chan struct{})
+	p := generator(t, http1Protocol, func(w http.ResponseWriter, r *http.Request) {
+		<-stalled
+		respond(w, r)
+	})
+	time.AfterFunc(stall, func() { close(stalled) })
+	var run summary
+	require.NoError(t, p.ask(&run, 2000, 0.1))
+	assert.GreaterOrEqual(t, run.P99, stall-100*time.Millisecond)
+	assert.Greater(t, run.Requests, 3*atOnce/2)
+}
+
+func TestLoadRejects(t *testing.T) {
+	for name, tt := range map[string]struct {
+		protocol string
+		respond  http.HandlerFunc
+		want     string
+	}{
+		"a status": {http1Protocol, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502 Bad Gateway"},
+		"a long body": {http1Protocol, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(make([]byte, responseSize+1))
+		}, "with 1025 bytes, want status 200 with 1024"},
+		"a call without trailers": {grpcProtocol, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, message(responseSize))
+		}, "a stream ended by a frame of type 0"},
+		"a short message": {grpcProtocol, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+			_, _ = io.WriteString(w, message(responseSize)[1:])
+		}, "after 1028 bytes, want trailers after 1029"},
+		"a reset": {grpcProtocol, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "a frame of type 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := generator(t, tt.protocol, tt.respond)
+			assert.ErrorContains(t, p.ask(new(summary), 0, 0.01), tt.want)
+		})
+	}
+}
+
+func TestProcessFailure(t *testing.T) {
+	_, err := startRole(t.Context(), cpus(t), "load", http1Protocol, "127.0.0.1:1")
+	require.ErrorContains(t, err, "load ended with exit status 1")
+	require.ErrorContains(t, err, "connection refused")
+
+	p, err := startRole(t.Context(), cpus(t), "relay", http1Protocol, "127.0.0.1:1")
+	require.NoError(t, err)
+	_, err = p.usage()
+	require.NoError(t, err)
+	p.stop()
+	_, err = p.usage()
+	require.ErrorContains(t, err, "relay ended with signal: killed")
+}

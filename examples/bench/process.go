@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// roleVariable has the role of a process that this program starts from itself.
+const roleVariable = "GOTOWER_BENCH_ROLE"
+
+// role is a process of the comparison. It calls ready with its address and the command
+// that it serves.
+type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
+
+// command is a function that the parent process calls with a line.
+type command func(line string) (result any, err error)
+
+// playRole runs a role until in ends. It writes the address, and for each line of in a
+// line of JSON.
+func playRole(r role, args []string, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 2)
+	ready := func(addr string, serve command) {
+		fmt.Fprintln(out, addr)
+		go func() {
+			for lines := bufio.NewScanner(in); lines.Scan(); {
+				result, err := serve(lines.Text())
+				if err == nil {
+					err = json.NewEncoder(out).Encode(result)
+				}
+				if err != nil {
+					ended <- err
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	go func() { ended <- r(ctx, args, ready) }()
+	return <-ended
+}
+
+// process is a process that this program started. It is killed when its context ends.
+type process struct {
+	role   string // "" for a program of another project
+	addr   string
+	cmd    *exec.Cmd
+	in     io.Writer
+	out    *bufio.Reader
+	errors bytes.Buffer // complete when ended is closed
+	ended  chan struct{}
+}
+
+// start starts a process on some CPUs.
+func start(cmd *exec.Cmd, cpus []int) (*process, error) {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, in: in, out: bufio.NewReader(out), ended: make(chan struct{})}
+	cmd.Stderr = &p.errors
+	started := make(chan error, 1)
+	go func() {
+		defer close(p.ended)
+		run(cmd, cpus, started)
+	}()
+	return p, <-started
+}
+
+// startRole starts this program again in a role and waits until it is ready.
+func startRole(ctx context.Context, cpus []int, role string, args ...string) (*process, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // this program
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	p, err := start(cmd, cpus)
+	if err != nil {
+		return nil, err
+	}
+	p.role = role
+	p.addr, err = p.line()
+	return p, err
+}
+
+// line reads a line of output. If the process has ended, the error has its text.
+func (p *process) line() (string, error) {
+	text, err := p.out.ReadString('\n')
+	if err != nil {
+		p.stop()
+		return "", fmt.Errorf("%s ended with %v: %s", p.role, p.cmd.ProcessState, strings.TrimSpace(p.errors.String()))
+	}
+	return strings.TrimSpace(text), nil
+}
+
+// ask has a role serve a command.
+func (p *process) ask(result any, words ...any) error {
+	fmt.Fprintln(p.in, words...) // line reports an error of it
+	text, err := p.line()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(text), result)
+}
+
+// usage is what a process has used so far.
+type usage struct {
+	Allocations uint64 // 0 for programs of other projects
+	cpu         time.Duration
+}
+
+func (p *process) usage() (u usage, err error) {
+	if p.role != "" {
+		if err := p.ask(&u); err != nil {
+			return u, err
+		}
+	}
+	u.cpu, err = cpuTime(p.cmd.Process.Pid)
+	return u, err
+}
+
+// stop kills the process and waits for its end.
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}

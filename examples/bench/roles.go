@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
+	"github.com/gotower/gotower/tap"
+)
+
+// roles returns the roles. The arguments of a proxy are the protocol and the addresses of
+// the backend and of the controller.
+func roles() map[string]role {
+	return map[string]role{
+		"backend":      backend,
+		"load":         generate,
+		"controller":   control,
+		"relay":        relay,
+		"reverseproxy": reverseProxy,
+		"hop":          hop,
+		"sidecar":      wholeSidecar,
+	}
+}
+
+// memory is the command of a proxy.
+func memory(string) (any, error) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return usage{Allocations: m.Mallocs}, nil
+}
+
+// listen listens on a free port of loopback.
+func listen(ready func(string, command)) (net.Listener, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		ready(l.Addr().String(), memory)
+	}
+	return l, err
+}
+
+// serve serves each connection in a goroutine.
+func serve(ready func(string, command), handle func(net.Conn)) error {
+	l, err := listen(ready)
+	for err == nil {
+		var conn net.Conn
+		if conn, err = l.Accept(); err == nil {
+			go func() {
+				defer conn.Close()
+				handle(conn)
+			}()
+		}
+	}
+	return err
+}
+
+// relay copies bytes between two connections and parses nothing.
+func relay(ctx context.Context, args []string, ready func(string, command)) error {
+	return serve(ready, func(client net.Conn) {
+		upstream, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
+		if err != nil {
+			return
+		}
+		defer upstream.Close()
+		go transfer(upstream, client)
+		transfer(client, upstream)
+	})
+}
+
+// transfer copies through memory as a proxy that parses. io.Copy would copy inside
+// the kernel.
+func transfer(to, from net.Conn) {
+	defer to.Close()
+	for b := make([]byte, 32<<10); ; {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// buffers is the BufferPool of a ReverseProxy.
+type buffers struct{ sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if room, ok := b.Pool.Get().(*[]byte); ok {
+		return *room
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(room []byte) { b.Pool.Put(&room) }
+
+// reverseProxy is httputil.ReverseProxy with the settings that make it fast.
+func reverseProxy(_ context.Context, args []string, ready func(string, command)) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(args[0] == http1Protocol)
+	protocols.SetUnencryptedHTTP2(args[0] == grpcProtocol)
+	srv := &http.Server{Protocols: protocols, ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
+		Rewrite:    func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: args[1]}) },
+		Transport:  &http.Transport{Protocols: protocols, MaxIdleConnsPerHost: 2 * atOnce, DisableCompression: true},
+		BufferPool: new(buffers),
+	}}
+	l, err := listen(ready)
+	if err != nil {
+		return err
+	}
+	return srv.Serve(l)
+}
+
+// hop is a proxy of five layers: limit, queue, balance, tap and endpoint.
+func hop(ctx context.Context, args []string, ready func(string, command)) error {
+	endpoints, err := static.Endpoints(args[1])
+	if err != nil {
+		return err
+	}
+	resolver := static.New(map[string][]resolve.Endpoint{name: endpoints})
+	mk := func(ctx context.Context, t discover.Target) httplayer.Service {
+		addr := t.Endpoint.Addr
+		return httplayer.NewStack().
+			With("tap", tap.Layer(new(tap.Registry), httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, nil))).
+			Service(httplayer.NewEndpoint(ctx, addr.String()))
+	}
+	svc := httplayer.NewStack().Limit(10_000).Queue(1000, time.Second).
+		Service(balance.Resolve(ctx, resolver, name, mk))
+	l, err := listen(ready)
+	if err != nil {
+		return err
+	}
+	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
+}
+
+// control is the destination controller of the sidecar.
+func control(ctx context.Context, args []string, ready func(string, command)) error {
+	addr, err := netip.ParseAddrPort(args[0])
+	if err != nil {
+		return err
+	}
+	c := controller.New(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	err = c.Set(controller.Config{Destinations: map[string]controller.Destination{
+		name: {Endpoints: []controller.Endpoint{{Addr: addr}}},
+	}})
+	if err != nil {
+		return err
+	}
+	l, err := listen(ready)
+	if err != nil {
+		return err
+	}
+	return c.Serve(ctx, l)
+}
+
+// wholeSidecar is examples/proxy with its default settings.
+func wholeSidecar(ctx context.Context, args []string, ready func(string, command)) error {
+	variables := map[string]string{
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": args[2],
+		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR": "127.0.0.1:0",
+		"LINKERD2_PROXY_INBOUND_LISTEN_ADDR":  "127.0.0.1:0",
+		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":    "127.0.0.1:0",
+		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":  "127.0.0.1:0",
+	}
+	s, err := settings.Read(func(name string) (string, bool) {
+		value, ok := variables[name]
+		return value, ok
+	})
+	if err != nil {
+		return err
+	}
+	p, err := sidecar.New(sidecar.Config{Settings: s}, nil)
+	if err != nil {
+		return err
+	}
+	ready(p.Addr, memory)
+	return p.Run(ctx)
+}

@@ -1,0 +1,33 @@
+//go:build !linux
+
+package main
+
+import (
+	"os/exec"
+	"time"
+)
+
+func split() (proxy, others []int, err error) { return nil, nil, nil }
+
+func run(cmd *exec.Cmd, _ []int, started chan<- error) {
+	err := cmd.Start()
+	started <- err
+	if err == nil {
+		_ = cmd.Wait() // it is killed at its end
+	}
+}
+
+func cpuTime(int) (time.Duration, error) { return 0, nil }
+
+func processor() string { return "" }
+
+type alarm struct{}
+
+func newAlarm() (alarm, error) { return alarm{}, nil }
+
+func (alarm) sleep(d time.Duration) error {
+	time.Sleep(d)
+	return nil
+}
+
+func (alarm) close() {}

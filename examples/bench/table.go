@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// print writes a table in Markdown for each loop.
+func (b *bench) print(w io.Writer, args string) {
+	fmt.Fprintf(w, "%s, %s, %d CPUs, %s/%s, %s, `%s`. ", time.Now().UTC().Format(time.DateOnly), processor(),
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.TrimSpace("go run ./examples/bench "+args))
+	fmt.Fprintf(w, "Medians of %d interleaved rounds of %v. CPU and allocations are those of the proxy process for each request. ",
+		b.rounds, b.duration)
+	fmt.Fprintf(w, "CPUs of the proxy: %v; of load generator and backend: %v.\n", b.proxyCPUs, b.otherCPUs)
+	for _, protocol := range []string{http1Protocol, grpcProtocol} {
+		b.table(w, loop{protocol, 0})
+		b.table(w, loop{protocol, fixedRate})
+	}
+}
+
+func (b *bench) table(w io.Writer, l loop) {
+	title := fmt.Sprintf("%d requests at once", atOnce)
+	if l.rate > 0 {
+		title = fmt.Sprintf("%d requests/s, latency from the time a request was due", l.rate)
+	}
+	protocol := map[string]string{http1Protocol: "HTTP/1.1", grpcProtocol: "Unary gRPC by cleartext HTTP/2"}[l.protocol]
+	columns := []string{"proxy", "CPU µs (minimum)"}
+	var bases []target
+	for _, t := range b.targets {
+		if t.name == "relay" || t.name == "ReverseProxy" || strings.HasPrefix(t.name, "haproxy") {
+			bases = append(bases, t)
+			columns = append(columns, "× "+t.name)
+		}
+	}
+	columns = append(columns, "p99 µs", "× relay", "requests/s", "CPU busy", "allocations")
+	fmt.Fprintf(w, "\n%s, %s:\n\n| %s |\n|---|%s\n", protocol, title, strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)-1))
+	for _, t := range b.targets {
+		median := func(f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
+		fmt.Fprintf(w, "| %s | %.1f (%.1f) |", t.name, median(cpu), t.quantile(l, cpu, 0))
+		for _, base := range bases {
+			fmt.Fprintf(w, " %.2f |", median(cpu)/base.quantile(l, cpu, 0.5))
+		}
+		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% | %.1f |\n", median(p99), median(p99)/b.targets[0].quantile(l, p99, 0.5),
+			median(func(s sample) float64 { return s.rate }), 100*median(func(s sample) float64 { return s.busy }),
+			median(func(s sample) float64 { return s.allocations }))
+	}
+}
+
+func cpu(s sample) float64 { return s.cpu }
+func p99(s sample) float64 { return s.p99 }
+
+// quantile returns the quantile of a figure over the rounds.
+func (t target) quantile(l loop, figure func(sample) float64, q float64) float64 {
+	v := make([]float64, 0, len(t.samples[l]))
+	for _, s := range t.samples[l] {
+		v = append(v, figure(s))
+	}
+	slices.Sort(v)
+	return v[int(q*float64(len(v)-1)+0.5)]
+}
