@@ -223,7 +223,7 @@ func (b *body) readTrailers() error {
 		return nil
 	}
 	end := 2
-	if !bytes.HasPrefix(text, headerEnd[:2]) {
+	if !bytes.HasPrefix(text, []byte("\r\n")) {
 		if end = findEnd(text, 0); end == 0 {
 			return nil
 		}

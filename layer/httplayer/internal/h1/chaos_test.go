@@ -184,7 +184,7 @@ func TestChaos(t *testing.T) {
 	var trips, whole, ids atomic.Int64
 	exchange := func(req *http.Request) (*http.Response, error) {
 		trips.Add(1)
-		if rand.IntN(20) == 0 { //nolint:gosec // a test
+		if rand.IntN(20) == 0 {
 			ctx, cancel := context.WithTimeout(req.Context(), time.Duration(rand.IntN(5))*time.Millisecond)
 			rsp, err := p.RoundTrip(req.WithContext(ctx))
 			if err != nil {

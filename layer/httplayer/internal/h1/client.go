@@ -143,20 +143,18 @@ func closeBody(req *http.Request) {
 	}
 }
 
-// send sends the headers, and the body as far as it is in memory. A sender sends
-// the rest.
+// send sends the headers and the bytes of the body that are in memory. A sender
+// sends the rest.
 func (c *ClientConn) send(req *http.Request, f requestFraming) error {
 	out := &c.out
-	if !f.none {
-		out.chunked, out.left = f.length < 0, f.length
-		if !expects(req) {
-			ended, err := out.copyPending(req.Body)
-			if err == nil && ended {
-				err = out.finish(req.Trailer)
-			}
-			if ended || err != nil {
-				return c.sent(req, err)
-			}
+	out.chunked, out.left = !f.none && f.length < 0, f.length
+	if !f.none && !expects(req) {
+		ended, err := out.copyPending(req.Body)
+		if err == nil && ended {
+			err = out.finish(req.Trailer)
+		}
+		if ended || err != nil {
+			return c.sent(req, err)
 		}
 	}
 	if err := out.flush(); err != nil || f.none {
@@ -233,7 +231,7 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 			return n, nil
 		}
 		if err := c.fill(limit); err != nil {
-			if err == io.EOF && searched == 0 { //nolint:errorlint // a connection returns it as it is
+			if err == io.EOF && searched == 0 { //nolint:errorlint // a connection returns it unwrapped
 				return 0, errServerClosed
 			}
 			return 0, noEOF(err)

@@ -14,6 +14,7 @@ type SyntaxError struct {
 	Reason string
 }
 
+// Error names what is wrong.
 func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
@@ -83,13 +84,13 @@ func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
 // persists reports whether the sender keeps the connection open.
 func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
 
-var headerEnd = []byte("\r\n\r\n")
+const headerEnd = "\r\n\r\n"
 
 // findEnd returns the length of the headers with the empty line, or 0. The first
 // searched bytes were searched before.
 func findEnd(b []byte, searched int) int {
 	from := max(searched-len(headerEnd)+1, 0)
-	i := bytes.Index(b[from:], headerEnd)
+	i := bytes.Index(b[from:], []byte(headerEnd))
 	if i < 0 {
 		return 0
 	}
@@ -192,17 +193,8 @@ func (h *head) checkFraming() error {
 // parseFields parses the lines from i to the empty one, which is the end of b.
 func (h *head) parseFields(b []byte, i int) error {
 	for b[i] != '\r' {
-		from, word := i, true
-		for class := message.Class[b[i]]; class&message.TokenByte != 0; class = message.Class[b[i]] {
-			switch {
-			case word && class&message.LowerByte != 0:
-				b[i] -= 'a' - 'A'
-			case !word && class&message.UpperByte != 0:
-				b[i] += 'a' - 'A'
-			}
-			word = b[i] == '-'
-			i++
-		}
+		from := i
+		i = endOfName(b, i)
 		switch {
 		case i == from && (b[i] == ' ' || b[i] == '\t'):
 			return errFolded
@@ -210,32 +202,23 @@ func (h *head) parseFields(b []byte, i int) error {
 			return errFieldName
 		case b[i] != ':':
 			return errFieldColon
+		case len(h.fields) == maxFields:
+			return errTooLarge
 		}
 		f := field{name: span{int32(from), int32(i)}}
 		i++
-		for b[i] == ' ' || b[i] == '\t' {
-			i++
-		}
 		length := bytes.IndexByte(b[i:], '\r')
 		if length < 0 || b[i+length+1] != '\n' {
 			return errLineEnd
 		}
-		value := b[i : i+length]
-		if !message.ValidValueBytes(value) {
-			if slices.Contains(value, '\n') {
+		if line := b[i : i+length]; !message.ValidValueBytes(line) {
+			if slices.Contains(line, '\n') {
 				return errLineEnd
 			}
 			return errFieldValue
 		}
-		to := i + length
-		for to > i && (b[to-1] == ' ' || b[to-1] == '\t') {
-			to--
-		}
-		f.value = span{int32(i), int32(to)}
+		f.value = trim(b, i, i+length)
 		i += length + 2
-		if len(h.fields) == maxFields {
-			return errTooLarge
-		}
 		if err := h.interpret(&f, f.name.in(b), f.value.in(b)); err != nil {
 			return err
 		}
@@ -245,6 +228,33 @@ func (h *head) parseFields(b []byte, i int) error {
 		return errLineEnd
 	}
 	return nil
+}
+
+// endOfName makes the name at i canonical and returns its end.
+func endOfName(b []byte, i int) int {
+	word := true
+	for class := message.Class[b[i]]; class&message.TokenByte != 0; class = message.Class[b[i]] {
+		switch {
+		case word && class&message.LowerByte != 0:
+			b[i] -= 'a' - 'A'
+		case !word && class&message.UpperByte != 0:
+			b[i] += 'a' - 'A'
+		}
+		word = b[i] == '-'
+		i++
+	}
+	return i
+}
+
+// trim returns b[from:to] without the white space around it.
+func trim(b []byte, from, to int) span {
+	for from < to && (b[from] == ' ' || b[from] == '\t') {
+		from++
+	}
+	for to > from && (b[to-1] == ' ' || b[to-1] == '\t') {
+		to--
+	}
+	return span{int32(from), int32(to)}
 }
 
 // interpret notes what a field means for the connection.
@@ -354,7 +364,10 @@ func (h *head) header(text string, values []string) http.Header {
 	return header
 }
 
-// chunkLine parses what precedes the data of a chunk: the CRLF of the chunk
+// maxExtension is the maximum length of chunk extensions.
+const maxExtension = 256
+
+// chunkLine parses the line before the data of a chunk: the CRLF of the chunk
 // before unless it is the first one, the size and extensions, which are ignored.
 // It returns n = 0 if more bytes are needed.
 func chunkLine(b []byte, first bool) (n int, size int64, err error) {
@@ -368,29 +381,13 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 		n = 2
 	}
 	line := b[n:]
-	digits := 0
-	for ; digits < len(line) && digits < 17; digits++ {
-		c := line[digits]
-		switch lower := c | ' '; {
-		case c >= '0' && c <= '9':
-			size = size<<4 | int64(c-'0')
-		case lower >= 'a' && lower <= 'f':
-			size = size<<4 | int64(lower-'a'+10)
-		default:
-			if digits == 0 {
-				return 0, 0, errChunkSize
-			}
-			goto sized
-		}
-		if digits == 16 || size < 0 {
-			return 0, 0, errChunkSize
-		}
-	}
-	return 0, 0, nil
-sized:
-	const maxExtension = 256
+	digits, size := chunkSize(line)
 	end := bytes.IndexByte(line, '\n')
 	switch {
+	case size < 0 || digits == 0 && len(line) > 0:
+		return 0, 0, errChunkSize
+	case digits == len(line):
+		return 0, 0, nil
 	case line[digits] != ';' && line[digits] != '\r':
 		return 0, 0, errChunkSize
 	case end < 0 && len(line) > digits+maxExtension || end > digits+maxExtension:
@@ -403,4 +400,24 @@ sized:
 		return 0, 0, errChunkExt
 	}
 	return n + end + 1, size, nil
+}
+
+// chunkSize parses up to 16 hexadecimal digits. A size that is too large is -1.
+func chunkSize(line []byte) (digits int, size int64) {
+	for digits < len(line) {
+		c := line[digits]
+		switch lower := c | ' '; {
+		case c >= '0' && c <= '9':
+			size = size<<4 | int64(c-'0')
+		case lower >= 'a' && lower <= 'f':
+			size = size<<4 | int64(lower-'a'+10)
+		default:
+			return digits, size
+		}
+		digits++
+		if digits > 16 || size < 0 {
+			return digits, -1
+		}
+	}
+	return digits, size
 }

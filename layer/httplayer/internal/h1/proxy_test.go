@@ -313,7 +313,7 @@ func TestProxyOldClients(t *testing.T) {
 func TestProxyNoBodyStatuses(t *testing.T) {
 	s, p := proxy(t, upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/304" {
-			w.Header().Set("Etag", "x")
+			w.Header().Set("ETag", "x")
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}

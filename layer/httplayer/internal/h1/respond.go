@@ -13,6 +13,8 @@ import (
 )
 
 // statusLines are those of the statuses that net/http knows.
+//
+//nolint:gochecknoglobals // a constant table
 var statusLines = func() (lines [600]string) {
 	for status := range lines {
 		if text := http.StatusText(status); text != "" {
@@ -35,7 +37,7 @@ func appendStatus(b []byte, status int) []byte {
 // is framed, and whether the connection stays open. The names of a trailer are
 // announced.
 func (c *ServerConn) start(r *request, status int, header http.Header, length int64, trailer http.Header) error {
-	if status < 100 || status > 999 {
+	if status < 101 || status > 999 {
 		return errors.New("invalid status " + strconv.Itoa(status))
 	}
 	c.mu.Lock()
@@ -47,8 +49,7 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	out := &c.out
 	out.begin()
 	out.wait = &r.writes
-	b := appendStatus(out.b, status)
-	b, invalid := appendFields(b, header)
+	b, invalid := appendFields(appendStatus(out.b, status), header)
 	if invalid != "" {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
@@ -58,13 +59,28 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	if message.Listed(header["Connection"], "close") || c.draining.Load() {
 		r.keep = false
 	}
-	switch tunnel := c.isTunnel(r, status); {
-	case tunnel && status == http.StatusSwitchingProtocols:
+	b = c.appendFraming(b, r, status, header, length, trailer)
+	if !out.chunked {
+		out.left = length
+	}
+	out.b = append(b, '\r', '\n')
+	return nil
+}
+
+// appendFraming appends the fields that are about the body and the connection.
+func (c *ServerConn) appendFraming(
+	b []byte, r *request, status int, header http.Header, length int64, trailer http.Header,
+) []byte {
+	switch {
+	case status == http.StatusSwitchingProtocols:
 		b = append(b, "Connection: Upgrade\r\n"...)
 		if upgrade := upgradeOf(header); message.ValidValue(upgrade) {
 			b = appendField(b, "Upgrade", upgrade)
 		}
-	case tunnel, status == http.StatusNoContent, status < http.StatusOK:
+		return b
+	case isTunnel(r, status):
+		return b
+	case status == http.StatusNoContent:
 	case length >= 0:
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, length, 10)
@@ -75,24 +91,19 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	default:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 		b = appendTrailerNames(b, trailer)
-		out.chunked = true
+		c.out.chunked = true
 	}
 	switch {
-	case status < http.StatusOK || c.isTunnel(r, status):
 	case !r.keep:
 		b = append(b, "Connection: close\r\n"...)
 	case r.old:
 		b = append(b, "Connection: keep-alive\r\n"...)
 	}
-	if !out.chunked {
-		out.left = length
-	}
-	out.b = append(b, '\r', '\n')
-	return nil
+	return b
 }
 
 // isTunnel reports whether a response makes a tunnel of the connection.
-func (c *ServerConn) isTunnel(r *request, status int) bool {
+func isTunnel(r *request, status int) bool {
 	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
 }
 
@@ -103,7 +114,7 @@ func (c *ServerConn) respond(r *request, rsp *http.Response) error {
 		body = http.NoBody
 	}
 	defer body.Close()
-	if c.isTunnel(r, rsp.StatusCode) {
+	if isTunnel(r, rsp.StatusCode) {
 		return c.tunnel(r, rsp)
 	}
 	length := lengthOf(rsp, body)
@@ -165,9 +176,10 @@ func (s *stream) Inform(status int, header http.Header) error {
 	if invalid != "" {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
+	b = append(b, '\r', '\n')
 	r.writes.begin()
 	defer r.writes.end(0)
-	_, err := c.conn.Write(append(b, '\r', '\n'))
+	_, err := c.conn.Write(b)
 	return err
 }
 

@@ -89,15 +89,19 @@ func (c *ClientConn) finished() bool {
 	if s == nil {
 		return true
 	}
-	timeout := time.NewTimer(finishTimeout)
-	defer timeout.Stop()
 	select {
 	case <-s.done:
-		c.sender = nil
-		return s.err == nil
-	case <-timeout.C:
-		return false
+	default:
+		timeout := time.NewTimer(finishTimeout)
+		defer timeout.Stop()
+		select {
+		case <-s.done:
+		case <-timeout.C:
+			return false
+		}
 	}
+	c.sender = nil
+	return s.err == nil
 }
 
 // cut ends the sending of a body. The connection is closed.

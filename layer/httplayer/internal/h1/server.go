@@ -38,7 +38,7 @@ var (
 	errNoResponse    = errors.New("the exchange returned no response")
 	errIdleClosed    = errors.New("idle connection closed")
 
-	past = time.Unix(1, 0)
+	past = time.Unix(1, 0) //nolint:gochecknoglobals // a constant
 )
 
 // ServerConn is a connection of a server.
@@ -101,6 +101,7 @@ func (c *ServerConn) Serve() error {
 			return
 		}
 		c.conn.Close()
+		c.stopReadAhead()
 		c.drop()
 	}()
 	for {

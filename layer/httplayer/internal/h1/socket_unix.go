@@ -9,7 +9,7 @@ import (
 
 // socket looks at what a connection has received, without reading it.
 type socket struct {
-	raw   syscall.RawConn // nil if there is no socket
+	raw   syscall.RawConn // nil without a socket
 	peek  func(fd uintptr)
 	b     [1]byte
 	quiet bool // nothing has arrived
@@ -35,7 +35,7 @@ func (s *socket) init(conn net.Conn) {
 	s.raw = raw
 	s.peek = func(fd uintptr) {
 		_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		s.quiet = err == syscall.EAGAIN || err == syscall.EINTR //nolint:errorlint // a system call returns it as it is
+		s.quiet = err == syscall.EAGAIN || err == syscall.EINTR
 	}
 }
 

@@ -15,6 +15,7 @@ const (
 // buffer is the memory of messages in transit.
 type buffer struct{ b []byte }
 
+//nolint:gochecknoglobals // pools
 var (
 	smallBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, smallSize)} }}
 	bigBuffers   = sync.Pool{New: func() any { return &buffer{make([]byte, bigSize)} }}
@@ -110,7 +111,7 @@ func (s *source) drop() {
 
 // noEOF is for a message that has begun.
 func noEOF(err error) error {
-	if err == io.EOF { //nolint:errorlint // a connection returns it as it is
+	if err == io.EOF { //nolint:errorlint // a connection returns it unwrapped
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-var errNoTunnel = errors.New("the body of a response that makes a tunnel is not an io.ReadWriteCloser")
+var errNoTunnel = errors.New("the response of a tunnel has no Upgrade field or no writable body")
 
 // closeWrite closes the sending half of a connection that supports it.
 func closeWrite(conn any) error {
@@ -24,7 +24,7 @@ func closeWrite(conn any) error {
 // directions until both have ended, one has failed, or the context ends.
 func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	upstream, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok {
+	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && upgradeOf(rsp.Header) == "" {
 		return errNoTunnel
 	}
 	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil); err != nil {
@@ -73,7 +73,7 @@ func copyTunnel(dst io.Writer, src io.Reader) error {
 				return err
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // a reader returns it as it is
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {

@@ -99,7 +99,7 @@ func (w *writer) endChunk() {
 	w.chunk = -1
 }
 
-// flush sends what is buffered.
+// flush sends the buffered bytes.
 func (w *writer) flush() error {
 	w.endChunk()
 	if w.err == nil && len(w.b) > 0 {
@@ -192,7 +192,7 @@ func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 		return false, addErr
 	}
 	switch {
-	case err == io.EOF: //nolint:errorlint // a reader returns it as it is
+	case err == io.EOF:
 		return true, nil
 	case n == len(space):
 		w.endChunk()
@@ -201,8 +201,8 @@ func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	return false, err
 }
 
-// copyBody sends the body up to its end. It sends what is buffered before it
-// waits for more.
+// copyBody sends the body up to its end. It sends the buffered bytes
+// before it waits for more.
 func (w *writer) copyBody(body io.Reader) error {
 	for {
 		if n, eof := message.Pending(body); n == 0 && !eof {

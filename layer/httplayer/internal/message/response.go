@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,6 +76,7 @@ type firstBytes struct{ b []byte }
 
 const firstSize = 4 << 10
 
+//nolint:gochecknoglobals // a pool
 var firstPool = sync.Pool{New: func() any { return &firstBytes{make([]byte, 0, firstSize)} }}
 
 func (w *ResponseWriter) release() {
@@ -110,7 +112,7 @@ func (w *ResponseWriter) WriteHeader(status int) {
 }
 
 // ContentLength returns the length that the values of a Content-Length field
-// specify, or -1 if there is no or no valid one.
+// specify, or -1 if there is not one valid value.
 func ContentLength(values []string) int64 {
 	if len(values) != 1 || values[0] == "" || len(values[0]) > 18 {
 		return -1
@@ -188,8 +190,8 @@ func (w *ResponseWriter) admit(n int) error {
 	return nil
 }
 
-// start writes the headers and what is kept of the body, of which next is the
-// following part. If whole is true, nothing follows.
+// start writes the headers and the first bytes of the body. The next bytes follow.
+// If whole is true, nothing follows.
 func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.started = true
 	header := w.header
@@ -224,7 +226,7 @@ func detect(header http.Header, first, next []byte) {
 	}
 	const sniffed = 512
 	if n := min(sniffed-len(first), len(next)); n > 0 && len(first) > 0 {
-		first = append(first[:len(first):len(first)], next[:n]...)
+		first = append(slices.Clip(first), next[:n]...)
 	} else if len(first) == 0 {
 		first = next
 	}
@@ -293,7 +295,7 @@ func (w *ResponseWriter) finish() error {
 // Flush is part of [http.Flusher].
 func (w *ResponseWriter) Flush() { _ = w.FlushError() }
 
-// FlushError sends what is buffered, and the headers first.
+// FlushError sends the headers and the buffered bytes.
 func (w *ResponseWriter) FlushError() error {
 	if err := w.admit(0); err != nil {
 		return err
@@ -329,6 +331,7 @@ const copySize = 32 << 10
 
 type copyBuffer [copySize]byte
 
+//nolint:gochecknoglobals // a pool
 var copyPool = sync.Pool{New: func() any { return new(copyBuffer) }}
 
 // ReadFrom is part of [io.ReaderFrom]. It spares io.Copy a buffer.
@@ -343,7 +346,7 @@ func (w *ResponseWriter) ReadFrom(src io.Reader) (total int64, err error) {
 			}
 			total += int64(n)
 		}
-		if err == io.EOF { //nolint:errorlint // a reader returns it as it is
+		if err == io.EOF {
 			return total, nil
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ type Stream interface {
 	// for each complete response, also if WriteHeader had end.
 	Finish(trailer http.Header) error
 
-	// Flush sends what is buffered.
+	// Flush sends the buffered bytes.
 	Flush() error
 
 	// Hijack takes over the connection, in HTTP/1.1 only.
