@@ -76,7 +76,7 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	return n
 }
 
-// insert adds a node, ready or not as its reason says. An ID that exists keeps its node.
+// insert adds a node, which is ready if its reason is nil. An existing ID keeps its node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)

@@ -40,9 +40,9 @@ func lastingly(u resolve.Update) resolve.Resolver {
 	})
 }
 
-// A source that is back must be heard of through whatever stands on it, or a
-// Keeper around that takes a healthy one for lost, and lets its set go.
-func TestASourceThatIsBackIsHeardOf(t *testing.T) {
+// Each wrapper yields an update after an error, or a ServeStale around it would drop a
+// set that its source confirms.
+func TestWrappersYieldRecovery(t *testing.T) {
 	all := resolve.SubsetPolicy{Peers: 2, Size: 20}
 	for name, r := range map[string]resolve.Resolver{
 		"reconnect":                 recycled(add(a1)),

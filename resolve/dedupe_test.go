@@ -24,7 +24,7 @@ func says(updates ...resolve.Update) resolve.Resolver {
 	})
 }
 
-func TestDedupeSaysTheLeast(t *testing.T) {
+func TestDedupe(t *testing.T) {
 	replace := func(addrs ...string) resolve.Update {
 		u := add(addrs...)
 		u.Kind = resolve.Replace
@@ -67,7 +67,7 @@ func TestDedupeSaysTheLeast(t *testing.T) {
 	}
 }
 
-func TestDedupeSaysThatAnErrorIsOver(t *testing.T) {
+func TestDedupeAfterError(t *testing.T) {
 	j := &journal{}
 	items := []struct {
 		update resolve.Update

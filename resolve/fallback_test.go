@@ -87,7 +87,7 @@ const (
 	b2 = "10.1.0.2:80"
 )
 
-func TestFallbackSwitches(t *testing.T) {
+func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first, second script
 		first.send("web", add(a1))
@@ -131,7 +131,7 @@ func TestFallbackSwitches(t *testing.T) {
 	})
 }
 
-func TestFallbackKeepsWhatIsKnownUntilSecondAnswers(t *testing.T) {
+func TestFallbackKeepsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first, second script
 		first.send("web", add(a1))
@@ -158,8 +158,8 @@ func TestFallbackKeepsWhatIsKnownUntilSecondAnswers(t *testing.T) {
 	})
 }
 
-// What was known is first's, and nothing confirms it any more.
-func TestFallbackIsSilentWhenSecondEndsWithoutAnAnswer(t *testing.T) {
+// The current endpoints are those of first, which no resolver confirms.
+func TestFallbackSecondEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first, second script
 		first.send("web", add(a1))
@@ -176,7 +176,7 @@ func TestFallbackIsSilentWhenSecondEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-func TestFallbackOfTheUnresolvable(t *testing.T) {
+func TestFallbackFirstUnresolvable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s script
 		s.send("web", add(a1))
@@ -203,8 +203,8 @@ func TestFallbackOfTheUnresolvable(t *testing.T) {
 	})
 }
 
-// Whichever of the two says first that it cannot resolve the target.
-func TestFallbackEndsWhenNeitherCan(t *testing.T) {
+// In any order.
+func TestFallbackBothUnresolvable(t *testing.T) {
 	const neither = "fallback: web: not a name that this resolver resolves\nweb: not a name that this resolver resolves"
 	reject := func(l *line) { l.reject = true }
 	synctest.Test(t, func(t *testing.T) {
@@ -236,8 +236,8 @@ func TestFallbackEndsWhenNeitherCan(t *testing.T) {
 	})
 }
 
-// That first is back is told by what is known of second, once that is known.
-func TestFallbackTellsThatFirstIsBack(t *testing.T) {
+// The recovery of first yields the endpoints of second, once they are known.
+func TestFallbackFirstRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first, second script
 		first.send("web", gone)

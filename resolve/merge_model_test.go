@@ -234,7 +234,7 @@ func (c *consumer) tidy(errs, updates, idle int) error {
 	return nil
 }
 
-func TestMergeIsItsModel(t *testing.T) {
+func TestMergeModel(t *testing.T) {
 	steps := someSteps(3)
 	rapid.Check(t, func(r *rapid.T) {
 		if err := checkMerge(t, steps.Draw(r, "steps")); err != nil {

@@ -63,7 +63,7 @@ func play(t *testing.T, s *streams, b Backoff) []item {
 	return got[:len(got)-1]
 }
 
-func TestReconnectMakesTheFirstUpdateStandAlone(t *testing.T) {
+func TestReconnectFirstUpdate(t *testing.T) {
 	add, remove := Update{Kind: Add, Endpoints: ends(a1)}, Update{Kind: Remove, Removed: []netip.AddrPort{addr(a1)}}
 	replace := Update{Kind: Replace, Endpoints: ends(a1)}
 	for name, tt := range map[string]struct{ in, want []Update }{
@@ -98,7 +98,7 @@ func TestReconnectMakesTheFirstUpdateStandAlone(t *testing.T) {
 	}
 }
 
-func TestReconnectErrorsAreNewsAndEndTheirStream(t *testing.T) {
+func TestReconnectErrors(t *testing.T) {
 	add := Update{Kind: Add, Endpoints: ends(a1)}
 	s := &streams{lists: [][]item{
 		{news(add), {err: errLost}, news(Update{Kind: Empty})},
@@ -116,7 +116,7 @@ func TestReconnectErrorsAreNewsAndEndTheirStream(t *testing.T) {
 	}, got)
 }
 
-func TestReconnectBacksOff(t *testing.T) {
+func TestReconnectBackoff(t *testing.T) {
 	fails, empty := []item{{err: errLost}}, news(Update{Kind: Empty})
 	lasts := func(d time.Duration) []item { return []item{empty, {err: errLost, wait: d}} }
 	for name, tt := range map[string]struct {
@@ -159,8 +159,8 @@ func TestReconnectBacksOff(t *testing.T) {
 	}
 }
 
-// A zero back-off must not become a busy loop.
-func TestReconnectWithoutBackoffUsesTheDefault(t *testing.T) {
+// A zero backoff is not a busy loop.
+func TestReconnectDefaultBackoff(t *testing.T) {
 	s := &streams{lists: [][]item{{{err: errLost}}}}
 	play(t, s, Backoff{})
 	wait := s.opened[1].Sub(s.opened[0])
@@ -168,9 +168,8 @@ func TestReconnectWithoutBackoffUsesTheDefault(t *testing.T) {
 	assert.LessOrEqual(t, wait, 110*time.Millisecond)
 }
 
-// What is known stays in force until the first update of the next stream, and
-// then nothing of it is left that this update does not say.
-func TestReconnectKeepsTheSetUntilItIsReplaced(t *testing.T) {
+// The set stays until the first update of the next stream, which replaces it.
+func TestReconnectKeepsSet(t *testing.T) {
 	s := &streams{lists: [][]item{
 		{news(Update{Kind: Add, Endpoints: ends(a1)}), news(Update{Kind: Add, Endpoints: ends(a2)}), {err: errLost}},
 		{{err: errLost}},
@@ -186,7 +185,7 @@ func TestReconnectKeepsTheSetUntilItIsReplaced(t *testing.T) {
 	assert.Equal(t, ends(a2, a3), set.Endpoints())
 }
 
-func TestReconnectGivesEachStreamAContextOfItsOwn(t *testing.T) {
+func TestReconnectContext(t *testing.T) {
 	var seen []context.Context
 	r := Func(func(ctx context.Context, _ string) iter.Seq2[Update, error] {
 		seen = append(seen, ctx)

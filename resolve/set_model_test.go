@@ -103,7 +103,7 @@ func checkSet(t require.TestingT, updates []Update) {
 	}
 }
 
-func TestSetIsItsModel(t *testing.T) {
+func TestSetModel(t *testing.T) {
 	someAddr := rapid.Custom(func(t *rapid.T) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, rapid.ByteMax(5).Draw(t, "host")}), 80)
 	})

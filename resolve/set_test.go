@@ -124,7 +124,7 @@ func TestSetApply(t *testing.T) {
 	}
 }
 
-func TestSetEndpointsAreOrderedAndTheCallers(t *testing.T) {
+func TestSetEndpoints(t *testing.T) {
 	var s Set
 	assert.Empty(t, s.Endpoints())
 	s.Apply(Update{Kind: Add, Endpoints: ends(a3, a2, a1)})
@@ -136,8 +136,8 @@ func TestSetEndpointsAreOrderedAndTheCallers(t *testing.T) {
 	assert.Equal(t, ends(a1, a2, a3), s.Endpoints())
 }
 
-// The slices of an update belong to whoever made it.
-func TestSetKeepsNoSliceOfAnUpdate(t *testing.T) {
+// The producer owns the slices of an update.
+func TestSetUpdateOwnership(t *testing.T) {
 	var s Set
 	update := Update{Kind: Replace, Endpoints: ends(a1, a2)}
 	diff := s.Apply(update)

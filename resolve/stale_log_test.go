@@ -25,9 +25,8 @@ func (f handlerFunc) Handle(_ context.Context, r slog.Record) error {
 func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler { return f }
 func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
 
-// A handler of the log may look at the StaleResolver, and one that blocks holds up no
-// stream but its own.
-func TestServeStaleLogsWithoutALock(t *testing.T) {
+// A log handler may call Status, and delays only its own stream.
+func TestServeStaleLog(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var stale *resolve.StaleResolver

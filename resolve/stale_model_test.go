@@ -115,7 +115,7 @@ func (m *staleModel) compare(list []StaleStatus) error {
 	return nil
 }
 
-func TestServeStaleIsItsModel(t *testing.T) {
+func TestServeStaleModel(t *testing.T) {
 	steps := someSteps(1)
 	rapid.Check(t, func(r *rapid.T) {
 		p := StalePolicy{

@@ -64,8 +64,8 @@ func (o *outage) kept(t *testing.T) resolve.StaleStatus {
 	return list[0]
 }
 
-// Row 11 of the reliability tests: a controller that comes back empty or wrong.
-func TestServeStaleHoldsBackAnEmptyAnswer(t *testing.T) {
+// Row 11 of the reliability tests: a controller returns empty or wrong answers.
+func TestServeStaleGrace(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy  resolve.StalePolicy
 		after   resolve.Update
@@ -145,8 +145,7 @@ func TestServeStaleSourceRecovers(t *testing.T) {
 	})
 }
 
-// A controller that crashes again and again, empty each time, is never
-// believed to be empty. It is logged once.
+// The empty answers of a controller in a crash loop are held back, and logged once.
 func TestServeStaleCrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := begin(t, resolve.StalePolicy{})
@@ -190,7 +189,7 @@ func TestServeStaleMaxAge(t *testing.T) {
 	})
 }
 
-func TestServeStaleEndsWithItsSource(t *testing.T) {
+func TestServeStaleSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := read(t.Context(), resolve.ServeStale(says(add(a1)), resolve.StalePolicy{}), "web")
 		assert.Equal(t, []string{"add " + a1, "connection reset", "end"}, j.news())

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-func TestSubsetAndZoneConform(t *testing.T) {
+func TestSubsetConforms(t *testing.T) {
 	all := resolve.SubsetPolicy{Peer: 1, Peers: 2, Size: 20}
 	labelled := func(e resolve.Endpoint) resolve.Endpoint {
 		e.Labels = map[string]string{"zone": "b"}

@@ -42,7 +42,7 @@ func used(list []Endpoint, p SubsetPolicy) []map[netip.AddrPort]bool {
 	return subsets
 }
 
-func TestSubsetUsesEveryEndpointAlike(t *testing.T) {
+func TestSubsetEven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := hosts(rapid.IntRange(1, 120).Draw(t, "endpoints"))
 		p := SubsetPolicy{
@@ -80,7 +80,7 @@ func moved(before, after map[netip.AddrPort]bool, other netip.AddrPort) (gone, f
 	return gone, fresh
 }
 
-func TestSubsetOfAPeerChangesByTwoAtMost(t *testing.T) {
+func TestSubsetChangeOfPeer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := hosts(rapid.IntRange(2, 120).Draw(t, "endpoints"))
 		p := SubsetPolicy{
@@ -98,7 +98,7 @@ func TestSubsetOfAPeerChangesByTwoAtMost(t *testing.T) {
 	})
 }
 
-func TestSubsetChangesAtFewPeers(t *testing.T) {
+func TestSubsetChangedPeers(t *testing.T) {
 	for _, tt := range []SubsetPolicy{
 		{Peers: 20, Size: 12}, {Peers: 25, Size: 5}, {Peers: 30, Size: 7}, {Peers: 60, Size: 6}, {Peers: 97, Size: 12},
 	} {
@@ -147,9 +147,8 @@ func TestSubsetPolicyOutOfRange(t *testing.T) {
 	assert.Len(t, choose(SubsetPolicy{Peer: math.MinInt, Peers: math.MaxInt, Size: 3}), 3)
 }
 
-// TestSubsetOfARelease holds what no release may change: clients of the old one
-// and of the new one share a ring.
-func TestSubsetOfARelease(t *testing.T) {
+// The places must not change between releases, because clients of both share a ring.
+func TestSubsetVectors(t *testing.T) {
 	var got []string
 	for _, e := range (SubsetPolicy{Peer: 1, Peers: 4, Size: 3}).choose(setOf(hosts(12))) {
 		got = append(got, e.Addr.String())
@@ -175,7 +174,7 @@ func followed(ctx context.Context, r Resolver) *consumer {
 	return c
 }
 
-func TestSubsetIsItsModel(t *testing.T) {
+func TestSubsetModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := SubsetPolicy{Peer: rapid.IntRange(0, 2).Draw(t, "peer"), Peers: 3, Size: rapid.IntRange(1, 3).Draw(t, "size")}
 		var source, want model

@@ -29,8 +29,8 @@ type hosts struct {
 // maxTTL is more than any TTL.
 const maxTTL = math.MaxUint32 * time.Second
 
-// interpret parses the answer to q. A malformed answer and one that says that the
-// server failed are errors.
+// interpret parses the answer to q. A malformed answer and a failure of the server are
+// errors.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	m, err := unpack(msg)
 	if err != nil {

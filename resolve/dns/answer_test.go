@@ -98,8 +98,8 @@ func TestInterpretErrors(t *testing.T) {
 	}
 }
 
-// Whatever a server sends, there is an error or an answer that makes sense: its
-// endpoints are whole, sorted, and each is there once, in any order of records.
+// Any message is an error or an answer with valid endpoints, sorted and distinct, in any
+// order of records.
 func FuzzInterpret(f *testing.F) {
 	head := dnsmessage.Header{Response: true, RecursionAvailable: true}
 	for _, m := range []dnsmessage.Message{

@@ -43,8 +43,8 @@ func text(u resolve.Update) string {
 	return strings.Join(words, " ")
 }
 
-// Over real sockets: what does not fit into 1232 bytes comes over TCP.
-func TestTruncatedAnswerIsAskedForOverTCP(t *testing.T) {
+// Over real sockets: an answer of more than 1232 bytes is asked for over TCP.
+func TestClientTruncated(t *testing.T) {
 	s := &server{}
 	var lines []string
 	for n := range 100 {
@@ -65,9 +65,8 @@ func TestTruncatedAnswerIsAskedForOverTCP(t *testing.T) {
 	assert.Equal(t, []string{"udp A small.test."}, s.asked())
 }
 
-// 60 addresses are some thousand bytes: more than the 512 of servers that are
-// not told how much may come, less than 1232.
-func TestEDNSKeepsLargeAnswersOnUDP(t *testing.T) {
+// 60 addresses take more than the 512 bytes of plain DNS and less than 1232.
+func TestClientEDNS0(t *testing.T) {
 	s := &server{}
 	var lines []string
 	for n := range 60 {
@@ -80,7 +79,7 @@ func TestEDNSKeepsLargeAnswersOnUDP(t *testing.T) {
 	assert.Equal(t, []string{"udp A web.test."}, s.asked())
 }
 
-func TestTruncatedOverTCPIsAnError(t *testing.T) {
+func TestClientTruncatedOverTCP(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
 	s.fail(always(reply{truncated: true}))
@@ -88,8 +87,8 @@ func TestTruncatedOverTCPIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "the answer is truncated even over TCP")
 }
 
-// What is sent first has one thing wrong each, and another address.
-func TestAnswersOfOthersAreIgnored(t *testing.T) {
+// Each message before the right answer has one wrong field and another address.
+func TestClientForgedAnswers(t *testing.T) {
 	spoofs := map[string]func(*dnsmessage.Message){
 		"id":        func(m *dnsmessage.Message) { m.ID++ },
 		"name":      func(m *dnsmessage.Message) { m.Questions[0].Name = dnsmessage.MustNewName("webs.test.") },
@@ -119,9 +118,9 @@ func TestAnswersOfOthersAreIgnored(t *testing.T) {
 	}
 }
 
-// The spoil of TestAnswersOfOthersAreIgnored counts only because an answer with
-// nothing wrong is taken when it comes first.
-func TestRightAnswerIsTakenInAnyCase(t *testing.T) {
+// The forged messages of the test above differ in one field only: without it they are
+// accepted.
+func TestClientCase(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
 	s.fail(func(string, dnsmessage.Question) *reply {
@@ -136,8 +135,7 @@ func TestRightAnswerIsTakenInAnyCase(t *testing.T) {
 	assert.Equal(t, "replace 10.0.0.2:80", text(u))
 }
 
-// A server without TCP: the answer that does not fit is none.
-func TestTCPIsRefusedOrCut(t *testing.T) {
+func TestClientWithoutTCP(t *testing.T) {
 	for name, end := range map[string]error{"refused": errors.New("refused"), "cut": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{}
@@ -168,7 +166,7 @@ func TestTCPIsRefusedOrCut(t *testing.T) {
 	}
 }
 
-func TestWrongAnswerOverTCPIsAnError(t *testing.T) {
+func TestClientWrongAnswerOverTCP(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
 	s.fail(func(network string, _ dnsmessage.Question) *reply {
@@ -184,9 +182,8 @@ func TestWrongAnswerOverTCPIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "the message over tcp is not the answer to the question")
 }
 
-// However a stream ends, be it in the middle of an exchange, its sockets are
-// closed by then.
-func TestConnectionsAreClosed(t *testing.T) {
+// The sockets are closed when a stream ends, also in the middle of an exchange.
+func TestClientClosesConnections(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1", "web.test. 60 AAAA fd00::1")
 	at := s.loopback(t)

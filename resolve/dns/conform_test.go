@@ -58,7 +58,7 @@ func TestConforms(t *testing.T) {
 	})
 }
 
-// With SRV records, each family is in some endpoints, and the port in each.
+// With SRV records, each family in some endpoints, and the port in each.
 func TestConformsWithServices(t *testing.T) {
 	for _, additional := range []bool{true, false} {
 		t.Run(fmt.Sprintf("additional %v", additional), func(t *testing.T) {

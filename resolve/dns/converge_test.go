@@ -42,9 +42,8 @@ func tenth(how string) func(string, dnsmessage.Question) *reply {
 	}
 }
 
-// Whatever happens to every tenth answer, what is known is what there is once
-// the TTL is over.
-func TestConvergesAtTheNextRefresh(t *testing.T) {
+// After any fault of every tenth answer the set is right within the TTL.
+func TestConverges(t *testing.T) {
 	for _, how := range []string{"lost", "doubled", "late"} {
 		for _, attempts := range []int{1, 2} {
 			t.Run(fmt.Sprint(how, ", attempts ", attempts), func(t *testing.T) {
@@ -88,10 +87,8 @@ func testConverges(t *testing.T, how string, attempts int) {
 	}
 }
 
-// A hundred clients that all begin at once, and whose server is away for a
-// while, do not ask together after that: not while it is well, nor when it is
-// back.
-func TestClientsDoNotAskTogether(t *testing.T) {
+// A hundred clients that begin at once do not ask at once later, also after an outage.
+func TestRefreshSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, ttl = 100, time.Minute
 		_, s := bubble()

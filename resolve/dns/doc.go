@@ -11,7 +11,7 @@
 //
 //	web.example.org:80            the A and AAAA records of the name, with port 80
 //	web.example.org               the SRV records of the name; if there are none,
-//	                              an error after the update says so
+//	                              an error after the update
 //	_http._tcp.web.example.org    the SRV records of the name
 //	_http._tcp.web.example.org:80 the same; if there are none, as web.example.org:80
 //	web.example.org:http          the same as _http._tcp.web.example.org, with the

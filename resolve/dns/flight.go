@@ -84,8 +84,8 @@ func (f *flight) notify() {
 	f.changed = make(chan struct{})
 }
 
-// news has the items that a stream has not yielded yet.
-type news struct {
+// changes has the items that a stream has not yielded yet.
+type changes struct {
 	update  *resolve.Update
 	err     error
 	changed <-chan struct{} // closed at the next change
@@ -95,10 +95,10 @@ type news struct {
 type position struct{ answers, errors int }
 
 // look returns the items since at, and advances at.
-func (f *flight) look(at *position) news {
+func (f *flight) look(at *position) changes {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := news{changed: f.changed}
+	n := changes{changed: f.changed}
 	if f.answers > at.answers {
 		u := f.update
 		u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice

@@ -67,7 +67,7 @@ func between(t *testing.T, d, low, high time.Duration, what string) {
 	assert.LessOrEqual(t, d, high+20*time.Millisecond, what)
 }
 
-func TestAsksAgainAfterTheSmallestTTL(t *testing.T) {
+func TestRefreshSmallestTTL(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lines []string
 		want  time.Duration
@@ -119,7 +119,7 @@ func services(ttl, a, c string) []string {
 	}
 }
 
-func TestTTLChanges(t *testing.T) {
+func TestRefreshTTLChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble()
 		s.put("web", "web.test. 100 A 10.0.0.1")
@@ -132,9 +132,7 @@ func TestTTLChanges(t *testing.T) {
 	})
 }
 
-// A fleet that has the same answer at the same time does not come back at the
-// same time.
-func TestJitter(t *testing.T) {
+func TestRefreshJitter(t *testing.T) {
 	o := new(options).withDefaults()
 	least, most := time.Hour, time.Duration(0)
 	for range 1000 {
@@ -148,7 +146,7 @@ func TestJitter(t *testing.T) {
 	assert.GreaterOrEqual(t, o.refresh(0), maxTTL, "no overflow")
 }
 
-func TestFollowsTheZone(t *testing.T) {
+func TestZoneChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -177,7 +175,7 @@ func TestFollowsTheZone(t *testing.T) {
 	})
 }
 
-func TestFailureIsNewsAndTheSetStays(t *testing.T) {
+func TestLookupFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble(WithAttempts(1), WithIPv4Only(), WithBackoff(resolve.Backoff{Min: time.Second, Max: 4 * time.Second}))
 		s.put("web", "web.test. 10 A 10.0.0.1")
@@ -212,8 +210,8 @@ func TestFailureIsNewsAndTheSetStays(t *testing.T) {
 	})
 }
 
-// In an hour without an answer, a target asks less than once in five seconds.
-func TestOutageOfAnHour(t *testing.T) {
+// In an hour without an answer a target is asked for less than once in five seconds.
+func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble(WithAttempts(1), WithIPv4Only())
 		s.fail(always(reply{rcode: dnsmessage.RCodeServerFailure}))

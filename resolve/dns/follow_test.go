@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The file is read at each lookup, and what is wrong in it is news.
-func TestFollowsResolvConf(t *testing.T) {
+// The file is read at each lookup, and its mistakes are errors.
+func TestResolvConfChanges(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
 	synctest.Test(t, func(t *testing.T) {

@@ -145,8 +145,8 @@ func TestNameWithoutAPort(t *testing.T) {
 	}
 }
 
-// A balancer's refusal says which records were asked for.
-func TestBalancerOfANameWithoutAPort(t *testing.T) {
+// The rejection of a balancer names the missing records.
+func TestNameWithoutAPortInBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := bubble()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -33,9 +33,8 @@ func client(ctx context.Context, r *dns.Resolver, target string) *http.Client {
 	return &http.Client{Transport: httplayer.RoundTripper(svc)}
 }
 
-// The README's client works with a server on this host that listens on one of
-// the two loopback addresses.
-func TestClientOfLocalhost(t *testing.T) {
+// The README's client works with a server on one of the two loopback addresses.
+func TestLocalhost(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())

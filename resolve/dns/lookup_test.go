@@ -16,7 +16,7 @@ import (
 
 const soa = "test. 60 SOA 60"
 
-// Each case is a zone, a target, what it resolves to, and what is asked.
+// Each case is a zone, a target, its endpoints and the questions.
 func TestLookups(t *testing.T) {
 	two := []string{
 		"_http._tcp.web.test. 60 SRV 1 10 8080 a.test.", "_http._tcp.web.test. 60 SRV 1 30 8081 b.test.",
@@ -191,9 +191,8 @@ func TestLookups(t *testing.T) {
 	}
 }
 
-// A lookup takes as long as its slowest questions, not as all of them; and of
-// many hosts, it asks for some at a time.
-func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
+// Questions are asked concurrently, up to a limit.
+func TestLookupConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
 		l := lookup{
@@ -226,9 +225,8 @@ func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
 	})
 }
 
-// Half of an answer is none: neither one family, nor some of the hosts, nor the
-// name that would come after the one that failed.
-func TestPartOfALookupFails(t *testing.T) {
+// One failed question of a family, a host or a name of the search list fails the lookup.
+func TestLookupPartFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		zone   []string
 		target string

@@ -43,7 +43,7 @@ func (t *tallies) take() map[string]int {
 	return n
 }
 
-func TestMeasured(t *testing.T) {
+func TestWithMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &tallies{n: map[string]int{}}
 		r, s := bubble(WithMetrics(tallied{of: counts}), WithRefresh(time.Minute, time.Minute))
@@ -82,8 +82,8 @@ func TestMeasured(t *testing.T) {
 	})
 }
 
-// A lookup that ends because nobody waits for it says nothing.
-func TestMeasuredOfNobody(t *testing.T) {
+// A canceled lookup is not counted.
+func TestWithMetricsCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &tallies{n: map[string]int{}}
 		r, s := bubble(WithMetrics(tallied{of: counts}))

@@ -43,7 +43,7 @@ type badCounter struct{}
 func (c badCounter) With(...string) metrics.Counter { return c }
 func (badCounter) Add(float64)                      { panic("no such label") }
 
-func TestCounterThatPanics(t *testing.T) {
+func TestWithMetricsPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble(WithMetrics(badCounter{}), WithIPv4Only())
 		s.put("web", "web.test. 60 A 10.0.0.1")

@@ -92,7 +92,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What is read can be used: there is whom to ask, and how often.
+// A file without an error has servers and attempts.
 func FuzzReadResolvConf(f *testing.F) {
 	f.Add("nameserver 10.0.0.1\nsearch a b.\noptions ndots:5 timeout:1\n# x\n")
 	f.Add("domain .\n;\nnameserver ::1%x\noptions attempts:00 ndots:999999999999")

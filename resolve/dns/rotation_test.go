@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestRotation(t *testing.T) {
+func TestServerRotation(t *testing.T) {
 	for name, fault := range map[string]reply{
 		"silent":   {silent: true},
 		"SERVFAIL": {rcode: dnsmessage.RCodeServerFailure},
@@ -57,8 +57,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// All servers, attempts times, each for the timeout; the error says which.
-func TestSilence(t *testing.T) {
+// All servers, attempts times, each for the timeout; the error names the last one.
+func TestServersSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble(WithTimeout(time.Second), WithAttempts(3), WithIPv4Only())
 		s.fail(always(reply{silent: true}))
@@ -71,7 +71,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestServerRefusesConnection(t *testing.T) {
 	// Nobody else can have the port, the client included; and who holds it listens
 	// to one address alone, that of nobody.
 	udp, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
@@ -82,7 +82,7 @@ func TestNobodyListens(t *testing.T) {
 	require.ErrorContains(t, err, "connection refused")
 }
 
-func TestErrorsOfServers(t *testing.T) {
+func TestServerErrors(t *testing.T) {
 	for rcode, want := range map[dnsmessage.RCode]string{
 		dnsmessage.RCodeFormatError: "FORMERR", dnsmessage.RCodeServerFailure: "SERVFAIL",
 		dnsmessage.RCodeNotImplemented: "NOTIMP", dnsmessage.RCodeRefused: "REFUSED", 9: "RCODE 9",
@@ -97,7 +97,7 @@ func TestErrorsOfServers(t *testing.T) {
 }
 
 // Random ids protect from forged answers.
-func TestIDsDiffer(t *testing.T) {
+func TestQueryIDs(t *testing.T) {
 	ids := make(map[uint16]bool)
 	for range 20 {
 		q, err := newQuery("web.test.", dnsmessage.TypeA)

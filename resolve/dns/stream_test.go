@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-func TestOneLookupForAllStreams(t *testing.T) {
+func TestStreamsShareLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble()
 		s.put("web", "web.test. 60 A 10.0.0.1")
@@ -45,8 +45,8 @@ func TestOneLookupForAllStreams(t *testing.T) {
 	})
 }
 
-// Streams that come and go at the same time leave nothing, and each is answered.
-func TestStreamsComeAndGo(t *testing.T) {
+// Streams that begin and end concurrently leak nothing, and each gets an answer.
+func TestStreamsConcurrent(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
 	r := New(WithServers(s.loopback(t)), patient())
@@ -70,9 +70,8 @@ func TestStreamsComeAndGo(t *testing.T) {
 	assert.Zero(t, len(s.asked())%2, "two questions a lookup")
 }
 
-// A consumer that comes back after many changes gets the last one, and not an
-// error that is over.
-func TestSlowConsumerGetsTheLatest(t *testing.T) {
+// A slow consumer gets the latest answer, without an error that is over.
+func TestSlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble(WithAttempts(1), WithIPv4Only())
 		s.put("web", "web.test. 1 A 10.0.0.1")
@@ -98,7 +97,7 @@ func TestSlowConsumerGetsTheLatest(t *testing.T) {
 	})
 }
 
-func TestLiteralsAreNotLookedUp(t *testing.T) {
+func TestLiteralAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -80,7 +80,7 @@ func TestParseTargetErrors(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A target that cannot be one ends the stream, and nothing is asked.
+// An invalid target ends the stream without a question.
 func TestUnresolvable(t *testing.T) {
 	r := New(WithServers(netip.MustParseAddrPort("127.0.0.1:1")))
 	for _, in := range []string{"a..b:80", "web:http", "", "10.0.0.1"} {
@@ -95,7 +95,7 @@ func TestUnresolvable(t *testing.T) {
 	assert.Empty(t, r.flights)
 }
 
-// Whatever is a target can be asked for, with any search list.
+// A parsed target can be asked for with any search list.
 func FuzzParseTarget(f *testing.F) {
 	for _, s := range []string{
 		"web:80", "_http._tcp.web.test.:80", "10.0.0.1:80", "[::1%lo]:1", "web:http", "a..b", "é:1", strings.Repeat("a.", 126) + "a:80",

@@ -19,7 +19,7 @@ func dotted(t *testing.T, m dnsmessage.Message) []byte {
 }
 
 // The mailbox of a zone may be host\.master.example: RFC 1035, section 8.
-func TestAZoneWhoseMailboxHasADot(t *testing.T) {
+func TestUnpackMailboxWithDot(t *testing.T) {
 	asked := question("web.", dnsmessage.TypeAAAA)
 	soa := records("web. 60 SOA 9")
 	body, ok := soa[0].Body.(*dnsmessage.SOAResource)
@@ -33,9 +33,8 @@ func TestAZoneWhoseMailboxHasADot(t *testing.T) {
 	require.Equal(t, hosts{exists: true, ttl: 9 * time.Second}, a.hosts)
 }
 
-// What nobody asked for does not count, be it of a name or of a content that is
-// not read.
-func TestRecordsOfOthersAreNotRead(t *testing.T) {
+// Unrelated records, with another name or content, are ignored.
+func TestUnpackUnrelatedRecords(t *testing.T) {
 	asked := question("web.", dnsmessage.TypeA)
 	a, err := interpret(dotted(t, dnsmessage.Message{
 		Header:    dnsmessage.Header{Response: true, RecursionAvailable: true},
@@ -51,8 +50,8 @@ func TestRecordsOfOthersAreNotRead(t *testing.T) {
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, a.addrs)
 }
 
-// An alias of which nobody can tell where it leads is no answer.
-func TestAnAliasThatIsNotRead(t *testing.T) {
+// An alias that cannot be parsed is an error.
+func TestUnpackInvalidAlias(t *testing.T) {
 	asked := question("web.", dnsmessage.TypeA)
 	_, err := interpret(dotted(t, dnsmessage.Message{
 		Header:    dnsmessage.Header{Response: true, RecursionAvailable: true},
@@ -61,7 +60,7 @@ func TestAnAliasThatIsNotRead(t *testing.T) {
 	require.ErrorContains(t, err, "malformed answer")
 }
 
-func TestASOARecordThatIsTooShort(t *testing.T) {
+func TestUnpackShortSOA(t *testing.T) {
 	asked := question("web.", dnsmessage.TypeA)
 	_, err := interpret(packed(t, dnsmessage.Message{
 		Questions: []dnsmessage.Question{asked},

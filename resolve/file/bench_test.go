@@ -28,7 +28,7 @@ func thousand() map[string][]resolve.Endpoint {
 	return targets
 }
 
-// A look at a file that did not change: what every poll costs.
+// The poll of an unchanged file.
 func BenchmarkLookUnchanged(b *testing.B) {
 	path := temp(b, string(render(b, thousand())))
 	age(b, path, time.Hour)

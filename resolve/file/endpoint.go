@@ -17,7 +17,7 @@ import (
 )
 
 // endpoints reads the list of a target. A duplicate address is a mistake, because
-// endpoints are told apart by their addresses.
+// an endpoint is identified by its address.
 func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 	if yamlfile.IsNull(n) {
 		return nil

@@ -85,7 +85,7 @@ func age(t testing.TB, path string, by time.Duration) {
 	require.NoError(t, os.Chtimes(path, when, when))
 }
 
-func TestARenameIsSeenAtTheNextLook(t *testing.T) {
+func TestFollowRename(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	next := filepath.Join(filepath.Dir(path), "next")
 	require.NoError(t, os.WriteFile(next, []byte(web("10.0.0.2:80")), 0o600))
@@ -100,9 +100,9 @@ func TestARenameIsSeenAtTheNextLook(t *testing.T) {
 	})
 }
 
-// The kubelet writes a new directory and swaps the link ..data onto it; the
-// mounted name is a link through ..data, and never changes itself.
-func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
+// The kubelet writes a new directory and replaces the link ..data. The mounted name is a
+// link through ..data.
+func TestFollowConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	for version, addr := range map[string]string{"..2026_01": "10.0.0.1:80", "..2026_02": "10.0.0.2:80"} {
 		path := filepath.Join(dir, version, "targets.yaml")
@@ -123,7 +123,7 @@ func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
 	})
 }
 
-func TestOnlyAChangedTargetHasNews(t *testing.T) {
+func TestFollowUnchangedTarget(t *testing.T) {
 	path := temp(t, "destinations: {a: {endpoints: [{addr: 10.0.0.1:80}, {addr: 10.0.0.2:80}]}, b: {}}")
 	synctest.Test(t, func(t *testing.T) {
 		r := New(path)
@@ -144,7 +144,7 @@ func TestOnlyAChangedTargetHasNews(t *testing.T) {
 	})
 }
 
-func TestABadFileIsNewsOnceAndTheLastGoodOneStays(t *testing.T) {
+func TestFollowInvalidFile(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	bad := func(line int) string {
 		return fmt.Sprintf("%s:%d: unknown field \"destination\": there is destinations", path, line)
@@ -176,8 +176,8 @@ func TestABadFileIsNewsOnceAndTheLastGoodOneStays(t *testing.T) {
 	})
 }
 
-// Who comes while the file is bad, and is slow, does not hear that it was.
-func TestAMistakeThatIsOverIsNotTold(t *testing.T) {
+// A slow stream that begins while the file is invalid does not get an error that is over.
+func TestFollowCorrectedFile(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	synctest.Test(t, func(t *testing.T) {
 		r := New(path)
@@ -204,7 +204,7 @@ func TestAMistakeThatIsOverIsNotTold(t *testing.T) {
 	})
 }
 
-func TestAFileThatIsNotThereYet(t *testing.T) {
+func TestFollowMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "targets.yaml")
 	synctest.Test(t, func(t *testing.T) {
 		f := follows(t, New(path), "web")
@@ -216,8 +216,8 @@ func TestAFileThatIsNotThereYet(t *testing.T) {
 	})
 }
 
-// The same file, as it was, is no change but for what was there in between.
-func TestAFileThatGoesAndComesBack(t *testing.T) {
+// The same content again is an update only after an error.
+func TestFollowRemovedFile(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestAFileThatGoesAndComesBack(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
+func TestFollowInvalidSize(t *testing.T) {
 	content := web("10.0.0.1:80")
 	path := temp(t, content)
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	})
 }
 
-func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
+func TestInvalidName(t *testing.T) {
 	r := New(temp(t, web("10.0.0.1:80")))
 	for _, target := range []string{"", "a b", "a\n", "\x00", "\xff"} {
 		items := 0
@@ -259,7 +259,7 @@ func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
 	}
 }
 
-func TestNobodyOwnsAnothersSlice(t *testing.T) {
+func TestUpdateOwnership(t *testing.T) {
 	r := New(temp(t, web("10.0.0.1:80")))
 	for range 2 {
 		for u, err := range r.Resolve(t.Context(), "web") {

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Whatever is in a file, it is either refused with lines that it has, or it is
-// targets that mean the same when they are written again.
+// A file is rejected with valid line numbers, or its targets are the same after writing
+// and parsing them again.
 func FuzzParse(f *testing.F) {
 	example, err := os.ReadFile("../../examples/destination/destination.yaml")
 	require.NoError(f, err)

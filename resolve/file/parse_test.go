@@ -93,8 +93,8 @@ func TestParseJSON(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// Whoever has a file of the example controller's takes out the profiles.
-func TestParseTheExampleControllersFile(t *testing.T) {
+// The file of the example controller without its profiles.
+func TestParseControllerFile(t *testing.T) {
 	data, err := os.ReadFile("../../examples/destination/destination.yaml")
 	require.NoError(t, err)
 	_, err = Parse("d.yaml", data)
@@ -125,7 +125,7 @@ func TestParseTheExampleControllersFile(t *testing.T) {
 		got["web.emojivoto.svc.cluster.local:80"][1].Labels)
 }
 
-func TestParseSaysWhatIsWrong(t *testing.T) {
+func TestParseMistakes(t *testing.T) {
 	const none = `f:1: there is nothing in the file; for no targets, write "destinations: {}"`
 	const fields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
 	const noAddr = "not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80"
@@ -210,7 +210,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestParseSaysAllAtOnceInOrder(t *testing.T) {
+func TestParseMistakesOrder(t *testing.T) {
 	_, err := Parse("f", []byte(in(`exists: false
     endpoints:
       - addr: nowhere
@@ -232,7 +232,7 @@ func TestParseSaysAllAtOnceInOrder(t *testing.T) {
 	}, "\n"))
 }
 
-func TestParseTakesEveryFormOfAnAuthority(t *testing.T) {
+func TestParseAuthority(t *testing.T) {
 	for _, want := range []string{"''", "a", "a:80", "10.0.0.1", "10.0.0.1:80", "'[::1]:80'", "'[::1]'", "'::1'"} {
 		got, err := Parse("f", []byte(one("authority: "+want)))
 		require.NoError(t, err)
@@ -240,8 +240,8 @@ func TestParseTakesEveryFormOfAnAuthority(t *testing.T) {
 	}
 }
 
-// Twenty passes over a large file would take minutes; one names a line too.
-func TestParseOfALargeFileThatIsNotYAML(t *testing.T) {
+// Twenty passes over a large file would take minutes; one finds a line too.
+func TestParseLargeInvalidFile(t *testing.T) {
 	data := slices.Concat([]byte("destinations:\n"), []byte(strings.Repeat("#\n", 1<<20/2)), []byte("  a: {}\n b: {}\n"))
 	_, err := Parse("f", data)
 	var e *Error

@@ -20,7 +20,7 @@ func pollers() int {
 	return strings.Count(string(buf[:runtime.Stack(buf, true)]), ").poll(")
 }
 
-func TestOneGoroutinePollsWhileSomebodyResolves(t *testing.T) {
+func TestPollGoroutine(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	require.Eventually(t, func() bool { return pollers() == 0 }, 20*time.Second, time.Millisecond, "of tests before")
 	synctest.Test(t, func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestOneGoroutinePollsWhileSomebodyResolves(t *testing.T) {
 	})
 }
 
-// What happens to the file while nobody resolves is seen before anything is said.
-func TestTheFirstAnswerAfterAPauseIsNotStale(t *testing.T) {
+// A change of the file without streams is read before the next stream gets an answer.
+func TestPollAfterPause(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	synctest.Test(t, func(t *testing.T) {
 		r := New(path)
@@ -70,7 +70,7 @@ func TestTheFirstAnswerAfterAPauseIsNotStale(t *testing.T) {
 	})
 }
 
-func TestAContextThatIsDoneStartsNothing(t *testing.T) {
+func TestDoneContext(t *testing.T) {
 	r := New(temp(t, web("10.0.0.1:80")))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -79,8 +79,8 @@ func TestAContextThatIsDoneStartsNothing(t *testing.T) {
 	}
 }
 
-// However streams come and go, each gets its answer, and none leaves a poller.
-func TestStreamsThatComeAndGo(t *testing.T) {
+// Streams that begin and end concurrently get an answer each and leak no poller.
+func TestStreamsConcurrent(t *testing.T) {
 	r := New(temp(t, web("10.0.0.1:80")), WithPollInterval(time.Millisecond))
 	var wait sync.WaitGroup
 	for range 8 {

@@ -157,8 +157,8 @@ func TestFamilies(t *testing.T) {
 	expect(t, "replace 10.0.0.1:8080", known(t, svc("web", 80), mapped), eighty)
 }
 
-// While an endpoint moves, both slices may have it, and they may not agree.
-func TestAnEndpointInTwoSlicesCountsOnce(t *testing.T) {
+// While an endpoint moves, both slices may have it with different conditions.
+func TestEndpointInTwoSlices(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		old, now func(*discoveryv1.Endpoint)
@@ -177,7 +177,7 @@ func TestAnEndpointInTwoSlicesCountsOnce(t *testing.T) {
 	}
 }
 
-func TestHintsOfZones(t *testing.T) {
+func TestZoneHints(t *testing.T) {
 	list := func(list ...discoveryv1.Endpoint) snapshot {
 		return known(t, svc("web", 80), slice("a", "web", 80, list...))
 	}
@@ -200,7 +200,7 @@ func TestHintsOfZones(t *testing.T) {
 	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", drain("a")), at("10.0.0.2", drain("b"))), eighty, WithZone("a"))
 }
 
-func TestWhatIsPassedOver(t *testing.T) {
+func TestIgnoredEndpoints(t *testing.T) {
 	o := newOptions(nil)
 	names := slice("names", "web", 80, at("db.example.org"))
 	names.AddressType = discoveryv1.AddressTypeFQDN

@@ -40,9 +40,8 @@ func (m *model) wants() (resolve.State, map[netip.AddrPort]bool) {
 	return resolve.StateEmpty, nil
 }
 
-// In whatever order slices come, go, overlap and are listed anew, a stream's set
-// is what the rule makes of those that there are.
-func TestAnyOrderOfEvents(t *testing.T) {
+// After any order of events a stream has the endpoints of the current slices.
+func TestStreamModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{slices: map[string]map[string]string{}}
 		w := &watcher{state: newState(), object: object{"default", "web"}}

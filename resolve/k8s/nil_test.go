@@ -23,8 +23,8 @@ func TestInvalidArguments(t *testing.T) {
 	}
 }
 
-// A client that panics is an error of the streams, and is asked again.
-func TestClientThatPanics(t *testing.T) {
+// A panic of the client is an error of the streams, and the request is repeated.
+func TestClientPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		bug := func(string, string) error { panic("a bug in the transport") }

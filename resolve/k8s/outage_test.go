@@ -27,7 +27,7 @@ func forbidden(resource string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no RBAC policy matched"))
 }
 
-func TestFailuresSayWhatToDo(t *testing.T) {
+func TestFailureAdvice(t *testing.T) {
 	web := object{"prod", "web"}
 	for _, tt := range []struct {
 		err        error
@@ -54,9 +54,8 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 	}
 }
 
-// The last set stays through an outage, and what happened meanwhile comes as one
-// update; so does the end of an outage in which nothing happened.
-func TestAnOutage(t *testing.T) {
+// The last set stays through an outage. Its end is one update, also without a change.
+func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")), slice("b", "web", 80, at("10.0.0.2")))
 		f := follows(t, New(c.client), "web.default:80")
@@ -104,8 +103,8 @@ func TestAnOutage(t *testing.T) {
 	})
 }
 
-// A stream that comes during an outage gets what is known, and then the news.
-func TestAStreamThatComesDuringAnOutage(t *testing.T) {
+// A stream that begins during an outage gets the last set and then the error.
+func TestOutageLaterStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		r := New(c.client)
@@ -124,8 +123,8 @@ func TestAStreamThatComesDuringAnOutage(t *testing.T) {
 	})
 }
 
-// One right that is missing is told with its name, and is no end.
-func TestAMissingRight(t *testing.T) {
+// The error names the missing right, and the stream continues.
+func TestOutageMissingRight(t *testing.T) {
 	for _, resource := range []string{servicesResource, slicesResource} {
 		for _, verb := range []string{"list", "watch"} {
 			t.Run(verb+" "+resource, func(t *testing.T) {
@@ -157,8 +156,8 @@ func TestAMissingRight(t *testing.T) {
 	}
 }
 
-// client-go's own back-off: within an hour a target costs few requests.
-func TestAnHourOfOutageIsNoStorm(t *testing.T) {
+// With client-go's backoff an outage of an hour takes few requests for each target.
+func TestOutageRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		f := follows(t, New(c.client), "web.default:80")
@@ -183,7 +182,7 @@ func total(c *cluster) int {
 	return n
 }
 
-func TestBackoffIsFollowed(t *testing.T) {
+func TestWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		c.refuse = always(apierrors.NewServiceUnavailable("down"))
@@ -198,9 +197,8 @@ func TestBackoffIsFollowed(t *testing.T) {
 	require.Equal(t, newOptions(nil), newOptions([]Option{WithBackoff(resolve.Backoff{Min: 1}), WithBackoff(resolve.Backoff{})}))
 }
 
-// A server that takes a list and says nothing is an outage too; and a stream
-// does not wait for it.
-func TestAListWithoutAnAnswer(t *testing.T) {
+// A list without an answer is an outage too, and a stream does not wait for it.
+func TestOutageHangingList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			<-ctx.Done()
@@ -228,9 +226,8 @@ func TestAListWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Lists that hang are failures of which each is waited for longer than for the
-// one before, as others are: it takes a watch that lasted to begin anew.
-func TestHangingListsBackOff(t *testing.T) {
+// The backoff grows with hanging lists, too. Only a watch that lasted resets it.
+func TestOutageHangingListsBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var lists []time.Duration

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// TestRealAPIServer is the life of a Service at a kube-apiserver with its etcd.
-// It takes some ten seconds, and is skipped where .ci/kube.sh did not run.
+// A Service at a kube-apiserver with etcd. It takes some ten seconds and is skipped
+// without .ci/kube.sh.
 func TestRealAPIServer(t *testing.T) {
 	server := startAPIServer(t)
 	ctx, admin := t.Context(), server.client(t, adminToken)
@@ -71,7 +71,7 @@ func TestRealAPIServer(t *testing.T) {
 	require.Empty(t, r.watchers)
 }
 
-// A guest is told which right is missing, and is let in once it has it.
+// The error names the missing right, and the stream recovers with it.
 func TestRealAPIServerRights(t *testing.T) {
 	server := startAPIServer(t)
 	ctx, admin := t.Context(), server.client(t, adminToken)

@@ -18,7 +18,7 @@ func reflectors() int {
 	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "resolve/k8s.follow(")
 }
 
-func TestStreamsOfAServiceShareItsWatches(t *testing.T) {
+func TestStreamsShareWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80, 81), slice("a", "web", 80), svc("books", 80))
 		r := New(c.client)
@@ -57,7 +57,7 @@ func TestStreamsOfAServiceShareItsWatches(t *testing.T) {
 	})
 }
 
-func TestAContextThatIsDoneAsksNothing(t *testing.T) {
+func TestDoneContext(t *testing.T) {
 	c := newCluster()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -67,8 +67,8 @@ func TestAContextThatIsDoneAsksNothing(t *testing.T) {
 	require.Empty(t, c.requests)
 }
 
-// However streams come and go, each gets its answer, and none leaves a watch.
-func TestStreamsThatComeAndGo(t *testing.T) {
+// Streams that begin and end concurrently get an answer each and leak no watch.
+func TestStreamsConcurrent(t *testing.T) {
 	c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 	r := New(c.client)
 	var wait sync.WaitGroup
@@ -92,8 +92,8 @@ func TestStreamsThatComeAndGo(t *testing.T) {
 	require.Empty(t, r.watchers)
 }
 
-// What a consumer does with an update is nothing to the others.
-func TestAnUpdateIsTheConsumers(t *testing.T) {
+// A consumer may change the slice of its update.
+func TestUpdateOwnership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1"), at("10.0.0.2")))
 		r := New(c.client)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A Reflector does not wait for its list. The last stream does: after it nobody
-// asks the API server for anything.
-func TestTheLastStreamWaitsForAList(t *testing.T) {
+// A Reflector does not wait for its list. The last stream does, so that no request
+// remains after it.
+func TestSourceWaitsForList(t *testing.T) {
 	var asked atomic.Bool
 	begun := make(chan struct{})
 	s := &source{list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -39,8 +39,8 @@ func TestTheLastStreamWaitsForAList(t *testing.T) {
 	require.False(t, asked.Load())
 }
 
-// However long an outage was, the next one is not thought to be a part of it.
-func TestAnOutageSoonAfterAnother(t *testing.T) {
+// After a long outage the next one is a new outage.
+func TestSourceSecondOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		f := follows(t, New(c.client), "web.default:80")
@@ -62,9 +62,9 @@ func TestAnOutageSoonAfterAnother(t *testing.T) {
 	})
 }
 
-// A watch that ends as soon as it began tells of nothing: what is known is as
-// old as the last list, and the streams hear of that.
-func TestWatchesThatEndAtOnce(t *testing.T) {
+// A watch that ends at once without an event is an error, because the set is as old as
+// the last list.
+func TestSourceShortWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		f := follows(t, New(c.client), "web.default:80")

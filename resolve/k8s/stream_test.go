@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestTheLifeOfAService(t *testing.T) {
+func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		f := follows(t, New(c.client), "web.default:80")
@@ -54,7 +54,7 @@ func TestTheLifeOfAService(t *testing.T) {
 	})
 }
 
-func TestTheServiceDecidesWhatAPortMeans(t *testing.T) {
+func TestStreamPortChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 8080, at("10.0.0.1")))
 		r := New(c.client)
@@ -80,8 +80,8 @@ func TestTheServiceDecidesWhatAPortMeans(t *testing.T) {
 	})
 }
 
-// What is problems is said once, and again when it comes back.
-func TestWhatIsAmissIsSaidOnce(t *testing.T) {
+// A problem is yielded once, and again when it returns.
+func TestStreamProblems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		names := slice("names", "web", 80, at("db.example.org"))
 		names.AddressType = discoveryv1.AddressTypeFQDN
@@ -100,8 +100,8 @@ func TestWhatIsAmissIsSaidOnce(t *testing.T) {
 	})
 }
 
-// That something is passed over does not make a Keeper let go of the rest.
-func TestWhatIsAmissIsNoOutage(t *testing.T) {
+// A problem does not make ServeStale drop the other endpoints.
+func TestStreamProblemsWithServeStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		keeper := resolve.ServeStale(New(c.client), resolve.StalePolicy{MaxAge: time.Minute})
@@ -117,8 +117,8 @@ func TestWhatIsAmissIsNoOutage(t *testing.T) {
 	})
 }
 
-// Another Service's objects, and those of another namespace, are none of it.
-func TestOtherServicesAreNotSeen(t *testing.T) {
+// Objects of other Services and namespaces are not used.
+func TestStreamOtherServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far := slice("c", "web", 80, at("10.0.0.3"))
 		far.Namespace = "other"
@@ -139,8 +139,8 @@ func TestOtherServicesAreNotSeen(t *testing.T) {
 	})
 }
 
-// A watch without selectors, as of client-go's own fake, changes nothing.
-func TestAStorePassesOverWhatIsNotItsOwn(t *testing.T) {
+// A watch without selectors, as that of client-go's fake, has the same result.
+func TestStoreOtherServices(t *testing.T) {
 	w := &watcher{state: newState(), object: object{"default", "web"}}
 	services, found := w.serviceStore(), w.sliceStore()
 	require.NoError(t, services.Replace([]any{svc("books", 80), svc("web", 80)}, "1"))
@@ -157,7 +157,7 @@ func TestAStorePassesOverWhatIsNotItsOwn(t *testing.T) {
 	require.Error(t, found.Delete("not an object"))
 }
 
-func TestABadTargetIsFinalAndAsksNothing(t *testing.T) {
+func TestInvalidTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		f := follows(t, New(c.client), "web:80")
@@ -168,8 +168,8 @@ func TestABadTargetIsFinalAndAsksNothing(t *testing.T) {
 	})
 }
 
-// A Service whose slices are not known yet is not empty.
-func TestSlicesThatAreLateAreNotNone(t *testing.T) {
+// A Service is not empty before its slices are known.
+func TestStreamLateSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
 		c.refuseAs(func(_, resource string) error {

@@ -32,7 +32,7 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
-func TestParseTargetSaysWhatIsWrong(t *testing.T) {
+func TestParseTargetErrors(t *testing.T) {
 	for _, tt := range []struct{ text, says string }{
 		{"", "there is no port"},
 		{"web.prod", "there is no port: add the number of a Service's port"},
@@ -76,8 +76,8 @@ func TestOptionsOfNames(t *testing.T) {
 	require.ErrorIs(t, err, resolve.ErrUnresolvable)
 }
 
-// A target that parses has names that the API server takes as they are, and
-// means the same when it is written out.
+// A parsed target has names that the API server accepts, and is the same after writing
+// and parsing it again.
 func FuzzParseTarget(f *testing.F) {
 	for _, s := range []string{
 		"web.prod:80", "web.prod.svc.cluster.local.:http", "web:80", "10.0.0.1:80", "[fd00::1]:80", "a.b:0", "..:", "A.B:C",

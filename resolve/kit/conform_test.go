@@ -22,7 +22,7 @@ func TestConforms(t *testing.T) {
 	})
 }
 
-// There and back again: a resolver as an Instancer as a resolver.
+// A resolver as an Instancer as a resolver.
 func TestInstancerConforms(t *testing.T) {
 	resolvetest.Run(t, resolvetest.Subject{
 		New: func(testing.TB) (resolve.Resolver, resolvetest.Source) {

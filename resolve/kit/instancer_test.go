@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-func TestInstancerSendsWhatIsKnownAndEachChange(t *testing.T) {
+func TestInstancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := static.New(nil)
 		web, err := static.Endpoints("10.0.0.2:80", "[fd00::1]:80", "10.0.0.1:80")
@@ -40,7 +40,7 @@ func TestInstancerSendsWhatIsKnownAndEachChange(t *testing.T) {
 	})
 }
 
-func TestInstancerTellsErrorsAndWhatFollows(t *testing.T) {
+func TestInstancerErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"10.0.0.1:80"}})

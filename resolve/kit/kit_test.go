@@ -51,7 +51,7 @@ func TestFixedInstancer(t *testing.T) {
 	}
 }
 
-func TestOneInstancerATarget(t *testing.T) {
+func TestStreamsShareInstancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"10.0.0.1:80"}})
@@ -83,7 +83,7 @@ func TestOneInstancerATarget(t *testing.T) {
 	})
 }
 
-func TestErrorsAreNews(t *testing.T) {
+func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := newRegistry()
 		reg.say("web", sd.Event{Err: errAway})
@@ -119,7 +119,7 @@ func TestErrorsAreNews(t *testing.T) {
 	})
 }
 
-func TestMakerFailsAndIsTriedAgain(t *testing.T) {
+func TestNewInstancerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries, start := []time.Duration{}, time.Now()
 		answers := []func() (sd.Instancer, error){
@@ -144,8 +144,8 @@ func TestMakerFailsAndIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A maker that hangs holds nobody, and what it makes too late is stopped.
-func TestSlowMaker(t *testing.T) {
+// A newInstancer that hangs delays no stream, and its late Instancer is stopped.
+func TestNewInstancerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg, gate := newRegistry(), make(chan struct{})
 		r := New(func(target string) (sd.Instancer, error) { <-gate; return reg.make(target) })
@@ -162,9 +162,8 @@ func TestSlowMaker(t *testing.T) {
 	})
 }
 
-// Whoever leaves while the Instancer sends must go on reading, or both wait for
-// ever.
-func TestLeavingWhileTheInstancerSends(t *testing.T) {
+// A stream that ends while the Instancer sends must read on, to avoid a deadlock.
+func TestLeaveDuringEvent(t *testing.T) {
 	reg := newRegistry()
 	reg.say("web", sd.Event{Instances: []string{"10.0.0.1:80"}})
 	r := New(reg.make)

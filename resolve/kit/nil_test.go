@@ -25,8 +25,8 @@ func TestInvalidArguments(t *testing.T) {
 	}
 }
 
-// A field that is 0 has its default, and a nil option is none.
-func TestOptionsThatAreNotSet(t *testing.T) {
+// A field that is 0 has its default, and a nil option is ignored.
+func TestZeroOptions(t *testing.T) {
 	none := func(string) (sd.Instancer, error) { return sd.FixedInstancer{}, nil }
 	for _, b := range []resolve.Backoff{{}, {Min: 5 * time.Minute}, {Max: time.Millisecond}, {Jitter: 1}} {
 		require.NotPanics(t, func() { kit.New(none, kit.WithBackoff(b), kit.WithParse(nil), nil) }, "%+v", b)

@@ -39,9 +39,8 @@ func (p panicker) Stop() {
 	}
 }
 
-// A panic of an Instancer, or of what makes one, does not end the process, and each
-// stream ends with its context.
-func TestAPanicOfAnInstancer(t *testing.T) {
+// A panic of an Instancer or of newInstancer does not end the process.
+func TestInstancerPanics(t *testing.T) {
 	for name, tt := range map[string]struct {
 		instancer sd.Instancer // nil: it is not made
 		want      []string
@@ -72,8 +71,8 @@ func TestAPanicOfAnInstancer(t *testing.T) {
 	}
 }
 
-// The panic of a resolver is the last event of an Instancer.
-func TestAPanicOfAResolver(t *testing.T) {
+// A panic of the resolver is the last event of an Instancer.
+func TestInstancerResolverPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := Instancer(t.Context(), resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 			return func(func(resolve.Update, error) bool) { panic(errors.New("resolver")) }

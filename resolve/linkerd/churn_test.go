@@ -12,10 +12,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// A hundred endpoints, ten of which come, go or change each second, and a
-// controller that is away for some seconds each minute: whenever it is there,
-// what the consumer knows is what the controller knows.
-func TestNoDriftUnderChurn(t *testing.T) {
+// Ten of a hundred endpoints change each second, and the controller is away for some
+// seconds each minute. Whenever it is reachable, the consumer has its set.
+func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			m   inMemory

@@ -132,7 +132,7 @@ func TestStateMachine(t *testing.T) {
 	}
 }
 
-func TestStatusDecidesWhetherTheSequenceEnds(t *testing.T) {
+func TestStreamStatus(t *testing.T) {
 	for code := codes.Code(1); code <= codes.Unauthenticated; code++ {
 		t.Run(code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -181,9 +181,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// Whoever leaves, the controller is told at once: no stream stays open until
-// the connection closes.
-func TestStreamIsReleasedAtOnce(t *testing.T) {
+// The stream at the controller ends at once with that of the consumer.
+func TestStreamEnds(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, r resolve.Resolver){
 		"break": func(t *testing.T, r resolve.Resolver) {
 			for range r.Resolve(t.Context(), "web:80") {
@@ -230,7 +229,7 @@ func TestStreamIsReleasedAtOnce(t *testing.T) {
 	}
 }
 
-func TestContextEndsWhileBackingOff(t *testing.T) {
+func TestContextEndsInBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		m.start(t, plays(play{nil, nil}))

@@ -69,7 +69,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-func TestUpdateGivesTheSetsLabelsToEach(t *testing.T) {
+func TestUpdateSetLabels(t *testing.T) {
 	m := addMessage(tcp(netip.MustParseAddrPort("10.0.0.1:80")), tcp(netip.MustParseAddrPort("10.0.0.2:80")))
 	m.GetAdd().MetricLabels = map[string]string{"service": "web", "pod": "?"}
 	m.GetAdd().Addrs[1].MetricLabels = map[string]string{"pod": "b"}

@@ -20,10 +20,10 @@ import (
 
 const outageTime = 30 * time.Minute
 
-// For half an hour the controller is gone, or answers with an error, and comes
-// back with other endpoints. What is known stays in force all the time; the
-// controller is not stormed; a log has two lines.
-func TestOutageOfHalfAnHour(t *testing.T) {
+// For half an hour the controller is away or returns errors, and then has other
+// endpoints. The last set stays, the controller gets few requests, and the log has two
+// lines.
+func TestOutage(t *testing.T) {
 	for name, gone := range map[string]bool{"unreachable": true, "refusing": false} {
 		for _, most := range []time.Duration{10 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(name, ", max ", most), func(t *testing.T) {
@@ -118,7 +118,7 @@ func checkGaps(t *testing.T, attempts []time.Duration, most time.Duration) {
 	}
 }
 
-func TestLogIsSilentForStreamsThatEndCleanly(t *testing.T) {
+func TestLogCleanEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		var log bytes.Buffer
@@ -133,7 +133,7 @@ func TestLogIsSilentForStreamsThatEndCleanly(t *testing.T) {
 	})
 }
 
-func TestLogTellsOfEachOutage(t *testing.T) {
+func TestLogOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		var log bytes.Buffer
@@ -157,9 +157,9 @@ func TestLogTellsOfEachOutage(t *testing.T) {
 	})
 }
 
-// A controller, or a proxy before it, that takes each stream and ends it cleanly
-// has no news: that is an outage, too. To end a stream at a limit is not.
-func TestLogTellsOfStreamsThatBringNothing(t *testing.T) {
+// Streams that end cleanly without an update are an outage. The end of a stream at a
+// limit is not.
+func TestLogStreamsWithoutUpdate(t *testing.T) {
 	for name, tt := range map[string]struct {
 		get  func(*destination.GetDestination, getStream) error
 		want []string
@@ -189,8 +189,8 @@ func TestLogTellsOfStreamsThatBringNothing(t *testing.T) {
 	}
 }
 
-// What cannot be used of the messages is told once, however many streams bring it.
-func TestLogOfWhatCannotBeUsed(t *testing.T) {
+// Ignored parts of messages are logged once for all streams.
+func TestLogIgnoredParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		var log bytes.Buffer
@@ -207,7 +207,7 @@ func TestLogOfWhatCannotBeUsed(t *testing.T) {
 	})
 }
 
-func TestNilLoggerIsSilence(t *testing.T) {
+func TestLogNil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		m.start(t, plays(play{nil, status.Error(codes.Internal, "lost")}))

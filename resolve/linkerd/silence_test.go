@@ -20,9 +20,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// linkerd's controller sends nothing for a Service without endpoints. Its stream
-// stays open, and the first endpoint is known as soon as it is sent.
-func TestFirstEndpointOfASilentStreamIsKnownAtOnce(t *testing.T) {
+// linkerd's controller sends nothing for a Service without endpoints. Its stream stays
+// open for the first one.
+func TestSilenceFirstEndpoint(t *testing.T) {
 	ready := make(chan time.Time, 1)
 	var streams atomic.Int64
 	conn := loopback(t, func(_ *destination.GetDestination, to getStream) error {
@@ -49,9 +49,9 @@ func TestFirstEndpointOfASilentStreamIsKnownAtOnce(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-// A silent stream of a controller that answers health checks means an empty set
-// after 10 s. It stays open for the first endpoint.
-func TestSilenceEmptiesTheSet(t *testing.T) {
+// A silent stream of a controller that answers health checks means an empty set after 10
+// s. It stays open for the first endpoint.
+func TestSilenceIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		var log bytes.Buffer
@@ -88,9 +88,8 @@ func TestSilenceEmptiesTheSet(t *testing.T) {
 	})
 }
 
-// A frozen controller is not an empty service: what is known stays in force, with
-// and without time limits.
-func TestFrozenControllerDoesNotEmptyTheSet(t *testing.T) {
+// The set stays if the controller is frozen, with and without time limits.
+func TestSilenceFrozenController(t *testing.T) {
 	for name, limits := range map[string]Limits{"limits": {}, "no limits": {Initial: -1, Idle: -1, Lifetime: -1}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -119,9 +118,8 @@ func TestFrozenControllerDoesNotEmptyTheSet(t *testing.T) {
 	}
 }
 
-// The answer of another server than that of the stream keeps the stream open, but
-// does not empty the set.
-func TestAnswerOfAnotherServerDoesNotEmptyTheSet(t *testing.T) {
+// An answer of another server keeps the stream and the set.
+func TestSilenceOtherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var frozen, healthy inMemory
 		frozen.frozen, frozen.name, healthy.name = true, "frozen", "healthy"

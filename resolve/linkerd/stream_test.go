@@ -134,8 +134,8 @@ func TestDefaultStreamLimits(t *testing.T) {
 	})
 }
 
-// Streams that began together do not all end together.
-func TestStreamLimitsAreSpread(t *testing.T) {
+// Streams that began together do not end together.
+func TestStreamLimitsJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		m.start(t, repeats(addMessage(tcp(addr1)), 0))
@@ -152,9 +152,8 @@ func TestStreamLimitsAreSpread(t *testing.T) {
 	})
 }
 
-// A controller that takes streams, answers and hangs up at once is not stormed,
-// and neither is one that says nothing.
-func TestBadControllersAreNotStormed(t *testing.T) {
+// A controller that ends streams at once, or never answers, gets few requests.
+func TestStreamBackoff(t *testing.T) {
 	web := addMessage(tcp(addr1))
 	for name, get := range map[string]func(*destination.GetDestination, getStream) error{
 		"answers and ends": func(_ *destination.GetDestination, to getStream) error { return to.Send(web) },

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// TestExample is all that a package needs to have its resolver tested.
+// A package needs this test only.
 func TestExample(t *testing.T) {
 	resolvetest.Run(t, resolvetest.Subject{
 		New: func(testing.TB) (resolve.Resolver, resolvetest.Source) {

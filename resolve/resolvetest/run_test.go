@@ -79,9 +79,9 @@ func faults() map[string]fault {
 	}
 }
 
-func TestSuiteAcceptsAResolverWithoutFault(t *testing.T) { Run(t, subject("")) }
+func TestRunAccepts(t *testing.T) { Run(t, subject("")) }
 
-func TestSuiteRejectsEachFault(t *testing.T) {
+func TestRunRejectsFaults(t *testing.T) {
 	for name, fault := range faults() {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range Checks() {
@@ -101,7 +101,7 @@ func TestSuiteRejectsEachFault(t *testing.T) {
 	}
 }
 
-func TestEachCheckHasAFaultToFind(t *testing.T) {
+func TestChecksFindFaults(t *testing.T) {
 	found := map[string]bool{}
 	for _, fault := range faults() {
 		for _, name := range fault.finders {
@@ -116,7 +116,7 @@ func TestEachCheckHasAFaultToFind(t *testing.T) {
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(found)), names)
 }
 
-func TestWhatASubjectCannotDoIsSkipped(t *testing.T) {
+func TestRunSkips(t *testing.T) {
 	bare := subject("")
 	full := bare.New
 	bare.Relabel, bare.Rekey = nil, nil
@@ -148,9 +148,8 @@ func TestWhatASubjectCannotDoIsSkipped(t *testing.T) {
 	assert.NotContains(t, skips, "break")
 }
 
-// One connection for all streams, which is another one after an interruption,
-// is not left behind by any of them.
-func TestAConnectionForAllStreamsIsNoLeak(t *testing.T) {
+// A shared connection, which changes after an interruption, is not a leak.
+func TestRunSharedConnection(t *testing.T) {
 	for _, c := range Checks() {
 		synctest.Test(t, func(t *testing.T) {
 			_, err := c.try(t, sharing())

@@ -21,7 +21,7 @@ func endpoints(t testing.TB, addrs ...string) []resolve.Endpoint {
 	return out
 }
 
-func TestResolveYieldsWhatIsKnownAndEachChange(t *testing.T) {
+func TestResolve(t *testing.T) {
 	ab, c := endpoints(t, "10.0.0.1:80", "10.0.0.2:80"), endpoints(t, "10.0.0.3:80")
 	r := New(map[string][]resolve.Endpoint{"web": ab, "none": nil})
 
@@ -58,7 +58,7 @@ func TestResolveYieldsWhatIsKnownAndEachChange(t *testing.T) {
 	expect(resolve.Update{Kind: resolve.Replace, Endpoints: c}) // what was over before it was seen is skipped
 }
 
-func TestUnknownTargetStaysOpenUntilItIsSet(t *testing.T) {
+func TestResolveUnknownTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Resolver // the zero value
 		var kinds []resolve.Kind
@@ -78,7 +78,7 @@ func TestUnknownTargetStaysOpenUntilItIsSet(t *testing.T) {
 	})
 }
 
-func TestNobodyOwnsAnothersSlice(t *testing.T) {
+func TestUpdateOwnership(t *testing.T) {
 	given := endpoints(t, "10.0.0.1:80", "10.0.0.2:80")
 	want := endpoints(t, "10.0.0.1:80", "10.0.0.2:80")
 	r := New(map[string][]resolve.Endpoint{"web": given})
@@ -92,9 +92,8 @@ func TestNobodyOwnsAnothersSlice(t *testing.T) {
 	}
 }
 
-// Names that were only asked for, or are gone, leave nothing in the table, and
-// no stream costs a goroutine.
-func TestNothingIsLeftBehind(t *testing.T) {
+// Targets that were only resolved, or were deleted, leave no entry and no goroutine.
+func TestUnusedTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -126,9 +125,9 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	})
 }
 
-// A stream that has just left must not take with it the entry of one that
-// came, nor must one that waits hang on an entry that nobody changes any more.
-func TestDeletedAndSetAgainReachesWhoWaits(t *testing.T) {
+// A stream that ends must not delete the entry of another one, and a waiting stream must
+// not keep an old entry.
+func TestDeleteConcurrentStreams(t *testing.T) {
 	r := New(nil)
 	next, stop := iter.Pull2(r.Resolve(t.Context(), "web"))
 	defer stop()
@@ -148,8 +147,8 @@ func TestDeletedAndSetAgainReachesWhoWaits(t *testing.T) {
 	}
 }
 
-// However writers and readers interleave, every reader gets to the last state.
-func TestNoUpdateIsLost(t *testing.T) {
+// After concurrent changes every stream has the last state.
+func TestSetConcurrent(t *testing.T) {
 	const readers, writers, changes = 8, 4, 200
 	r := New(nil)
 	last := endpoints(t, "10.9.9.9:99")
@@ -189,7 +188,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	assert.Len(t, r.targets, 1)
 }
 
-func TestEndsWithItsContext(t *testing.T) {
+func TestResolveContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(nil)
 		ctx, cancel := context.WithCancel(t.Context())
