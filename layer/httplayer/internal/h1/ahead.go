@@ -25,7 +25,7 @@ func (c *ServerConn) startReadAhead() {
 func (c *ServerConn) readAhead(done chan<- struct{}) {
 	defer close(done)
 	for c.ahead.Load() == aheadRunning {
-		if err := c.fill(smallSize); err != nil && err != errInterrupted { //nolint:errorlint // set by this package
+		if _, err := c.fill(smallSize); err != nil && err != errInterrupted { //nolint:errorlint // set by this package
 			return
 		}
 	}

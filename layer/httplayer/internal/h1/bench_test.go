@@ -67,7 +67,7 @@ func BenchmarkParse(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := appendRequest(out, req, framingOf(req)); err != nil {
+				if _, err := appendRequest(out, req, lengthOfRequest(req)); err != nil {
 					b.Fatal(err)
 				}
 			}

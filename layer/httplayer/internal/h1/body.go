@@ -247,12 +247,11 @@ const maxTrailers = 64 << 10
 
 func (b *body) fill() error {
 	for {
-		before := b.src.buffered()
-		b.begin()
-		err := b.src.fill(maxTrailers)
-		b.end(b.src.buffered() - before)
-		if err != errInterrupted || b.stopped() { //nolint:errorlint // set by this package
-			return closedError(err)
+		b.wait.begin()
+		n, err := b.src.fill(maxTrailers)
+		b.wait.end(n)
+		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
+			return err
 		}
 	}
 }
@@ -271,32 +270,19 @@ func (b *body) fetch(p []byte) (n int, err error) {
 		return n, nil
 	}
 	for {
-		b.begin()
+		b.wait.begin()
 		n, err = b.src.read(p)
-		b.end(n)
-		if err != errInterrupted || b.stopped() { //nolint:errorlint // set by this package
-			return n, closedError(err)
+		b.wait.end(n)
+		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
+			return n, err
 		}
 	}
 }
 
-func (b *body) stopped() bool { return b.closed.Load() && !b.rest }
-
-func closedError(err error) error {
-	if err == errInterrupted { //nolint:errorlint // set by this package
+// retried returns errInterrupted for a read that is to be tried again.
+func (b *body) retried(err error) error {
+	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose
 	}
 	return err
-}
-
-func (b *body) begin() {
-	if b.wait != nil {
-		b.wait.begin()
-	}
-}
-
-func (b *body) end(n int) {
-	if b.wait != nil {
-		b.wait.end(n)
-	}
 }

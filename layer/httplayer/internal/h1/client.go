@@ -104,9 +104,9 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	if c.used && c.Stale() {
 		return nil, c.give(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
 	}
-	f := framingOf(req)
+	length := lengthOfRequest(req)
 	c.out.begin()
-	b, err := appendRequest(c.out.b, req, f)
+	b, err := appendRequest(c.out.b, req, length)
 	c.out.b = b
 	if err != nil {
 		c.out.end()
@@ -116,7 +116,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.used, c.keep = true, !closesAfter(req)
 	c.watch = reqctx.Watch(ctx, c)
-	if err := c.send(req, f); err != nil {
+	if err := c.send(req, length); err != nil {
 		return nil, c.give(err)
 	}
 	n, err := c.receive(req)
@@ -145,10 +145,10 @@ func closeBody(req *http.Request) {
 
 // send sends the headers and the bytes of the body that are in memory. A sender
 // sends the rest.
-func (c *ClientConn) send(req *http.Request, f requestFraming) error {
+func (c *ClientConn) send(req *http.Request, length int64) error {
 	out := &c.out
-	out.chunked, out.left = !f.none && f.length < 0, f.length
-	if !f.none && !expects(req) {
+	out.chunked, out.left = length < 0, length
+	if length != 0 && !expects(req) {
 		ended, err := out.copyPending(req.Body)
 		if err == nil && ended {
 			err = out.finish(req.Trailer)
@@ -157,7 +157,7 @@ func (c *ClientConn) send(req *http.Request, f requestFraming) error {
 			return c.sent(req, err)
 		}
 	}
-	if err := out.flush(); err != nil || f.none {
+	if err := out.flush(); err != nil || length == 0 {
 		return c.sent(req, err)
 	}
 	c.startSender(req)
@@ -176,17 +176,10 @@ func (c *ClientConn) sent(req *http.Request, err error) error {
 	return err
 }
 
-func (c *ClientConn) maxHeaders() int {
-	if c.cfg.MaxHeaderBytes > 0 {
-		return c.cfg.MaxHeaderBytes
-	}
-	return http.DefaultMaxHeaderBytes
-}
-
 // receive reads up to the headers of the final response. It returns their length.
 func (c *ClientConn) receive(req *http.Request) (int, error) {
 	const mostInforms = 5 // without 100
-	limit := c.maxHeaders()
+	limit := headerLimit(c.cfg.MaxHeaderBytes)
 	for informs := 0; ; {
 		n, err := c.readHeaders(limit)
 		if err != nil {
@@ -230,7 +223,7 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 		case n > 0:
 			return n, nil
 		}
-		if err := c.fill(limit); err != nil {
+		if _, err := c.fill(limit); err != nil {
 			if err == io.EOF && searched == 0 { //nolint:errorlint // a connection returns it unwrapped
 				return 0, errServerClosed
 			}

@@ -159,26 +159,22 @@ func validAuthority[T string | []byte](b T) bool {
 	return port > 1 && port < len(b) && b[port-1] == ':'
 }
 
-// requestFraming is how the body of a request is sent.
-type requestFraming struct {
-	length int64 // -1: in chunks
-	none   bool
-}
-
-func framingOf(req *http.Request) requestFraming {
+// lengthOfRequest returns the length of the body of a request: 0 if it has none,
+// and -1 if it is sent in chunks.
+func lengthOfRequest(req *http.Request) int64 {
 	switch {
 	case req.Body == nil || req.Body == http.NoBody || req.Method == http.MethodConnect:
-		return requestFraming{none: true}
+		return 0
 	case req.ContentLength > 0:
-		return requestFraming{length: req.ContentLength}
+		return req.ContentLength
 	case req.ContentLength == 0 && message.ContentLength(req.Header["Content-Length"]) == 0:
-		return requestFraming{none: true}
+		return 0
 	}
-	return requestFraming{length: -1}
+	return -1
 }
 
 // appendRequest appends the headers of a request.
-func appendRequest(b []byte, req *http.Request, f requestFraming) ([]byte, error) {
+func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	if !message.ValidName(req.Method) {
 		return b, invalidRequest("invalid method " + strconv.Quote(req.Method))
 	}
@@ -195,7 +191,7 @@ func appendRequest(b []byte, req *http.Request, f requestFraming) ([]byte, error
 	if err != nil {
 		return b, err
 	}
-	if isOld(req) && (f.none || f.length >= 0) {
+	if isOld(req) && length >= 0 {
 		b = append(b, " HTTP/1.0\r\n"...)
 	} else {
 		b = append(b, " HTTP/1.1\r\n"...)
@@ -211,14 +207,14 @@ func appendRequest(b []byte, req *http.Request, f requestFraming) ([]byte, error
 		return b, err
 	}
 	switch {
-	case f.none:
+	case length == 0:
 		if req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch ||
 			req.Header["Content-Length"] != nil && req.Method != http.MethodConnect {
 			b = append(b, "Content-Length: 0\r\n"...)
 		}
-	case f.length > 0:
+	case length > 0:
 		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, f.length, 10)
+		b = strconv.AppendInt(b, length, 10)
 		b = append(b, '\r', '\n')
 	default:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)

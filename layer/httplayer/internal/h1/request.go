@@ -18,7 +18,7 @@ type request struct {
 	stream stream
 	reads  wait // for the body
 	writes wait // for the response
-	values [8]string
+	values [12]string
 
 	hasBody bool
 	slow    bool // the limits for slow bodies apply

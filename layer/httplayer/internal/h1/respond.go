@@ -63,7 +63,8 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	if !out.chunked {
 		out.left = length
 	}
-	out.b = append(b, '\r', '\n')
+	b = append(b, '\r', '\n')
+	out.b = b
 	return nil
 }
 

@@ -246,16 +246,9 @@ func (c *ServerConn) tooSlow(w *wait) bool {
 		float64(w.bytes.Load()) < float64(c.cfg.MinBodyRate)*w.total.Seconds()
 }
 
-func (c *ServerConn) maxHeaders() int {
-	if c.cfg.MaxHeaderBytes > 0 {
-		return c.cfg.MaxHeaderBytes
-	}
-	return http.DefaultMaxHeaderBytes
-}
-
 // readHeaders reads the headers of the next request and returns their length.
 func (c *ServerConn) readHeaders() (int, error) {
-	limit := c.maxHeaders()
+	limit := headerLimit(c.cfg.MaxHeaderBytes)
 	for searched := 0; ; {
 		if n := findEnd(c.unread(), searched); n > 0 {
 			if n > limit {
@@ -273,7 +266,7 @@ func (c *ServerConn) readHeaders() (int, error) {
 		case c.closeIdle.Load():
 			return 0, errIdleClosed
 		}
-		err := c.fill(limit)
+		_, err := c.fill(limit)
 		if err == errInterrupted { //nolint:errorlint // set by this package
 			err = nil
 			if searched == 0 && c.rest.Swap(false) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 )
 
@@ -58,8 +59,8 @@ func (s *source) unread() []byte {
 	return s.buf.b[s.r:s.w]
 }
 
-// fill reads more bytes. The buffer grows to limit bytes.
-func (s *source) fill(limit int) error {
+// fill reads more bytes and returns their number. The buffer grows to limit bytes.
+func (s *source) fill(limit int) (int, error) {
 	if s.buf == nil {
 		s.buf, s.r, s.w = getBuffer(&smallBuffers), 0, 0
 	}
@@ -71,7 +72,7 @@ func (s *source) fill(limit int) error {
 		s.w = copy(s.buf.b, s.buf.b[s.r:s.w])
 		s.r = 0
 	case s.w >= limit:
-		return errTooLarge
+		return 0, errTooLarge
 	default:
 		larger := &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
 		copy(larger.b, s.buf.b)
@@ -80,7 +81,7 @@ func (s *source) fill(limit int) error {
 	}
 	n, err := s.read(s.buf.b[s.w:])
 	s.w += n
-	return err
+	return n, err
 }
 
 // read reads from the connection. It returns either bytes or an error.
@@ -107,6 +108,14 @@ func (s *source) release() {
 func (s *source) drop() {
 	s.r = s.w
 	s.release()
+}
+
+// headerLimit returns the maximum size of headers.
+func headerLimit(configured int) int {
+	if configured > 0 {
+		return configured
+	}
+	return http.DefaultMaxHeaderBytes
 }
 
 // noEOF is for a message that has begun.

@@ -8,7 +8,8 @@ import (
 )
 
 // wait measures how long one goroutine waits for the peer. The goroutine counts,
-// and the sweeper, which alone uses the other fields, observes the count.
+// and the sweeper, which alone uses the other fields, observes the count. A nil
+// one measures nothing.
 type wait struct {
 	count atomic.Uint32 // odd while it waits
 	bytes atomic.Int64  // moved since reset
@@ -18,11 +19,15 @@ type wait struct {
 	total time.Duration // of all waits
 }
 
-func (w *wait) begin() { w.count.Add(1) }
+func (w *wait) begin() {
+	if w != nil {
+		w.count.Add(1)
+	}
+}
 
 func (w *wait) end(n int) {
-	w.count.Add(1)
-	if n > 0 {
+	if w != nil {
+		w.count.Add(1)
 		w.bytes.Add(int64(n))
 	}
 }

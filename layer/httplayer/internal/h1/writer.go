@@ -110,11 +110,9 @@ func (w *writer) flush() error {
 }
 
 func (w *writer) send(p []byte) {
-	if w.wait != nil {
-		w.wait.begin()
-		defer w.wait.end(0)
-	}
+	w.wait.begin()
 	n, err := w.conn.Write(p)
+	w.wait.end(0)
 	w.sent = w.sent || n > 0
 	w.broken, w.err = err != nil, err
 }

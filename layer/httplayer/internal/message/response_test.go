@@ -194,7 +194,7 @@ func TestResponseWriterHijack(t *testing.T) {
 	var kept http.ResponseWriter
 	hijacked, err := ServeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _, err := http.NewResponseController(w).Hijack()
-		require.NoError(t, err)
+		assert.NoError(t, err)
 		_, err = io.WriteString(w, "a")
 		assert.Equal(t, http.ErrHijacked, err)
 		kept = w
