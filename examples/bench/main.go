@@ -53,6 +53,7 @@ type bench struct {
 // target is a proxy that is compared.
 type target struct {
 	name    string
+	isRole  bool // its allocations are known
 	start   func(ctx context.Context, b *bench, protocol string) (*process, error)
 	samples map[loop][]sample // one of each round
 }
@@ -126,28 +127,30 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
 }
 
 func (b *bench) findTargets(ctx context.Context) {
-	add := func(name string, start func(context.Context, *bench, string) (*process, error)) {
-		b.targets = append(b.targets, target{name, start, make(map[loop][]sample)})
-	}
 	for _, t := range []struct{ name, role string }{
 		{"relay", "relay"}, {"ReverseProxy", "reverseproxy"}, {"library hop", "hop"}, {"whole sidecar", "sidecar"},
 	} {
-		add(t.name, func(ctx context.Context, b *bench, protocol string) (*process, error) {
+		b.targets = append(b.targets, target{t.name, true, func(ctx context.Context, b *bench, protocol string) (*process, error) {
 			return startRole(ctx, b.proxyCPUs, t.role, protocol, b.backend.addr, b.controller.addr)
-		})
+		}, make(map[loop][]sample)})
 	}
 	for _, p := range peers() {
 		if version := p.version(ctx); version != "" {
-			add(p.program+" "+version, p.start)
+			b.targets = append(b.targets, target{p.program + " " + version, false, p.start, make(map[loop][]sample)})
 		}
 	}
 }
 
 // measure starts a target and measures both loops of a protocol, after a run that is
 // not measured.
-func (b *bench) measure(ctx context.Context, t target, protocol string) error {
+func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+20*time.Second)
 	defer cancel()
+	defer func() {
+		if err != nil {
+			err = errors.Join(ctx.Err(), err) // the end of ctx kills the processes
+		}
+	}()
 	proxy, err := t.start(ctx, b, protocol)
 	if err != nil {
 		return err

@@ -44,9 +44,13 @@ func (b *bench) table(w io.Writer, l loop) {
 		for _, base := range bases {
 			fmt.Fprintf(w, " %.2f |", median(cpu)/base.quantile(l, cpu, 0.5))
 		}
-		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% | %.1f |\n", median(p99), median(p99)/b.targets[0].quantile(l, p99, 0.5),
-			median(func(s sample) float64 { return s.rate }), 100*median(func(s sample) float64 { return s.busy }),
-			median(func(s sample) float64 { return s.allocations }))
+		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% |", median(p99), median(p99)/b.targets[0].quantile(l, p99, 0.5),
+			median(func(s sample) float64 { return s.rate }), 100*median(func(s sample) float64 { return s.busy }))
+		if t.isRole {
+			fmt.Fprintf(w, " %.1f |\n", median(func(s sample) float64 { return s.allocations }))
+		} else {
+			fmt.Fprintln(w, " – |")
+		}
 	}
 }
 
