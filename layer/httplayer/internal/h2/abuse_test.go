@@ -121,7 +121,7 @@ func TestAttacks(t *testing.T) {
 func attackServer(t *testing.T, addr string, attack func(fr *http2.Framer, i uint32)) (code http2.ErrCode, frames uint32, err error) {
 	nc, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
-	defer nc.Close() //nolint:errcheck // it was ended
+	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(testTimeout))
 	var out bytes.Buffer
 	fr := http2.NewFramer(&out, nc)

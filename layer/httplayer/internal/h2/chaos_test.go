@@ -184,7 +184,7 @@ func chaosExchange(ctx context.Context, to http.RoundTripper, open *atomic.Int64
 	if err != nil {
 		return err
 	}
-	defer rsp.Body.Close() //nolint:errcheck // of a test
+	defer rsp.Body.Close()
 	if rand.IntN(5) == 0 {
 		_, err := io.CopyN(io.Discard, rsp.Body, int64(rand.IntN(10000)))
 		return err

@@ -123,7 +123,8 @@ func (c *ClientConn) limit() int {
 	return unsettledStreams
 }
 
-// Reserve takes a slot for one RoundTrip. It returns false if there is none.
+// Reserve takes a slot for one RoundTrip. It returns false if all are taken or the
+// connection accepts no requests.
 func (c *ClientConn) Reserve() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -80,7 +80,7 @@ type conn struct {
 	slots       int    // open streams, and reserved ones of a client
 	greeted     bool   // SETTINGS were received
 	leaving     bool   // no new streams
-	closing     bool   // to be closed when there is no stream
+	closing     bool   // to be closed after the last stream
 	changed     bool   // the Changed function has to be called
 }
 
@@ -485,6 +485,7 @@ func (c *conn) remove(st *stream) {
 	if st.removed.Swap(true) {
 		return
 	}
+	st.shrink()
 	delete(c.streams, st.id)
 	c.freeSlot()
 	if c.server != nil {
@@ -538,8 +539,8 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 	return out, from
 }
 
-// queueTrailers ends a stream with trailers, or without if there are none. With
-// mu held.
+// queueTrailers ends a stream with trailers, or without them if trailer is empty.
+// With mu held.
 func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	if !hasTrailers(trailer) {
 		c.queueData(st, nil, true)

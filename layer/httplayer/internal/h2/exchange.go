@@ -36,7 +36,8 @@ func (c *ServerConn) serve(s *serverStream) {
 // exchange serves a stream by the Exchange. A panic is an error.
 func (c *ServerConn) exchange(s *serverStream) (err error) {
 	defer func() {
-		if p, ok := errors.AsType[*panics.Error](err); ok && p.Value != http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
+		p, ok := errors.AsType[*panics.Error](err)
+		if ok && p.Value != http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
 			c.cfg.Log.Error("exchange panicked", "error", err, "remote", c.remote, "stack", string(p.Stack))
 		}
 	}()
@@ -92,7 +93,7 @@ func (s *serverStream) respond(rsp *http.Response) error {
 			return s.tunnel(rsp, tunnel)
 		}
 	}
-	defer rsp.Body.Close() //nolint:errcheck // of a body that was read or is not needed
+	defer rsp.Body.Close()
 	out := &s.out
 	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1, announces: len(rsp.Trailer) > 0}
 	length := rsp.ContentLength
@@ -284,7 +285,7 @@ func (c *closer) ContextDone(error) { go c.Close() }
 
 // tunnel sends the headers and copies both directions until both have ended.
 func (s *serverStream) tunnel(rsp *http.Response, to io.ReadWriteCloser) error {
-	defer to.Close() //nolint:errcheck // both directions have ended
+	defer to.Close()
 	watch := reqctx.Watch(&s.ctx, &closer{to})
 	defer watch.Stop()
 	sent := make(chan error, 1)

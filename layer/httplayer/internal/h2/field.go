@@ -54,7 +54,6 @@ var (
 	nameLength    = knownNames["content-length"]
 	nameTrailer   = knownNames["trailer"]
 	nameDate      = knownNames["date"]
-	nameHost      = knownNames["host"]
 )
 
 // makeStaticTable makes the table of RFC 7541, appendix A, and the known names.
@@ -116,7 +115,7 @@ func newName(lower string) *fieldName {
 func isUpper(r rune) bool { return r >= 'A' && r <= 'Z' }
 
 // invalidValue returns a field whose value is invalid. It has the same size.
-func (f field) invalidValue() field {
+func (f *field) invalidValue() field {
 	name := *f.name
 	name.kind, name.index = invalidName, 0
 	return field{&name, f.value}

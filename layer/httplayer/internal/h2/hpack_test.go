@@ -92,12 +92,10 @@ func TestEncoderMatchesReferenceDecoder(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		enc := newEncoder()
 		dec := hpack.NewDecoder(tableSize, nil)
-		size := uint32(tableSize)
 		for range 40 {
 			if r.IntN(8) == 0 {
 				for range 1 + r.IntN(2) {
-					size = uint32(r.IntN(5000))
-					enc.setMax(size)
+					enc.setMax(uint32(r.IntN(5000)))
 				}
 				dec.SetAllowedMaxDynamicTableSize(tableSize)
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func rawServer(t testing.TB, cfg *ClientConfig, settings ...http2.Setting) (*Cli
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close() //nolint:errcheck // a test
+	defer l.Close()
 	c := dial(t, l.Addr().String(), cfg)
 	nc, err := l.Accept()
 	require.NoError(t, err)
@@ -87,7 +88,7 @@ func block(fields ...string) []byte {
 var get = []string{":method: GET", ":scheme: http", ":path: /", ":authority: host.test"}
 
 func with(fields []string, more ...string) []string {
-	return append(fields[:len(fields):len(fields)], more...)
+	return append(slices.Clip(fields), more...)
 }
 
 // next returns the next frame of a type, and skips others.
@@ -231,12 +232,12 @@ func TestProxyResetCodes(t *testing.T) {
 	c, up := rawServer(t, &ClientConfig{})
 	down := rawClient(t, serve(t, message.ServerConfig{Exchange: transport{c}.RoundTrip}).addr)
 	down.headers(1, true, get...)
-	id := next[*http2.MetaHeadersFrame](up).StreamID
+	next[*http2.MetaHeadersFrame](up)
 	require.NoError(t, down.WriteRSTStream(1, http2.ErrCodeInternal))
 	assert.Equal(t, http2.ErrCodeInternal, next[*http2.RSTStreamFrame](up).ErrCode)
 
 	down.headers(3, true, get...)
-	id = next[*http2.MetaHeadersFrame](up).StreamID
+	id := next[*http2.MetaHeadersFrame](up).StreamID
 	require.NoError(t, up.WriteRSTStream(id, http2.ErrCodeFlowControl))
 	assert.Equal(t, http2.ErrCodeFlowControl, next[*http2.RSTStreamFrame](down).ErrCode)
 

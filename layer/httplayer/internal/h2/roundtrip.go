@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -66,6 +67,9 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.client = s
 	s.connect = req.Method == http.MethodConnect
 	head, err := c.requestHead(req)
+	if ctx := req.Context(); err == nil && reqctx.Ended(ctx) {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		c.Release()
 		closeBody(req)
@@ -323,7 +327,7 @@ func (s *clientStream) closeUpload() {
 // has ended. It does not wait, because Close of any body may.
 func (s *clientStream) cutRequestBody() {
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
-		go s.req.Body.Close() //nolint:errcheck // the request has ended
+		go s.req.Body.Close()
 	}
 	s.startBody()
 }

@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ type stream struct {
 	server  *serverStream // one of these is nil
 	client  *clientStream
 	removed atomic.Bool // from the table of the connection
+	grown   atomic.Int64
 
 	// Of the reader.
 	born    time.Time
@@ -225,17 +227,29 @@ func (st *stream) consume(n int) (give int64) {
 	now := time.Now()
 	fast := now.Sub(st.granted) < max(2*time.Duration(st.c.rtt.Load()), fastGrant)
 	st.granted = now
-	if fast && st.windowSize < maxStreamWindow {
-		if grown := st.c.grown.Add(st.windowSize); grown <= maxGrown {
-			give += st.windowSize
-			st.windowSize *= 2
-		} else {
-			st.c.grown.Add(-st.windowSize)
-		}
+	if fast && st.windowSize < maxStreamWindow && st.grow(st.windowSize) {
+		give += st.windowSize
+		st.windowSize *= 2
 	}
 	st.window += give
 	return give
 }
+
+// grow takes n bytes of those by which the windows of the connection may grow.
+func (st *stream) grow(n int64) bool {
+	if st.c.grown.Add(n) > maxGrown {
+		st.c.grown.Add(-n)
+		return false
+	}
+	st.grown.Add(n)
+	if st.removed.Load() {
+		st.shrink()
+	}
+	return true
+}
+
+// shrink returns what grow has taken.
+func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending reports how many bytes can be read without waiting, and whether the
 // body ends after them.
@@ -268,7 +282,7 @@ func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
 
 // ended sets the trailers.
 func (b *body) ended() {
-	to := &b.st.trailer
+	var to *http.Header
 	if s := b.st.server; s != nil {
 		to = &s.req.Trailer
 	} else {
@@ -282,9 +296,7 @@ func (b *body) ended() {
 		*to = trailer
 		return
 	}
-	for key, values := range trailer {
-		(*to)[key] = values
-	}
+	maps.Copy(*to, trailer)
 }
 
 // Close is part of [io.Closer]. That of a response resets a stream that is not

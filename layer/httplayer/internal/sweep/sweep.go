@@ -74,7 +74,7 @@ func (x *Slot) Remove() {
 	}
 }
 
-func (s *Sweeper) run(stop <-chan struct{}) {
+func (s *Sweeper) run(stop chan struct{}) {
 	ticker := time.NewTicker(Interval)
 	defer ticker.Stop()
 	var all []*Slot
@@ -84,9 +84,13 @@ func (s *Sweeper) run(stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		now := s.tick.Add(1)
 		all = all[:0]
 		s.mu.Lock()
+		if s.stop != stop { // another goroutine checks the slots added since
+			s.mu.Unlock()
+			return
+		}
+		now := s.tick.Add(1)
 		for slot := range s.slots {
 			all = append(all, slot)
 		}
