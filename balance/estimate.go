@@ -17,10 +17,9 @@ import (
 //	                                                    E ← E·w + s·(1−w)  (the average)
 //	                T ← t
 //
-// In contrast to tower's load::peak_ewma a read does not write, and a value ages towards
-// the median instead of 0. If E and M are below minLatency, peaks are averaged, because
-// one scheduling hiccup would otherwise keep requests from a sub-millisecond endpoint for
-// many seconds.
+// In contrast to tower a read does not write, and a value ages towards the median instead
+// of 0. Peaks below minLatency are averaged, because one scheduling hiccup would otherwise
+// keep requests from a sub-millisecond endpoint for many seconds.
 //
 // Value and time are one word, so that no concurrent sample is lost:
 //

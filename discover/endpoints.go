@@ -13,27 +13,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target and yields the changes of its endpoints, each with a
-// service made by mk. An update without effect yields nothing.
+// Endpoints resolves target and yields the changes of its endpoints, each with a service
+// made by mk. An update without effect yields nothing. There is at most one endpoint for
+// each address. If its [resolve.ID] changes, the old endpoint serves until the new one is
+// ready, see [WithHandoverTimeout].
 //
 // The sequence ends when ctx ends or the consumer breaks. An error of the resolver is
-// yielded as Err and leaves the endpoints unchanged. An error that matches
-// [resolve.ErrUnresolvable] removes all endpoints and ends the sequence. After a
-// resolver has ended the last set stays.
-//
-// There is at most one endpoint for each address. If the [resolve.ID] at an address
-// changes, the old endpoint serves until the new one is ready, see
-// [WithHandoverTimeout].
+// yielded as Err and leaves the endpoints unchanged, except that
+// [resolve.ErrUnresolvable] removes all and ends the sequence. After a resolver has ended
+// the last set stays.
 //
 // A removed endpoint rejects requests with an error that matches [layer.ErrClosed] once
-// the consumer took the Change. A Ready that waits returns such an error. Responses in
-// flight continue: see [MakeService] for the end of its context. All endpoints are
-// removed when the sequence ends.
+// the consumer took the Change, and its Ready returns such an error. Responses in flight
+// continue. All endpoints are removed when the sequence ends.
 //
-// The sequence can be ranged over several times and concurrently. Each range resolves
-// separately and makes its own services. It uses one goroutine, and one more for each
-// handover that waits.
-//
+// The sequence can be ranged over several times and concurrently; each range makes its
+// own services. It uses one goroutine, and one more for each handover that waits.
 // Endpoints panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],

@@ -134,9 +134,8 @@ func isService(s string) bool {
 	return letters > 0 && len(s) <= 15
 }
 
-// cleanName returns a name in lower case and without a dot at its end. The error
-// says why s is not a name by RFC 1035, section 2.3.4, or which character is not
-// allowed in host and service names.
+// cleanName returns a name in lower case without the dot at its end. The error is the
+// reason why s is not a name by RFC 1035, section 2.3.4, or a host or service name.
 func cleanName(s string) (string, error) {
 	s = strings.TrimSuffix(s, ".")
 	switch {
