@@ -84,35 +84,27 @@ func (b *body) endLocked(err error) {
 // Close is part of [io.Closer]. It interrupts a Read. A rest that has arrived is
 // read over.
 func (b *body) Close() error {
-	b.lockClosed()
+	b.closed.Store(true)
+	if !b.mu.TryLock() {
+		b.owner.interrupt()
+		b.mu.Lock()
+	}
+	defer b.mu.Unlock()
 	if b.err == nil && !b.expected && b.framing == byLength && int64(b.src.buffered()) >= b.left {
 		b.src.r += int(b.left)
 		b.left = 0
 		b.endLocked(io.EOF)
 	}
 	b.endLocked(http.ErrBodyReadAfterClose)
-	b.mu.Unlock()
 	return nil
 }
 
-func (b *body) lockClosed() {
-	b.closed.Store(true)
-	if !b.mu.TryLock() {
-		b.owner.interrupt()
-		b.mu.Lock()
-	}
-}
-
-// discard reads at most limit further bytes of a body that its user has left. It
-// reports whether the body has ended.
+// discard reads at most limit further bytes of a closed body. It reports whether
+// the body has ended.
 func (b *body) discard(limit int64) bool {
-	b.lockClosed()
+	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.endLocked(http.ErrBodyReadAfterClose)
-	if b.err != http.ErrBodyReadAfterClose { //nolint:errorlint // set by this file
-		return b.err == io.EOF //nolint:errorlint // set by read itself
-	}
-	if b.expected || b.framing == byLength && b.left > limit {
+	if b.err != http.ErrBodyReadAfterClose || b.expected || b.framing == byLength && b.left > limit { //nolint:errorlint // set by Close
 		return false
 	}
 	space := getBuffer(&smallBuffers)
@@ -129,11 +121,11 @@ func (b *body) discard(limit int64) bool {
 	return false
 }
 
-// ended reports whether the body was read, or has failed or was closed.
-func (b *body) ended() bool {
+// whole reports whether the body was read up to its end.
+func (b *body) whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.err != nil
+	return b.err == io.EOF //nolint:errorlint // set by read itself
 }
 
 // Pending is described by [message.Pending].

@@ -184,6 +184,13 @@ func TestChaos(t *testing.T) {
 	var trips, whole, ids atomic.Int64
 	exchange := func(req *http.Request) (*http.Response, error) {
 		trips.Add(1)
+		if rand.IntN(20) == 0 { // answer while another goroutine reads the body
+			go io.Copy(io.Discard, req.Body)
+			return &http.Response{
+				StatusCode: http.StatusForbidden, Header: http.Header{"X-Id": req.Header["X-Id"]},
+				ContentLength: 5, Body: io.NopCloser(strings.NewReader("early")),
+			}, nil
+		}
 		if rand.IntN(20) == 0 {
 			ctx, cancel := context.WithTimeout(req.Context(), time.Duration(rand.IntN(5))*time.Millisecond)
 			rsp, err := p.RoundTrip(req.WithContext(ctx))

@@ -359,19 +359,19 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !r.hasBody {
 		return true
 	}
-	limit := int64(drainSize)
-	if !drain || !r.keep || c.stop.Load() != nil {
-		limit = 0
+	_ = r.body.Close() // ends a Read in progress
+	if r.body.whole() {
+		return true
 	}
-	if r.body.ended() || limit == 0 {
-		return r.body.discard(limit)
+	if !drain || !r.keep || c.stop.Load() != nil {
+		return false
 	}
 	pause := lingerTime
 	if c.cfg.BodyIdle > 0 {
 		pause = c.cfg.BodyIdle
 	}
 	_ = c.setReadDeadline(time.Now().Add(pause))
-	return r.body.discard(limit)
+	return r.body.discard(drainSize)
 }
 
 // finish ends a request.

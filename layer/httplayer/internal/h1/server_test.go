@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -551,4 +552,82 @@ func TestServerPipe(t *testing.T) {
 	}
 	p.close()
 	require.NoError(t, <-done)
+}
+
+// A goroutine of a handler that still reads the body is stopped, and takes nothing
+// of the next request.
+func TestServerLeftReader(t *testing.T) {
+	ended := make(chan error, 10)
+	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			return
+		}
+		started := make(chan struct{})
+		go func() {
+			close(started)
+			_, err := io.Copy(io.Discard, r.Body)
+			ended <- err
+		}()
+		<-started
+		time.Sleep(time.Millisecond)
+	})})
+	conn := dial(t, s.addr)
+	r := bufio.NewReader(conn)
+	for _, framing := range []string{"Content-Length: 10\r\n\r\n01234", "Transfer-Encoding: chunked\r\n\r\na\r\n01234"} {
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+framing)
+		rsp, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		readAll(t, rsp)
+		require.Equal(t, http.ErrBodyReadAfterClose, <-ended)
+		io.WriteString(conn, "56789")
+		if strings.Contains(framing, "chunked") {
+			io.WriteString(conn, "\r\n0\r\n\r\n")
+		}
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		rsp, err = http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, rsp.StatusCode)
+		readAll(t, rsp)
+	}
+}
+
+// A handler that ends its goroutine ends the connection, and nothing else is left.
+func TestServerGoexit(t *testing.T) {
+	done := make(chan struct{}, 2)
+	for _, body := range []string{"", "Content-Length: 5\r\n"} {
+		conn, there := net.Pipe()
+		cfg := *serve(t, &message.ServerConfig{}).cfg
+		cfg.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			time.Sleep(60 * time.Millisecond) // reading ahead begins
+			runtime.Goexit()
+		})
+		go func() {
+			defer func() { done <- struct{}{} }()
+			_ = NewServerConn(t.Context(), there, &cfg).Serve()
+		}()
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+body+"\r\n")
+		_, err := conn.Read(make([]byte, 1))
+		assert.Equal(t, io.EOF, err)
+		<-done
+	}
+}
+
+// The upstream request is canceled when the client leaves.
+func TestProxyNoticesDeparture(t *testing.T) {
+	started, gone := make(chan struct{}, 1), make(chan struct{}, 1)
+	s, p := proxy(t, script(t, func(conn net.Conn, r *bufio.Reader) {
+		http.ReadRequest(r)
+		started <- struct{}{}
+		io.Copy(io.Discard, conn)
+		gone <- struct{}{}
+	}))
+	conn := dial(t, s.addr)
+	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-started
+	conn.Close()
+	<-gone
+	require.Eventually(t, func() bool {
+		_, released, idle := p.counts()
+		return released == 1 && idle == 0
+	}, 5*time.Second, time.Millisecond)
 }
