@@ -182,6 +182,17 @@ func TestHonestClients(t *testing.T) {
 		for i := range uint32(200) {
 			p.headers(2*i+1, true, with(get[:2], ":path: /hang", ":authority: h")...)
 		}
+		eventually(t, func() bool {
+			for _, c := range s.open() {
+				c.mu.Lock()
+				n := c.slots
+				c.mu.Unlock()
+				if n == 200 {
+					return true
+				}
+			}
+			return false
+		}, "the streams are open")
 		time.Sleep(youngStream + 50*time.Millisecond)
 		for i := range uint32(200) {
 			require.NoError(t, p.WriteRSTStream(2*i+1, http2.ErrCodeCancel))

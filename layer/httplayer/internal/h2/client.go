@@ -23,7 +23,8 @@ type ClientConfig struct {
 
 	// Changed is called without locks when a method of the connection may return
 	// another value than before: on SETTINGS, on GOAWAY, at the end, and when a
-	// full connection has room. It must not block.
+	// full connection has room. It must not block. Drain and Close do not call it
+	// themselves.
 	Changed func(c *ClientConn)
 }
 
@@ -145,11 +146,11 @@ func (c *ClientConn) Release() {
 // Drain accepts no more requests. The connection ends after the last stream.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.mu.Unlock()
 	if c.closing || c.err != nil {
 		return
 	}
-	c.leaving, c.closing, c.changed = true, true, true
+	c.leaving, c.closing = true, true
 	c.output().goAway(0, message.CodeNo, "")
 	c.kick()
 }

@@ -65,7 +65,7 @@ type conn struct {
 	lastDataID  uint32
 	writing     bool
 	hasWriter   bool
-	retiring    bool // the writer has to end after the next Write
+	retiring    bool // an idle server keeps no writer
 	wake        chan struct{}
 	sendWindow  int64
 	peerWindow  int64 // initial window of streams
@@ -201,7 +201,7 @@ func (c *conn) writeLoop(wake <-chan struct{}) {
 		done := c.err == nil && c.closing && c.quiet()
 		retired := c.retiring
 		if retired {
-			c.retiring, c.hasWriter = false, false
+			c.hasWriter = false
 		}
 		c.mu.Unlock()
 		switch {
@@ -254,14 +254,13 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
-// fail ends the connection at once.
+// fail ends the connection at once. The reader ends its streams.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
 	}
-	c.changed = true
-	c.unlock()
+	c.mu.Unlock()
 	_ = c.nc.Close()
 }
 

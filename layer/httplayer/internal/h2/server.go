@@ -28,6 +28,7 @@ type ServerConn struct {
 	blockOpen bool // of the reader: phaseBlock
 	sweeps    sweepState
 	trim      atomic.Bool  // the reader holds the large buffer
+	drains    atomic.Bool  // the second GOAWAY is due
 	limited   atomic.Int32 // streams in progress whose body has limits
 
 	// With the mu of the connection.
@@ -93,6 +94,7 @@ func (c *ServerConn) Drain() {
 		return
 	}
 	c.draining = true
+	c.drains.Store(true)
 	out := c.output()
 	out.goAway(maxStreamID, message.CodeNo, "")
 	out.ping(0, drainPing)
@@ -103,7 +105,7 @@ func (c *ServerConn) Drain() {
 func (c *ServerConn) drainAcked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.draining || c.leaving || c.err != nil {
+	if !c.drains.Swap(false) || c.err != nil {
 		return
 	}
 	c.leaving, c.closing = true, true

@@ -31,6 +31,7 @@ func (c *ServerConn) phaseLocked() {
 		phase = phaseBlock
 	case len(c.streams) > 0 || c.handlers > 0:
 		phase = phaseActive
+		c.retiring = false
 	case !c.greeted:
 		phase = phasePreface
 	}
@@ -56,30 +57,34 @@ type sweepState struct {
 	writes  uint32 // at the last check
 	writing time.Duration
 	drain   time.Duration
+	trimmed bool
 	alive   keepalive
 	bodies  []*serverStream
 }
 
 // Sweep is part of [sweep.Conn]. It enforces all time limits.
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
-	cfg := c.cfg
-	switch phase {
-	case phasePreface, phaseBlock:
-		if over(age, cfg.HeaderTimeout) {
-			go c.interrupt(calmError("header timeout"))
-		}
-	case phaseIdle:
-		if over(age, cfg.IdleTimeout) {
-			c.Drain()
-		}
-		if age >= trimAfter {
-			c.trimIdle()
-		}
+	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
+		go c.interrupt(calmError("header timeout"))
 	}
+	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) {
+		c.Drain()
+	}
+	trims := phase == phaseIdle && age >= trimAfter
+	if trims && !c.sweeps.trimmed {
+		c.trimIdle()
+	}
+	c.sweeps.trimmed = trims
 	c.sweepWrite()
-	c.sweepDrain()
-	c.sweepAlive()
-	c.sweepStreams()
+	if c.drains.Load() {
+		c.sweepDrain()
+	}
+	if c.cfg.PingInterval > 0 {
+		c.sweeps.alive.check(&c.conn, sweep.Interval, c.cfg.PingInterval, c.cfg.PingTimeout)
+	}
+	if phase == phaseActive || phase == phaseBlock {
+		c.sweepStreams()
+	}
 }
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
@@ -99,12 +104,6 @@ func (c *ServerConn) sweepWrite() {
 
 // sweepDrain sends the second GOAWAY to a client that does not answer the PING.
 func (c *ServerConn) sweepDrain() {
-	c.mu.Lock()
-	waits := c.draining && !c.leaving
-	c.mu.Unlock()
-	if !waits {
-		return
-	}
 	limit := c.cfg.DrainTimeout
 	if limit <= 0 {
 		limit = defaultDrain
@@ -114,21 +113,14 @@ func (c *ServerConn) sweepDrain() {
 	}
 }
 
-func (c *ServerConn) sweepAlive() {
-	if c.cfg.PingInterval <= 0 {
-		return
-	}
-	c.sweeps.alive.check(&c.conn, sweep.Interval, c.cfg.PingInterval, c.cfg.PingTimeout)
-}
-
 // trimIdle ends the idle workers and the writer, and makes the reader release its
 // buffer.
 func (c *ServerConn) trimIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.retireWorkers()
-	if c.hasWriter && !c.retiring {
-		c.retiring = true
+	c.retiring = true
+	if c.hasWriter {
 		c.kick()
 	}
 	if c.trim.Swap(false) && !c.closing && c.stop == nil && c.err == nil {
