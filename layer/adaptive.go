@@ -18,9 +18,9 @@ import (
 // AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their
 // defaults.
 type AdaptivePolicy struct {
-	Min     int // the limit is never below; 1 to Max; default 1
-	Max     int // nor above; at least Min; default 1000
-	Initial int // what it starts with, Min to Max; default 20, or the nearest to that
+	Min     int // of the limit, 1 to Max; default 1
+	Max     int // of the limit, at least Min; default 1000
+	Initial int // limit, Min to Max; default 20, or the nearest value in range
 
 	// Tolerance is the factor by which the latency may exceed the latency
 	// without a queue before the limit shrinks: 1.1 to 2, default 1.5. A higher
@@ -186,7 +186,7 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	time.AfterFunc(after, look)
 }
 
-// changed is called after the limit may have.
+// changed is called after a possible change of the limit.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
@@ -196,8 +196,8 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data and End make the limit the Observer of every response it admitted, so
-// that none has to be made for each.
+// Data and End make the limit the Observer of every response without an
+// allocation.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
@@ -221,8 +221,8 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 // a window uses the lock.
 type adaptiveGate struct {
 	limit atomic.Int64
-	began atomic.Int64 // when the window began, in nanoseconds
-	least atomic.Int64 // how long it is at least; a probe is as short as can be
+	began atomic.Int64 // of the window, in nanoseconds
+	least atomic.Int64 // the least length of the window; 0 for a probe
 
 	_ [64]byte // separates fields that are written for each request
 
@@ -233,11 +233,11 @@ type adaptiveGate struct {
 
 	mu      sync.Mutex // held while a window ends
 	control adaptiveControl
-	looks   int   // at the probe, by giveUp
-	left    int64 // what there was to do then
+	looks   int   // checks of the probe by giveUp
+	left    int64 // requests of the probe in flight at the last check
 }
 
-// adaptiveLeast is how many samples a window has at least.
+// adaptiveLeast is the least number of samples of a window.
 const adaptiveLeast = 20
 
 func newAdaptiveGate(p AdaptivePolicy) *adaptiveGate {
@@ -256,13 +256,13 @@ func (g *adaptiveGate) take() bool {
 			return false
 		}
 		if g.inFlight.CompareAndSwap(n, n+1) {
-			g.climbed(n + 1)
+			g.updatePeak(n + 1)
 			return true
 		}
 	}
 }
 
-func (g *adaptiveGate) climbed(n int64) {
+func (g *adaptiveGate) updatePeak(n int64) {
 	for {
 		peak := g.peak.Load()
 		if n <= peak || g.peak.CompareAndSwap(peak, n) {
@@ -271,9 +271,8 @@ func (g *adaptiveGate) climbed(n int64) {
 	}
 }
 
-// A sample is a latency's logarithm, base 2, in 1024ths, and how many there
-// are above it: both sums are changed at once. 40 bits hold sixteen million
-// latencies, as many as 24 bits can count.
+// A sample is 1 in the upper 24 bits, and the binary logarithm of a latency in
+// 1024ths in the lower 40 bits. One addition updates count and sum.
 const (
 	adaptiveCount = 40
 	adaptiveUnit  = 1024
@@ -298,20 +297,20 @@ func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	return g.endWindow(g.samples.Add(adaptiveSample(now-began)), now)
 }
 
-// drop takes a request into account that inner did not cope with.
+// drop records a request that overloaded inner.
 func (g *adaptiveGate) drop(now time.Duration) bool {
 	g.dropped.Add(1)
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow takes a step of the control once the window has seen enough: as
-// many responses as were in flight, which takes as long as one of them.
+// endWindow computes a new limit if the window has as many responses as were in
+// flight.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
 	}
 	defer g.mu.Unlock()
-	if !g.enough(g.samples.Load(), now) { // another was quicker
+	if !g.enough(g.samples.Load(), now) { // another goroutine was faster
 		return false
 	}
 	// A concurrent sample may be counted in the next window.
@@ -347,9 +346,8 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 // adaptiveLooks limits the checks of a probe.
 const adaptiveLooks = 8
 
-// giveUp ends the probe that began then, if it does not get on: slots that are
-// held for long may leave none to learn from. It reports whether it did, or
-// else whether to look again.
+// giveUp ends a probe without progress, because long requests may occupy all
+// slots. It reports whether it ended, or else whether to check again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

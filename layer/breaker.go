@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -16,27 +17,25 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// BreakerPolicy says when a [Breaker] trips, and when it tries again. Its
-// figures are those of linkerd's failure accrual. The zero policy is
-// consecutive failures alone: seven of them.
+// BreakerPolicy configures a [Breaker]. Its defaults are those of linkerd's
+// failure accrual. The zero policy opens after seven consecutive failures.
 type BreakerPolicy struct {
-	ConsecutiveFailures int           // this many in a row trip it; 0 means 7, less than 0 turns this off
-	MinSuccessRate      float64       // a lower share of successes trips it, 0 to 1; 0 turns this off (linkerd uses 0.8)
-	Window              time.Duration // over which Ratio is taken, at least 10 ms; 0 means 10 s
-	MinRequests         int           // Ratio says nothing of fewer than these in Window, up to 1 000 000; 0 means 5
+	ConsecutiveFailures int           // that open it; 0 is 7, a negative value is unlimited
+	MinSuccessRate      float64       // a lower success rate opens it, 0 to 1; 0 is off (linkerd uses 0.8)
+	Window              time.Duration // of MinSuccessRate, at least 10 ms; 0 is 10 s
+	MinRequests         int           // in Window for MinSuccessRate, up to 1 000 000; 0 is 5
 
-	// Backoff is the wait before a probe. The zero value, and each of Min and
-	// Max that is 0, means 1 s to 60 s; the zero value has a jitter of 0.5.
+	// Backoff is the wait before a probe. The default is 1 s to 60 s with a
+	// jitter of 0.5. A zero Min or Max has its default.
 	Backoff Backoff
 
-	// RetryAfter makes the wait no shorter than what the response that tripped
-	// the breaker asks for, within Backoff.Max (see [Replayer] and
-	// [RetryAfter]). By default that is ignored, as linkerd does.
+	// RetryAfter extends the wait to the RetryAfter of the response that opened
+	// the breaker, up to Backoff.Max. By default it is ignored, as in linkerd.
 	RetryAfter bool
 }
 
-// UnifiedBreaker is the policy that linkerd calls unified, with its defaults:
-// seven failures in a row, or less than 0.8 of at least 5 requests in 10 s.
+// UnifiedBreaker returns linkerd's unified policy: seven consecutive failures, or
+// a success rate below 0.8 of at least 5 requests in 10 s.
 func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
 const (
@@ -44,7 +43,7 @@ const (
 	breakerMaxRequests = 1_000_000
 )
 
-// Validate returns an error that names the field that is out of its range.
+// Validate returns an error that names the field that is out of range.
 func (p BreakerPolicy) Validate() error {
 	switch {
 	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
@@ -60,26 +59,16 @@ func (p BreakerPolicy) Validate() error {
 	return nil
 }
 
-// filled puts the defaults where nothing was said.
+// filled returns p with defaults in place of zero fields.
 func (p BreakerPolicy) filled() BreakerPolicy {
-	if p.ConsecutiveFailures == 0 {
-		p.ConsecutiveFailures = 7
-	}
-	if p.Window == 0 {
-		p.Window = 10 * time.Second
-	}
-	if p.MinRequests == 0 {
-		p.MinRequests = 5
-	}
+	p.ConsecutiveFailures = cmp.Or(p.ConsecutiveFailures, 7)
+	p.Window = cmp.Or(p.Window, 10*time.Second)
+	p.MinRequests = cmp.Or(p.MinRequests, 5)
 	if p.Backoff == (Backoff{}) {
 		p.Backoff.Jitter = 0.5
 	}
-	if p.Backoff.Max == 0 {
-		p.Backoff.Max = max(time.Minute, p.Backoff.Min)
-	}
-	if p.Backoff.Min == 0 {
-		p.Backoff.Min = min(time.Second, p.Backoff.Max)
-	}
+	p.Backoff.Max = cmp.Or(p.Backoff.Max, max(time.Minute, p.Backoff.Min))
+	p.Backoff.Min = cmp.Or(p.Backoff.Min, min(time.Second, p.Backoff.Max))
 	return p
 }
 
@@ -148,8 +137,7 @@ type breaker[Req, Rsp any] struct {
 	rejected tally
 	tripped  *breakerGauge
 
-	// spare is used by the next response that may have a body: those that
-	// turn out to have none give it back.
+	// spare is reused by responses that have no body.
 	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
 }
 
@@ -265,8 +253,8 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	return Node{Name: "breaker", State: state}
 }
 
-// decide lets one outcome count in the period that let the request in. It is
-// called once for each.
+// decide counts one outcome in the period that admitted the request. It is
+// called once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
 	case p.trip != nil:
@@ -278,7 +266,7 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 	}
 }
 
-// count returns why the breaker has to trip, or "".
+// count returns the reason to open the breaker, or "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	row := int64(0)
 	switch c {
@@ -286,12 +274,12 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 		if p.failures.Load() != 0 {
 			p.failures.Store(0)
 		}
-	case Throttled: // the service is well
+	case Throttled: // the service works
 	default:
 		row = p.failures.Add(1)
 	}
 	if b.policy.ConsecutiveFailures > 0 && row >= int64(b.policy.ConsecutiveFailures) {
-		return fmt.Sprintf("%d failures in a row", row)
+		return fmt.Sprintf("%d consecutive failures", row)
 	}
 	if p.window == nil {
 		return ""
@@ -336,7 +324,7 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	}
 }
 
-// asked returns how long the service asks to be left alone.
+// asked returns the wait that the service requests.
 func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
@@ -350,7 +338,7 @@ func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
 	return after
 }
 
-// breakerRatio is for people: 1 as long as there was nothing, in thousandths.
+// breakerRatio returns the success rate in thousandths, 1 without requests.
 func breakerRatio(good, all uint64) float64 {
 	if all == 0 {
 		return 1
@@ -358,7 +346,7 @@ func breakerRatio(good, all uint64) float64 {
 	return math.Round(float64(good)/float64(all)*1000) / 1000
 }
 
-// watch judges rsp when it ends.
+// watch classifies rsp when it ends.
 func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
 	a := b.answer()
 	a.ctx, a.rsp, a.period = ctx, rsp, p
@@ -400,7 +388,7 @@ func (a *breakerAnswer[Req, Rsp]) Data(int) {}
 
 func (a *breakerAnswer[Req, Rsp]) End(err error) {
 	class, out := Ignorable, Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
-	// A classifier that panics must not keep the probe's place for ever.
+	// A panic of the classifier must not keep the probe.
 	defer func() { a.settle(class, out) }()
 	class = a.breaker.classOf(a.ctx, out)
 }

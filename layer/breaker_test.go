@@ -92,7 +92,7 @@ func TestBreakerTripsOnFailuresInARow(t *testing.T) {
 		before := inner.calls.Load()
 		err := breakerCalls(t, svc, 1)
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.EqualError(t, err, "breaker web: not ready: 7 failures in a row, next probe in 1s")
+		require.EqualError(t, err, "breaker web: not ready: 7 consecutive failures, next probe in 1s")
 		after, ok := layer.RetryAfter(err)
 		require.True(t, ok)
 		require.Equal(t, time.Second, after)

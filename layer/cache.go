@@ -47,14 +47,14 @@ type Cache[K comparable, Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of every service's own
 	seed   maphash.Seed
 
-	keys     atomic.Int64     // taken, those in the making included
-	swept    atomic.Int64     // how often the sweeper has looked
+	keys     atomic.Int64     // reserved, those being made included
+	swept    atomic.Int64     // completed sweeps
 	freed    notify.Broadcast // of keys, swept and ctx
-	rejected tally            // for want of room
+	rejected tally            // without room
 	shards   [64]cacheShard[K, Req, Rsp]
 }
 
-// CachePolicy is what a [Cache] keeps, and for how long.
+// CachePolicy configures a [Cache].
 type CachePolicy struct {
 	// IdleTimeout is the time for which an unused service is kept; it may take
 	// an eighth longer. 0 is a minute.
@@ -65,7 +65,7 @@ type CachePolicy struct {
 	Capacity int
 }
 
-// Validate returns an error that names the field that is out of its range.
+// Validate returns an error that names the field that is out of range.
 func (p CachePolicy) Validate() error {
 	switch {
 	case p.IdleTimeout < 0:
@@ -105,10 +105,10 @@ func NewCache[K comparable, Req, Rsp any](
 	return c
 }
 
-// Service returns the service of key. It makes nothing yet: that is left to
-// its first Ready or Call, and again to the first one after the key was
-// dropped. It may be kept or asked for again for each request; for a key that
-// is in the cache this costs no allocation. The method fits [MakeService].
+// Service returns the service of key, whose first Ready or Call makes the entry.
+// So does the first one after the entry was dropped. It may be kept, or called
+// for each request without an allocation for an existing key. The method is a
+// [MakeService].
 func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	if e := c.shard(key).find(key); e != nil {
 		return e.handle
@@ -116,14 +116,14 @@ func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	return &cacheHandle[K, Req, Rsp]{cache: c, key: key}
 }
 
-// Router returns the [Router] that sends each request to the service of its
-// key, and shows the services that there are as its routes.
+// Router returns a [Router] to the services of the cache. [Describe] shows its
+// entries as routes.
 func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] {
 	check(key != nil, "Cache.Router: nil key function")
 	return &router[K, Req, Rsp]{key: key, mk: c.Service, routes: c.Describe}
 }
 
-// Describe shows the services that there are, sorted by key.
+// Describe shows the entries, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
 		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"rejected", c.rejected.n.Load()},
@@ -147,7 +147,7 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// open returns the entry of key with one more use begun, made if it has to be.
+// open returns the entry of key, made if necessary, and begins a use of it.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
 	if isUnequalKey(key) {
 		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
@@ -202,7 +202,7 @@ func (c *Cache[K, Req, Rsp]) build(
 	inner := c.mk(ctx, key)
 	e.inner.Store(&inner)
 	if made = inner != nil; !made {
-		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "nothing was made for this key"}
+		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "no service for this key"}
 	}
 	return e, err
 }
@@ -254,8 +254,8 @@ func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 
 var errCacheFull error = &kind{"full", ErrNotReady}
 
-// cacheHandle is the service of one key, whichever entry it has. It remembers
-// the last one, so that a handle that is kept does not look it up.
+// cacheHandle is the service of one key. It remembers the last entry to avoid a
+// look-up.
 type cacheHandle[K comparable, Req, Rsp any] struct {
 	cache *Cache[K, Req, Rsp]
 	key   K
@@ -288,7 +288,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 			return err
 		case e != nil:
 			err = h.cache.rejectClosed(h.key, err)
-			again = e.IsGone // the sweeper's doing, and at the end of the cache as well
+			again = e.IsGone // retired by the sweeper or at the end of the cache
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
 		case isUnequalKey(h.key):
@@ -350,20 +350,19 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	return err
 }
 
-// cacheLife is a service with a life: its responses count as open until they
-// ended, and its context ends once it is retired and nothing is open.
+// cacheLife counts the open responses of a service. Its context ends after it was
+// retired and the last response ended.
 type cacheLife[Req, Rsp any] struct {
 	refcount.Count
 	options *options[Rsp]
 }
 
-// call has inner serve one request for which Begin was true.
+// call serves one request, after Begin returned true.
 func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
 	return callUntil(ctx, inner, req, l.options, l)
 }
 
-// Data and End make it the Observer of every response, so that none has to be
-// made for each.
+// Data and End make it the Observer of every response without an allocation.
 func (l *cacheLife[Req, Rsp]) Data(int) {}
 
 func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }

@@ -27,8 +27,8 @@ func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return 
 
 func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
 
-// claim returns whether the caller is to make key's entry and then to close
-// making, or else what to wait for: nothing if the entry is there already.
+// claim reports whether the caller makes the entry of key and closes making.
+// Otherwise the caller waits for making, which is nil if the entry exists.
 func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep
 	return true
 }
 
-// drop forgets entries that are gone, where no newer one has taken the place.
+// drop removes retired entries that no newer entry has replaced.
 func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,11 +93,11 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	handle *cacheHandle[K, Req, Rsp]
-	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the last response ended: handles may be kept for longer
-	closed atomic.Bool                       // the service said that it will never be ready again
+	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the last response ended
+	closed atomic.Bool                       // the service returned ErrClosed
 
-	// The sweeper's alone.
-	seen  uint64 // the word of its uses when it last looked
+	// Used by the sweeper only.
+	seen  uint64 // the use count of the last sweep
 	since time.Time
 }
 
@@ -110,7 +110,7 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note reports whether by err the service will never be ready again.
+// note records whether err closes the service, and reports it.
 func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {
@@ -119,7 +119,7 @@ func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	return closed
 }
 
-// isOver retires the entry if it is time.
+// isOver retires the entry if it is closed or idle, and reports whether it did.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
 	word := e.Word()
 	switch {

@@ -11,18 +11,17 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Observer follows the life of one response. If it has a method Head(), that is
-// called first for an upgraded connection, because its first byte may be late.
+// Observer is notified of the progress of one response. An optional method
+// Head() is called first for an upgraded connection, because its first byte may
+// be late.
 type Observer interface {
-	// Data is called after n > 0 bytes of the body were read. The first call
-	// is the first byte. It may still come while, or just after, End is called
-	// by a context that was cancelled.
+	// Data is called after n > 0 bytes of the body were read. It may be called
+	// concurrently with End if the context ends.
 	Data(n int)
 
 	// End is called exactly once: with nil when the response is complete,
-	// trailers included; with the error that broke it off; with [ErrBodyClosedEarly]
-	// when its body was closed early; with the cause of the context when that
-	// ended first.
+	// trailers included; with the error of the body; with [ErrBodyClosedEarly];
+	// or with the cause of the context.
 	End(err error)
 }
 
@@ -64,9 +63,7 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 	}
 }
 
-// HasBody reports whether responses of this type have a body to end with, as
-// [AtEnd] sees it. Where they have none, nothing has to be made to observe
-// them with.
+// HasBody reports whether responses of this type have a body, see [AtEnd].
 func HasBody[Rsp any]() bool {
 	_, ok := bodyField(reflect.TypeFor[Rsp]())
 	return ok
@@ -85,9 +82,8 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 
 // ObserveBody returns a body that reports its reads and its end to o. It ends
 // at an error of Read ([io.EOF] is success), at Close, or when ctx ends.
-// Several observers of one body share one wrapper. A body that is also an
-// [io.Writer], an upgraded connection, stays one, with CloseWrite if it has
-// that; o is then told by its method Head, if any. If o panics when ctx ends,
+// Several observers of one body share one wrapper. The body of an upgraded
+// connection keeps its [io.Writer] and CloseWrite. If o panics when ctx ends,
 // Close and failing Reads return a [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
@@ -125,7 +121,7 @@ type observedBody struct {
 
 	// Written before the body is handed to its reader, or under mu.
 	observers []Observer
-	first     [3]Observer // room for the usual few without another allocation
+	first     [3]Observer // avoids an allocation
 
 	mu    sync.Mutex
 	ends  reqctx.Registration // with the context of the request
@@ -198,7 +194,7 @@ func (b *observedBody) cut(cause error) {
 	b.mu.Unlock()
 }
 
-// withPanic adds to what the body returns that an observer panicked.
+// withPanic adds the panic of an observer to err.
 func (b *observedBody) withPanic(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,14 +237,14 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// drop discards what Call returned, if it did, where a panic keeps it from the caller.
+// drop discards the response of Call, if any, after a panic.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)
 	}
 }
 
-// discard gives a response up, by the Replayer if there is one.
+// discard releases a response, by the Replayer if one is set.
 func (o *options[Rsp]) discard(rsp Rsp) {
 	if d, ok := o.replayer.(interface{ Drain(rsp Rsp) }); ok {
 		d.Drain(rsp)
@@ -262,7 +258,7 @@ type observedStream struct {
 	io.Writer
 }
 
-// observedConn is an observedStream that can be ended one way.
+// observedConn is an observedStream with CloseWrite.
 type observedConn struct {
 	*observedBody
 	io.Writer

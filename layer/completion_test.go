@@ -145,7 +145,7 @@ func TestAClassifierThatPanicsAtTheEndHoldsNothing(t *testing.T) {
 		})
 	}
 	require.EqualValues(t, 4, *failures["failure"])
-	require.Equal(t, []string{"a head true", "a failure <nil>", "a failure the call did not return: it panicked, or ended its goroutine"}, log.told)
+	require.Equal(t, []string{"a head true", "a failure <nil>", "a failure the call panicked or ended its goroutine"}, log.told)
 }
 
 // odd is a classifier that cannot judge an end.

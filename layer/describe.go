@@ -38,8 +38,8 @@ type Attr struct {
 }
 
 // MarshalJSON writes an object with its members in order. Values that
-// implement [fmt.Stringer], such as durations, are written as their string; so
-// is a float64 that JSON has no number for, as "+Inf".
+// implement [fmt.Stringer], such as durations, are written as their string. So
+// are infinite floats and NaN.
 func (s State) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -82,8 +82,8 @@ func (s State) Get(key string) any {
 	return nil
 }
 
-// String prints the tree in request order, a line a node: children are
-// indented, what comes next is not.
+// String returns the tree in request order with one line per node. Children are
+// indented, Next is not.
 func (n Node) String() string {
 	var b strings.Builder
 	n.print(&b, "")
@@ -133,10 +133,9 @@ func describeOne(svc any) Node {
 	return Node{Name: strings.TrimPrefix(name, "*")}
 }
 
-// Explanation is what layers said about the choices that they made for one
-// request, in the order in which they made them: the route, the split, the
-// endpoints that were looked at, and again for each try. Ask for one with
-// [Explain]. It is safe for concurrent use; a nil Explanation takes nothing.
+// Explanation is the ordered list of choices that layers made for one request: the
+// route, the split, and the compared endpoints of each attempt. [Explain] returns
+// one. It is safe for concurrent use, and nil drops all choices.
 type Explanation struct {
 	mu    sync.Mutex
 	notes []Node

@@ -133,19 +133,18 @@ func (d *Drainer) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether Drain was called. From then on requests are rejected,
-// so that a readiness probe has to fail before, by a sign of its own.
+// Draining reports whether Drain was called. A readiness probe must fail earlier,
+// because requests are rejected from then on.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
-// InFlight returns how many requests are open.
+// InFlight returns the number of open requests.
 func (d *Drainer) InFlight() int64 { return d.state.Load() &^ drainBegun }
 
 func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }
 
 // enter counts a request, unless d drains.
 func (d *Drainer) enter() bool {
-	// The look before keeps rejections from counting even for a moment, so that
-	// a crowd of them cannot keep Drain from seeing the end.
+	// Rejected requests must not count, because they would delay Drain.
 	if d.Draining() {
 		return false
 	}

@@ -27,6 +27,6 @@ func ExampleBreaker() {
 	// Output:
 	// false connection reset
 	// false connection reset
-	// true breaker greeter: not ready: 2 failures in a row
+	// true breaker greeter: not ready: 2 consecutive failures
 	// open
 }

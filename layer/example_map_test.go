@@ -21,7 +21,7 @@ func ExampleMap() {
 	fmt.Println(err)
 	// Output:
 	// 144 <nil>
-	// map: the request cannot be turned: strconv.Atoi: parsing "twelve": invalid syntax
+	// map: converting the request: strconv.Atoi: parsing "twelve": invalid syntax
 }
 
 func ExampleMapRequest() {

@@ -56,7 +56,7 @@ func (p FaultPolicy[Req]) Validate() error {
 	return nil
 }
 
-// delay is that of one request.
+// delay returns the delay of one request.
 func (p FaultPolicy[Req]) delay() time.Duration {
 	if p.Jitter == 0 {
 		return p.Delay
@@ -70,7 +70,7 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 
 // cause returns the cause of an injected error.
 func (p FaultPolicy[Req]) cause() error {
-	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // it would be said twice
+	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // avoids the same text twice
 		return nil
 	}
 	return p.Err
@@ -121,19 +121,19 @@ type chaos[Req, Rsp any] struct {
 	target          string
 	policy          FaultPolicy[Req]
 	life            *faultLife
-	requests        atomic.Int64 // that met a fault
+	requests        atomic.Int64 // that got a fault
 	delayed, failed tally
 	err             error // the injected error, shared; never changed
 }
 
-// faultLife is how long the faults last.
+// faultLife is the time limit of the faults.
 type faultLife struct {
 	start time.Time
 	ttl   time.Duration
 	over  atomic.Bool
 }
 
-// left is how much of its time is left.
+// left returns the remaining time.
 func (l *faultLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
 
 func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -159,7 +159,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	return rsp, c.err
 }
 
-// hits decides whether a request meets the fault.
+// hits decides whether a request gets the fault.
 func (c *chaos[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	if c.life.left() <= 0 {
 		c.life.over.Store(true)

@@ -94,8 +94,8 @@ func (l *limit[Req, Rsp]) take() bool {
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data and End make the limit the Observer of every response it admitted, so
-// that none has to be made for each.
+// Data and End make the limit the Observer of every response without an
+// allocation.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {
@@ -198,18 +198,18 @@ func (l *limitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// limitShard holds those keys of a LimitBy that fall to it.
+// limitShard is a part of the keys of a LimitBy.
 type limitShard[K comparable] struct {
 	mu    sync.Mutex
-	slots map[K]*limitSlots[K] // of the keys that are in flight
-	spare *limitSlots[K]       // of keys that were, linked by next
-	kept  int                  // how many are spare
+	slots map[K]*limitSlots[K] // of keys with requests in flight
+	spare *limitSlots[K]       // unused slots, linked by next
+	kept  int                  // number of spare slots
 
 	_ [64]byte // so that no two shards share a cache line
 }
 
-// limitSpares is how many a shard keeps, so that keys that come and go cost no
-// allocation.
+// limitSpares is the number of spare slots of a shard, which avoid allocations for
+// new keys.
 const limitSpares = 16
 
 // limitSlots are the slots of one key. They are the Observer of all responses
@@ -251,7 +251,7 @@ func (s *limitShard[K]) fresh() *limitSlots[K] {
 	return held
 }
 
-// count returns how many keys, and requests of them, are in flight.
+// count returns the number of keys and of requests in flight.
 func (s *limitShard[K]) count() (keys, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *limitShard[K]) count() (keys, inFlight int) {
 
 func (l *limitSlots[K]) Data(int) {}
 
-// End gives one slot back, and forgets the key with the last one.
+// End returns one slot, and removes the key with the last one.
 func (l *limitSlots[K]) End(error) {
 	s := l.shard
 	s.mu.Lock()
@@ -273,7 +273,7 @@ func (l *limitSlots[K]) End(error) {
 	s.mu.Unlock()
 }
 
-// forget takes a key out. Call it with mu held.
+// forget removes a key. Call it with mu held.
 func (s *limitShard[K]) forget(l *limitSlots[K]) {
 	delete(s.slots, l.key)
 	var zero K

@@ -44,7 +44,7 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (R
 	var zero RspIn
 	to, err := m.in(req)
 	if err != nil {
-		return zero, &Error{Layer: "map", Reason: "the request cannot be turned", Err: err}
+		return zero, &Error{Layer: "map", Reason: "converting the request", Err: err}
 	}
 	from, err := m.svc.Call(ctx, to)
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (R
 	rsp, err := m.out(from)
 	turned = true
 	if err != nil {
-		return zero, &Error{Layer: "map", Reason: "the response cannot be turned", Err: hideRejection(err)}
+		return zero, &Error{Layer: "map", Reason: "converting the response", Err: hideRejection(err)}
 	}
 	return rsp, nil
 }
@@ -70,7 +70,7 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Describe() Node {
 	return Node{Name: "map", Next: &next}
 }
 
-// hideRejection keeps an error from calling a request untouched that was served.
+// hideRejection hides ErrNotReady, because the request was served.
 func hideRejection(err error) error {
 	if errors.Is(err, ErrNotReady) {
 		return hiddenKind{err, ErrNotReady}
@@ -78,7 +78,7 @@ func hideRejection(err error) error {
 	return err
 }
 
-// hiddenKind matches what err matches, but for a kind and those that match it.
+// hiddenKind matches all that err matches except a kind and the errors below it.
 type hiddenKind struct{ err, kind error }
 
 func (h hiddenKind) Error() string { return h.err.Error() }

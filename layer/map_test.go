@@ -34,7 +34,7 @@ func TestMapChangesTypes(t *testing.T) {
 
 	_, err = svc.Call(t.Context(), "x")
 	require.ErrorIs(t, err, strconv.ErrSyntax)
-	require.EqualError(t, err, `map: the request cannot be turned: strconv.Atoi: parsing "x": invalid syntax`)
+	require.EqualError(t, err, `map: converting the request: strconv.Atoi: parsing "x": invalid syntax`)
 	_, err = svc.Call(t.Context(), "51")
 	require.ErrorIs(t, err, errMap)
 	require.NoError(t, layer.Poll(svc))

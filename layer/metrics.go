@@ -30,26 +30,26 @@ type Instruments struct {
 	Rejections    metrics.Counter   // rejected by inner, untouched
 	Responses     metrics.Counter   // requests that ended; label "class": see Class
 	InFlight      metrics.Gauge     // admitted and not ended
-	TimeToHeaders metrics.Histogram // milliseconds from Call to the head of the response
+	TimeToHeaders metrics.Histogram // milliseconds from Call to the response headers
 	Latency       metrics.Histogram // milliseconds from Call to the end of the response
 
 	LayerRejections metrics.Counter // rejected by a layer itself; label "layer": limit, rate, shed, breaker …
 	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, response_header, idle, attempt, deadline
 
-	QueueLength metrics.Gauge     // Queue: requests in line
+	QueueLength metrics.Gauge     // Queue: waiting requests
 	QueueWait   metrics.Histogram // Queue: milliseconds in the queue, of requests that waited
 	Limit       metrics.Gauge     // AdaptiveLimit: the current limit
 
 	Retries        metrics.Counter // Retry: attempts after the first
 	RetriesSkipped metrics.Counter // Retry: failures not retried; label "reason": budget, body, attempts, unsafe, pushback, deadline
-	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
+	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows
 	Hedges         metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 
 	BreakerOpened   metrics.Counter // Breaker: times it opened
 	BreakerOpen     metrics.Gauge   // Breaker: 1 while it is not closed, until it is collected
 	ConnectAttempts metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
-	FaultsInjected metrics.Counter // Chaos: label "fault": delay, error
+	FaultsInjected metrics.Counter // FaultInjection: label "fault": delay, error
 	Mirrored       metrics.Counter // Mirror: label "outcome": answered, failed, rejected, full (not sent), skipped (not copied)
 }
 
@@ -80,8 +80,8 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// announcing is a counter with a label to bind. It is gone once that is bound:
-// what With returns was announced, and is the metric itself.
+// announcing is a counter whose label is not bound yet. With adds 0 to the bound
+// counter, so that its series exists.
 type announcing struct{ metrics.Counter }
 
 func (a announcing) With(labels ...string) metrics.Counter {
@@ -90,7 +90,7 @@ func (a announcing) With(labels ...string) metrics.Counter {
 	return c
 }
 
-// tally counts an event twice: for Describe, and for an instrument.
+// tally counts an event for Describe and for an instrument.
 type tally struct {
 	n  atomic.Int64
 	to metrics.Counter
@@ -160,7 +160,7 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 		m.to.Rejections.Add(1)
 		m.to.InFlight.Add(-1)
 	default:
-		class := m.classOf(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
+		class := m.classOf(ctx, Outcome[Rsp]{Err: err}) // may panic
 		handed = true
 		m.to.Requests.Add(1)
 		s.done(class)
@@ -184,13 +184,13 @@ func (s *sample[Req, Rsp]) Data(int) {}
 
 func (s *sample[Req, Rsp]) End(err error) {
 	class := Failure
-	// A classifier that panics must not leave the request in flight for ever.
+	// A panic of the classifier must not keep the request in flight.
 	defer func() { s.done(class) }()
 	class = s.classOf(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {
-	defer s.to.InFlight.Add(-1) // the last: there is nothing to count after it
+	defer s.to.InFlight.Add(-1) // last, because a request in flight is not counted yet
 	defer s.ended[c].Add(1)
 	s.to.Latency.Observe(milliseconds(time.Since(s.start)))
 }

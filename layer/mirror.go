@@ -143,7 +143,7 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// mirrorShared is what all services that a Mirror was put on have in common.
+// mirrorShared is shared by all services of a Mirror.
 type mirrorShared[Req, Rsp any] struct {
 	life     context.Context //nolint:containedctx // the constructor's: copies live as long as it does
 	to       Service[Req, Rsp]
@@ -154,7 +154,7 @@ type mirrorShared[Req, Rsp any] struct {
 
 	inFlight                                  atomic.Int64
 	answered, failed, rejected, full, skipped tally
-	last                                      atomic.Pointer[string] // what went wrong last
+	last                                      atomic.Pointer[string] // the last error
 }
 
 // fork returns the request to send in place of req, or false without a copy. A
@@ -170,7 +170,7 @@ func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Re
 
 func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
-// Describe shows what became of the copies, and where they go.
+// Describe shows the outcomes of the copies and their destination.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
@@ -214,16 +214,16 @@ func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 
 func (m *mirrorShared[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
 
-// mirrored is one request that may be copied. Two things must happen before it
-// is: inner has not rejected it, and its body was read to the end.
+// mirrored is one request that may be copied. The copy is sent after inner has not
+// rejected the request and its body was read to the end.
 type mirrored[Req, Rsp any] struct {
 	*mirrorShared[Req, Rsp]
 	route  *Route
 	copied Req
-	so     atomic.Int32 // things that have happened
+	so     atomic.Int32 // conditions that hold
 }
 
-// whole is called by edit.Fork, on the goroutine of the reader.
+// whole is called by edit.TeeRequest, on the goroutine of the reader.
 func (c *mirrored[Req, Rsp]) whole(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
@@ -258,7 +258,7 @@ func (c *mirrored[Req, Rsp]) send() {
 	}
 }
 
-// deliver sends a copy, and returns what came of it.
+// deliver sends a copy, and returns the tally of its outcome.
 func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
@@ -286,7 +286,7 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	}
 }
 
-// TeeBody returns body with a copy of the bytes read, for Fork of an [Editor].
+// TeeBody returns body with a copy of the bytes read, for TeeRequest of an [Editor].
 // It keeps up to limit bytes. It calls whole once, on the goroutine of Read or
 // Close: with all bytes if the body was read to its end, or with false if it is
 // larger than limit, failed, or was closed early. The bytes belong to whole.
@@ -311,7 +311,7 @@ type teeBody struct {
 
 func (f *teeBody) Read(p []byte) (int, error) {
 	n, err := f.source.Read(p)
-	if n >= 0 && n <= len(p) { // else it is for the reader to be surprised
+	if n >= 0 && n <= len(p) { // ignores a faulty reader
 		f.take(p[:n], err)
 	}
 	return n, err
@@ -344,11 +344,11 @@ func (f *teeBody) Close() error {
 	return f.source.Close()
 }
 
-// complete reports whether as much is there as the body said. It is called with
-// mu held.
+// complete reports whether all declared bytes were read. It is called with mu
+// held.
 func (f *teeBody) complete() bool { return int64(len(f.kept)) == f.size }
 
-// end is called with mu held, and gives it back.
+// end is called with mu held, and unlocks it.
 func (f *teeBody) end(ok bool) {
 	kept, whole := f.kept, f.whole
 	f.kept, f.whole = nil, nil

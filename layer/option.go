@@ -16,13 +16,13 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	target   string
 	complete Completion[Rsp]
-	bare     bool // without a Completion and without a body: a response ends when Call returns
+	bare     bool // a response ends when Call returns
 	classify Classifier[Rsp]
 	replayer any // a Replayer[Req, Rsp]; asserted where Req is known
 	to       Instruments
 }
 
-// given returns what opts say, without the defaults.
+// given returns the options without defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {
@@ -55,20 +55,18 @@ func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// WithTarget names the target that a layer works for, in its errors and its
-// description.
+// WithTarget sets the target in the errors and the description of a layer.
 func WithTarget[Rsp any](target string) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
 }
 
-// WithMetrics gives layers the instruments that they write to, each its own: see
-// [Instruments].
+// WithMetrics sets the instruments of layers, see [Instruments].
 func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }
 
-// check panics with the message unless ok. Constructors check the arguments that
-// are wrong only by a mistake in the program.
+// check panics with the message unless ok. Constructors use it for programming
+// errors.
 func check(ok bool, message string) {
 	if !ok {
 		panic("layer: " + message)
@@ -90,31 +88,31 @@ func checkAtLeast[N int | int64 | float64 | time.Duration](what string, n, least
 	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least)) // also for NaN
 }
 
-// keyedShards is into how many parts the state of a layer by key is divided at
-// the most, each with a lock of its own. A power of two.
+// keyedShards is the maximum number of shards of a layer by key, each with its
+// own lock. It is a power of two.
 const keyedShards = 64
 
-// keyedHash spreads keys over shards. It panics on a key that cannot be
-// compared (an interface that holds a slice) before any lock is taken.
+// keyedHash spreads keys over shards. It panics before any lock is taken if a key
+// cannot be compared, such as an interface that holds a slice.
 type keyedHash[K comparable] struct {
 	seed maphash.Seed
 	mask uint64
 }
 
-// newKeyedHash spreads over n shards, a power of two.
+// newKeyedHash returns a hash over n shards, a power of two.
 func newKeyedHash[K comparable](n int) keyedHash[K] {
 	return keyedHash[K]{maphash.MakeSeed(), uint64(n - 1)}
 }
 
 func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }
 
-// isUnequalKey reports whether key is not even equal to itself (a NaN): what a
-// map keeps under such a key is never found again.
+// isUnequalKey reports whether key is not equal to itself, such as NaN. A map never
+// finds such a key.
 func isUnequalKey[K comparable](key K) bool {
-	return key != key //nolint:gocritic,revive // that is the question
+	return key != key //nolint:gocritic,revive // intended
 }
 
-// rejectUnequalKey is the rejection of such a key, shared by all of them.
+// rejectUnequalKey returns the rejection of such keys.
 func rejectUnequalKey(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }

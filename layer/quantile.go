@@ -27,7 +27,7 @@ type quantile struct {
 
 	estimate atomic.Int64 // nanoseconds; 0: none
 	seen     atomic.Int64 // samples before the first estimate
-	due      atomic.Int64 // when the estimate is to be made again
+	due      atomic.Int64 // time of the next estimate
 
 	mu      sync.Mutex
 	rotated time.Duration
@@ -37,8 +37,8 @@ type quantileHalf [quantileBuckets]atomic.Uint32
 
 const (
 	quantileBits = 4  // of a duration that choose a bucket within its power of two
-	quantileUnit = 10 // of the lowest bits do not count: 1.024 µs
-	quantileTop  = 32 // bits more do: 73 minutes
+	quantileUnit = 10 // lowest bits do not count: 1.024 µs
+	quantileTop  = 32 // further bits count: 73 minutes
 
 	quantileBuckets = (quantileTop - quantileBits + 1) << quantileBits
 	quantileMost    = 1<<(quantileUnit+quantileTop) - 1
@@ -48,10 +48,9 @@ const (
 	quantileFresh = time.Second
 )
 
-// record adds a sample. now is a time since some beginning, the same for all
-// calls.
+// record adds a sample. now is the time since a fixed beginning.
 func (q *quantile) record(now, d time.Duration) {
-	q.look(now) // first, so that it is not thrown out with the old ones
+	q.look(now) // first, so that the sample is not removed with the old ones
 	q.halves[q.current.Load()&1][quantileBucket(d)].Add(1)
 	if q.estimate.Load() == 0 && q.seen.Add(1) >= q.least {
 		q.due.Store(0) // there is enough for an estimate
@@ -119,15 +118,15 @@ func (q *quantile) make() {
 	}
 }
 
-// quantileBucket is where d is counted. Below 2^quantileBits units a bucket is
-// a unit; above, the highest bits of d say which one it is.
+// quantileBucket returns the bucket of d: one unit each below 2^quantileBits
+// units, and by the highest bits of d above.
 func quantileBucket(d time.Duration) int {
 	units := uint64(min(max(d, 0), quantileMost)) >> quantileUnit
 	shift := max(bits.Len64(units)-quantileBits-1, 0)
 	return shift<<quantileBits + int(units>>shift)
 }
 
-// quantileMiddle is the middle of the bucket i.
+// quantileMiddle returns the middle of bucket i.
 func quantileMiddle(i int) time.Duration {
 	shift := max(i>>quantileBits-1, 0)
 	low := (i - shift<<quantileBits) << shift

@@ -65,14 +65,14 @@ type reconnect[Req, Rsp any] struct {
 	target  string
 
 	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil without a connection; written with mu
-	attempts atomic.Int64                            // that are over; written with mu
+	attempts atomic.Int64                            // completed; written with mu
 	changed  notify.Broadcast                        // of link, attempts and ctx
 
 	mu    sync.Mutex
-	busy  bool      // an attempt is under way, or the wait before it
-	row   int       // failures in a row
+	busy  bool      // an attempt, or the wait before it, is running
+	row   int       // consecutive failures
 	next  time.Time // no attempt before this
-	cause error     // what went wrong last
+	cause error     // the last failure
 
 	made, failed, rejected tally
 }
@@ -81,7 +81,7 @@ type reconnect[Req, Rsp any] struct {
 type reconnectLink[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	since  time.Time
-	proved atomic.Bool // has answered a request
+	proved atomic.Bool // has served a request
 }
 
 func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
@@ -107,11 +107,11 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait returns nil when there is a connection, or something else to be done
-// than to wait.
+// wait returns nil when a connection exists, an attempt has ended, or r.ctx has
+// ended.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	before := r.ensure()
-	// The attempt may not listen to r.ctx.
+	// The attempt may not observe r.ctx.
 	stop := context.AfterFunc(r.ctx, r.changed.Wake)
 	defer stop()
 	err := r.changed.Wait(ctx, func() bool {
@@ -148,7 +148,7 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		case !errors.Is(err, ErrClosed):
 			return rsp, err
 		}
-		// A rejection: there may be another connection by now.
+		// A rejection. Another connection may exist now.
 		r.drop(link, err)
 	}
 }
@@ -187,8 +187,8 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	return "idle"
 }
 
-// ensure makes sure that an attempt is under way, unless there is a connection.
-// It returns how many attempts are over.
+// ensure starts an attempt unless one is running or a connection exists. It
+// returns the number of completed attempts.
 func (r *reconnect[Req, Rsp]) ensure() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,9 +199,7 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 	return r.attempts.Load()
 }
 
-var (
-	errReconnectNil = errors.New("connect returned no service")
-)
+var errReconnectNil = errors.New("connect returned no service")
 
 // attempt connects once, after a wait.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
@@ -273,8 +271,7 @@ func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	switch {
 	case r.cause == nil:
 	case cause != nil || errors.Is(r.cause, ErrNotReady):
-		// In words alone: that one connection has closed must not read as if
-		// this service had.
+		// Only the text, because a closed connection does not close this service.
 		e.Reason += ", last error: " + r.cause.Error()
 	default:
 		e.Err = r.cause
@@ -286,10 +283,10 @@ func (r *reconnect[Req, Rsp]) closed() error {
 	return &Error{Layer: "reconnect", Target: r.target, Kind: ErrClosed, Err: context.Cause(r.ctx)}
 }
 
-// Backoff is jittered exponential back-off: the wait after failure n, counted
-// from 0, is min(Min·2ⁿ, Max) and up to Jitter of it more, never above Max.
+// Backoff is jittered exponential backoff: the wait after failure n, from 0, is
+// min(Min·2ⁿ, Max) plus a random share of up to Jitter, at most Max.
 type Backoff = backoff.Backoff
 
-// DefaultBackoff is what linkerd's outbound proxy uses: 100 ms to 60 s, a
-// tenth of jitter.
+// DefaultBackoff returns that of linkerd's outbound proxy: 100 ms to 60 s with a
+// jitter of 0.1.
 func DefaultBackoff() Backoff { return backoff.Default() }

@@ -156,7 +156,7 @@ type reloadableState[C comparable, Req, Rsp any] struct {
 	replace  context.CancelFunc
 }
 
-// state makes the service of c. Where mk panics, nothing is left of it.
+// state makes the service of c. If mk panics, its context ends.
 func (w *Reloadable[C, Req, Rsp]) state(c C) *reloadableState[C, Req, Rsp] {
 	s := &reloadableState[C, Req, Rsp]{config: c}
 	s.options = &w.options
@@ -181,8 +181,7 @@ func (s *reloadableState[C, Req, Rsp]) retire() {
 	s.Retire()
 }
 
-// Ready waits for the current inner service, and moves on when that is
-// replaced.
+// Ready waits for the current service, and for the next one after a change.
 func (w *Reloadable[C, Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := w.current.Load()
@@ -235,7 +234,7 @@ var (
 	errNoReloadable = errors.New("there is no service for the configuration")
 )
 
-// nilReloadable stands where nothing was made.
+// nilReloadable is the service if mk returned nil.
 type nilReloadable[Req, Rsp any] struct{ target string }
 
 func (*nilReloadable[Req, Rsp]) Ready(ctx context.Context) error {

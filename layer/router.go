@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service of its key. It calls mk for every
-// request, so use a mk that remembers. [Cache.Router] is a Router on a [Cache]:
+// Router sends each request to the service of its key. It calls mk for each
+// request. [Cache.Router] is a Router on a [Cache], which keeps services:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)
@@ -31,7 +31,7 @@ func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService
 type router[K comparable, Req, Rsp any] struct {
 	key    func(Req) (K, error)
 	mk     MakeService[K, Req, Rsp]
-	routes func() Node // nil where the router does not know them
+	routes func() Node // nil if unknown
 }
 
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }
@@ -44,7 +44,7 @@ func (r *router[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	svc := r.mk(k)
 	if svc == nil {
-		return zero, &Error{Layer: "router", Target: fmt.Sprint(k), Kind: ErrNoRoute, Reason: "there is no service for this key"}
+		return zero, &Error{Layer: "router", Target: fmt.Sprint(k), Kind: ErrNoRoute, Reason: "no service for this key"}
 	}
 	return svc.Call(ctx, req)
 }

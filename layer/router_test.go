@@ -26,7 +26,7 @@ func TestRouterNamesWhatHasNoRoute(t *testing.T) {
 
 	_, err = svc.Call(t.Context(), "api")
 	require.ErrorIs(t, err, layer.ErrNoRoute)
-	require.EqualError(t, err, "router api: no route: there is no service for this key")
+	require.EqualError(t, err, "router api: no route: no service for this key")
 	require.NoError(t, layer.Poll(svc))
 	require.Equal(t, "router\n", layer.Describe(svc).String())
 }

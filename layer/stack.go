@@ -6,10 +6,8 @@ import (
 	"slices"
 )
 
-// Stack is an ordered list of named layers, written and printed in the order
-// in which a request meets them: outermost first. A Stack is a value: each
-// method returns a new one, and two stacks may grow from the same beginning.
-// The zero Stack is empty and ready to use.
+// Stack is a list of named layers in request order, outermost first. A Stack is a
+// value: each method returns a new one. The zero Stack is empty and ready to use.
 type Stack[Req, Rsp any] struct {
 	layers []named[Req, Rsp]
 	opts   []Option[Rsp]
@@ -20,13 +18,13 @@ type named[Req, Rsp any] struct {
 	layer Layer[Req, Rsp]
 }
 
-// NewStack returns an empty stack. The options hold for every layer of this
-// package that is added to it by its own method.
+// NewStack returns an empty stack. The options apply to the layers that its
+// methods add.
 func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
-// With adds a layer below those already there. A nil layer adds nothing.
+// With adds a layer below the others. A nil layer adds nothing.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
@@ -59,8 +57,8 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether a layer that was given the first does nothing. Of some
-// types, such as functions, that cannot be seen.
+// same reports whether a layer returned its inner service. Types that cannot be
+// compared, such as functions, are never the same.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above
 }
@@ -68,8 +66,8 @@ func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 // Layer returns the stack as one layer.
 func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
 
-// stacked remembers what a stack was made of, so that it can be described
-// even where a layer does not describe itself.
+// stacked has the names of the layers, for services that do not describe
+// themselves.
 type stacked[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	levels   []level[Req, Rsp]
@@ -86,7 +84,7 @@ func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
 
 type level[Req, Rsp any] struct {
 	name string
-	svc  Service[Req, Rsp] // nil of a layer that does nothing: it has no state
+	svc  Service[Req, Rsp] // nil if the layer does nothing
 }
 
 // describe puts the levels above the node of the leaf.

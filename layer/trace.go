@@ -5,17 +5,16 @@ import (
 	"errors"
 )
 
-// Span follows one request through a [Trace]. Its methods are called in order
-// and never side by side, though not always by the same goroutine.
+// Span records one request of a [Trace]. Its methods are called in order, never
+// concurrently, and possibly on different goroutines.
 type Span[Rsp any] interface {
-	// Head is called at most once: when the head of a response is there, which
-	// it must not change.
+	// Head is called at most once, with the response headers. It must not change
+	// the response.
 	Head(rsp Rsp)
 
-	// End is called exactly once: when the response is complete (with a nil
-	// err), when it broke off or was closed before its end ([ErrBodyClosedEarly]), when
-	// an error came in its place (a rejection included, which is [Ignorable]), or
-	// when the call panicked.
+	// End is called exactly once: with nil when the response is complete, with
+	// the error of its body, with [ErrBodyClosedEarly], with the error of Call
+	// (rejections are [Ignorable]), or after a panic.
 	End(c Class, err error)
 }
 
@@ -40,7 +39,7 @@ type Span[Rsp any] interface {
 //
 // Cost: start, and one allocation for a traced request.
 //
-// With a nil start the layer does nothing.
+// A nil start panics.
 func Trace[Req, Rsp any](
 	start func(ctx context.Context, req Req) (context.Context, Span[Rsp]), opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -58,7 +57,7 @@ type traced[Req, Rsp any] struct {
 }
 
 // errNotReturned ends the span of a call that did not return.
-var errNotReturned = errors.New("the call did not return: it panicked, or ended its goroutine")
+var errNotReturned = errors.New("the call panicked or ended its goroutine")
 
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	inner, span := t.start(ctx, req)
@@ -77,7 +76,7 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	}()
 	rsp, err = t.Service.Call(inner, req)
 	if err != nil {
-		class := t.classOf(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
+		class := t.classOf(ctx, Outcome[Rsp]{Err: err}) // may panic
 		handed = true
 		span.End(class, err)
 		return rsp, err
@@ -104,7 +103,7 @@ func (e *traceEnd[Rsp]) Data(int) {}
 
 func (e *traceEnd[Rsp]) End(err error) {
 	class := Failure
-	// A classifier that panics must not leave the span open for ever.
+	// A panic of the classifier must not keep the span.
 	defer func() { e.span.End(class, err) }()
 	class = e.classOf(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
 }

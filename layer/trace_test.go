@@ -87,8 +87,8 @@ func TestTraceTellsEverySpanItsEndOnce(t *testing.T) {
 		"injected":      {nil, []string{"a ignorable injected fault"}},
 		"gone":          {nil, []string{"a ignorable context canceled"}},
 		"abandoned":     {nil, []string{"a head true", "a ignorable context canceled"}},
-		"panic":         {nil, []string{"a failure the call did not return: it panicked, or ended its goroutine"}},
-		"goexit":        {nil, []string{"a failure the call did not return: it panicked, or ended its goroutine"}},
+		"panic":         {nil, []string{"a failure the call panicked or ended its goroutine"}},
+		"goexit":        {nil, []string{"a failure the call panicked or ended its goroutine"}},
 	} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -98,8 +98,8 @@ func TestInvalidHeaderChanges(t *testing.T) {
 	}
 	err := one(route).Validate()
 	for _, want := range []string{
-		`route 0 "r": request header: set "Connection": it belongs to the connection`,
-		`route 0 "r": request header: add "a b": not a name`,
+		`route 0 "r": request header: set "Connection": belongs to the connection`,
+		`route 0 "r": request header: add "a b": name must consist`,
 		`route 0 "r": response header: remove "Trailer"`,
 		`route 0 "r": redirect: status 200`,
 	} {

@@ -18,16 +18,16 @@ type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
 	method  string                  // of the call
-	refusal atomic.Pointer[refusal] // of the last pick, if it was refused
-	picked  atomic.Pointer[Pick]    // by the last pick, if it was not
-	sent    atomic.Bool             // something reached a server, or may have
+	refusal atomic.Pointer[refusal] // of the last pick, if it was rejected
+	picked  atomic.Pointer[Pick]    // of the last pick, if it was not rejected
+	sent    atomic.Bool             // the call may have reached a server
 }
 
 type refusal struct{ err error }
 
 type attemptKey struct{}
 
-// Value finds the attempt itself. One allocation less than context.WithValue.
+// Value returns the attempt itself for attemptKey. It avoids an allocation.
 func (a *attempt) Value(key any) any {
 	if key == (attemptKey{}) {
 		return a
@@ -35,15 +35,15 @@ func (a *attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// attemptOf returns the attempt that ctx is of, or nil.
+// attemptOf returns the attempt of ctx, or nil.
 func attemptOf(ctx context.Context) *attempt {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a
 }
 
-// attemptFor returns the attempt that a pick is for, or nil. A call that is made on
-// the way of another, as for its credentials, has that one's context; it is told by
-// its method, since it may not have gone through a [Client].
+// attemptFor returns the attempt of a pick, or nil. A call within another call,
+// as for its credentials, has the context of the other call. The method
+// distinguishes them.
 func attemptFor(info balancer.PickInfo) *attempt {
 	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
 		return a
@@ -51,22 +51,22 @@ func attemptFor(info balancer.PickInfo) *attempt {
 	return nil
 }
 
-// data says that a message came.
+// data reports a received message.
 func (a *attempt) data() {
 	if p := a.picked.Load(); p != nil {
 		p.data()
 	}
 }
 
-// over ends the pick of a unary call that gRPC has left without ending it: where a
-// server answers with two messages, and where a codec panics.
+// over ends the pick of a unary call if gRPC did not: after two messages of a
+// server, or a panic of a codec.
 func (a *attempt) over(err error) {
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
 	}
 }
 
-// explain adds the reason and the request to an error of gRPC: see [callError].
+// explain adds the reason of a rejection to an error of gRPC, see [callError].
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.refusal.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, refusal: r.err}
@@ -74,8 +74,8 @@ func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	return a.answered(err, header, trailer)
 }
 
-// answered is err with what the server said, if it did, and with the time limit
-// that it came of.
+// answered returns err with the metadata of the server and the expired time
+// limit, if any.
 func (a *attempt) answered(err error, header, trailer metadata.MD) error {
 	limit := a.limit(err)
 	if limit == nil && len(header) == 0 && len(trailer) == 0 {
@@ -84,9 +84,8 @@ func (a *attempt) answered(err error, header, trailer metadata.MD) error {
 	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
 }
 
-// limit is the time limit that a CANCELLED of gRPC's comes of, or nil. A limit on
-// a part of a call can but cancel its context, and says in the cause what it was:
-// gRPC does not look there.
+// limit returns the time limit that caused a CANCELLED of gRPC, or nil. A limit
+// on a part of a call cancels its context, and only the cause names the limit.
 func (a *attempt) limit(err error) error {
 	if status.Code(err) != codes.Canceled {
 		return nil
@@ -97,17 +96,17 @@ func (a *attempt) limit(err error) error {
 	return nil
 }
 
-// callError is an error of gRPC's with what gRPC does not say.
+// callError is an error of gRPC with more details.
 type callError struct {
 	err      error
-	refusal  error    // our balancer's, if nothing was sent; then it is one
-	limit    error    // that ran out, where gRPC says CANCELLED
-	pushback []string // when the server wants to see the call again
+	refusal  error    // the rejection of the balancer, if nothing was sent
+	limit    error    // the expired limit of a CANCELLED
+	pushback []string // grpc-retry-pushback-ms
 
-	header, trailer metadata.MD // of the answer, if there was one
+	header, trailer metadata.MD // of the response, if any
 }
 
-// bare is the error without an answer of which it says nothing more.
+// bare returns the error of gRPC if there are no details.
 func (e *callError) bare() error {
 	if e.refusal == nil && e.limit == nil && len(e.pushback) == 0 {
 		return e.err
@@ -129,8 +128,8 @@ func (e *callError) Unwrap() []error {
 	return []error{e.err}
 }
 
-// GRPCStatus is gRPC's own status. Where gRPC was waiting for a connection, the
-// reason is added; where it was a time limit, that is it.
+// GRPCStatus returns gRPC's status with the reason of a rejection, or
+// DEADLINE_EXCEEDED for an expired limit.
 func (e *callError) GRPCStatus() *status.Status {
 	st := status.Convert(e.err)
 	reason := e.reason()
@@ -144,7 +143,7 @@ func (e *callError) GRPCStatus() *status.Status {
 	return withMessage(st, message)
 }
 
-// reason is what gRPC does not say, or nil.
+// reason returns the rejection or the expired limit, or nil.
 func (e *callError) reason() error {
 	if e.refusal != nil {
 		return e.refusal

@@ -10,30 +10,30 @@ import (
 )
 
 type (
-	idKey       struct{} // of an address: its resolve.ID
-	endpointKey struct{} // of an endpoint: a *known
-	stateKey    struct{} // of a resolver.State: the target's resolve.State
-	settingsKey struct{} // of a resolver.State: the balancer's *settings
+	idKey       struct{} // key of the resolve.ID of an address
+	endpointKey struct{} // key of the *known of an endpoint
+	stateKey    struct{} // key of the resolve.State of a resolver.State
+	settingsKey struct{} // key of the *settings of a resolver.State
 )
 
 // known is an endpoint that gRPC can compare.
 type known struct{ resolve.Endpoint }
 
-// Equal is asked by package attributes.
+// Equal is called by package attributes.
 func (k *known) Equal(o any) bool {
 	other, ok := o.(*known)
 	return ok && k.Endpoint.Equal(other.Endpoint)
 }
 
-// EndpointID returns the ID that our resolver gave an address, for transport
-// credentials that depend on it: they find the attributes by
+// EndpointID returns the ID that our resolver set for an address. Transport
+// credentials get the attributes from
 // credentials.ClientHandshakeInfoFromContext.
 func EndpointID(a *attributes.Attributes) (resolve.ID, bool) {
 	id, ok := a.Value(idKey{}).(resolve.ID)
 	return id, ok
 }
 
-// stateOf translates what our resolver knows.
+// stateOf returns the state of gRPC for a set of endpoints.
 func stateOf(set *resolve.Set, s *settings) resolver.State {
 	endpoints := set.Endpoints()
 	state := resolver.State{
@@ -53,15 +53,14 @@ func stateOf(set *resolve.Set, s *settings) resolver.State {
 	return state
 }
 
-// place is where one endpoint is, as gRPC and as we know it.
+// place is an endpoint with its address of gRPC.
 type place struct {
 	resolve.Endpoint
 	addr resolver.Address
 }
 
-// placesOf translates the state of any resolver of gRPC: each address is an
-// endpoint. Addresses that are not an IP address and a port are returned as
-// strange.
+// placesOf returns the endpoints of a state of any resolver: each address is an
+// endpoint. strange are the addresses that are not an IP address and a port.
 func placesOf(s resolver.State) (places []place, strange []string) {
 	for _, e := range s.Endpoints {
 		if k, ok := e.Attributes.Value(endpointKey{}).(*known); ok && len(e.Addresses) == 1 {
@@ -81,7 +80,7 @@ func placesOf(s resolver.State) (places []place, strange []string) {
 	return places, strange
 }
 
-// targetState is what a state says of the target: our resolver says it itself.
+// targetState returns the state of the target, which our resolver sets.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

@@ -23,25 +23,23 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewBalancer makes a [balancer.Builder] of gRPC's from package balance; see
-// [Register]. It works with every resolver of gRPC's that gives IP addresses.
+// NewBalancer returns a [balancer.Builder] for grpc-go that uses package
+// balance; see [Register]. It works with each resolver that returns IP
+// addresses.
 //
-// Every address has a connection, which is made at once and kept. A call goes
-// to the cheapest of those that are connected and whose layers admit it: of all
-// where they are at most sixteen, else of five. What it costs is measured to the
-// end of a unary call, and to the first message of a stream that came through a
-// [Client].
+// Each address has a connection, which is made at once and kept. A call goes to
+// the endpoint of the lowest cost that is connected and whose layers admit the
+// call. Up to sixteen endpoints all are compared, else five. The latency is that
+// of a unary call, or of the first message of a stream through a [Client].
 //
-// Where no endpoint admits a call, it waits if one is about to be connected for
-// the first time, or again; else it fails with UNAVAILABLE and the reason, or,
-// if it is to wait for ready, waits until one does. An endpoint that is removed
-// gets nothing new, and finishes what it has. An address keeps its connection
-// and its statistics as long as its ID stays, other attributes or not.
+// If no endpoint admits a call, the call waits while one is connecting without a
+// failure. Otherwise it fails with UNAVAILABLE and the reason, or waits if it is
+// wait-for-ready. A removed endpoint gets no new calls and finishes open ones.
+// An address keeps its connection and statistics as long as its ID stays.
 //
 // Each ClientConn has two goroutines, and one more for each endpoint that is
-// not ready. They end when the ClientConn is closed or idle.
-//
-// An empty name panics.
+// not ready. They end when the ClientConn is closed or idle. An empty name
+// panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
 	if name == "" {
 		panic("grpclayer: empty name of a balancer")
@@ -54,10 +52,10 @@ type balancerBuilder struct {
 	settings *settings
 }
 
-// Name is the one that was given.
+// Name returns the name of the balancer.
 func (b *balancerBuilder) Name() string { return b.name }
 
-// Build starts nothing yet.
+// Build returns a balancer that starts with its first update.
 func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	t := &towerBalancer{
 		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
@@ -73,8 +71,8 @@ type (
 	change   = discover.Change[balancer.PickInfo, *Pick]
 )
 
-// towerBalancer is a balance.Balancer inside gRPC. gRPC calls its methods, and
-// the listeners of its connections, one after the other.
+// towerBalancer is a balance.Balancer inside gRPC. gRPC calls its methods and
+// the listeners of its connections sequentially.
 type towerBalancer struct {
 	cc       balancer.ClientConn
 	target   string
@@ -82,28 +80,28 @@ type towerBalancer struct {
 	cancel   context.CancelFunc
 	settings *settings
 
-	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first news
+	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
 	members map[resolve.ID]*member
 	state   resolve.State
-	rejects bool                      // there is a wrong service config
+	rejects bool                      // the service config names another balancer
 	current atomic.Pointer[[]*member] // the members, for pickers
 
 	mu     sync.Mutex
 	queue  []step
-	queued chan struct{} // something is in queue
+	queued chan struct{} // receives if queue is not empty
 
 	publishing sync.Mutex
-	refused    chan struct{} // a picker had nothing to pick
+	refused    chan struct{} // receives after a rejected pick
 }
 
 // member is an endpoint with its connection.
 type member struct {
 	conn    *conn
-	service layer.Service[balancer.PickInfo, *Pick] // the connection's, in the layers
-	now     *endpoint                               // for gRPC's goroutine alone
+	service layer.Service[balancer.PickInfo, *Pick] // conn with its layers
+	now     *endpoint                               // used by gRPC's goroutine only
 }
 
-// UpdateClientConnState takes the addresses that there are now.
+// UpdateClientConnState applies a state of the resolver.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	if t.misconfigured(s.ResolverState) {
 		return nil
@@ -141,7 +139,7 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	t.state = targetState(s.ResolverState, len(places))
 	step.change.State = t.state
 	if len(strange) > 0 {
-		step.change.Err = errStrange(strange)
+		step.change.Err = errNotAnAddress(strange)
 	}
 	t.push(step)
 	if len(places) == 0 {
@@ -150,7 +148,8 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return nil
 }
 
-// ResolverError is news, unless it is final.
+// ResolverError reports an error of the resolver. Endpoints are kept unless the
+// error is final.
 func (t *towerBalancer) ResolverError(err error) {
 	if t.rejects {
 		return // all calls fail with the reason
@@ -165,13 +164,13 @@ func (t *towerBalancer) ResolverError(err error) {
 	t.push(step)
 }
 
-// UpdateSubConnState is not called: every connection has a listener.
+// UpdateSubConnState is not called, because each connection has a listener.
 func (t *towerBalancer) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
-// ExitIdle has nothing to do: no connection is left idle.
+// ExitIdle does nothing, because connections do not stay idle.
 func (t *towerBalancer) ExitIdle() {}
 
-// Close ends all goroutines, and waits for none.
+// Close ends all goroutines without waiting for them.
 func (t *towerBalancer) Close() {
 	t.cancel()
 	t.settings.live.remove(t)
@@ -180,8 +179,8 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start makes the balancer when the first news comes, with the options that
-// come with them.
+// start makes the balancer at the first update, with the options of its
+// resolver.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -197,7 +196,7 @@ func (t *towerBalancer) start(s resolver.State) {
 	go t.republish()
 }
 
-// connect makes a member and begins to connect it.
+// connect returns a new member and starts its connection.
 func (t *towerBalancer) connect(p place) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
@@ -208,10 +207,10 @@ func (t *towerBalancer) connect(p place) *member {
 	//nolint:staticcheck // "deprecated" warns of several addresses; this is the only way to make one
 	sub, err := t.cc.NewSubConn([]resolver.Address{p.addr}, balancer.NewSubConnOptions{
 		HealthCheckEnabled: true,
-		StateListener:      func(s balancer.SubConnState) { t.hear(c, s) },
+		StateListener:      func(s balancer.SubConnState) { t.observe(c, s) },
 	})
 	if err != nil {
-		c.set(failing, "no connection can be made", said(err))
+		c.set(failing, "no connection can be made", withoutChain(err))
 		return m
 	}
 	c.sub = sub
@@ -219,13 +218,13 @@ func (t *towerBalancer) connect(p place) *member {
 	return m
 }
 
-// layered applies the layer of the endpoints to c. Where that panics or returns nil,
-// the endpoint has a service that is closed.
+// layered applies the layer of the endpoints to c. If that panics or returns
+// nil, the endpoint is closed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
 	if service == nil {
-		return unlayered{c.refusal(layer.ErrClosed, "the layer returned no service for it", err)}
+		return unlayered{c.rejection(layer.ErrClosed, "the layer returned no service for it", err)}
 	}
 	return service
 }
@@ -239,10 +238,10 @@ func (u unlayered) Call(context.Context, balancer.PickInfo) (*Pick, error) { ret
 
 func (u unlayered) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
-// hear is the listener of a connection.
-func (t *towerBalancer) hear(c *conn, s balancer.SubConnState) {
+// observe is the listener of a connection.
+func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	before := c.state()
-	c.hear(s)
+	c.observe(s)
 	if after := c.state(); before != after {
 		if after != connected && after != gone {
 			t.cc.ResolveNow(resolver.ResolveNowOptions{})
@@ -251,18 +250,18 @@ func (t *towerBalancer) hear(c *conn, s balancer.SubConnState) {
 	}
 }
 
-// remove makes a member's end part of a step.
+// remove adds the removal of m to s.
 func (t *towerBalancer) remove(m *member, s *step) {
 	delete(t.members, m.now.ID)
 	s.change.Removed = append(s.change.Removed, m.now)
 	s.closing = append(s.closing, m.conn)
 }
 
-// picker is what gRPC asks for each call. All pickers of a balancer are alike;
-// a new one makes waiting calls ask again.
+// picker is the picker of a balancer. All pickers of a balancer are equal; a
+// new one makes waiting calls pick again.
 type picker struct{ *towerBalancer }
 
-// Pick never waits.
+// Pick chooses a connection without waiting.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	picked, err := p.balance.Call(info.Ctx, info)
 	a := attemptFor(info)
@@ -295,7 +294,7 @@ func (t *towerBalancer) refuse(info balancer.PickInfo, a *attempt, err error) er
 	if info.Ctx.Err() != nil || t.coming() {
 		return balancer.ErrNoSubConnAvailable
 	}
-	return quoted{err}
+	return opaque{err}
 }
 
 // coming reports whether an endpoint is about to be ready: it is being
@@ -314,7 +313,7 @@ func (t *towerBalancer) coming() bool {
 // pause is the least time between two pickers for calls that wait.
 const pause = time.Millisecond
 
-// republish tells calls that wait, once something is ready again.
+// republish publishes a picker for waiting calls when an endpoint is ready.
 func (t *towerBalancer) republish() {
 	for {
 		select {
@@ -322,7 +321,7 @@ func (t *towerBalancer) republish() {
 			return
 		case <-t.refused:
 		}
-		_ = t.balance.Ready(t.ctx) // closed or ready, there is something to tell
+		_ = t.balance.Ready(t.ctx) // closed or ready, waiting calls pick again
 		t.publish()
 		if backoff.Sleep(t.ctx, pause) != nil {
 			return
@@ -330,7 +329,7 @@ func (t *towerBalancer) republish() {
 	}
 }
 
-// publish gives gRPC a new picker, and the state of the whole.
+// publish gives gRPC a new picker and the connectivity of the balancer.
 func (t *towerBalancer) publish() {
 	t.publishing.Lock()
 	defer t.publishing.Unlock()
@@ -339,7 +338,7 @@ func (t *towerBalancer) publish() {
 	}
 }
 
-// connectivity is that of the best connection, as gRPC sees it.
+// connectivity returns that of the best connection.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
 	for _, m := range *t.current.Load() {
@@ -354,17 +353,17 @@ func (t *towerBalancer) connectivity() connectivity.State {
 	return whole
 }
 
-// Pick is what came of a pick: the connection that a call goes to. It ends
-// with the call, and with the call's error: see [PickCompletion].
+// Pick is the connection chosen for a call. It ends with the call and its error,
+// see [PickCompletion].
 type Pick struct {
 	conn      *conn
 	attempt   *attempt
-	observers []layer.Observer // all there when Pick returns
+	observers []layer.Observer // complete when Pick returns
 	room      [4]layer.Observer
 	ended     atomic.Bool
 }
 
-// Addr is the address of the endpoint.
+// Addr returns the address of the endpoint.
 func (p *Pick) Addr() string { return p.conn.addr }
 
 // PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends
@@ -380,9 +379,8 @@ func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	return p
 }
 
-// NewEndpointStack returns an empty stack for picks (see [WithEndpointLayer]) that
-// knows where they end ([PickCompletion]) and what they mean ([Classify]).
-// Options given here come after, and win.
+// NewEndpointStack returns an empty stack for picks (see [WithEndpointLayer])
+// with [PickCompletion] and [Classify]. Later options override these.
 func NewEndpointStack(opts ...layer.Option[*Pick]) layer.Stack[balancer.PickInfo, *Pick] {
 	return layer.NewStack[balancer.PickInfo](slices.Concat([]layer.Option[*Pick]{
 		layer.WithCompletion(PickCompletion),
@@ -396,8 +394,8 @@ func (p *Pick) data() {
 	}
 }
 
-// done is called by gRPC when the call is over, with locks held that a panic would
-// keep, and possibly on a goroutine of gRPC. So a panic of an observer is dropped.
+// done is called by gRPC at the end of the call, with locks held. A panic of an
+// observer is dropped, because it would keep these locks.
 func (p *Pick) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
@@ -408,28 +406,28 @@ func (p *Pick) done(info balancer.DoneInfo) {
 	_ = panics.Contain(func() { panics.End(p.observers, p.outcome(info)) })
 }
 
-// outcome is what the pick ends with.
+// outcome returns the error that ends the pick.
 func (p *Pick) outcome(info balancer.DoneInfo) error {
 	switch {
 	case !info.BytesSent && info.Err == nil:
 		return p.conn.lost
 	case !info.BytesSent:
-		return p.conn.refusal(layer.ErrNotReady, "nothing was sent", info.Err)
+		return p.conn.rejection(layer.ErrNotReady, "nothing was sent", info.Err)
 	case info.Err == nil:
 		return nil
 	case !info.BytesReceived && unsendable(info.Err):
-		return p.conn.refusal(layer.ErrNotReady, "the message cannot be sent", info.Err)
+		return p.conn.rejection(layer.ErrNotReady, "the message cannot be sent", info.Err)
 	case p.attempt != nil:
 		return p.attempt.answered(info.Err, nil, nil)
 	}
 	return info.Err
 }
 
-// unsendable reports whether err is what gRPC says of a message that it cannot
-// encode, or may not send. It has nothing but words for that; a server that
-// cannot send its reply has the same, but they come with a header.
+// unsendable reports whether gRPC could not encode or send a message. gRPC has
+// only the text of the error for that. An error of the server with the same text
+// arrives with a header.
 func unsendable(err error) bool {
-	said := status.Convert(err).Message()
-	return strings.HasPrefix(said, "grpc: error while marshaling") || strings.HasPrefix(said, "grpc: error while compressing") ||
-		strings.HasPrefix(said, "grpc: message too large") || strings.HasPrefix(said, "trying to send message larger than max")
+	text := status.Convert(err).Message()
+	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||
+		strings.HasPrefix(text, "grpc: message too large") || strings.HasPrefix(text, "trying to send message larger than max")
 }

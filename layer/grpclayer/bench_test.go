@@ -28,7 +28,7 @@ func BenchmarkUnaryClient(b *testing.B) {
 		layer Layer
 	}{{"none", nil}, {"nop", nop}, {"timeout+limit", NewStack().Timeout(time.Minute).Limit(8).Layer()}} {
 		b.Run(bench.name, func(b *testing.B) {
-			intercept := UnaryClientInterceptor(bench.layer)
+			intercept := NewClient(bench.layer).Unary
 			req, rsp, opts := new(pb.SimpleRequest), new(pb.SimpleResponse), []grpc.CallOption{grpc.StaticMethod()}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -45,7 +45,7 @@ func BenchmarkUnaryServer(b *testing.B) {
 		layer Layer
 	}{{"none", nil}, {"nop", nop}, {"timeout+limit", NewStack().Timeout(time.Minute).Limit(8).Layer()}} {
 		b.Run(bench.name, func(b *testing.B) {
-			intercept := UnaryServerInterceptor(bench.layer)
+			intercept := NewServer(bench.layer).Unary
 			req, info := new(pb.SimpleRequest), &grpc.UnaryServerInfo{FullMethod: method}
 			b.ReportAllocs()
 			for b.Loop() {

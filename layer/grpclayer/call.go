@@ -12,18 +12,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Call is one RPC as layers see it, on a client or on a server. It is made by
-// an interceptor; a layer that wants another message makes one from it by
-// [Call.WithMessage].
+// Call is one RPC of a client or a server, as the request of layers. An
+// interceptor makes it. A layer changes its message by [Call.WithMessage].
 type Call struct {
 	Method  string // "/package.Service/Method"
-	Message any    // the request of a unary call, not to be changed; nil for a stream
+	Message any    // the request of a unary call, which must not be changed; nil for a stream
 
 	ClientStreams bool // the client sends a stream of messages
 	ServerStreams bool // the server sends a stream of messages
 
 	incoming bool            // on a server
-	ctx      context.Context //nolint:containedctx // the RPC's, which has its metadata; only that is read
+	ctx      context.Context //nolint:containedctx // has the metadata of the RPC
 	rpc      rpc
 }
 
@@ -35,16 +34,15 @@ type rpc interface {
 // Streams reports whether the call is a stream in either direction.
 func (c *Call) Streams() bool { return c.ClientStreams || c.ServerStreams }
 
-// WithMessage returns the same call with another request message, which must
-// be one that the method takes. The call itself is not changed.
+// WithMessage returns a copy of the call with another request message of the
+// method.
 func (c *Call) WithMessage(m any) *Call {
 	other := *c
 	other.Message = m
 	return &other
 }
 
-// Header returns a copy of the metadata of the call, as the interceptor saw it,
-// or nil.
+// Header returns a copy of the metadata of the call, or nil.
 func (c *Call) Header() metadata.MD {
 	if c.ctx == nil {
 		return nil
@@ -57,8 +55,7 @@ func (c *Call) Header() metadata.MD {
 	return md
 }
 
-// Get returns the first value of a field of the Header, or "". On a server it
-// copies nothing else.
+// Get returns the first value of a header, or "".
 func (c *Call) Get(name string) string {
 	var values []string
 	switch {
@@ -74,17 +71,16 @@ func (c *Call) Get(name string) string {
 	return values[0]
 }
 
-// Reply is what came of a [Call].
+// Reply is the response to a [Call].
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer are what came with the response of a unary call, on a
-	// client.
+	// Header and Trailer are those of the response of a client's unary call.
 	Header, Trailer metadata.MD
 
-	stream *stream    // of a client; nil where the reply is over
-	status codes.Code // that it ended with
-	peer   *peer.Peer // if the caller asked for it
+	stream *stream    // of a client; nil if the reply has ended
+	status codes.Code // of the end
+	peer   *peer.Peer // if a call option requests it
 }
 
 // Service, Layer and Stack are those of package layer, for gRPC.
@@ -102,10 +98,8 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*Call]
 )
 
-// NewStack returns an empty stack that knows gRPC: where a reply ends
-// ([Completion]), what it means ([Classify]) and how a call is sent again
-// ([Replayer], no method being idempotent). Options given here come after, and
-// win.
+// NewStack returns an empty stack for gRPC with [Completion], [Classify] and a
+// [Replayer] for which no method is idempotent. Later options override these.
 func NewStack(opts ...layer.Option[*Reply]) Stack {
 	return layer.NewStack[*Call](slices.Concat([]layer.Option[*Reply]{
 		layer.WithCompletion(Completion),
@@ -114,9 +108,9 @@ func NewStack(opts ...layer.Option[*Reply]) Stack {
 	}, opts)...)
 }
 
-var errNotACall = errors.New("grpclayer: the call was not made by an interceptor: use Call.WithMessage")
+var errNotACall = errors.New("grpclayer: call not made by an interceptor; use Call.WithMessage")
 
-// leaf is where calls leave the layers. It refuses one whose context is done.
+// leaf returns the innermost service. It rejects a call whose context has ended.
 func leaf() Service {
 	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 		if c == nil || c.rpc == nil {

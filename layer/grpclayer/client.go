@@ -17,26 +17,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Client puts a layer around the calls of a client, unary and streams alike:
-// they share its limits, budgets and breakers. It is safe for concurrent use.
+// Client applies a layer to the calls of a client. Unary calls and streams share
+// its limits, budgets and breakers. It is safe for concurrent use.
 type Client struct {
 	svc     Service
 	layered bool       // svc has layers
-	live    *balancers // that it may ask; nil: none
+	live    *balancers // of its ClientConns; may be nil
 }
 
 // NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Client may serve several connections.
 func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf()), layered: l != nil} }
 
-// UnaryClientInterceptor is [NewClient] for unary calls alone.
-func UnaryClientInterceptor(l Layer) grpc.UnaryClientInterceptor { return NewClient(l).Unary }
-
-// StreamClientInterceptor is [NewClient] for streams alone.
-func StreamClientInterceptor(l Layer) grpc.StreamClientInterceptor { return NewClient(l).Stream }
-
-// DialOptions has both kinds of calls go through the layers. They come in the
-// order in which options are given: first is outermost.
+// DialOptions returns both interceptors. Of several interceptors the first one is
+// outermost.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
@@ -44,10 +38,9 @@ func (c *Client) DialOptions() []grpc.DialOption {
 // Describe shows the layers and their state.
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
-// Unary is a [grpc.UnaryClientInterceptor]. A layer may send the call again,
-// also while it is under way; the caller gets the message, the metadata and
-// the peer of the try that won, or else of the last one. Its errors have the
-// code that [Code] gives them, and match what they matched (see [errors.Is]).
+// Unary is a [grpc.UnaryClientInterceptor]. A layer may make several attempts;
+// the caller gets the message, the metadata and the peer of the winner, or of
+// the last attempt. Errors have the status code of [Code] and keep their chain.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -92,7 +85,7 @@ func (c *Client) Stream(
 	return opened, nil
 }
 
-var errNoStream = errors.New("grpclayer: a layer answered a stream with something else")
+var errNoStream = errors.New("grpclayer: a layer returned a reply without a stream")
 
 type clientStream struct {
 	Call
@@ -100,11 +93,11 @@ type clientStream struct {
 	cc       *grpc.ClientConn
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
-	asked    []grpc.CallOption // told once, of the stream that the caller has
-	repeated *repeatedStream   // nil: it is not sent again once it is open
+	asked    []grpc.CallOption // called once, for the stream of the caller
+	repeated *repeatedStream   // nil: it is not repeated
 }
 
-// open has the layers open the stream.
+// open opens the stream through the layers.
 func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	rsp, err := svc.Call(ctx, &s.Call)
 	switch {
@@ -117,7 +110,7 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	return rsp.stream, nil
 }
 
-// failed is what the caller has of an error of the layers.
+// failed returns an error of the layers as the caller gets it.
 func (s *clientStream) failed(ctx context.Context, err error) error {
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
@@ -132,7 +125,7 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	opts := append(opening.room[:0], s.opts...)
 	opts = append(opts, grpc.OnFinish(opening.finished))
 	err := errNotReturned
-	defer func() { // where the streamer panics, as by credentials of the call
+	defer func() { // also if the streamer panics
 		if err != nil {
 			cancel()
 			opening.attempt.over(err)
@@ -154,7 +147,7 @@ func asksForTheEnd(opt grpc.CallOption) bool {
 	return ok
 }
 
-// told reports the end of the stream to the call options.
+// told reports the end of a stream to the call options.
 func told(asked []grpc.CallOption, err error) {
 	for _, opt := range asked {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {
@@ -171,21 +164,21 @@ func told(asked []grpc.CallOption, err error) {
 // arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
 	ctx     context.Context //nolint:containedctx // the caller's
-	opened  func()          // has the caller go on
+	opened  func()          // lets the caller continue
 	done    chan struct{}   // closed when Call has returned
 	stream  *stream         // what it returned
 	err     error           // the reason if there was never a stream
 	trailer metadata.MD     // of the last attempt, without a stream
-	thrown  any             // what a layer panicked with, for the caller
+	thrown  any             // the panic of a layer, for the caller
 
 	mu        sync.Mutex
 	message   any           // the request
-	requested chan struct{} // closed when the request is there, or will not come
+	requested chan struct{} // closed by SendMsg or CloseSend
 	closed    bool          // requested is
 }
 
-// repeat opens s beside the caller. It returns when a try is open that may be
-// repeated, or when Call has returned.
+// repeat opens s on another goroutine. It returns when an attempt that may be
+// repeated is open, or when Call has returned.
 func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStream, error) {
 	opened := make(chan struct{})
 	r := &repeatedStream{
@@ -228,7 +221,7 @@ func (r *repeatedStream) run(s *clientStream, svc Service) {
 	r.err = s.failed(r.ctx, err)
 }
 
-// try sends the request, and waits for the header or the end of one try.
+// try sends the request, and waits for the header or the end of one attempt.
 func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	r.opened()
 	ended := errNotReturned // by a panic
@@ -277,7 +270,7 @@ func (r *repeatedStream) wait() (*stream, error) {
 	return r.stream, r.err
 }
 
-// SendMsg has each try send the request.
+// SendMsg sets the request of all attempts.
 func (r *repeatedStream) SendMsg(m any) error {
 	if !r.request(m) {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
@@ -285,13 +278,13 @@ func (r *repeatedStream) SendMsg(m any) error {
 	return nil
 }
 
-// CloseSend says that no request will come, unless it has.
+// CloseSend ends the sending side.
 func (r *repeatedStream) CloseSend() error {
 	r.request(nil)
 	return nil
 }
 
-// request returns false if the request is there already.
+// request sets the request. It returns false if it is set already.
 func (r *repeatedStream) request(m any) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +314,7 @@ func (r *repeatedStream) Header() (metadata.MD, error) {
 	return s.Header()
 }
 
-// Trailer is there when RecvMsg has returned an error.
+// Trailer is valid after RecvMsg has returned an error.
 func (r *repeatedStream) Trailer() metadata.MD {
 	s, err := r.wait()
 	if err != nil {
@@ -330,7 +323,7 @@ func (r *repeatedStream) Trailer() metadata.MD {
 	return s.Trailer()
 }
 
-// Context is that of the try that is being read, or else the caller's.
+// Context returns that of the open attempt, or else the caller's.
 func (r *repeatedStream) Context() context.Context {
 	select {
 	case <-r.done:
@@ -355,20 +348,20 @@ type clientUnary struct {
 	cc      *grpc.ClientConn
 	invoker grpc.UnaryInvoker
 	opts    []grpc.CallOption
-	asked   []grpc.CallOption // answered once, when it is known what with
+	asked   []grpc.CallOption // set once, after the last attempt
 
 	reply any
-	using sync.Mutex // held by the try that decodes into reply
+	using sync.Mutex // held by the attempt that decodes into reply
 	full  bool       // reply has a response, or is the caller's again; guarded by using
 
-	last atomic.Pointer[Reply] // of the try that ended last
+	last atomic.Pointer[Reply] // of the last attempt
 
 	mu     sync.Mutex
-	over   bool           // no try may begin any more
+	over   bool           // no further attempt may start
 	beside sync.WaitGroup // attempts beside the one that decodes into reply; they begin with mu
 }
 
-// try is all that one try needs, in one piece.
+// try is the state of one attempt, in one allocation.
 type try struct {
 	Reply
 	attempt attempt
@@ -394,8 +387,8 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	return &t.Reply, nil
 }
 
-// errNotReturned is what the pick of a try ends with that panicked: it says nothing of
-// the endpoint.
+// errNotReturned ends the pick of an attempt that panicked. It does not count
+// against the endpoint.
 var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
 
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
@@ -416,10 +409,10 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
 
-// errOver is the refusal of a try that came too late to begin.
-var errOver error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call is over"}
+// errOver rejects an attempt after the end of the call.
+var errOver error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
 
-// begin reports whether a try beside another may begin.
+// begin reports whether a concurrent attempt may start.
 func (u *clientUnary) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -451,7 +444,7 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// answer fills in what the caller's options asked for.
+// answer sets the results of the caller's call options.
 func (u *clientUnary) answer(rsp *Reply, err error) {
 	if len(u.asked) == 0 {
 		return
@@ -479,8 +472,8 @@ func (u *clientUnary) answer(rsp *Reply, err error) {
 	}
 }
 
-// split takes the options apart that ask for something: every try would
-// answer them.
+// split separates the options that request a result, because each attempt would
+// set it.
 func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, asked []grpc.CallOption) {
 	for i, opt := range opts {
 		if !asks(opt) {

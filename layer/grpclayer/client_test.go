@@ -110,7 +110,7 @@ type asked struct {
 }
 
 func (a *asked) call(ctx context.Context, l Layer, gRPC grpc.UnaryInvoker) error {
-	return UnaryClientInterceptor(l)(ctx, method, new(pb.SimpleRequest), &a.reply, nil, gRPC,
+	return NewClient(l).Unary(ctx, method, new(pb.SimpleRequest), &a.reply, nil, gRPC,
 		grpc.StaticMethod(), grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.Peer(&a.peer),
 		grpc.OnFinish(func(err error) { a.finished = append(a.finished, err) }))
 }
@@ -218,7 +218,7 @@ func TestUnaryAnsweredByALayer(t *testing.T) {
 
 	err := a.call(t.Context(), answer(&Reply{Message: new(pb.Empty)}), nil)
 	require.Equal(t, codes.Internal, status.Code(err))
-	require.ErrorContains(t, err, "answered with a *grpc_testing.Empty, and the caller wants a *grpc_testing.SimpleResponse")
+	require.ErrorContains(t, err, "returned a *grpc_testing.Empty, want *grpc_testing.SimpleResponse")
 
 	require.Error(t, a.call(t.Context(), answer(nil), nil))
 	require.Error(t, a.call(t.Context(), answer(&Reply{}), nil))
@@ -234,7 +234,7 @@ func TestCallIsWhatALayerSees(t *testing.T) {
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "k", "v", "k", "w")
 	var sent any
-	err := UnaryClientInterceptor(see)(ctx, method, &pb.SimpleRequest{ResponseSize: 1}, new(pb.SimpleResponse), nil,
+	err := NewClient(see).Unary(ctx, method, &pb.SimpleRequest{ResponseSize: 1}, new(pb.SimpleResponse), nil,
 		func(_ context.Context, _ string, req, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 			sent = req
 			return nil

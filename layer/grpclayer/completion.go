@@ -47,16 +47,16 @@ type stream struct {
 	observers []layer.Observer
 	begins    []func()
 
-	begun atomic.Bool // the header is there
+	begun atomic.Bool // the header has arrived
 
 	mu    sync.Mutex
 	stop  func() bool
 	ended bool
 	err   error
 
-	closed   bool              // gRPC has finished it,
-	closeErr error             // with this
-	asked    []grpc.CallOption // to be told of that
+	closed   bool              // gRPC has finished the stream
+	closeErr error             // of the end
+	asked    []grpc.CallOption // called then
 }
 
 // finished is called by gRPC at its end of the stream. Only this call reports
@@ -100,15 +100,15 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	if !first || ctx.Done() == nil {
 		return
 	}
-	// The first to ask is the innermost, and its context ends with all others.
+	// The first observer is the innermost, whose context ends with all others.
 	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { s.end(context.Cause(ctx)) }) })
 	s.mu.Lock()
 	s.stop = stop
 	s.mu.Unlock()
 }
 
-// RecvMsg passes one message on, and the end. Where that came of a layer's time limit,
-// the error says so, as that of a unary call does.
+// RecvMsg receives one message or the end of the stream. The error names an
+// expired time limit of a layer, as for a unary call.
 func (s *stream) RecvMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -126,7 +126,7 @@ func (s *stream) RecvMsg(m any) error {
 	case err == nil && s.single, errors.Is(err, io.EOF):
 		s.end(nil)
 	case err != nil:
-		header, _ := s.ClientStream.Header() // it is there, or never will be
+		header, _ := s.ClientStream.Header() // arrived, or never will
 		err = s.broken(err, header, s.Trailer())
 	}
 	returned = true
@@ -145,7 +145,7 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin notes that the header is there.
+// begin records the arrival of the header.
 func (s *stream) begin() {
 	if s.begun.Load() {
 		return
@@ -160,7 +160,7 @@ func (s *stream) begin() {
 	}
 }
 
-// SendMsg passes one message on. [io.EOF] says that RecvMsg has the reason.
+// SendMsg sends one message. After [io.EOF], RecvMsg returns the reason.
 func (s *stream) SendMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -172,8 +172,8 @@ func (s *stream) SendMsg(m any) error {
 	return err
 }
 
-// release ends the stream and its pick if the method that defers it panics, as by
-// a codec. gRPC leaves both open then.
+// release ends the stream and its pick if the method that defers it panics,
+// because gRPC leaves both open.
 func (s *stream) release(returned *bool) {
 	if *returned {
 		return
@@ -182,8 +182,8 @@ func (s *stream) release(returned *bool) {
 	s.end(errNotReturned)
 }
 
-// broken ends the stream with an error of gRPC's, and returns what its caller has
-// of that.
+// broken ends the stream with an error of gRPC, and returns the error for the
+// caller.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
 	ended := s.attempt.answered(err, header, trailer)
 	s.end(ended)

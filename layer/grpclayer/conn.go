@@ -13,16 +13,16 @@ import (
 )
 
 // conn is a SubConn as a service of picks. It is ready while it is connected,
-// and refuses otherwise with what gRPC said last.
+// and rejects picks with gRPC's last error otherwise.
 type conn struct {
 	target, addr string
 	sub          balancer.SubConn // may be nil
-	lost         error            // the refusal of a pick that came too late
+	lost         error            // rejects a pick after the connection was lost
 	health       atomic.Pointer[health]
 	changed      notify.Broadcast
 }
 
-// health is how a connection is.
+// health is the state of a connection.
 type health struct {
 	state   connState
 	refusal *layer.Error // nil if connected; never changed
@@ -44,12 +44,12 @@ func (s connState) String() string {
 
 func newConn(target, addr string) *conn {
 	c := &conn{target: target, addr: addr}
-	c.lost = c.refusal(layer.ErrNotReady, "the connection was lost before the call", nil)
+	c.lost = c.rejection(layer.ErrNotReady, "the connection was lost before the call", nil)
 	c.set(connecting, "connecting", nil)
 	return c
 }
 
-func (c *conn) refusal(kind error, reason string, cause error) *layer.Error {
+func (c *conn) rejection(kind error, reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "grpc", Target: c.target, Endpoint: c.addr, Kind: kind, Reason: reason, Err: cause}
 }
 
@@ -58,9 +58,9 @@ func (c *conn) set(state connState, reason string, cause error) {
 	switch state {
 	case connected:
 	case gone:
-		h.refusal = c.refusal(layer.ErrClosed, reason, cause)
+		h.refusal = c.rejection(layer.ErrClosed, reason, cause)
 	default:
-		h.refusal = c.refusal(layer.ErrNotReady, reason, cause)
+		h.refusal = c.rejection(layer.ErrNotReady, reason, cause)
 	}
 	c.health.Store(h)
 	c.changed.Wake()
@@ -68,16 +68,16 @@ func (c *conn) set(state connState, reason string, cause error) {
 
 func (c *conn) state() connState { return c.health.Load().state }
 
-// hear records a state of the SubConn. As in gRPC, a failed one counts as
-// failing until it is connected again.
-func (c *conn) hear(s balancer.SubConnState) {
+// observe records a state of the SubConn. As in gRPC, a failed connection counts
+// as failing until it is connected again.
+func (c *conn) observe(s balancer.SubConnState) {
 	now := c.state()
 	switch {
 	case now == gone:
 	case s.ConnectivityState == connectivity.Ready:
 		c.set(connected, "", nil)
 	case s.ConnectivityState == connectivity.TransientFailure:
-		c.set(failing, "connection failed", said(s.ConnectionError))
+		c.set(failing, "connection failed", withoutChain(s.ConnectionError))
 	case s.ConnectivityState == connectivity.Shutdown:
 		c.set(gone, "the connection was shut down", nil)
 	case now == connected:
@@ -88,9 +88,9 @@ func (c *conn) hear(s balancer.SubConnState) {
 	}
 }
 
-// close lets calls finish that are under way, and nothing new begin.
+// close rejects new calls. Open calls finish.
 func (c *conn) close() {
-	c.set(gone, "the endpoint is gone", nil)
+	c.set(gone, "the endpoint was removed", nil)
 	if c.sub != nil {
 		c.sub.Shutdown()
 	}
@@ -105,12 +105,12 @@ func (c *conn) Ready(ctx context.Context) error {
 	case err == nil || h.refusal == nil:
 		return nil
 	}
-	return c.refusal(err, h.refusal.Reason, h.refusal.Err)
+	return c.rejection(err, h.refusal.Reason, h.refusal.Err)
 }
 
 func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	if ctx.Err() != nil {
-		return nil, c.refusal(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
+		return nil, c.rejection(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	if h := c.health.Load(); h.refusal != nil {
 		return nil, h.refusal
@@ -129,13 +129,13 @@ func (c *conn) Describe() layer.Node {
 	return n
 }
 
-// quoted is the text of an error and no more: that a dial ran out of time says
-// nothing of the caller's time, nor has a pick the status of another call.
-type quoted struct{ error }
+// opaque keeps the text of an error and hides its chain, because the timeout of
+// a dial is not that of the caller, and a pick has no status of another call.
+type opaque struct{ error }
 
-func said(err error) error {
+func withoutChain(err error) error {
 	if err == nil {
 		return nil
 	}
-	return quoted{err}
+	return opaque{err}
 }

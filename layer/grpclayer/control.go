@@ -35,12 +35,12 @@ import (
 // which may be served at several addresses, restart and move while it is used.
 // It is a [grpc.ClientConnInterface], safe for concurrent use.
 //
-//	origin       the authority is Addr, whatever address serves the call
+//	origin       the authority is Addr for all addresses
 //	drain        rejects calls after Close
 //	metrics      calls, as control_* counts them
 //	queue        1000 calls and streams wait up to 30 s for a connection
-//	balance      of the addresses that DNS finds: peak EWMA, 30 ms and 10 s
-//	└ reconnect  each address is connected at once, and again when a call finds it lost;
+//	balance      over the addresses in DNS: peak EWMA, 30 ms and 10 s
+//	└ reconnect  connects each address at once, and again when a call finds it lost;
 //	             100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2
 //
@@ -49,9 +49,9 @@ import (
 // connection all waiting calls fail with DEADLINE_EXCEEDED and the last reason,
 // and new ones with UNAVAILABLE, until an address is connected.
 //
-// When DNS fails, the addresses stay; when it then loses all of them, they stay
-// for 30 s (see [resolve.ServeStale]). Streams of an address that is gone, or
-// of a server that sends GOAWAY, continue; new ones use another connection.
+// The addresses remain while DNS fails, and for 30 s if DNS then has none (see
+// [resolve.ServeStale]). Streams of a removed address, or of a server that sends
+// GOAWAY, continue. New ones use another connection.
 //
 // Errors have the codes of [Code].
 type ControlPlaneConn struct {
@@ -66,9 +66,9 @@ type ControlPlaneConn struct {
 
 var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
-// NewControlPlaneConn begins to resolve cfg.Addr and to connect, and returns at
-// once, also while the control plane is away. It lives until ctx ends or
-// [ControlPlaneConn.Close] is called. The error is that of an invalid cfg.
+// NewControlPlaneConn starts to resolve cfg.Addr and to connect, and returns at
+// once. It lives until ctx ends or [ControlPlaneConn.Close] is called. The error
+// is that of an invalid cfg.
 func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -86,7 +86,8 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 	return c, nil
 }
 
-// endpoint is one address: the balancer asks for it until it is connected.
+// endpoint returns the service of one address. The balancer polls it until it is
+// connected.
 func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
@@ -106,7 +107,7 @@ func (c *ControlPlaneConn) NewStream(
 	return c.client.Stream(ctx, desc, nil, method, streamOnLink, atOnce(opts)...)
 }
 
-// atOnce has gRPC not wait for a connection: that is for the queue.
+// atOnce disables gRPC's wait for a connection, because the queue waits.
 func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return append(slices.Clip(opts), grpc.WaitForReady(false))
 }
@@ -122,8 +123,7 @@ func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	return err
 }
 
-// Describe shows the stack in request order, with its addresses and how they
-// are.
+// Describe shows the stack in request order, with the state of each address.
 func (c *ControlPlaneConn) Describe() layer.Node {
 	next := layer.Describe(c.svc)
 	state := layer.State{{Key: "authority", Value: c.cfg.Addr}, {Key: "tls", Value: "none"}}
@@ -133,72 +133,70 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 	return layer.Node{Name: "origin", State: state, Next: &next}
 }
 
-// ControlPlaneConfig is what [NewControlPlaneConn] can be told. Only Addr is needed. The
-// defaults are those of linkerd's proxy, outbound.
+// ControlPlaneConfig configures [NewControlPlaneConn]. Only Addr is required. The
+// defaults are those of linkerd's outbound proxy.
 type ControlPlaneConfig struct {
 	// Addr is "host:port". An IP address and localhost are not looked up. Any
 	// other host is looked up by SRV records, then by A and AAAA records. Addr
 	// is also the authority of every call.
 	Addr string
 
-	// TLS is how connections are secured; nil means in clear. Where it says no
-	// ServerName, that is the host of Addr without the dot at its end. Where
-	// NextProtos is nil, "h2" is offered; a server that chooses nothing is
-	// spoken to all the same, since proxies in front of servers do that.
+	// TLS configures TLS; nil is cleartext. The default ServerName is the host of
+	// Addr without a dot at the end. The default NextProtos is "h2". A server
+	// without ALPN is accepted, because proxies in front of servers have none.
 	TLS *tls.Config
 
-	// ConnectTimeout is how long TCP, TLS and the first word of HTTP/2 may take
-	// together. 1 s if it is 0 or less; linkerd's proxy takes its inbound
-	// timeout, 300 ms, for controllers on the loopback.
+	// ConnectTimeout limits TCP, TLS and the SETTINGS of HTTP/2 together. 0 or
+	// less is 1 s. linkerd's proxy uses 300 ms for controllers on the loopback.
 	ConnectTimeout time.Duration
 
-	// KeepAlive is how long a connection is silent before TCP asks whether the
-	// peer is there, and how long after that it asks again; after three times it
-	// is gone. 10 s if it is 0; less than 0 does not ask.
+	// KeepAlive is the idle time before the first TCP keep-alive probe, and the
+	// interval of the probes. After three probes the connection is closed. 0 is
+	// 10 s; a negative value sends no probes.
 	KeepAlive time.Duration
 
-	// Backoff is between attempts to connect to one address. A field that is 0 has
-	// its default.
+	// Backoff is the pause between attempts to connect to one address. A zero
+	// field has its default.
 	Backoff layer.Backoff
 
-	// QueueCapacity is how many calls and streams may wait for a connection:
-	// 1000 if it is 0, none if it is less.
+	// QueueCapacity limits the calls and streams that wait for a connection: 0 is
+	// 1000, and with a negative value none waits.
 	QueueCapacity int
 
-	// FailFast is how long they may. 30 s if it is 0; less than 0 is as long as
-	// their contexts allow.
+	// FailFast limits their wait: 0 is 30 s, and with a negative value only their
+	// contexts limit it.
 	FailFast time.Duration
 
-	// Resolver finds the addresses of hosts. Nil means [dns.New].
+	// Resolver resolves hosts. The default is [dns.New].
 	Resolver resolve.Resolver
 
-	// UserAgent comes before gRPC's own.
+	// UserAgent precedes that of gRPC.
 	UserAgent string
 
-	// DialOptions are for each connection, such as message sizes and
-	// credentials of calls. They come last and win, so leave transport
-	// credentials and dialers alone.
+	// DialOptions are options of each connection, such as message sizes and
+	// credentials of calls. They override those of this package, so they must not
+	// set transport credentials or dialers.
 	DialOptions []grpc.DialOption
 
-	Instruments layer.Instruments   // of calls, the queue, and Connects
+	Instruments layer.Instruments   // of calls, the queue, and connect attempts
 	Balancer    balance.Instruments // of the addresses
-	Log         *slog.Logger        // warnings of connections that fail, and when they are well again; nil is silence
+	Log         *slog.Logger        // receives failed and new connections; nil logs nothing
 }
 
 // checked returns the config with its defaults, or the first error.
 func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	if c.Addr == "" {
-		return c, errors.New("there is no Addr: it is host:port")
+		return c, errors.New("empty Addr, must be host:port")
 	}
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
 		return c, err
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return c, fmt.Errorf("address %q: the port is not a number from 1 to 65535", c.Addr)
+		return c, fmt.Errorf("address %q: port must be 1 to 65535", c.Addr)
 	}
 	if strings.TrimSuffix(host, ".") == "" {
-		return c, fmt.Errorf("address %q: there is no host", c.Addr)
+		return c, fmt.Errorf("address %q: empty host", c.Addr)
 	}
 	c.TLS = controlTLSConfig(c.TLS, strings.TrimSuffix(host, "."))
 	if err := backoff.Check(c.Backoff); err != nil {
@@ -232,8 +230,8 @@ func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	return cfg
 }
 
-// controlResolver finds the addresses of a control plane as linkerd's proxy
-// does: SRV records first, then addresses. addr is "host:port".
+// controlResolver resolves a control plane as linkerd's proxy does: SRV records
+// first, then addresses. addr is "host:port".
 func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
 	if known := knownAddresses(addr); known != nil {
 		return static.New(map[string][]resolve.Endpoint{addr: known})
@@ -241,8 +239,8 @@ func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
 	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
 }
 
-// knownAddresses are those that need no look-up; nil if one is needed. A DNS
-// server is not to be asked for localhost (RFC 6761, section 6.3).
+// knownAddresses returns the addresses of addr without DNS, or nil if it needs
+// DNS. localhost does not (RFC 6761, section 6.3).
 func knownAddresses(addr string) []resolve.Endpoint {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -290,7 +288,7 @@ func services(r resolve.Resolver) resolve.Resolver {
 	})
 }
 
-// linkKey is how a call that leaves the layers finds its connection.
+// linkKey is the context key of the connection of a call.
 type linkKey struct{}
 
 var errNoLink = status.Error(codes.Internal, "grpclayer: the call has no connection")
@@ -301,7 +299,7 @@ func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.Cl
 		return errNoLink
 	}
 	err := l.cc.Invoke(ctx, method, req, reply, opts...)
-	l.judge(ctx, err)
+	l.rejectIfLost(ctx, err)
 	return err
 }
 
@@ -313,22 +311,22 @@ func streamOnLink(
 		return nil, errNoLink
 	}
 	s, err := l.cc.NewStream(ctx, desc, method, opts...)
-	l.judge(ctx, err)
+	l.rejectIfLost(ctx, err)
 	return s, err
 }
 
-// judge turns an error without a connection into a rejection. With a
+// rejectIfLost turns an error without a connection into a rejection. With a
 // connection, the error belongs to the call: its credentials may be
 // unavailable. gRPC leaves the state Ready before any call can fail, and does
 // not return to it.
-func (l *controlLink) judge(ctx context.Context, err error) {
+func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {
 		a.refusal.Store(&refusal{l.lost})
 	}
 }
 
-// sending hears when a call is given to a connection.
+// sending records that a call was sent on a connection.
 type sending struct{}
 
 func (sending) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
@@ -344,16 +342,16 @@ func (sending) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// controlTLS is TLS for one connection. gRPC's own insists on ALPN, which
-// proxies in front of a controller do not speak, and on an authority that is the
-// name in the certificate.
+// controlTLS is TLS for one connection. gRPC's own credentials require ALPN, which
+// proxies in front of a controller lack, and an authority that equals the name
+// in the certificate.
 type controlTLS struct {
 	config *tls.Config
-	until  time.Time // of the attempt to connect that this is for
+	until  time.Time // deadline of this connection attempt
 	failed func(error)
 }
 
-// ClientHandshake ends with the attempt.
+// ClientHandshake makes the handshake within the deadline of the attempt.
 func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithDeadline(ctx, t.until)
 	defer cancel()
@@ -369,12 +367,12 @@ func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn
 	}, nil
 }
 
-// ServerHandshake is not for clients.
+// ServerHandshake returns an error.
 func (t *controlTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("grpclayer: these credentials are a client's")
+	return nil, nil, errors.New("grpclayer: these credentials are for clients")
 }
 
-// Info names no server, so that the authority is free.
+// Info has no server name, so that any authority is allowed.
 func (t *controlTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
@@ -385,5 +383,5 @@ func (t *controlTLS) Clone() credentials.TransportCredentials {
 	return &other
 }
 
-// OverrideServerName is gRPC's, which does not call it any more.
+// OverrideServerName does nothing, because gRPC does not call it.
 func (t *controlTLS) OverrideServerName(string) error { return nil }

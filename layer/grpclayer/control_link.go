@@ -21,20 +21,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// controlLink is one connection: a ClientConn that connects once. Making others
-// is for layer.Reconnect, whose back-off, timeout and reasons gRPC's own would
-// hide.
+// controlLink is a ClientConn that connects once. layer.Reconnect makes further
+// connections, because gRPC's own backoff hides the reasons of failures.
 type controlLink struct {
 	cc   *grpc.ClientConn
 	addr string
 	leaf Service
-	lost *layer.Error // the refusal of a call that came too late
+	lost *layer.Error // rejects a call after the connection was lost
 
 	giveUp context.CancelFunc // closes it after the last call
 
 	dialled atomic.Bool
 	mu      sync.Mutex
-	cause   error // why it could not connect
+	cause   error // of the failed connection
 }
 
 // connect returns a service that closes when the connection is lost, receives
@@ -85,9 +84,8 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
-// up waits until the connection is there. Connect leaves the state Connecting, so that
-// Idle is that of one which was lost at once, and may have been there unseen: nothing
-// follows from it by itself.
+// up waits until the connection is established. After Connect the state is not
+// Idle, so Idle is a connection that was lost at once.
 func (l *controlLink) up(limit context.Context) error {
 	l.cc.Connect()
 	for {
@@ -146,7 +144,7 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 		grpc.WithAuthority(c.cfg.Addr),
 		grpc.WithUserAgent(c.cfg.UserAgent),
 		grpc.WithNoProxy(),
-		grpc.WithIdleTimeout(0), // it is kept
+		grpc.WithIdleTimeout(0), // never idle
 		grpc.WithDisableServiceConfig(),
 		grpc.WithStatsHandler(sending{}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
@@ -172,10 +170,10 @@ func (c *ControlPlaneConn) dialer() *net.Dialer {
 	return d
 }
 
-// Ready returns nil; the layer around it knows when the connection is lost.
+// Ready returns nil. The Drain around it closes with the connection.
 func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx) }
 
-// Call gives the connection up where layer.Reconnect does, which makes another.
+// Call releases the connection when layer.Reconnect drops it.
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	rsp, err := l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
 	if err != nil && errors.Is(err, layer.ErrClosed) {
@@ -198,7 +196,7 @@ type controlLinks struct {
 	tasks  sync.WaitGroup // goroutines that wait for the end of a connection
 }
 
-// add returns false if there is to be no new connection.
+// add returns false after close.
 func (s *controlLinks) add(l *controlLink) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +210,7 @@ func (s *controlLinks) add(l *controlLink) bool {
 	return true
 }
 
-// watch runs wait in a goroutine, unless the connections are closed already.
+// watch runs wait on a goroutine, unless the connections are closed.
 func (s *controlLinks) watch(wait func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +219,7 @@ func (s *controlLinks) watch(wait func()) {
 	}
 }
 
-// remove closes one.
+// remove closes a connection.
 func (s *controlLinks) remove(l *controlLink) {
 	_ = l.cc.Close()
 	s.mu.Lock()

@@ -81,14 +81,14 @@ func TestControlOfLocalhost(t *testing.T) {
 
 func TestControlAddresses(t *testing.T) {
 	for addr, want := range map[string]string{
-		"":           "there is no Addr",
+		"":           "empty Addr",
 		"dst":        "missing port",
-		"dst:":       "not a number",
-		"dst:http":   "not a number",
-		"dst:0":      "not a number",
-		"dst:65536":  "not a number",
-		":80":        "no host",
-		".:80":       "no host",
+		"dst:":       "port must be 1 to 65535",
+		"dst:http":   "port must be 1 to 65535",
+		"dst:0":      "port must be 1 to 65535",
+		"dst:65536":  "port must be 1 to 65535",
+		":80":        "empty host",
+		".:80":       "empty host",
 		"fd00::1:80": "too many colons",
 	} {
 		_, err := NewControlPlaneConn(t.Context(), ControlPlaneConfig{Addr: addr})

@@ -9,30 +9,27 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Register makes our balancer known to gRPC by a name. The registry is a
-// global of gRPC's, and not safe for concurrent use: call it once, before the
-// first client is made. What options say holds where a client's resolver says
-// nothing else; see [DialOptions].
+// Register registers our balancer in gRPC under a name. Call it once, before the
+// first client is made, because the registry of gRPC is not safe for concurrent
+// use. Options of [DialOptions] take precedence over these.
 func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name, opts...)) }
 
-// DialOptions makes a plain client resolve names with r, balance with our
-// balancer, and have its calls go through our layers:
+// DialOptions returns the options of a client that resolves names with r, uses
+// our balancer, and applies our layers to its calls:
 //
 //	grpclayer.Register("gotower") // once
 //	cc, err := grpc.NewClient("gotower:///web.default:80",
 //		append(grpclayer.DialOptions("gotower", r), credentials)...)
 //
 // The name, in lower case, is the scheme of the target and the name of the
-// balancer. If it was not registered by [Register], [grpc.NewClient] fails: its
-// error names the balancer and says "no supported policies found in config".
-// Two clients may have the same name and other options.
+// balancer. Without [Register], [grpc.NewClient] fails with "no supported policies
+// found in config". Clients with the same name may have different options.
 //
-// gRPC takes the last [grpc.WithDefaultServiceConfig] and forgets those before, and
-// these options have one. So give a service config to [WithServiceConfig]. One that comes
-// after these options and does not name our balancer fails all calls with an error
-// that says so.
+// gRPC uses only the last [grpc.WithDefaultServiceConfig], and these options have
+// one. So pass a service config to [WithServiceConfig]. A later one that does not
+// name our balancer fails all calls with an error that explains this.
 //
-// A nil r panics, and so does a name that is not a scheme: see [NewResolver].
+// A nil r panics, and so does a name that is not a scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
 	opts = append(slices.Clip(opts), option(func(s *settings) { s.ours = true }))
 	s := newSettings(opts)

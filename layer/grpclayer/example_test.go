@@ -65,12 +65,12 @@ func ExampleDialOptions() {
 	// Output: SERVING <nil>
 }
 
-// A refusal by a layer is a status to gRPC, and itself to whoever asks.
-func ExampleUnaryClientInterceptor() {
+// A rejection by a layer has a gRPC status and keeps its chain.
+func ExampleClient_Unary() {
 	addr, stop := serveHealth()
 	defer stop()
 	cc, err := grpc.NewClient(addr.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(grpclayer.UnaryClientInterceptor(grpclayer.NewStack().Limit(0).Layer())))
+		grpc.WithUnaryInterceptor(grpclayer.NewClient(grpclayer.NewStack().Limit(0).Layer()).Unary))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -90,7 +90,7 @@ func TestOnFinishOfAStream(t *testing.T) {
 // One that is over before its caller has it is told of all the same.
 func TestOnFinishOfAStreamThatIsOverAtOnce(t *testing.T) {
 	var finished []error
-	_, err := StreamClientInterceptor(nil)(t.Context(), new(grpc.StreamDesc), nil, method,
+	_, err := NewClient(nil).Stream(t.Context(), new(grpc.StreamDesc), nil, method,
 		func(_ context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			told(opts, errPlain)
 			return nil, nil

@@ -19,11 +19,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-var errNoReply = errors.New("grpclayer: a layer answered a call with nothing")
+var errNoReply = errors.New("grpclayer: a layer returned no reply")
 
-// fresh returns an empty message of the type of m. It does not look into m, which
-// another try may be decoding into: a generated message says what it is by its Go
-// type. A dynamic one has a type of its own, which stays.
+// fresh returns an empty message of the type of m. It does not read m, because
+// another attempt may be decoding into it.
 func fresh(m any) any {
 	if p, ok := m.(protoreflect.Message); ok {
 		return p.New().Interface()
@@ -34,11 +33,11 @@ func fresh(m any) any {
 	return m
 }
 
-// assign makes to a copy of from, which is a message of the same type.
+// assign copies from to to, a message of the same type.
 func assign(to, from any) error {
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {
-		return status.Error(codes.Internal, fmt.Sprintf("grpclayer: a layer answered with a %T, and the caller wants a %T", from, to))
+		return status.Error(codes.Internal, fmt.Sprintf("grpclayer: a layer returned a %T, want %T", from, to))
 	}
 	p, ok := to.(proto.Message)
 	if !ok {
@@ -52,11 +51,11 @@ func assign(to, from any) error {
 	return nil
 }
 
-// pushbackKey is the trailer by which a server says when it wants to see a
-// call again (gRFC A6).
+// pushbackKey is the trailer with the wait that a server requests before a retry
+// (gRFC A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// maxPushback is the longest that a server is waited for.
+// maxPushback is the longest wait.
 const maxPushback = 24 * time.Hour
 
 // Replayer is the [layer.Replayer] of gRPC. A call can be sent unchanged any
@@ -64,21 +63,20 @@ const maxPushback = 24 * time.Hour
 // message in memory, and any other stream is opened again only before its first
 // message.
 type Replayer struct {
-	// Safe reports whether calling a method twice has the effect of calling it
-	// once. The default is that none is safe. A stream of responses to a single
-	// request is safe or not as a unary call is: see [Client.Stream].
+	// IsIdempotent reports whether calling a method twice has the effect of
+	// calling it once. By default no method is idempotent. For a stream of
+	// responses to one request see [Client.Stream].
 	IsIdempotent func(c *Call) bool
 }
 
-// Idempotent asks Safe.
+// Idempotent calls IsIdempotent.
 func (r Replayer) Idempotent(c *Call) bool { return r.IsIdempotent != nil && r.IsIdempotent(c) }
 
-// Replay returns nil: there is nothing to keep.
+// Replay returns nil, because messages are in memory.
 func (Replayer) Replay(*Call, int64) layer.Replay[*Call] { return nil }
 
-// RetryAfter reads grpc-retry-pushback-ms, as gRFC A6 says: a number of
-// milliseconds, held to a day, is how long to wait; anything else asks not to
-// send the call again.
+// RetryAfter returns grpc-retry-pushback-ms (gRFC A6) in milliseconds, at most a
+// day. Any other value forbids a retry.
 func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.pushback) == 0 {
@@ -98,20 +96,20 @@ func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 // repeated after its header.
 func (Replayer) Peek(_ context.Context, r *Reply) (*Reply, bool) { return r, false }
 
-// Drain cancels a stream. A unary reply holds nothing.
+// Drain cancels a stream.
 func (Replayer) Drain(r *Reply) {
 	if r != nil && r.stream != nil {
 		r.stream.end(layer.ErrBodyClosedEarly)
 	}
 }
 
-// step is a change that the balancer is yet to make, and what follows from it.
+// step is a change for the balancer with the connections that it removes.
 type step struct {
 	change  change
-	closing []*conn // what the change removes
+	closing []*conn // closed after the change
 }
 
-// push tells the balancer of a step, without waiting for it: gRPC must not.
+// push queues a step for the balancer. It does not wait, because gRPC calls it.
 func (t *towerBalancer) push(s step) {
 	current := slices.Collect(maps.Values(t.members))
 	t.current.Store(&current)
@@ -149,6 +147,6 @@ func (t *towerBalancer) changes(yield func(change) bool) {
 	}
 }
 
-func errStrange(addresses []string) error {
-	return fmt.Errorf("grpclayer: %s: not an IP address and a port; use a resolver that finds those", strings.Join(addresses, ", "))
+func errNotAnAddress(addresses []string) error {
+	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
 }

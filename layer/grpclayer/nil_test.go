@@ -11,7 +11,7 @@ import (
 )
 
 func TestInvalidArguments(t *testing.T) {
-	const scheme = "must be a letter from a to z, and then such letters, digits, '+', '-' or '.'"
+	const scheme = "must be a letter from a to z, then such letters, digits, '+', '-' or '.'"
 	for message, construct := range map[string]func(){
 		"grpclayer: nil resolver":             func() { NewResolver(name, nil) },
 		"grpclayer: scheme \"\" " + scheme:    func() { NewResolver("", newSource()) },

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option sets how our resolver and balancer work inside gRPC.
+// Option configures our resolver and balancer in grpc-go.
 type Option interface{ apply(s *settings) }
 
 type settings struct {
@@ -36,34 +36,33 @@ func newSettings(opts []Option) *settings {
 	return s
 }
 
-// WithEndpointLayer puts l around the picks of each endpoint, with its own
-// state for each: a breaker, a limit. Take a stack from [NewEndpointStack],
-// which knows the end and the class of a pick. The default adds no layer.
+// WithEndpointLayer applies l to the picks of each endpoint, such as a breaker or
+// a limit. Use a stack of [NewEndpointStack], which has the end and the class of
+// a pick. The default is without a layer.
 //
-// gRPC's pickers must not wait, and a pick sends nothing: no Queue belongs
-// here, no Retry, and no layer that changes the context or measures Call, such
-// as AdaptiveLimit. Use [WithCallLayer] for these.
+// A picker of gRPC must not wait, and a pick sends nothing. So use
+// [WithCallLayer] for a Queue, a Retry, and layers that change the context or
+// measure Call, such as AdaptiveLimit.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
 
-// WithBalance sets how endpoints are chosen; see package balance for the defaults.
+// WithBalance sets options of package balance, which has the defaults.
 func WithBalance(opts ...balance.Option[*Pick]) Option {
 	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
 }
 
-// WithCallLayer puts l around all calls of a client, above the balancer: time
-// limits, retries, a queue. The default adds no layer. Only [DialOptions] uses
-// it. To l the client is ready when its balancer is; an idle client, or one
-// that shares the options with another, is always ready.
+// WithCallLayer applies l to all calls of a client, above the balancer: time
+// limits, retries, a queue. The default is without a layer. Only [DialOptions]
+// uses it. The client is ready when its balancer is. An idle client, or one that
+// shares the options with another, is always ready.
 func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }
 
-// WithOnBalancer has seen called with the balancer of a ClientConn as soon as there
-// is one, and again when the ClientConn was idle and has another: its Describe
-// shows the endpoints with their layers, estimates and reasons. It must not
-// wait.
+// WithOnBalancer calls seen with each new balancer of a ClientConn, whose Describe
+// shows the endpoints with their layers, estimates and reasons. A ClientConn that
+// was idle has a new balancer. seen must not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return option(func(s *settings) { s.introspect = seen })
 }

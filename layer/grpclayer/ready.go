@@ -11,17 +11,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// balancers are those at work with the same settings: one for each ClientConn
-// that has resolved its target and is not idle.
+// balancers are the balancers with the same settings: one for each ClientConn that
+// has resolved its target and is not idle.
 type balancers struct {
-	first  atomic.Pointer[grpc.ClientConn] // of which there was a call
-	shared atomic.Bool                     // there were calls of others
+	first  atomic.Pointer[grpc.ClientConn] // the ClientConn of the first call
+	shared atomic.Bool                     // another ClientConn had a call
 
 	mu  sync.Mutex
 	all []*towerBalancer
 }
 
-// called is told of every call, before the layers. A nil b needs not know.
+// called records the ClientConn of a call. b may be nil.
 func (b *balancers) called(cc *grpc.ClientConn) {
 	if b == nil || b.first.Load() == cc || b.first.CompareAndSwap(nil, cc) || b.first.Load() == cc {
 		return
@@ -41,8 +41,8 @@ func (b *balancers) remove(t *towerBalancer) {
 	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
 }
 
-// only returns the balancer, if there is exactly one, and it is the caller's: that
-// of one ClientConn says nothing of another, which may be idle.
+// only returns the balancer if there is exactly one, of one ClientConn. The
+// readiness of a ClientConn does not apply to another one, which may be idle.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,15 +52,15 @@ func (b *balancers) only() *towerBalancer {
 	return b.all[0]
 }
 
-// balanced is where calls leave the layers of a client that has our balancer,
-// and so know whether it has an endpoint for them.
+// balanced is the innermost service of a client with our balancer. It is ready
+// when the balancer is.
 type balanced struct {
 	Service
 	at *balancers
 }
 
-// Ready asks the balancer. Without one the ClientConn is idle, new or closed,
-// and a call would make one. Of several, one may be ready.
+// Ready waits for the balancer. Without a balancer the ClientConn is idle, new or
+// closed, and a call makes one.
 func (b *balanced) Ready(ctx context.Context) error {
 	t := b.at.only()
 	if t == nil {
@@ -72,5 +72,5 @@ func (b *balanced) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Describe is that of any other end.
+// Describe describes the service without the balancer.
 func (b *balanced) Describe() layer.Node { return layer.Describe(b.Service) }

@@ -11,25 +11,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewResolver makes a [resolver.Builder] of gRPC's from r, for
-// [grpc.WithResolvers]. It takes targets of the given scheme: for
-// "gotower:///web:80" r resolves "web:80". It works with every balancer of
-// gRPC's; ours also gets the attributes of endpoints and the options.
+// NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers].
+// With the scheme "gotower", r resolves "web:80" for the target
+// "gotower:///web:80". It works with each balancer of grpc-go. Ours also gets
+// the attributes of endpoints and the options.
 //
-// An error of r leaves the last state in force. Each ClientConn in use has one
+// After an error of r the last state remains. Each ClientConn in use has one
 // goroutine, which ends when it is closed or idle.
 //
-// The TLS server name of an endpoint is the name to verify its certificate
-// against. An endpoint cannot have its own authority in gRPC. The credentials
-// decide about TLS: see [EndpointID].
+// The certificate of an endpoint is verified against its TLS server name. The
+// credentials decide about TLS, see [EndpointID]. gRPC supports no authority per
+// endpoint: that of calls is the target. For SRV records it is their domain,
+// web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with a name,
+// and [grpc.WithAuthority], override it.
 //
-// The authority of calls, and so the name in the certificate of an endpoint
-// without a server name, is that of the target; for SRV records it is their
-// domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with
-// a name, and [grpc.WithAuthority], override it.
-//
-// A nil r panics. So does a scheme that is not one of RFC 3986 in lower case,
-// because gRPC would not find it.
+// A nil r panics, and so does a scheme that is not one of RFC 3986 in lower case.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
 	return newResolver(scheme, r, newSettings(opts))
 }
@@ -44,7 +40,7 @@ func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilde
 		valid = valid && (letter(i) || scheme[i] >= '0' && scheme[i] <= '9' || strings.IndexByte("+-.", scheme[i]) >= 0)
 	}
 	if !valid {
-		panic(fmt.Sprintf("grpclayer: scheme %q must be a letter from a to z, and then such letters, digits, '+', '-' or '.'", scheme))
+		panic(fmt.Sprintf("grpclayer: scheme %q must be a letter from a to z, then such letters, digits, '+', '-' or '.'", scheme))
 	}
 	return &resolverBuilder{scheme: scheme, resolver: r, settings: s}
 }
@@ -55,7 +51,7 @@ type resolverBuilder struct {
 	settings *settings
 }
 
-// Scheme is the one that was given.
+// Scheme returns the scheme of the targets.
 func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build resolves the target until Close.
@@ -70,7 +66,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	return watching(cancel), nil
 }
 
-// watch tells cc of the set. The panic of a resolver is its last error.
+// watch reports the endpoints to cc. A panic of the resolver is its last error.
 func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn) {
 	if err := panics.Contain(func() { b.follow(ctx, name, cc) }); err != nil && ctx.Err() == nil {
 		cc.ReportError(fmt.Errorf("grpclayer: resolve %q: %w", name, err))
@@ -94,27 +90,27 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			continue
 		}
 		failed = false
-		// The error asks to resolve again, which happens anyway.
+		// The error requests another resolution, and this loop continues.
 		_ = cc.UpdateState(stateOf(&set, b.settings))
 	}
 }
 
-// watching is a resolver at work.
+// watching is the resolver of one ClientConn.
 type watching context.CancelFunc
 
 // ResolveNow does nothing.
 func (watching) ResolveNow(resolver.ResolveNowOptions) {}
 
-// Close ends it, and does not wait for that.
+// Close ends the resolution without waiting.
 func (w watching) Close() { w() }
 
-// OverrideAuthority is asked by gRPC, once for a ClientConn. It says what gRPC
-// says itself, but that the name of SRV records becomes that of the domain.
+// OverrideAuthority returns gRPC's authority of the target, with the domain in
+// place of a name of SRV records.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
 	return authority(domainOf(target.Endpoint()))
 }
 
-// authority is what gRPC says of a name.
+// authority returns gRPC's authority of a name.
 func authority(name string) string {
 	if strings.HasPrefix(name, ":") {
 		name = "localhost" + name
@@ -122,8 +118,8 @@ func authority(name string) string {
 	return escaped(name)
 }
 
-// domainOf returns the domain of the name of SRV records: of
-// _service._proto.domain (RFC 2782). Any other name is its own.
+// domainOf returns the domain of a name of SRV records, _service._proto.domain
+// (RFC 2782), and any other name unchanged.
 func domainOf(name string) string {
 	service, rest, _ := strings.Cut(name, ".")
 	proto, domain, _ := strings.Cut(rest, ".")
@@ -133,10 +129,10 @@ func domainOf(name string) string {
 	return name
 }
 
-// escaped is s as an authority may have it (RFC 3986, section 3.2).
+// escaped escapes s for an authority (RFC 3986, section 3.2).
 func escaped(s string) string {
 	var b strings.Builder
-	begun := 0 // what comes before is in b
+	begun := 0 // of the part that is not in b
 	for i := range len(s) {
 		if !inAuthority(s[i]) {
 			fmt.Fprintf(&b, "%s%%%02X", s[begun:i], s[i])

@@ -17,27 +17,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Server puts a layer in front of the handlers of a server, unary and streams
-// alike: they share its limits and queues. It is safe for concurrent use.
+// Server applies a layer to the handlers of a server. Unary calls and streams
+// share its limits and queues. It is safe for concurrent use.
 //
-// The result of a handler reaches the client as it would without layers. The
-// layers see only its status: a rejected call inside the handler is not a
-// rejection of the handler. That holds for a second Server behind this one,
-// too, so put layers that work together into one.
+// The result of a handler reaches the client unchanged. The layers see only its
+// status, because a rejected call inside the handler is not a rejection of the
+// handler. The same applies to a second Server behind this one.
 type Server struct{ svc Service }
 
 // NewServer applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Server may serve several grpc.Servers.
 func NewServer(l Layer) *Server { return &Server{applied(l, leaf())} }
 
-// UnaryServerInterceptor is [NewServer] for unary calls alone.
-func UnaryServerInterceptor(l Layer) grpc.UnaryServerInterceptor { return NewServer(l).Unary }
-
-// StreamServerInterceptor is [NewServer] for streams alone.
-func StreamServerInterceptor(l Layer) grpc.StreamServerInterceptor { return NewServer(l).Stream }
-
-// ServerOptions has both kinds of calls go through the layers. They come in
-// the order in which options are given: first is outermost.
+// ServerOptions returns both interceptors. Of several interceptors the first one
+// is outermost.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.Unary), grpc.ChainStreamInterceptor(s.Stream)}
 }
@@ -45,9 +38,9 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 // Describe shows the layers and their state.
 func (s *Server) Describe() layer.Node { return layer.Describe(s.svc) }
 
-// Unary is a [grpc.UnaryServerInterceptor]. An error has the code that [Code]
-// gives it, and the client sees its text. One that says when to come back also
-// says so to the client (grpc-retry-pushback-ms).
+// Unary is a [grpc.UnaryServerInterceptor]. An error has the status code of
+// [Code], and the client gets its text. A RetryAfter is sent as
+// grpc-retry-pushback-ms.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
@@ -64,11 +57,11 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return rsp.Message, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. The stream is over when its
-// handler returns, and so is the layers' part of it. A handler must not be
-// called twice for one stream: no layer that sends again belongs here. Where a
-// layer ends the handler's context, by a time limit, the client has the status
-// at once, and RecvMsg and SendMsg fail with it.
+// Stream is a [grpc.StreamServerInterceptor]. The stream ends for the layers when
+// its handler returns. Do not use a Retry or Hedge here, because a handler must
+// not be called twice for one stream. If a time limit of a layer ends the
+// handler's context, the client gets the status at once, and RecvMsg and SendMsg
+// fail with it.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	h := &serverStream{srv: srv, stream: ss, handler: handler}
 	h.Call = Call{
@@ -84,7 +77,7 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return toStatus(ss.Context(), err)
 }
 
-// pushback is what a client is told of when to come back, rounded up.
+// pushback returns the RetryAfter of err as metadata, rounded up, or nil.
 func pushback(err error) metadata.MD {
 	after, ok := layer.RetryAfter(err)
 	if !ok {
@@ -124,7 +117,7 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	var limited *limitedStream
 	if ctx != ss.Context() {
 		limited = limit(ctx, ss)
-		defer func() { _ = limited.stop() }() // where the handler panics
+		defer func() { _ = limited.stop() }() // also after a panic
 		ss = limited
 	}
 	if len(s.hear) > 0 {
@@ -141,31 +134,31 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	return &Reply{Header: s.header, Trailer: s.trailer}, nil
 }
 
-// limitedStream is a server's stream whose handler sees the layers' context.
+// limitedStream is a server's stream whose handler has the layers' context.
 //
-// A handler that waits in RecvMsg or SendMsg waits for the stream, and gRPC has
-// no call that ends that before the handler returns. What it has is the status,
-// which ends the stream: it is sent as soon as the layers' context ends first.
+// gRPC has no call that ends a RecvMsg or SendMsg of a running handler, except
+// writing the status. The status is written when the layers' context ends before
+// the stream.
 type limitedStream struct {
 	grpc.ServerStream
-	ctx     context.Context //nolint:containedctx // what Context returns
+	ctx     context.Context //nolint:containedctx // returned by Context
 	wire    statusWriter
-	release func() bool                   // nil where the layers end nothing
+	release func() bool                   // nil without a limit
 	end     atomic.Pointer[status.Status] // nil until the layers ended it, or the handler returned
 
 	opening sync.Mutex  // held while the header or the status is being written
-	opened  atomic.Bool // the header is on its way
+	opened  atomic.Bool // the header was sent
 }
 
-// statusWriter is gRPC's own side of a stream.
+// statusWriter is gRPC's transport stream.
 type statusWriter interface {
 	WriteStatus(st *status.Status) error
 }
 
 // returned is the end of a stream whose handler returned in time.
-var returned = status.New(codes.OK, "") //nolint:gochecknoglobals // it never changes
+var returned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit gives ss the context that layers made of its own.
+// limit returns ss with the context of the layers.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
@@ -176,7 +169,7 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	return l
 }
 
-// cut ends the stream, unless that ended by itself.
+// cut ends the stream unless it has ended.
 func (l *limitedStream) cut() {
 	if l.ServerStream.Context().Err() != nil {
 		return
@@ -185,7 +178,7 @@ func (l *limitedStream) cut() {
 	_ = panics.Contain(func() { // by a method of the cause
 		cause := context.Cause(l.ctx)
 		code := Code(cause)
-		if code == codes.Unknown { // a cause that says nothing to gRPC
+		if code == codes.Unknown { // the cause has no status
 			code = st.Code()
 		}
 		st = status.New(code, cause.Error())
@@ -193,12 +186,12 @@ func (l *limitedStream) cut() {
 	l.opening.Lock()
 	defer l.opening.Unlock()
 	if l.end.CompareAndSwap(nil, st) {
-		_ = l.wire.WriteStatus(st) // fails only where the client has gone
+		_ = l.wire.WriteStatus(st) // fails only without a client
 	}
 }
 
-// stop is called when the handler has returned. It returns the error that the
-// client was told before that, if it was.
+// stop is called when the handler has returned. It returns the error that was
+// sent to the client before, if any.
 func (l *limitedStream) stop() error {
 	if l == nil || l.release == nil {
 		return nil
@@ -210,7 +203,7 @@ func (l *limitedStream) stop() error {
 	return l.end.Load().Err()
 }
 
-// Context is the stream's, with what the layers made of it.
+// Context returns the context of the layers.
 func (l *limitedStream) Context() context.Context { return l.ctx }
 
 // RecvMsg receives one message.
@@ -234,12 +227,12 @@ func (l *limitedStream) open() error {
 	if st := l.end.Load(); st != nil && st != returned {
 		return st.Err()
 	}
-	_ = l.ServerStream.SendHeader(nil) // fails where it was sent, or SendMsg will say why
+	_ = l.ServerStream.SendHeader(nil) // SendMsg returns the error
 	l.opened.Store(true)
 	return nil
 }
 
-// why is the reason of an error: to gRPC it is that the stream is over.
+// why returns the status that ended the stream instead of gRPC's error.
 func (l *limitedStream) why(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -255,8 +248,8 @@ func (l *limitedStream) why(err error) error {
 // chain, but do not match: running the handler again would repeat its effects.
 type handlerError struct {
 	err    error
-	st     *status.Status // that gRPC makes of err
-	stated bool           // err has it itself
+	st     *status.Status // gRPC's status of err
+	stated bool           // err has a status
 }
 
 func newHandlerError(err error) *handlerError {
@@ -270,8 +263,7 @@ func newHandlerError(err error) *handlerError {
 func (e *handlerError) Error() string              { return e.err.Error() }
 func (e *handlerError) GRPCStatus() *status.Status { return e.st }
 
-// Is reports whether the handler gave up because its context had ended, where
-// gRPC takes that for the status.
+// Is reports whether the handler returned because its context had ended.
 func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// WithServiceConfig adds a service config of gRPC's, in JSON, to that of [DialOptions]:
+// WithServiceConfig adds a gRPC service config, in JSON, to that of [DialOptions]:
 //
 //	grpclayer.WithServiceConfig(`{"methodConfig": [{
 //		"name": [{"service": "shop.Books"}],
@@ -27,10 +27,10 @@ import (
 //		}
 //	}]}`)
 //
-// Our balancer is added where the config names none. One that is not valid makes
-// [grpc.NewClient] fail. Only [DialOptions] looks at it; of several the last holds.
+// Our balancer is added unless the config names one. An invalid config makes
+// [grpc.NewClient] fail. Only [DialOptions] uses it, and the last one applies.
 //
-// gRPC's retries have no budget. Where [WithCallLayer] has a Retry too, the two multiply.
+// gRPC's retries have no budget, and multiply with a Retry of [WithCallLayer].
 func WithServiceConfig(config string) Option {
 	return option(func(s *settings) { s.config = config })
 }
@@ -43,10 +43,10 @@ func serviceConfig(given, balancer string) string {
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {
 		return given
 	}
-	if fields == nil { // the config is null, and an empty one to gRPC
+	if fields == nil { // the config is null
 		fields = make(map[string]json.RawMessage)
 	}
-	for field := range fields { // gRPC does not look at the case of names either
+	for field := range fields { // gRPC ignores case, too
 		if strings.EqualFold(field, "loadBalancingConfig") || strings.EqualFold(field, "loadBalancingPolicy") {
 			return given
 		}
@@ -59,21 +59,20 @@ func serviceConfig(given, balancer string) string {
 	return string(merged)
 }
 
-// claim is how our balancer tells our resolver that a state reached it.
+// claim reports to our resolver that a state reached our balancer.
 type claim struct{ taken atomic.Bool }
 
-// Equal is asked by package attributes.
+// Equal is called by package attributes.
 func (c *claim) Equal(o any) bool { return c == o }
 
-// claimKey is of a resolver.State: the resolver's *claim.
+// claimKey is the key of the *claim in a resolver.State.
 type claimKey struct{}
 
-// misconfiguredKey is of a resolver.State: the error that all calls fail with.
+// misconfiguredKey is the key of the error of all calls in a resolver.State.
 type misconfiguredKey struct{}
 
-// claimed returns an error if another balancer than ours takes the states of a
-// client that has our [DialOptions]. It sends a state without endpoints: our balancer
-// takes it without an error, while others ask for endpoints.
+// claimed returns an error if a client with our [DialOptions] has another
+// balancer. It sends a state without endpoints, which only our balancer accepts.
 func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 	c := new(claim)
 	s := stateOf(new(resolve.Set), b.settings)
@@ -84,15 +83,15 @@ func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 	err := fmt.Errorf("grpclayer: the client has a service config without our balancer: "+
 		"give it to grpclayer.WithServiceConfig and not to grpc.WithDefaultServiceConfig, "+
 		"or add \"loadBalancingConfig\": [{%q: {}}]", b.scheme)
-	// The other balancer may keep the error to itself. Ours does not.
+	// Our balancer reports the error to calls. The other one may not.
 	_ = cc.UpdateState(resolver.State{
 		ServiceConfig: cc.ParseServiceConfig(serviceConfig("", b.scheme)), Attributes: attributes.New(misconfiguredKey{}, err),
 	})
 	return err
 }
 
-// misconfigured fails all calls, and reports whether it did, if s says that there is a
-// wrong service config.
+// misconfigured fails all calls if s has the error of a service config. It reports
+// whether it does.
 func (t *towerBalancer) misconfigured(s resolver.State) bool {
 	err, ok := s.Attributes.Value(misconfiguredKey{}).(error)
 	if ok {

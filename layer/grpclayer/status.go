@@ -11,21 +11,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Code returns the status code that stands for err. What layers say is
-// translated, in this order; it is what httplayer.StatusFromError says but for the
-// two lines that are marked:
+// Code returns the status code of err. The first matching row applies. It is the
+// mapping of httplayer.StatusFromError except for the rows with (*):
 //
-//	out of time: in a queue (fail-fast), in a layer     DEADLINE_EXCEEDED
-//	refused by a rate limit                             RESOURCE_EXHAUSTED (*)
-//	out of time by the caller's context                 DEADLINE_EXCEEDED
-//	no route                                            NOT_FOUND
-//	the caller's own cancellation                       CANCELLED
-//	refused for any other reason, or on a further try   UNAVAILABLE
-//	an error with a status of gRPC's                    that
-//	anything else                                       UNKNOWN (*)
-//
-// UNKNOWN is what gRPC itself says of an error that it does not know, and a
-// stack changes nothing about the errors of a handler.
+//	fail-fast, or the time limit of a layer      DEADLINE_EXCEEDED
+//	rejected by a rate limit                     RESOURCE_EXHAUSTED (*)
+//	the deadline of the caller                   DEADLINE_EXCEEDED
+//	no route                                     NOT_FOUND
+//	canceled by the caller                       CANCELLED
+//	any other rejection, or a rejected retry     UNAVAILABLE
+//	an error with a gRPC status                  that status
+//	any other error                              UNKNOWN (*)
 func Code(err error) codes.Code {
 	var call *callError
 	switch {
@@ -33,7 +29,7 @@ func Code(err error) codes.Code {
 		return codes.OK
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
 		return codes.DeadlineExceeded
-	case throttled(err):
+	case isRateLimited(err):
 		return codes.ResourceExhausted
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded
@@ -50,16 +46,16 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// throttled reports whether a rate limit rejected the request. An open breaker
+// isRateLimited reports whether a rate limit rejected the request. An open breaker
 // is unavailable, also if it knows the time of its next probe. The outermost
 // layer decides.
-func throttled(err error) bool {
+func isRateLimited(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
-// statusOf returns the status of the first error in the chain that has one,
-// and that of any other: UNKNOWN.
+// statusOf returns the status of the first error in the chain that has one, or
+// UNKNOWN.
 func statusOf(err error) (st *status.Status, ok bool) {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) && has.GRPCStatus() != nil {
@@ -68,8 +64,7 @@ func statusOf(err error) (st *status.Status, ok bool) {
 	return status.New(codes.Unknown, err.Error()), false
 }
 
-// statusError is an error of layers with the status that stands for it. Within
-// the process it stays the error that it was.
+// statusError is an error of layers with its gRPC status and an unchanged chain.
 type statusError struct {
 	error
 	st *status.Status
@@ -84,7 +79,7 @@ func (e *statusError) Is(target error) bool {
 	return ok && errors.Is(handled.err, target)
 }
 
-// As is Is for [errors.As].
+// As also looks into the error of a handler.
 func (e *statusError) As(target any) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.As(handled.err, target)
@@ -96,7 +91,7 @@ func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	switch e := err.(type) { //nolint:errorlint // one that is wrapped says more
+	switch e := err.(type) { //nolint:errorlint // a wrapper has more details
 	case *callError:
 		return e.bare()
 	case *handlerError:
@@ -108,7 +103,7 @@ func toStatus(ctx context.Context, err error) error {
 	code := Code(err)
 	switch {
 	case code == codes.Unavailable && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		code = status.FromContextError(ctx.Err()).Code() // refused because the caller canceled with its own cause
+		code = status.FromContextError(ctx.Err()).Code() // the caller canceled with its own cause
 	case code == codes.Unknown:
 		if _, ok := statusOf(err); !ok {
 			return err
@@ -135,19 +130,17 @@ func reasonOnce(message, reason string) string {
 	return message + ": " + reason
 }
 
-// Classify is the [layer.Classifier] of gRPC, by the status code that an error
-// stands for (see [Code]):
+// Classify is the [layer.Classifier] of gRPC, by the status code of an error (see
+// [Code]):
 //
-//	UNAVAILABLE, the time limit of a single try         Retryable
+//	UNAVAILABLE, the time limit of one attempt          Retryable
 //	RESOURCE_EXHAUSTED                                  Throttled
 //	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
 //	INTERNAL, DATA_LOSS                                 Failure
 //
-// Everything else is a Success: the server did what it is there for. The
-// failures are those of linkerd's proxy, and the same as httplayer's.
-//
-// A client's stream is a Success when it opened, and is judged again at its
-// end.
+// All others are a Success. The failures are those of linkerd's proxy and of
+// httplayer. A client's stream is a Success when it opens, and is classified
+// again at its end.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:

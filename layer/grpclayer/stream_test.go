@@ -323,7 +323,7 @@ func TestServerContextAndCall(t *testing.T) {
 func TestHandlersErrorsAreNotTouched(t *testing.T) {
 	info := &grpc.UnaryServerInfo{FullMethod: method}
 	handler := func(context.Context, any) (any, error) { return "partial", errPlain }
-	rsp, err := UnaryServerInterceptor(NewStack().Limit(1).Timeout(time.Minute).Layer())(t.Context(), nil, info, handler)
+	rsp, err := NewServer(NewStack().Limit(1).Timeout(time.Minute).Layer()).Unary(t.Context(), nil, info, handler)
 	assert.Equal(t, errPlain, err)
 	assert.Nil(t, rsp)
 }

@@ -18,8 +18,8 @@ func TestMistakesInChanges(t *testing.T) {
 		{"unknown change", in("requestHeader: {append: {a: b}}"), `f:4:19: routes[0].requestHeader.append: unknown field: there are add, remove, set`},
 		{"set twice", in("requestHeader: {set: {a: [b, c]}}"), `f:4:28: routes[0].requestHeader.set.a: want a single value, not a list`},
 		{"remove", in("requestHeader: {remove: [[a]]}"), `f:4:28: routes[0].requestHeader.remove[0]: want a single value, not a list`},
-		{"no token", in("requestHeader: {set: {'a b': c}}"), `f:4:18: routes[0].requestHeader: set "a b": not a name of `},
-		{"a connection's own", in(`responseHeader: {remove: [x, connection]}`), `f:4:19: routes[0].responseHeader: remove "connection": it belongs to the connection, not to the message`},
+		{"no token", in("requestHeader: {set: {'a b': c}}"), `f:4:18: routes[0].requestHeader: set "a b": name must consist of `},
+		{"a connection's own", in(`responseHeader: {remove: [x, connection]}`), `f:4:19: routes[0].responseHeader: remove "connection": belongs to the connection, not to the message`},
 
 		{"nowhere", in("redirect: {}"), `f:4:13: routes[0].redirect: no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix`},
 		{"redirect", in("redirect: https://www.example"), `f:4:13: routes[0].redirect "https://www.example": want a mapping, not a single value`},
