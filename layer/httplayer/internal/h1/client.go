@@ -120,7 +120,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, c.give(err)
 	}
 	n, err := c.receive(req)
-	if err != nil {
+	if err != nil || c.cause.Load() != nil { // a server may answer because this side closes
 		return nil, c.give(err)
 	}
 	return c.newResponse(req, n), nil
