@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -120,36 +123,43 @@ func BenchmarkHandler(b *testing.B) {
 	require.NoError(b, NewServerConn(context.Background(), conn, cfg).Serve())
 }
 
-// BenchmarkProxy sends requests over loopback, through the engine and to a server
-// of the engine.
+// BenchmarkProxy sends requests over loopback through a proxy of the engine, and
+// through one of net/http.
 func BenchmarkProxy(b *testing.B) {
 	up := upstreamText(b, smallResponse+strings.Repeat("x", 1024))
-	s, _ := proxy(b, up)
-	for name, body := range map[string]string{"GET": "", "POST 1 KiB": strings.Repeat("x", 1024)} {
-		b.Run(name, func(b *testing.B) {
-			text := smallRequest
-			if body != "" {
-				text = "POST /bench HTTP/1.1\r\nHost: a\r\nContent-Length: 1024\r\n\r\n" + body
+	engine, _ := proxy(b, up)
+	target, err := url.Parse("http://" + up)
+	require.NoError(b, err)
+	reverse := httptest.NewServer(httputil.NewSingleHostReverseProxy(target))
+	b.Cleanup(reverse.Close)
+	post := "POST /bench HTTP/1.1\r\nHost: a\r\nContent-Length: 1024\r\n\r\n" + strings.Repeat("x", 1024)
+	for name, text := range map[string]string{"GET": smallRequest, "POST": post} {
+		b.Run(name+"/engine", func(b *testing.B) { benchProxy(b, engine.addr, text) })
+		b.Run(name+"/ReverseProxy", func(b *testing.B) { benchProxy(b, reverse.Listener.Addr().String(), text) })
+	}
+}
+
+func benchProxy(b *testing.B, addr, text string) {
+	conn := dial(b, addr)
+	r := bufio.NewReader(conn)
+	in := []byte(text)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := conn.Write(in); err != nil {
+			b.Fatal(err)
+		}
+		for {
+			line, err := r.ReadSlice('\n')
+			if err != nil {
+				b.Fatal(err)
 			}
-			conn := dial(b, s.addr)
-			r := bufio.NewReader(conn)
-			in := []byte(text)
-			b.ReportAllocs()
-			for b.Loop() {
-				conn.Write(in)
-				for want := 1024; ; {
-					line, err := r.ReadSlice('\n')
-					if err != nil {
-						b.Fatal(err)
-					}
-					if len(line) == 2 {
-						_, err := r.Discard(want)
-						require.NoError(b, err)
-						break
-					}
-				}
+			if len(line) == 2 {
+				break
 			}
-		})
+		}
+		if _, err := r.Discard(1024); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ type SyntaxError struct {
 	Reason string
 }
 
-// Error names what is wrong.
+// Error names the reason.
 func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
