@@ -123,7 +123,6 @@ func (s *serverStream) respond(rsp *http.Response) error {
 
 // start queues the headers, and what is read of the body. The writer is woken.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
-	header = cleanHeader(header)
 	c := s.c
 	c.mu.Lock()
 	defer c.unlock()
@@ -187,23 +186,8 @@ func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
 	return e.field(b, nameTrailer, "", strings.Join(names, ", "))
 }
 
-// cleanHeader returns a header without invalid fields.
-func cleanHeader(h http.Header) http.Header {
-	if validHeader(h) == "" {
-		return h
-	}
-	clean := make(http.Header, len(h))
-	for key, values := range h {
-		if one := (http.Header{key: values}); validHeader(one) == "" {
-			clean[key] = values
-		}
-	}
-	return clean
-}
-
 // Inform is part of [message.Stream].
 func (s *serverStream) Inform(status int, header http.Header) error {
-	header = cleanHeader(header)
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +218,6 @@ func (s *serverStream) sendContinue() {
 
 // WriteHeader is part of [message.Stream].
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	header = cleanHeader(header)
 	c := s.c
 	c.mu.Lock()
 	defer c.unlock()

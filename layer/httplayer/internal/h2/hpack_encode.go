@@ -3,6 +3,8 @@ package h2
 import (
 	"hash/maphash"
 	"net/http"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // encoder is the HPACK encoder of a connection. A field enters the dynamic
@@ -141,12 +143,16 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// header appends a header without the fields that the engine writes itself and
-// those that are not allowed in HTTP/2.
+// header appends a header without the fields that the engine writes itself, those
+// that are not allowed in HTTP/2, and invalid ones.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
 		n := byCanonical[key]
-		if n != nil {
+		if n == nil {
+			if !message.ValidName(key) {
+				continue
+			}
+		} else {
 			switch n.kind {
 			case connectionName, lengthName, pseudoName:
 				continue
@@ -157,7 +163,9 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 			}
 		}
 		for _, value := range values {
-			b = e.field(b, n, key, value)
+			if validValue(value) {
+				b = e.field(b, n, key, value)
+			}
 		}
 	}
 	return b

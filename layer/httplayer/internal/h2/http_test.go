@@ -57,6 +57,9 @@ func handler() http.Handler {
 	mux.HandleFunc("/short", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.RequestURI)
 	})
+	mux.HandleFunc("/invalid", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Bad Name"], w.Header()["X-Bad"], w.Header()["X-Good"] = []string{"1"}, []string{"a\r\nb"}, []string{"1"}
+	})
 	mux.HandleFunc("/204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
 	mux.HandleFunc("/304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) })
 	mux.HandleFunc("/early", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "early") })
@@ -145,6 +148,15 @@ func TestHTTPResponses(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestServerInvalidResponseFields(t *testing.T) {
+	addr := serve(t, message.ServerConfig{Handler: handler()}).addr
+	rsp, err := transport{dial(t, addr, &ClientConfig{})}.RoundTrip(request(t, "GET", addr, "/invalid", nil))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"1"}, rsp.Header["X-Good"])
+	assert.NotContains(t, rsp.Header, "X-Bad")
+	assert.Empty(t, read(t, rsp))
 }
 
 func TestHTTPEcho(t *testing.T) {
