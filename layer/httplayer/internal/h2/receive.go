@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"time"
@@ -60,6 +61,10 @@ func (c *conn) readPreface() (ok bool, err error) {
 	}
 	c.r += n
 	c.prefaced = true
+	if secure, ok := c.nc.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		state := secure.ConnectionState()
+		c.server.base.TLS = &state
+	}
 	return true, nil
 }
 

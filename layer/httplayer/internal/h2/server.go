@@ -22,7 +22,7 @@ type ServerConn struct {
 	ctx    context.Context //nolint:containedctx // the parent of those of the requests
 	life   context.Context //nolint:containedctx // ends the connection
 	remote string
-	base   http.Request
+	base   http.Request // has what all requests have: TLS
 
 	slot      *sweep.Slot
 	blockOpen bool // of the reader: phaseBlock
@@ -44,7 +44,8 @@ type ServerConn struct {
 const drainPing = 0x676f746f77657231
 
 // NewServerConn returns the server side of a connection. Its requests have the
-// values of ctx, and the connection ends with ctx.
+// values of ctx, and the connection ends with ctx. Limits of HTTP/2 that are 0 have
+// the defaults: 250 streams, 64 KiB of headers, windows of 256 KiB and 1 MiB.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
 	c := &ServerConn{cfg: cfg, life: ctx, ctx: context.WithoutCancel(ctx), remote: nc.RemoteAddr().String()}
 	c.init(nc, makeLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow,
