@@ -12,12 +12,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The layers of this file are wrong, each in one way that somebody has got
-// wrong before. What they would leave behind ends with the context of New, so
-// that the check is over even if they are not.
+// Each layer of this file has one defect that occurs in practice. Its goroutines
+// end with the context of New.
 
-// odd is a layer made of the two functions that are given; a nil one is the
-// inner service's.
+// odd is a service made of two functions. A nil function is replaced by that of
+// the inner service.
 type odd struct {
 	service
 	call  func(ctx context.Context, req *Request) (*Response, error)
@@ -63,7 +62,7 @@ func queueing(wrong fault) Layer {
 	return Layer{Layer: queues(16, 3*time.Second, wrong), Queue: 16, MaxWait: 3 * time.Second}
 }
 
-// closedForNow calls what has no capacity closed.
+// closedForNow returns ErrClosed without capacity.
 func closedForNow(next service, ctx context.Context) error {
 	if err := next.Ready(ctx); err != nil {
 		return errors.Join(err, layer.ErrClosed)
@@ -79,7 +78,7 @@ func ctxFirst(next service, ctx context.Context) error {
 	return next.Ready(ctx)
 }
 
-// bareErr returns ctx.Err() where the cause is wanted.
+// bareErr returns ctx.Err() instead of the cause.
 func bareErr(next service, ctx context.Context) error {
 	if err := next.Ready(ctx); err != nil && ctx.Err() != nil {
 		return ctx.Err()
@@ -87,7 +86,7 @@ func bareErr(next service, ctx context.Context) error {
 	return nil
 }
 
-// remembering answers with the response that came last to anybody.
+// remembering returns the response that arrived last, of any call.
 func remembering() Layer {
 	return Layer{Layer: func(next service) service {
 		var last atomic.Pointer[Response]
@@ -117,23 +116,23 @@ func probing(next service, ctx context.Context) error {
 		return err
 	}
 	_, err := next.Call(ctx, &Request{})
-	if errors.Is(err, errLost) {
+	if errors.Is(err, errLostContext) {
 		return nil
 	}
 	return err
 }
 
-// pretending asks by a call that nobody can serve.
+// pretending probes by a call with a done ctx.
 func pretending(next service, ctx context.Context) error {
-	gone, cancel := context.WithCancel(ctx)
+	done, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := next.Call(gone, &Request{}); errors.Is(err, layer.ErrClosed) {
+	if _, err := next.Call(done, &Request{}); errors.Is(err, layer.ErrClosed) {
 		return err
 	}
 	return next.Ready(ctx)
 }
 
-// deaf waits in Ready without its ctx.
+// deaf waits in Ready with the context of the layer.
 func deaf() Layer {
 	return Layer{New: func(ctx context.Context, next service) service {
 		return odd{service: next, ready: func(asked context.Context) error {
@@ -145,7 +144,7 @@ func deaf() Layer {
 	}}
 }
 
-// sleepy looks at ctx when it next wakes up, and then returns.
+// sleepy polls inner and ctx.
 func sleepy(next service, ctx context.Context) error {
 	for layer.Poll(next) != nil {
 		if ctx.Err() != nil {
@@ -156,7 +155,7 @@ func sleepy(next service, ctx context.Context) error {
 	return nil
 }
 
-// leaky leaves the goroutine behind that it waits with.
+// leaky waits in a goroutine that it leaks when ctx ends.
 func leaky() Layer {
 	return Layer{New: func(ctx context.Context, next service) service {
 		return odd{service: next, ready: func(asked context.Context) error {
@@ -175,7 +174,7 @@ func leaky() Layer {
 	}}
 }
 
-// leakyCall leaves a call behind when its caller goes.
+// leakyCall leaks the inner call when ctx ends.
 func leakyCall() Layer {
 	return Layer{New: func(ctx context.Context, next service) service {
 		return odd{service: next, call: func(asked context.Context, req *Request) (*Response, error) {
@@ -199,26 +198,25 @@ func leakyCall() Layer {
 	}}
 }
 
-// refusesForGood calls every refusal the last.
-func refusesForGood(next service, ctx context.Context, req *Request) (*Response, error) {
+// rejectsAsClosed returns ErrClosed for every rejection.
+func rejectsAsClosed(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrNotReady) {
-		err = refuse(layer.ErrClosed, err)
+		err = reject(layer.ErrClosed, err)
 	}
 	return rsp, err
 }
 
-// refusesAtDeadline calls untouched what was in flight until its deadline.
-func refusesAtDeadline(next service, ctx context.Context, req *Request) (*Response, error) {
+// rejectsAtDeadline returns a rejection for a call in flight at its deadline.
+func rejectsAtDeadline(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = refuse(layer.ErrNotReady, err)
+		err = reject(layer.ErrNotReady, err)
 	}
 	return rsp, err
 }
 
-// abandoning gives up on a queue that does not, and serves the request when its
-// turn comes.
+// abandoning rejects a call after the maximum wait, and leaves it in the queue.
 func abandoning() Layer {
 	const maxWait = 3 * time.Second
 	waits := queues(16, 0, "")
@@ -240,7 +238,7 @@ func abandoning() Layer {
 	}}
 }
 
-// readsLater reads a request that was refused, but not at once.
+// readsLater reads a rejected request after Call has returned.
 func readsLater(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrNotReady) {
@@ -250,7 +248,7 @@ func readsLater(next service, ctx context.Context, req *Request) (*Response, err
 	return rsp, err
 }
 
-// sendsFirst sends the same request for everybody.
+// sendsFirst sends the first request for all calls.
 func sendsFirst() Layer {
 	return Layer{Layer: func(next service) service {
 		var first atomic.Pointer[Request]
@@ -261,7 +259,7 @@ func sendsFirst() Layer {
 	}}
 }
 
-// sends hands on what it makes of a request.
+// sends changes a copy of the request.
 func sends(change func(req *Request)) Layer {
 	return calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
 		again := *req
@@ -270,8 +268,8 @@ func sends(change func(req *Request)) Layer {
 	})
 }
 
-// answers returns what it makes of a response.
-func answers(change func(rsp *Response)) Layer {
+// returns changes a copy of the response.
+func returns(change func(rsp *Response)) Layer {
 	return calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
 		rsp, err := next.Call(ctx, req)
 		if err != nil {
@@ -283,7 +281,7 @@ func answers(change func(rsp *Response)) Layer {
 	})
 }
 
-// sendsAgain sends what has failed once more.
+// sendsAgain retries a failure once.
 func sendsAgain(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil && !errors.Is(err, layer.ErrNotReady) {
@@ -292,23 +290,23 @@ func sendsAgain(next service, ctx context.Context, req *Request) (*Response, err
 	return rsp, err
 }
 
-// watches leaves a goroutine with each call, until ctx ends.
+// watches starts a goroutine for each call that runs until ctx ends.
 func watches(next service, ctx context.Context, req *Request) (*Response, error) {
 	go func() { <-ctx.Done() }()
 	return next.Call(ctx, req)
 }
 
-// watchesReady does so with each who asks.
+// watchesReady does so for each Ready.
 func watchesReady(next service, ctx context.Context) error {
 	go func() { <-ctx.Done() }()
 	return next.Ready(ctx)
 }
 
-// refusesLate calls what has failed untouched, whatever it was.
-func refusesLate(next service, ctx context.Context, req *Request) (*Response, error) {
+// rejectsLate returns a rejection for every error.
+func rejectsLate(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil {
-		err = refuse(layer.ErrNotReady, err)
+		err = reject(layer.ErrNotReady, err)
 	}
 	return rsp, err
 }
@@ -318,7 +316,7 @@ func detaches(next service, ctx context.Context, req *Request) (*Response, error
 	return next.Call(context.WithoutCancel(ctx), req)
 }
 
-// plainDone turns away what is done, but does not say that it is untouched.
+// plainDone returns the cause of a done ctx without ErrNotReady.
 func plainDone(next service, ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -326,7 +324,7 @@ func plainDone(next service, ctx context.Context, req *Request) (*Response, erro
 	return next.Call(ctx, req)
 }
 
-// causeless turns away what is done, and does not say why.
+// causeless rejects a done ctx without its cause.
 func causeless(next service, ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil {
 		return nil, layer.ErrNotReady
@@ -334,8 +332,8 @@ func causeless(next service, ctx context.Context, req *Request) (*Response, erro
 	return next.Call(ctx, req)
 }
 
-// slowRefusal refuses after some time.
-func slowRefusal(next service, ctx context.Context, req *Request) (*Response, error) {
+// slowRejection returns rejections after some time.
+func slowRejection(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrNotReady) {
 		time.Sleep(10 * time.Millisecond)
@@ -343,7 +341,7 @@ func slowRefusal(next service, ctx context.Context, req *Request) (*Response, er
 	return rsp, err
 }
 
-// buffering reads the request before it knows whether it is wanted.
+// buffering reads the request before it is admitted.
 func buffering(next service, ctx context.Context, req *Request) (*Response, error) {
 	if _, err := io.ReadAll(req.Body); err != nil {
 		return nil, err
@@ -351,22 +349,21 @@ func buffering(next service, ctx context.Context, req *Request) (*Response, erro
 	return next.Call(ctx, req)
 }
 
-// wrapping replaces the body of the request for good.
+// wrapping replaces the body of the request.
 func wrapping(next service, ctx context.Context, req *Request) (*Response, error) {
 	req.Body = io.NopCloser(req.Body)
 	return next.Call(ctx, req)
 }
 
-// hiddenLimit has a limit that it does not declare.
+// hiddenLimit does not declare its limit.
 func hiddenLimit() Layer {
 	return Layer{Layer: limits(100, layer.AtEnd[*Response](), "")}
 }
 
-// herding wakes everybody in the queue for each turn; the inner service does
-// not notice.
+// herding wakes all waiting calls for each admission.
 type herding struct {
 	service
-	asks     bool // and it does
+	asks     bool // each waiting call polls inner
 	mu       sync.Mutex
 	now, end int
 	moved    chan struct{}
@@ -407,7 +404,7 @@ func (h *herding) next() {
 	h.moved = make(chan struct{})
 }
 
-// asksBefore asks inner twice before each call.
+// asksBefore calls Ready twice before each call.
 func asksBefore(next service, ctx context.Context, req *Request) (*Response, error) {
 	for range 2 {
 		if err := next.Ready(ctx); err != nil {
@@ -417,13 +414,13 @@ func asksBefore(next service, ctx context.Context, req *Request) (*Response, err
 	return next.Call(ctx, req)
 }
 
-// forgetful is closed only for the first who asks.
+// forgetful returns ErrClosed only once.
 func forgetful() Layer {
 	return Layer{Layer: func(next service) service {
-		var told atomic.Bool
+		var returned atomic.Bool
 		return odd{service: next, ready: func(ctx context.Context) error {
 			err := next.Ready(ctx)
-			if errors.Is(err, layer.ErrClosed) && told.Swap(true) {
+			if errors.Is(err, layer.ErrClosed) && returned.Swap(true) {
 				return nil
 			}
 			return err
@@ -431,7 +428,7 @@ func forgetful() Layer {
 	}}
 }
 
-// optimistic calls what is closed not ready, as if that would pass.
+// optimistic returns ErrNotReady instead of ErrClosed.
 func optimistic(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrClosed) {
@@ -440,7 +437,7 @@ func optimistic(next service, ctx context.Context, req *Request) (*Response, err
 	return rsp, err
 }
 
-// counting builds a counter whose observer is wrong.
+// counting builds a layer with a wrong counter.
 func counting(observe func(next service, n *atomic.Int64) callFunc) Layer {
 	var n atomic.Int64
 	l := calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
@@ -450,7 +447,7 @@ func counting(observe func(next service, n *atomic.Int64) callFunc) Layer {
 	return l
 }
 
-// everyEvent is a body that counts an end at each event that could be one.
+// everyEvent is a body that counts an end at each error and Close.
 type everyEvent struct {
 	io.ReadCloser
 	n *atomic.Int64
@@ -494,7 +491,7 @@ func countsAtReturn(next service, n *atomic.Int64) callFunc {
 	}
 }
 
-// noClose is a body whose Close stops where it is.
+// noClose is a body whose Close does not reach the inner body.
 type noClose struct{ io.Reader }
 
 func (noClose) Close() error { return nil }
@@ -507,7 +504,7 @@ func keepsOpen(next service, ctx context.Context, req *Request) (*Response, erro
 	return rsp, err
 }
 
-// wholeBody makes every broken body a complete one.
+// wholeBody returns io.EOF for every error of a body.
 func wholeBody(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err == nil && rsp.Body != nil {
@@ -516,7 +513,7 @@ func wholeBody(next service, ctx context.Context, req *Request) (*Response, erro
 	return rsp, err
 }
 
-// cutShort makes a whole body of one that ctx has cut off.
+// cutShort returns io.EOF for a body that ctx has ended.
 func cutShort(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err == nil && rsp.Body != nil {
@@ -548,14 +545,14 @@ func (b lenient) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// deferCancel is the best known wrong timeout of all.
+// deferCancel is a timeout that ends before the body.
 func deferCancel(next service, ctx context.Context, req *Request) (*Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	return next.Call(ctx, req)
 }
 
-// newContext keeps the values of a context and nothing else.
+// newContext propagates cancellation only until Call returns.
 func newContext(next service, ctx context.Context, req *Request) (*Response, error) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -564,7 +561,22 @@ func newContext(next service, ctx context.Context, req *Request) (*Response, err
 	return rsp, err
 }
 
-// generous gives inner more time than the caller has.
+// otherCause cancels the inner context without the cause.
+func otherCause(next service, ctx context.Context, req *Request) (*Response, error) {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, cancel)
+	return next.Call(own, req)
+}
+
+// background makes a second call with a context that has no values.
+func background(next service, ctx context.Context, req *Request) (*Response, error) {
+	if ctx.Err() == nil {
+		next.Call(context.Background(), &Request{})
+	}
+	return next.Call(ctx, req)
+}
+
+// generous sets a later deadline than the caller.
 func generous(next service, ctx context.Context, req *Request) (*Response, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return next.Call(ctx, req)
@@ -574,7 +586,7 @@ func generous(next service, ctx context.Context, req *Request) (*Response, error
 	return next.Call(own, req)
 }
 
-// prints drops the chain of an error.
+// prints drops the wrapped errors.
 func prints(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil && !errors.Is(err, layer.ErrNotReady) {
@@ -583,7 +595,7 @@ func prints(next service, ctx context.Context, req *Request) (*Response, error) 
 	return rsp, err
 }
 
-// halfChain keeps what it knows, and drops the type.
+// halfChain keeps errPlanned, and drops other types.
 func halfChain(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, errPlanned) {
@@ -592,7 +604,7 @@ func halfChain(next service, ctx context.Context, req *Request) (*Response, erro
 	return prints(odd{call: func(context.Context, *Request) (*Response, error) { return rsp, err }}, ctx, req)
 }
 
-// recovers makes an error of a panic.
+// recovers returns an error for a panic.
 func recovers(next service, ctx context.Context, req *Request) (rsp *Response, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -602,11 +614,11 @@ func recovers(next service, ctx context.Context, req *Request) (rsp *Response, e
 	return next.Call(ctx, req)
 }
 
-// ownGoroutine calls in another goroutine; what ends that is lost.
+// ownGoroutine calls in another goroutine, whose exit is lost.
 func ownGoroutine(next service, ctx context.Context, req *Request) (rsp *Response, err error) {
 	p, _ := ctx.Value(probeKey{}).(*probe[*Request, *Response])
 	if p.panics != nil {
-		return next.Call(ctx, req) // or the program would end
+		return next.Call(ctx, req) // a panic would end the program
 	}
 	done := make(chan struct{})
 	go func() {
@@ -619,7 +631,7 @@ func ownGoroutine(next service, ctx context.Context, req *Request) (rsp *Respons
 
 var sink any
 
-// allocating makes something for each call.
+// allocating allocates for each call.
 func allocating(next service, ctx context.Context, req *Request) (*Response, error) {
 	sink = new([64]byte)
 	return next.Call(ctx, req)
@@ -637,7 +649,7 @@ func marksCtx(next service, ctx context.Context, req *Request) (*Response, error
 	return next.Call(context.WithValue(ctx, key{}, 1), req)
 }
 
-// newResponseEach answers with a copy.
+// newResponseEach returns a copy of the response.
 func newResponseEach(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil {
@@ -658,7 +670,7 @@ func busy(next service) service {
 	return next
 }
 
-// immortal has a goroutine that outlives its context by a while.
+// immortal has a goroutine that outlives its context.
 func immortal(ctx context.Context, next service) service {
 	go func() {
 		<-ctx.Done()
@@ -667,7 +679,7 @@ func immortal(ctx context.Context, next service) service {
 	return next
 }
 
-// eager calls or asks the inner service before anybody wants it.
+// eager calls the inner service before there is a request.
 func eager(ask func(service)) Layer {
 	return Layer{Layer: func(next service) service {
 		ask(next)

@@ -5,89 +5,89 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"testing/synctest"
 	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// doneReturns is invariant 4: when ctx ends, Ready and Call return at once
-// with its cause, and nothing stays behind.
+// doneReturns checks that Ready and Call return at once with the cause when ctx
+// ends, and that no goroutine leaks.
 func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if _, err := r.saturate(); err != nil {
 		return err
 	}
-	settle()
+	synctest.Wait()
 	before := goroutines()
-	if err := r.readyLeaves(); err != nil {
+	if err := r.readyCanceled(); err != nil {
 		return err
 	}
-	if err := r.leftSince(before); err != nil {
+	if err := checkLeaks(before, r.background); err != nil {
 		return fmt.Errorf("after Ready: %w", err)
 	}
-	if !r.layer {
+	if !r.isLayer() {
 		return nil
 	}
 	r = e.rig()
-	settle()
+	synctest.Wait()
 	before = goroutines()
-	if err := r.callLeaves(); err != nil {
+	if err := r.callCanceled(); err != nil {
 		return err
 	}
-	if err := r.leftSince(before); err != nil {
+	if err := checkLeaks(before, r.background); err != nil {
 		return fmt.Errorf("after Call: %w", err)
 	}
 	if r.background {
-		return nil // it may have some at work until its own context ends
+		return nil // its goroutines may run until its context ends
 	}
-	return leavesNone(e)
+	return checkAccumulation(e)
 }
 
-// leavesNone ends calls and waits while their context continues, and checks
-// that nothing accumulates until the context ends.
-func leavesNone[Req, Rsp any](e env[Req, Rsp]) error {
+// checkAccumulation ends calls and waits while their context continues. The
+// number of goroutines must not grow with them.
+func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) error {
 	const n = 50
 	r := e.rig()
 	before := goroutines()
 	for range n {
-		if err := r.do(r.ctx, plan{}).well(r.bodies); err != nil {
+		if err := r.call(r.ctx, plan{}).checkSuccess(r.bodies); err != nil {
 			return err
 		}
-		if w := r.wait(r.ctx); !w.returned() || w.err != nil {
-			return fmt.Errorf("Ready with all capacity free: %w", w.result())
+		if err := r.readyNow(r.ctx); err != nil {
+			return fmt.Errorf("Ready with all capacity free: %w", err)
 		}
 	}
 	time.Sleep(time.Second)
-	settle()
-	// A few are not for each, but for all of them.
-	left := newSince(before)
-	if len(left) < n/2 {
-		return nil
+	synctest.Wait()
+	if leaked := startedSince(before); len(leaked) >= n/2 {
+		return fmt.Errorf("%d calls and waits have ended, and %d goroutines run until ctx ends, one of them is\n%s",
+			n, len(leaked), leaked[0])
 	}
-	return fmt.Errorf("%d calls and waits are over, and %d goroutines go on until ctx ends, one of them is\n%s", n, len(left), left[0])
+	return nil
 }
 
-// readyLeaves cancels a waiting Ready, and lets a deadline expire.
-func (r *rig[Req, Rsp]) readyLeaves() error {
+// readyCanceled cancels a waiting Ready, and lets a deadline expire.
+func (r *rig[Req, Rsp]) readyCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
-	w := r.wait(ctx)
-	settle()
+	w := r.ready(ctx, 1)[0]
 	cancel(errCancel)
+	synctest.Wait()
 	switch {
 	case !w.returned():
-		return errors.New("Ready does not return when ctx is cancelled")
+		return errors.New("Ready does not return when ctx is canceled")
 	case !errors.Is(w.err, errCancel):
 		return fmt.Errorf("Ready returned %v, want the cause of ctx", w.err)
 	}
-	if r.maxWait > 0 {
-		// A queue that gives up on what it holds has room again.
-		return nil
+	if r.MaxWait > 0 {
+		return nil // a queue has room again when its requests time out
 	}
-	// Polling now and then would pass the check above, but not be on time.
+	// A Ready that polls returns late.
 	ctx, stop := context.WithTimeoutCause(r.ctx, time.Second, errCancel)
 	defer stop()
-	w = r.wait(ctx)
+	w = r.ready(ctx, 1)[0]
 	time.Sleep(time.Second)
+	synctest.Wait()
 	switch {
 	case !w.returned() || w.after > time.Second:
 		return errors.New("Ready does not return at the deadline of ctx")
@@ -97,152 +97,105 @@ func (r *rig[Req, Rsp]) readyLeaves() error {
 	return nil
 }
 
-// callLeaves ends the ctx of calls in flight and, where there is a queue, of
-// those that wait. The first were admitted: they fail, but they were not
-// refused.
-func (r *rig[Req, Rsp]) callLeaves() error {
+// callCanceled ends the ctx of calls in flight, which are not rejections, and of
+// calls that wait in a queue.
+func (r *rig[Req, Rsp]) callCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
-	if err := r.inFlightLeaves(ctx, func() { cancel(errCancel) }, errCancel); err != nil {
+	if err := r.inFlightCanceled(ctx, func() { cancel(errCancel) }, errCancel); err != nil {
 		return err
 	}
-	const soon = 100 * time.Millisecond
-	ctx, stop := context.WithTimeout(r.ctx, soon)
+	const timeout = 100 * time.Millisecond
+	ctx, stop := context.WithTimeout(r.ctx, timeout)
 	defer stop()
-	if err := r.inFlightLeaves(ctx, func() { time.Sleep(soon) }, context.DeadlineExceeded); err != nil {
+	if err := r.inFlightCanceled(ctx, func() { time.Sleep(timeout) }, context.DeadlineExceeded); err != nil {
 		return fmt.Errorf("a deadline: %w", err)
 	}
-	if r.queue == 0 {
+	if r.Queue == 0 {
 		return nil
 	}
-	return r.waitingLeave()
+	return r.queuedCanceled()
 }
 
-func (r *rig[Req, Rsp]) inFlightLeaves(ctx context.Context, end func(), cause error) error {
-	p := r.do(ctx, plan{holds: true})
+func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause error) error {
+	p := r.call(ctx, plan{hold: true})
 	if p.served() == 0 || p.returned() {
 		return fmt.Errorf("a call with all capacity free is not in flight: %v", p.err)
 	}
 	end()
-	settle()
+	synctest.Wait()
 	switch {
 	case !p.returned():
-		return errors.New("Call does not return when ctx is cancelled")
+		return errors.New("Call does not return when ctx is canceled")
 	case !errors.Is(p.err, cause):
 		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
 	case errors.Is(p.err, layer.ErrNotReady):
-		return fmt.Errorf("a call that was admitted failed with %w, which calls it untouched", p.err)
+		return fmt.Errorf("a call in flight returned a rejection: %w", p.err)
 	}
 	return nil
 }
 
-// waitingLeave cancels one from inside the line, where that is long enough, and
-// its head.
-func (r *rig[Req, Rsp]) waitingLeave() error {
-	r.far.Deny()
-	var line []*probe[Req, Rsp]
+// queuedCanceled cancels the second call in the queue, and then its head.
+func (r *rig[Req, Rsp]) queuedCanceled() error {
+	r.inner.Deny()
+	var queued []*probe[Req, Rsp]
 	var cancels []context.CancelCauseFunc
-	for range min(r.queue, 2) {
+	for range min(r.Queue, 2) {
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		cancels = append(cancels, cancel)
-		p := r.do(ctx, plan{})
+		p := r.call(ctx, plan{})
 		if p.returned() {
 			return fmt.Errorf("the queue does not wait: %v", p.err)
 		}
-		line = append(line, p)
+		queued = append(queued, p)
 	}
-	for i, p := range slices.Backward(line) {
+	for i, p := range slices.Backward(queued) {
 		cancels[i](errCancel)
-		settle()
-		if err := r.refused(p, errCancel); err != nil {
-			return fmt.Errorf("number %d in the queue, whose ctx is cancelled: %w", i+1, err)
+		synctest.Wait()
+		if err := r.checkRejected(p, errCancel); err != nil {
+			return fmt.Errorf("canceled call %d in the queue: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-// ctxOutlives is invariant 15: the context that the inner service was given is
-// alive for as long as the body is read, and ends with the caller's.
-func ctxOutlives[Req, Rsp any](e env[Req, Rsp]) error {
-	r := e.rig()
-	// A derived context that is canceled by defer, the usual mistake, ends when
-	// Call returns. One that is canceled at the first byte ends during the
-	// body.
-	outer, cancel := context.WithCancelCause(e.ctx)
-	defer cancel(nil)
-	for _, part := range []func(*probe[Req, Rsp]){
-		func(*probe[Req, Rsp]) {},
-		(*probe[Req, Rsp]).readSome,
-	} {
-		p := r.do(outer, plan{keep: true})
-		if err := p.well(false); err != nil {
-			return err
-		}
-		part(p)
-		settle()
-		ctx, _, _ := p.inner()
-		if ctx == nil {
-			return errLost
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("the inner ctx ends before the body is closed: %w", context.Cause(ctx))
-		}
-		p.drain()
-		if p.readErr != nil || p.read != responseData(p.id) {
-			return fmt.Errorf("the body read as %q: %w", p.read, p.readErr)
-		}
-	}
-	p := r.do(outer, plan{keep: true})
-	cancel(errCancel)
-	settle()
-	if ctx, _, _ := p.inner(); !errors.Is(context.Cause(ctx), errCancel) {
-		return fmt.Errorf("while the body is read, the caller's ctx ends; the cause of the inner one is %v", context.Cause(ctx))
-	}
-	if r.far.strays() > 0 {
-		return errLost
-	}
-	return nil
-}
-
-// deadlineKept is invariant 18: the inner service never sees a later deadline
-// than the caller has set, and time in a queue counts.
+// deadlineKept checks that the deadline of the inner service is not later than
+// the caller's, and that it includes the time in a queue.
 func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	deadline := time.Now().Add(time.Hour)
 	ctx, cancel := context.WithDeadline(e.ctx, deadline)
 	defer cancel()
-	p := r.do(ctx, plan{})
-	if err := p.keeps(deadline); err != nil {
+	if err := r.call(ctx, plan{}).checkDeadline(deadline); err != nil {
 		return err
 	}
-	if r.queue == 0 {
+	if r.Queue == 0 {
 		return nil
 	}
-	patience := 10 * time.Second
-	if r.maxWait > 0 {
-		patience = r.maxWait / 2
+	wait := 10 * time.Second
+	if r.MaxWait > 0 {
+		wait = r.MaxWait / 2
 	}
-	r.far.Deny()
-	// A deadline that is derived at the turn omits the time in the queue.
-	p = r.do(ctx, plan{})
-	time.Sleep(patience)
-	r.far.Allow(1)
-	settle()
-	if err := p.keeps(deadline); err != nil {
-		return fmt.Errorf("after %v in the queue: %w", patience, err)
+	r.inner.Deny()
+	p := r.call(ctx, plan{})
+	time.Sleep(wait)
+	r.inner.Allow(1)
+	synctest.Wait()
+	if err := p.checkDeadline(deadline); err != nil {
+		return fmt.Errorf("after %v in the queue: %w", wait, err)
 	}
-	ctx, cancel = context.WithTimeout(e.ctx, patience)
+	ctx, cancel = context.WithTimeout(e.ctx, wait)
 	defer cancel()
-	p = r.do(ctx, plan{})
-	time.Sleep(patience)
-	settle()
-	if err := r.refused(p, context.DeadlineExceeded); err != nil {
+	p = r.call(ctx, plan{})
+	time.Sleep(wait)
+	synctest.Wait()
+	if err := r.checkRejected(p, context.DeadlineExceeded); err != nil {
 		return fmt.Errorf("deadline in the queue: %w", err)
 	}
 	return nil
 }
 
-func (p *probe[Req, Rsp]) keeps(deadline time.Time) error {
+func (p *probe[Req, Rsp]) checkDeadline(deadline time.Time) error {
 	ctx, _, _ := p.inner()
 	if ctx == nil {
 		return fmt.Errorf("the call was not served: %v", p.err)
@@ -250,9 +203,9 @@ func (p *probe[Req, Rsp]) keeps(deadline time.Time) error {
 	inner, ok := ctx.Deadline()
 	switch {
 	case !ok:
-		return errors.New("the inner service sees no deadline")
+		return errors.New("the inner service has no deadline")
 	case inner.After(deadline):
-		return fmt.Errorf("the inner service sees a deadline %v later than the caller's", inner.Sub(deadline))
+		return fmt.Errorf("the deadline of the inner service is %v later than the caller's", inner.Sub(deadline))
 	}
 	return nil
 }

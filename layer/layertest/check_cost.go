@@ -5,51 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"testing/synctest"
 	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// forwards is invariant 19 and the promise of design.md §7: Ready is the inner
-// service's, a transparent layer changes nothing, and NoAllocs is true.
-func forwards[Req, Rsp any](e env[Req, Rsp]) error {
-	r := e.rig()
-	if r.queue == 0 {
-		if err := r.deny(); err != nil {
-			return err
-		}
-		if err := r.poll(); !notReady(err) {
-			return fmt.Errorf("Poll while the inner service is not ready: %v", err)
-		}
-		r.far.Allow(Unlimited)
-		settle()
-	}
-	if err := r.poll(); err != nil {
-		return fmt.Errorf("Poll while the inner service is ready: %w", err)
-	}
-	if r.transparent {
-		if err := r.passesValues(); err != nil {
+// transparencyKept checks Transparent and NoAllocs, if they are declared.
+func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
+	if e.Transparent {
+		if err := e.rig().checkUnchanged(); err != nil {
 			return err
 		}
 	}
-	if r.noAllocs && !raced {
-		return allocates(e)
+	if (e.Transparent || e.NoAllocs) && !raceEnabled {
+		return checkAllocs(e)
 	}
 	return nil
 }
 
-// passesValues calls once, and compares what went in with what came out.
-func (r *rig[Req, Rsp]) passesValues() error {
+// checkUnchanged compares the arguments and results of Call on both sides of
+// the layer.
+func (r *rig[Req, Rsp]) checkUnchanged() error {
 	p := r.probe(plan{keep: true})
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))
 	defer cancel()
 	var rsp Rsp
-	w := start(func() (err error) {
+	w := startWaiter(func() (err error) {
 		rsp, err = r.svc.Call(ctx, p.req)
 		return err
 	})
-	if !w.returned() || w.err != nil {
-		return fmt.Errorf("the call fails: %w", w.result())
+	synctest.Wait()
+	if err := w.result(); err != nil {
+		return fmt.Errorf("the call fails: %w", err)
 	}
 	innerCtx, innerReq, body := p.inner()
 	switch {
@@ -65,8 +53,7 @@ func (r *rig[Req, Rsp]) passesValues() error {
 	return nil
 }
 
-// same reports whether two messages are one and the same; for messages that
-// cannot be compared it says yes.
+// same reports whether a == b. It is true for types that cannot be compared.
 func same[T any](a, b T) (equal bool) {
 	defer func() {
 		if recover() != nil {
@@ -76,20 +63,20 @@ func same[T any](a, b T) (equal bool) {
 	return any(a) == any(b)
 }
 
-// allocates compares a call through the layer with one without it. It takes the
-// best of several rounds, because other goroutines allocate too.
-func allocates[Req, Rsp any](e env[Req, Rsp]) error {
-	req, rsp := e.request(0), e.response(0)
-	if !e.transparent {
+// checkAllocs compares the allocations of calls with and without the layer.
+func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
+	req, rsp := e.Request(0), e.Response(0)
+	if !e.Transparent {
 		setBody[Rsp](rsp, nil)
 	}
 	inner := layer.Func[Req, Rsp](func(context.Context, Req) (Rsp, error) { return rsp, nil })
-	svc := e.apply(e.ctx, inner)
+	svc := e.New(e.ctx, inner)
 	var with, without uint64
-	w := start(func() error {
+	w := startWaiter(func() error {
 		with, without = mallocs(e.ctx, svc, req), mallocs(e.ctx, inner, req)
 		return nil
 	})
+	synctest.Wait()
 	if !w.returned() {
 		return errors.New("a call with all capacity free does not return")
 	}
@@ -101,13 +88,15 @@ func allocates[Req, Rsp any](e env[Req, Rsp]) error {
 
 const allocCalls = 100
 
+// mallocs returns the allocations of allocCalls calls. It takes the least of
+// several rounds, because other goroutines allocate too.
 func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req Req) uint64 {
 	var before, after runtime.MemStats
 	least := ^uint64(0)
 	for range 10 {
 		runtime.ReadMemStats(&before)
 		for range allocCalls {
-			svc.Call(ctx, req) //nolint:errcheck // only its cost is looked at
+			svc.Call(ctx, req) //nolint:errcheck // only its cost matters
 		}
 		runtime.ReadMemStats(&after)
 		least = min(least, after.Mallocs-before.Mallocs)
@@ -115,29 +104,30 @@ func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req
 	return least
 }
 
-// makingInert is invariant 20: applying a layer starts no goroutine and does
-// not call the inner service. A layer made with a context may work in the
-// background until that context ends.
-func makingInert[Req, Rsp any](e env[Req, Rsp]) error {
+// inert checks that applying a layer starts no goroutine and does not call the
+// inner service. A layer with a context may have goroutines until it ends.
+func inert[Req, Rsp any](e env[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(e.ctx)
-	defer cancel(errOver)
+	defer cancel(errCheckDone)
 	e.ctx = ctx
-	// A hundred, so that other goroutines do not hide the result.
-	for range 100 {
+	for range 100 { // so that goroutines of the runtime do not matter
 		r := e.rig()
-		settle()
-		if r.layer && r.far.Calls() > 0 {
+		synctest.Wait()
+		if !r.isLayer() {
+			continue
+		}
+		if r.inner.Calls() > 0 {
 			return errors.New("the inner service is called before there is a request")
 		}
-		if r.layer && !r.background && r.far.ReadyCalls() > 0 {
-			return errors.New("Ready of the inner service is called without a request")
+		if !r.background && r.inner.ReadyCalls() > 0 {
+			return errors.New("Ready of the inner service is called before there is a request")
 		}
 	}
 	if e.background {
-		cancel(errOver)
+		cancel(errCheckDone)
 	}
-	if err := e.leftSince(before); err != nil {
+	if err := checkLeaks(before, e.background); err != nil {
 		return fmt.Errorf("made 100 times: %w", err)
 	}
 	return nil

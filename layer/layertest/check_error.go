@@ -3,82 +3,81 @@ package layertest
 import (
 	"errors"
 	"fmt"
+	"testing/synctest"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// plannedError is found again by errors.As.
+// plannedError is an error for errors.As.
 type plannedError struct{ id int }
 
 func (e *plannedError) Error() string { return fmt.Sprintf("planned failure %d", e.id) }
 
-// errorsPass is invariant 17: errors of the inner service pass errors.Is and
-// errors.As, none of them becomes a refusal, and panics pass after all was
-// put back in its place.
+// errorsPass checks that errors of the inner service match errors.Is and
+// errors.As and are not rejections, and that panics pass and free their slots.
 func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	p := r.do(r.ctx, plan{fails: errPlanned})
-	if err := r.failed(p); err != nil {
+	if err := r.checkFailure(r.call(r.ctx, plan{err: errPlanned}), errPlanned); err != nil {
 		return err
 	}
-	if !errors.Is(p.err, errPlanned) {
-		return fmt.Errorf("the inner error does not pass errors.Is: %w", p.err)
-	}
-	planned := &plannedError{p.id}
-	p = r.do(r.ctx, plan{fails: fmt.Errorf("wrapped: %w", planned)})
-	if err := r.failed(p); err != nil {
+	planned := &plannedError{1}
+	p := r.call(r.ctx, plan{err: fmt.Errorf("wrapped: %w", planned)})
+	if err := r.checkFailure(p, nil); err != nil {
 		return err
 	}
-	var found *plannedError
-	if !errors.As(p.err, &found) || found != planned {
+	if found, ok := errors.AsType[*plannedError](p.err); !ok || found != planned {
 		return fmt.Errorf("the inner error does not pass errors.As: %w", p.err)
 	}
-	if r.queue == 0 {
-		r.far.Deny()
-		if err := r.refused(r.do(r.ctx, plan{}), nil); err != nil {
-			return fmt.Errorf("refused by the inner service: %w", err)
+	if r.Queue == 0 {
+		r.inner.Deny()
+		if err := r.checkRejected(r.call(r.ctx, plan{}), nil); err != nil {
+			return fmt.Errorf("rejected by the inner service: %w", err)
 		}
-		r.far.Allow(Unlimited)
-		settle()
+		r.inner.Allow(Unlimited)
+		synctest.Wait()
 	}
-	// As often as there are slots: one lost each time, and none is left.
-	for range max(r.limit, 1) {
-		if err := r.unwinds(); err != nil {
+	// A layer that loses a slot each time has none left after this.
+	for range max(r.Limit, 1) {
+		if err := r.checkPanic(); err != nil {
 			return err
 		}
 	}
-	if err := r.exact(); err != nil {
+	if err := r.checkCapacity(); err != nil {
 		return fmt.Errorf("after panics: %w", err)
 	}
 	return nil
 }
 
-func (r *rig[Req, Rsp]) failed(p *probe[Req, Rsp]) error {
+// checkFailure checks a call whose attempts all failed. Its error must match
+// cause, if that is not nil.
+func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 	switch {
-	case !r.judged(p):
+	case !r.awaitRetries(p):
 		return errors.New("the inner service fails, and the call does not return")
 	case p.err == nil:
-		return errors.New("the inner service fails, and the call does not")
+		return errors.New("the inner service fails, and the call succeeds")
 	case errors.Is(p.err, layer.ErrNotReady):
-		return fmt.Errorf("the inner service fails, which may have had an effect; the call is refused: %w", p.err)
+		return fmt.Errorf("the inner service fails after it got the request, and the call is rejected: %w", p.err)
+	case cause != nil && !errors.Is(p.err, cause):
+		return fmt.Errorf("the inner error does not pass errors.Is: %w", p.err)
 	}
-	if err := r.within(p.served()); err != nil {
+	if err := r.checkAttempts(p.served()); err != nil {
 		return err
 	}
-	return p.asSent()
+	return p.requestError()
 }
 
-// unwinds panics once and ends a goroutine once.
-func (r *rig[Req, Rsp]) unwinds() error {
+// checkPanic lets the inner service panic once and end a goroutine once.
+func (r *rig[Req, Rsp]) checkPanic() error {
 	value := &plannedError{}
-	switch p := r.do(r.ctx, plan{panics: value}); {
+	switch p := r.call(r.ctx, plan{panics: value}); {
 	case !p.returned():
 		return errors.New("the inner service panics, and the call does not return")
 	case p.panicked != any(value):
-		return fmt.Errorf("the inner service panics; its caller sees the panic %v and the error %v", p.panicked, p.err)
+		return fmt.Errorf("the inner service panics, and the caller gets the panic %v and the error %v", p.panicked, p.err)
 	}
-	if p := r.do(r.ctx, plan{exits: true}); !p.returned() || !p.exited {
-		return fmt.Errorf("the inner service ends its goroutine; the caller's does not: %v", p.err)
+	if p := r.call(r.ctx, plan{exit: true}); !p.returned() || !p.exited {
+		return fmt.Errorf("the inner service ends its goroutine, and the caller's goroutine continues: %v", p.err)
 	}
 	return nil
 }

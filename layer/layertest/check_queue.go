@@ -6,45 +6,45 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/metrics"
+	"testing/synctest"
 	"time"
 )
 
-// fifo is invariant 10: waiting calls are admitted in order of arrival, and a
-// new call does not take the turn of a waiting one. A queue that passes its
-// turn on before the call that uses it may be overtaken; the bound is one in
-// eight.
+// fifo checks that waiting calls are served in order of arrival. A queue may
+// release its head before the call that uses the capacity, so that one in eight
+// calls may be overtaken.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	r.far.Deny()
-	turns, late := 0, 0
-	for turns < 64 {
-		n, err := r.line()
+	r.inner.Deny()
+	served, late := 0, 0
+	for served < 64 {
+		n, err := r.serveQueued()
 		if err != nil {
 			return err
 		}
-		turns, late = turns+min(r.queue, 64), late+n
+		served, late = served+min(r.Queue, 64), late+n
 	}
-	if late > turns/8 {
-		return fmt.Errorf("of %d waiting calls, %d were not served in their turn", turns, late)
+	if late > served/8 {
+		return fmt.Errorf("of %d waiting calls, %d were served out of order", served, late)
 	}
-	if r.queue < 3 {
+	if r.Queue < 3 {
 		return nil
 	}
-	return r.newcomers()
+	return r.newCalls()
 }
 
-// line has some wait and gives each a turn. It returns how many were not served
-// when theirs came.
-func (r *rig[Req, Rsp]) line() (late int, err error) {
-	line := make([]*probe[Req, Rsp], min(r.queue, 64))
-	before := len(r.far.Requests())
-	for i := range line {
-		line[i] = r.do(r.ctx, plan{})
+// serveQueued fills the queue and serves its calls one by one. It returns the
+// number of calls that were served out of order.
+func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
+	queued := make([]*probe[Req, Rsp], min(r.Queue, 64))
+	before := len(r.inner.Requests())
+	for i := range queued {
+		queued[i] = r.call(r.ctx, plan{})
 	}
-	for i, p := range line {
-		r.turn(func() bool { return len(r.far.Requests()) > before+i })
-		if n := len(r.far.Requests()) - before; n != i+1 {
-			return late, fmt.Errorf("after %d turns, %d of the waiting calls were served", i+1, n)
+	for i, p := range queued {
+		r.allowOne(func() bool { return len(r.inner.Requests()) > before+i })
+		if n := len(r.inner.Requests()) - before; n != i+1 {
+			return late, fmt.Errorf("after %d admissions, %d of the waiting calls were served", i+1, n)
 		}
 		if p.served() == 0 {
 			late++
@@ -53,26 +53,25 @@ func (r *rig[Req, Rsp]) line() (late int, err error) {
 	return late, nil
 }
 
-// newcomers sends a new call just when the first of two waiting calls has its
-// turn. The second is still waiting, so it has priority.
-func (r *rig[Req, Rsp]) newcomers() error {
+// newCalls starts a new call just when the first of two waiting calls is
+// admitted. The second must be served before the new one.
+func (r *rig[Req, Rsp]) newCalls() error {
 	const rounds = 200
 	overtaken := 0
 	for range rounds {
-		head, second := r.do(r.ctx, plan{}), r.do(r.ctx, plan{})
-		r.far.Allow(1)
-		newcomer := r.do(r.ctx, plan{})
-		if newcomer.served() > 0 {
+		head, second := r.call(r.ctx, plan{}), r.call(r.ctx, plan{})
+		r.inner.Allow(1)
+		added := r.call(r.ctx, plan{})
+		if added.served() > 0 {
 			overtaken++
 		}
-		all := []*probe[Req, Rsp]{head, second, newcomer}
 		for range 2 {
-			before := len(r.far.Requests())
-			r.turn(func() bool { return len(r.far.Requests()) > before })
+			before := len(r.inner.Requests())
+			r.allowOne(func() bool { return len(r.inner.Requests()) > before })
 		}
-		for _, p := range all {
-			if err := p.well(r.bodies); err != nil {
-				return fmt.Errorf("three in a queue, after three turns: %w", err)
+		for _, p := range []*probe[Req, Rsp]{head, second, added} {
+			if err := p.checkSuccess(r.bodies); err != nil {
+				return fmt.Errorf("three calls in a queue, after three admissions: %w", err)
 			}
 		}
 	}
@@ -82,149 +81,145 @@ func (r *rig[Req, Rsp]) newcomers() error {
 	return nil
 }
 
-// leaverHarmless is invariant 11: a canceled call, even at the instant of
-// capacity, neither wakes needlessly nor keeps the slot of another
-// (golang/go#37852).
-func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
-	// Filling a long queue takes its time.
-	rounds := min(max(10*e.crowd/(e.limit+e.queue+1), 3), 100)
+// cancelHarmless checks that a waiter which is canceled just when capacity
+// comes does not take it from another (golang/go#37852).
+func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) error {
+	// Fewer rounds for subjects that take long to fill.
+	rounds := min(max(10*e.callers/(e.Limit+e.Queue+1), 3), 100)
 	for round := range rounds {
-		if err := leavesReady(e, round); err != nil {
+		if err := cancelReady(e, round); err != nil {
 			return err
 		}
 	}
-	if e.queue < 3 {
+	if e.Queue < 3 {
 		return nil
 	}
 	r := e.rig()
-	r.far.Deny()
-	for round := range e.crowd {
-		if err := r.leavesQueue(round); err != nil {
+	r.inner.Deny()
+	for round := range e.callers {
+		if err := r.cancelHead(round); err != nil {
 			return err
 		}
 	}
-	return leavesInside(e)
+	return cancelMiddle(e)
 }
 
-// leavesInside cancels calls in the middle of the queue, and checks that their
-// places are free.
-func leavesInside[Req, Rsp any](e env[Req, Rsp]) error {
+// cancelMiddle cancels the calls in the middle of a queue. Their places must be
+// free.
+func cancelMiddle[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	r.far.Deny()
+	r.inner.Deny()
 	ctx, cancel := context.WithCancelCause(r.ctx)
-	head := r.do(r.ctx, plan{})
-	gone := make([]*probe[Req, Rsp], min(r.queue, 64)-2)
-	for i := range gone {
-		gone[i] = r.do(ctx, plan{})
+	head := r.call(r.ctx, plan{})
+	canceled := make([]*probe[Req, Rsp], min(r.Queue, 64)-2)
+	for i := range canceled {
+		canceled[i] = r.call(ctx, plan{})
 	}
-	last := r.do(r.ctx, plan{})
+	last := r.call(r.ctx, plan{})
 	cancel(errCancel)
-	settle()
-	for _, p := range gone {
-		if err := r.refused(p, errCancel); err != nil {
-			return fmt.Errorf("a call that leaves from inside the queue: %w", err)
+	synctest.Wait()
+	for _, p := range canceled {
+		if err := r.checkRejected(p, errCancel); err != nil {
+			return fmt.Errorf("a canceled call in the middle of the queue: %w", err)
 		}
 	}
-	// Either of the two may take the first turn.
-	for turn := range 2 {
-		r.turn(func() bool { return head.served()+last.served() > turn })
+	for n := range 2 {
+		r.allowOne(func() bool { return head.served()+last.served() > n })
 	}
 	for _, p := range []*probe[Req, Rsp]{head, last} {
-		if err := p.well(r.bodies); err != nil {
-			return fmt.Errorf("the first and the last of a queue whose inside has left, after two turns: %w", err)
+		if err := p.checkSuccess(r.bodies); err != nil {
+			return fmt.Errorf("the first and the last call of a queue, when those between are canceled: %w", err)
 		}
 	}
-	r.far.Allow(Unlimited)
-	settle()
-	if err := r.exact(); err != nil {
-		return fmt.Errorf("after some have left the queue from inside: %w", err)
+	r.inner.Allow(Unlimited)
+	synctest.Wait()
+	if err := r.checkCapacity(); err != nil {
+		return fmt.Errorf("after calls in the middle of the queue were canceled: %w", err)
 	}
 	return nil
 }
 
-// leavesReady cancels the first of several waiting Readys, just when capacity
+// cancelReady cancels the first of several waiting Readys just when capacity
 // comes.
-func leavesReady[Req, Rsp any](e env[Req, Rsp], round int) error {
-	over, stop := context.WithCancelCause(e.ctx)
-	defer stop(errOver)
-	e.ctx = over
+func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) error {
+	ctx, stop := context.WithCancelCause(e.ctx)
+	defer stop(errCheckDone)
+	e.ctx = ctx
 	r := e.rig()
 	free, err := r.saturate()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(e.ctx)
-	first := r.wait(ctx)
-	others := r.waiters(e.ctx, 5)
+	first := r.ready(ctx, 1)[0]
+	others := r.ready(e.ctx, 5)
 	race(round, func() { cancel(errCancel) }, free)
-	if !first.returned() || first.err != nil && !errors.Is(first.err, errCancel) {
-		return fmt.Errorf("Ready, left when capacity came: %w", first.result())
+	if err := first.result(); err != nil && !errors.Is(err, errCancel) {
+		return fmt.Errorf("Ready, canceled when capacity came: %w", err)
 	}
 	for _, w := range others {
-		if !w.returned() || w.err != nil {
-			return fmt.Errorf("Ready, when another left as capacity came: %w", w.result())
+		if err := w.result(); err != nil {
+			return fmt.Errorf("Ready, when another was canceled as capacity came: %w", err)
 		}
 	}
 	return nil
 }
 
-// leavesQueue cancels the head of three waiting calls, just when its turn
-// comes. One of them is served then, and the others in turn.
-func (r *rig[Req, Rsp]) leavesQueue(round int) error {
+// cancelHead cancels the head of three waiting calls just when one of them is
+// admitted. Exactly one is served then, and the others follow.
+func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
-	head := r.do(ctx, plan{})
-	second, third := r.do(r.ctx, plan{}), r.do(r.ctx, plan{})
-	race(round, func() { cancel(errCancel) }, func() { r.far.Allow(1) })
+	head := r.call(ctx, plan{})
+	second, third := r.call(r.ctx, plan{}), r.call(r.ctx, plan{})
+	race(round, func() { cancel(errCancel) }, func() { r.inner.Allow(1) })
 	served := func() int { return head.served() + second.served() + third.served() }
-	r.grace(func() bool { return served() > 0 })
+	r.pauseUnless(func() bool { return served() > 0 })
 	if !head.returned() {
-		return errors.New("the head of the queue does not leave when its ctx is done")
+		return errors.New("the head of the queue does not return when its ctx is done")
 	}
 	if head.served() == 0 {
-		if err := r.refused(head, errCancel); err != nil {
+		if err := r.checkRejected(head, errCancel); err != nil {
 			return err
 		}
 	}
 	if served() != 1 {
-		return fmt.Errorf("one turn, given as the head of the queue leaves: the first three are served %d, %d and %d times",
+		return fmt.Errorf("one admission, when the head of the queue is canceled: the first three are served %d, %d and %d times",
 			head.served(), second.served(), third.served())
 	}
 	for range 1 + head.served() {
 		before := served()
-		r.turn(func() bool { return served() > before })
+		r.allowOne(func() bool { return served() > before })
 	}
 	for i, p := range []*probe[Req, Rsp]{second, third} {
-		if err := p.well(r.bodies); err != nil {
-			return fmt.Errorf("number %d, after the head of the queue has left: %w", i+2, err)
+		if err := p.checkSuccess(r.bodies); err != nil {
+			return fmt.Errorf("call %d, when the head of the queue is canceled: %w", i+2, err)
 		}
 	}
 	return nil
 }
 
-// turn gives one turn, and lets it be taken.
-func (r *rig[Req, Rsp]) turn(taken func() bool) {
-	r.far.Allow(1)
-	settle()
-	r.grace(taken)
+// allowOne admits one call, and waits until it is served.
+func (r *rig[Req, Rsp]) allowOne(served func() bool) {
+	r.inner.Allow(1)
+	synctest.Wait()
+	r.pauseUnless(served)
 }
 
-// grace gives a queue a little time where it did not do what it should
-// without any: one that was refused twice, though the inner service had said
-// that it is ready, may pause before it asks again.
-func (r *rig[Req, Rsp]) grace(enough func() bool) {
-	if enough() {
+// pauseUnless lets some time pass unless done holds. A queue may pause when the
+// inner service was ready and rejected its call.
+func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
+	if done() {
 		return
 	}
 	pause := 100 * time.Millisecond
-	if r.maxWait > 0 {
-		pause = min(pause, r.maxWait/2)
+	if r.MaxWait > 0 {
+		pause = min(pause, r.MaxWait/2)
 	}
 	time.Sleep(pause)
-	settle()
+	synctest.Wait()
 }
 
-// race lets two things happen at the same time, and gives now the one and now
-// the other the better start.
+// race runs two functions at the same time. The rounds vary their order.
 func race(round int, a, b func()) {
 	if round%2 == 0 {
 		a, b = b, a
@@ -234,86 +229,79 @@ func race(round int, a, b func()) {
 		runtime.Gosched()
 	}
 	go b()
-	settle()
+	synctest.Wait()
 }
 
-// herd is how many waiters there are for wakesBounded, if the queue takes
-// them.
-const herd = 10_000
+// maxWaiters is the number of waiting calls in wakeUpsBounded, if the queue
+// holds as many.
+const maxWaiters = 10_000
 
-// Bounds on the cost of one call: the calls of the inner service, and the
-// number of times that any goroutine starts to run. A queue that wakes all
-// waiters for each turn exceeds them by its length.
+// Bounds on the cost of a waiting call. A queue that wakes all waiters for each
+// admission exceeds them by the factor of its length.
 const (
-	maxAsked = 4
-	maxRuns  = 100
+	maxInnerCalls = 4   // of the inner service, for each of Ready and Call
+	maxRuns       = 100 // of goroutines, each from its start to its next block
 )
 
-// wakesBounded is invariant 12: a waiting call is woken a few times, regardless
-// of the length of the queue. Without a queue, a call calls the inner service
-// once.
-func wakesBounded[Req, Rsp any](e env[Req, Rsp]) error {
-	r := e.rig()
-	if r.queue > 0 {
-		return e.wakesFew(r)
+// wakeUpsBounded checks that the wake-ups of a waiting call do not depend on the
+// length of the queue. Without a queue, a call calls the inner service once.
+func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
+	if e.Queue == 0 {
+		r := e.rig()
+		for range e.callers {
+			if err := r.call(r.ctx, plan{}).checkSuccess(r.bodies); err != nil {
+				return err
+			}
+		}
+		return r.checkInnerCalls(e.callers, 1)
 	}
-	for range e.crowd {
-		if err := r.do(r.ctx, plan{}).well(r.bodies); err != nil {
+	// Goroutines of the runtime count as well, so that a failure is repeated.
+	const tries = 3
+	for i := 1; ; i++ {
+		n := min(e.Queue, maxWaiters)
+		switch runs, err := e.rig().serveWaiters(n); {
+		case err != nil, runs <= maxRuns*uint64(n), n <= maxRuns:
 			return err
+		case i == tries:
+			return fmt.Errorf("%d waiting calls: goroutines were woken %d times", n, runs)
 		}
 	}
-	if calls, asked := r.far.Calls(), r.far.ReadyCalls(); calls > e.crowd || asked > e.crowd {
-		return fmt.Errorf("%d calls made the inner service %d calls and %d times Ready", e.crowd, calls, asked)
+}
+
+// serveWaiters serves n waiting calls one by one, and returns the number of
+// times that goroutines ran.
+func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64, err error) {
+	r.inner.Deny()
+	queued := make([]*probe[Req, Rsp], n)
+	for i := range queued {
+		queued[i] = r.start(r.ctx, plan{})
+	}
+	synctest.Wait()
+	runs = goroutineRuns()
+	for range n {
+		r.inner.Allow(1)
+		synctest.Wait()
+	}
+	runs = goroutineRuns() - runs
+	r.pauseUnless(func() bool { return len(r.inner.Requests()) == n })
+	for _, p := range queued {
+		if err := p.checkSuccess(r.bodies); err != nil {
+			return runs, fmt.Errorf("%d waiting calls, after as many admissions: %w", n, err)
+		}
+	}
+	return runs, r.checkInnerCalls(n, maxInnerCalls)
+}
+
+func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) error {
+	if calls, readies := r.inner.Calls(), r.inner.ReadyCalls(); calls > limit*n || readies > limit*n {
+		return fmt.Errorf("%d calls caused %d calls and %d times Ready of the inner service", n, calls, readies)
 	}
 	return nil
 }
 
-// wakesFew looks again before it finds fault: goroutines of the runtime count,
-// too, and those that a busy machine interrupts.
-func (e env[Req, Rsp]) wakesFew(r *rig[Req, Rsp]) error {
-	const looks = 3
-	for look := 1; ; look++ {
-		n := min(r.queue, herd)
-		switch ran, err := r.drains(n); {
-		case err != nil || ran <= maxRuns*uint64(n), n <= maxRuns: // so few that waking all of them is within the bound
-			return err
-		case look == looks:
-			return fmt.Errorf("%d wait for as many turns: goroutines were woken %d times", n, ran)
-		}
-		r = e.rig()
-	}
-}
-
-// drains serves n waiting calls one by one, and returns how often goroutines
-// started to run.
-func (r *rig[Req, Rsp]) drains(n int) (ran uint64, err error) {
-	r.far.Deny()
-	line := make([]*probe[Req, Rsp], n)
-	for i := range line {
-		line[i] = r.call(r.ctx, plan{})
-	}
-	settle()
-	ran = runs()
-	for range n {
-		r.far.Allow(1)
-		settle()
-	}
-	ran = runs() - ran
-	r.grace(func() bool { return len(r.far.Requests()) == n })
-	for _, p := range line {
-		if err := p.well(r.bodies); err != nil {
-			return ran, fmt.Errorf("%d wait for as many turns: %w", n, err)
-		}
-	}
-	if calls, asked := r.far.Calls(), r.far.ReadyCalls(); calls > maxAsked*n || asked > maxAsked*n {
-		return ran, fmt.Errorf("%d wait for as many turns: the inner service saw %d calls and %d times Ready", n, calls, asked)
-	}
-	return ran, nil
-}
-
-// runs returns how often goroutines of this program have begun to run. The
-// runtime looks at one in eight.
-func runs() uint64 {
+// goroutineRuns returns the number of times that goroutines of this program
+// began to run. The runtime samples one in eight.
+func goroutineRuns() uint64 {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	metrics.Read(sample)
 	if sample[0].Value.Kind() != metrics.KindFloat64Histogram {

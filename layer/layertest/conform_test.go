@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// counted counts the responses that have ended.
+// counted counts ended responses.
 type counted struct {
 	service
 	ended    *atomic.Int64
@@ -37,7 +37,7 @@ func counts(complete completion) (aLayer, func() int) {
 		func() int { return int(ended.Load()) }
 }
 
-func TestConformRightLayers(t *testing.T) {
+func TestRunCorrectLayers(t *testing.T) {
 	atEnd, atReturn := layer.AtEnd[*Response](), layer.AtReturn[*Response]
 	counter, ended := counts(atEnd)
 	counterAtReturn, endedAtReturn := counts(atReturn)
@@ -65,9 +65,8 @@ func TestConformRightLayers(t *testing.T) {
 	}
 }
 
-// The messages of net/http get bodies from the checks as those of this
-// package do.
-func TestConformHTTP(t *testing.T) {
+// The checks set the bodies of messages of net/http.
+func TestRunHTTP(t *testing.T) {
 	Run(t, LayerOf[*http.Request, *http.Response]{
 		Layer: func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
 			return struct {
@@ -84,8 +83,8 @@ func TestConformHTTP(t *testing.T) {
 	})
 }
 
-// Messages without a body, and without identity.
-func TestConformStrings(t *testing.T) {
+// Messages without a body that cannot be told apart.
+func TestRunStrings(t *testing.T) {
 	Run(t, LayerOf[string, int]{
 		Layer: func(next layer.Service[string, int]) layer.Service[string, int] {
 			return struct{ layer.Service[string, int] }{next}
@@ -95,7 +94,7 @@ func TestConformStrings(t *testing.T) {
 	})
 }
 
-func TestConformService(t *testing.T) {
+func TestRunService(t *testing.T) {
 	mock := func(svc service) *Mock[*Request, *Response] { return svc.(*Mock[*Request, *Response]) }
 	Run(t, Service{
 		New: func(context.Context) service {

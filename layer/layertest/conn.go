@@ -1,9 +1,13 @@
 package layertest
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
+	"os"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -21,7 +25,7 @@ func newConns(network string, local, remote net.Addr) (near, far *conn) {
 	return &conn{network, back, there, local, remote}, &conn{network, there, back, remote, local}
 }
 
-// Read leaves io.EOF bare, as net does; every other error says where.
+// Read returns io.EOF unwrapped, as package net does.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.in.read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -48,8 +52,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends one direction: the other end reads to the end, and may go
-// on writing.
+// CloseWrite ends one direction. The other end can still write.
 func (c *conn) CloseWrite() error {
 	if !c.out.stopWriting(errHalfClosed) {
 		return c.fail("close", net.ErrClosed)
@@ -57,7 +60,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// reset breaks the connection off at both ends.
+// reset resets the connection at both ends.
 func (c *conn) reset() {
 	c.in.reset()
 	c.out.reset()
@@ -89,4 +92,176 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 
 func (c *conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: c.remote, Err: err}
+}
+
+// window is the size of the buffer of a stream. A writer waits while it is full.
+const window = 64 << 10
+
+var errHalfClosed = os.NewSyscallError("write", syscall.EPIPE)
+
+// stream is one direction of a connection. Readers and writers wait in the Cond,
+// because this is durable in a synctest bubble.
+type stream struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	data    bytes.Buffer
+	busy    bool // a write is running; its bytes stay together
+	broken  bool
+
+	reader, writer end
+}
+
+// end is the state of one side of a stream.
+type end struct {
+	stopped  error // the error of this side after its end
+	deadline time.Time
+	timer    *time.Timer // wakes the waiters at the deadline
+}
+
+func (e *end) expired() bool {
+	return !e.deadline.IsZero() && !time.Now().Before(e.deadline)
+}
+
+func (e *end) stop(why error) {
+	e.stopped = why
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+}
+
+func newStream() *stream {
+	s := &stream{}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+func (s *stream) read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case s.reader.stopped != nil:
+			return 0, s.reader.stopped
+		case s.reader.expired():
+			return 0, os.ErrDeadlineExceeded
+		case s.broken:
+			return 0, os.NewSyscallError("read", syscall.ECONNRESET)
+		case len(p) == 0:
+			return 0, nil
+		case s.data.Len() > 0:
+			s.changed.Broadcast()
+			return s.data.Read(p)
+		case s.writer.stopped != nil:
+			return 0, io.EOF
+		}
+		s.changed.Wait()
+	}
+}
+
+func (s *stream) write(p []byte) (n int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.busy {
+		if err := s.unwritable(); err != nil {
+			return 0, err
+		}
+		s.changed.Wait()
+	}
+	s.busy = true
+	defer func() {
+		s.busy = false
+		s.changed.Broadcast()
+	}()
+	for {
+		if err := s.unwritable(); err != nil {
+			return n, err
+		}
+		k := min(len(p)-n, window-s.data.Len())
+		s.data.Write(p[n : n+k])
+		n += k
+		s.changed.Broadcast()
+		if n == len(p) {
+			return n, nil
+		}
+		s.changed.Wait()
+	}
+}
+
+func (s *stream) unwritable() error {
+	switch {
+	case s.writer.stopped != nil:
+		return s.writer.stopped
+	case s.writer.expired():
+		return os.ErrDeadlineExceeded
+	case s.broken:
+		return os.NewSyscallError("write", syscall.ECONNRESET)
+	case s.reader.stopped != nil:
+		return os.NewSyscallError("write", syscall.EPIPE)
+	}
+	return nil
+}
+
+// stopReading drops the unread bytes. It returns false after the first call.
+func (s *stream) stopReading() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader.stopped != nil {
+		return false
+	}
+	s.reader.stop(net.ErrClosed)
+	s.data.Reset()
+	s.changed.Broadcast()
+	return true
+}
+
+// stopWriting keeps the written bytes. It returns false after stopWriting with
+// net.ErrClosed.
+func (s *stream) stopWriting(why error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(s.writer.stopped, net.ErrClosed) {
+		return false
+	}
+	s.writer.stop(why)
+	s.changed.Broadcast()
+	return true
+}
+
+func (s *stream) reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = true
+	s.data.Reset()
+	s.changed.Broadcast()
+}
+
+// setDeadline returns false for a closed side.
+func (s *stream) setDeadline(e *end, t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(e.stopped, net.ErrClosed) {
+		return false
+	}
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+	e.deadline = t
+	if !t.IsZero() {
+		// The deadline and the timer use the same clock.
+		left := time.Until(t)
+		e.deadline = time.Now().Add(left)
+		if left > 0 {
+			e.timer = time.AfterFunc(left, s.wake)
+		}
+	}
+	s.changed.Broadcast()
+	return true
+}
+
+// wake wakes all waiters.
+func (s *stream) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed.Broadcast()
 }

@@ -17,8 +17,7 @@ import (
 
 type httpService = layer.Service[*http.Request, *http.Response]
 
-// endpoint is a real client of net/http and the server that it talks to, in
-// memory: what a Service under test looks like that is no mock.
+// endpoint is a net/http client with its server, connected by a Network.
 type endpoint struct {
 	httpService
 	served atomic.Int64
@@ -27,7 +26,7 @@ type endpoint struct {
 	hold chan struct{} // requests to /hold wait for it
 }
 
-const places = 4
+const slots = 4
 
 func newEndpoint(ctx context.Context, t *testing.T, protocols *http.Protocols) *endpoint {
 	t.Helper()
@@ -45,7 +44,7 @@ func newEndpoint(ctx context.Context, t *testing.T, protocols *http.Protocols) *
 	leaf := layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
 		return transport.RoundTrip(req.WithContext(ctx))
 	})
-	e.httpService = layer.Limit[*http.Request, *http.Response](places)(leaf)
+	e.httpService = layer.Limit[*http.Request, *http.Response](slots)(leaf)
 	return e
 }
 
@@ -65,7 +64,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.Copy(w, r.Body)
 }
 
-// fill occupies every place with a request that the server holds.
+// fill takes every slot with a request that the server holds.
 func (e *endpoint) fill(ctx context.Context, t *testing.T) (free func()) {
 	t.Helper()
 	hold := make(chan struct{})
@@ -73,21 +72,21 @@ func (e *endpoint) fill(ctx context.Context, t *testing.T) (free func()) {
 	e.hold = hold
 	e.mu.Unlock()
 	before := e.served.Load()
-	for range places {
+	for range slots {
 		go func() {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://10.0.0.1/hold", nil)
 			if !assert.NoError(t, err) {
 				return
 			}
 			rsp, err := e.Call(ctx, req)
-			if err == nil { // or the check is over
+			if err == nil { // an error means that the check has ended
 				io.Copy(io.Discard, rsp.Body)
 				rsp.Body.Close()
 			}
 		}()
 	}
 	time.Sleep(10 * time.Millisecond)
-	require.EqualValues(t, places, e.served.Load()-before)
+	require.EqualValues(t, slots, e.served.Load()-before)
 	return func() {
 		close(hold)
 		time.Sleep(10 * time.Millisecond)
@@ -100,7 +99,7 @@ func TestConformEndpoint(t *testing.T) {
 			protocols := new(http.Protocols)
 			protocols.SetHTTP1(name == "HTTP/1.1")
 			protocols.SetUnencryptedHTTP2(name == "HTTP/2.0")
-			var ctx context.Context // of the endpoint that is under test now
+			var ctx context.Context // of the endpoint under test
 			Run(t, ServiceOf[*http.Request, *http.Response]{
 				New: func(c context.Context) httpService {
 					ctx = c

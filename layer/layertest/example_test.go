@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// TestConform is the whole test of a layer that takes any requests.
+// TestConform is the complete test of a layer for any message types.
 func TestConform(t *testing.T) {
 	layertest.Run(t, layertest.Layer{
 		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
@@ -36,7 +36,7 @@ func ExampleMock() {
 	// ready again: false
 }
 
-// A request may be held until the test has seen what it wanted to see.
+// A request may be held while the test makes its assertions.
 func ExampleMock_Next() {
 	mock := layertest.NewMock[string, int]()
 	mock.Allow(layertest.Unlimited)
@@ -48,11 +48,11 @@ func ExampleMock_Next() {
 		_, err := svc.Call(ctx, "first")
 		failed <- err
 	}()
-	held, _ := mock.Next(ctx)
+	pending, _ := mock.Next(ctx)
 	_, err := svc.Call(ctx, "second")
-	fmt.Println(held.Req, "is held, and the second call:", err)
+	fmt.Println(pending.Req, "is held, and the second call:", err)
 
-	held.Fail(errors.New("no such thing"))
+	pending.Fail(errors.New("no such thing"))
 	fmt.Println("first call:", <-failed)
 	// Output:
 	// first is held, and the second call: limit: not ready: 1 of 1 in flight

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// gate is a small service with one place and nothing under it.
+// gate is a service with one slot and without an inner service.
 type gate struct {
 	wrong fault
 
@@ -20,11 +20,11 @@ type gate struct {
 }
 
 const (
-	gateReserves fault = "Ready takes the place"
-	gateSleeps   fault = "capacity wakes nobody"
-	gateBlind    fault = "does not look at ctx"
-	gateLeaks    fault = "keeps the place of one who has gone"
-	gateReopens  fault = "Call does not know that it is closed"
+	gateReserves fault = "Ready takes the slot"
+	gateSleeps   fault = "capacity wakes no waiter"
+	gateBlind    fault = "ignores ctx"
+	gateLeaks    fault = "leaks the slot of a canceled call"
+	gateReopens  fault = "Call ignores that it is closed"
 )
 
 func (g *gate) Ready(ctx context.Context) error {
@@ -33,7 +33,7 @@ func (g *gate) Ready(ctx context.Context) error {
 		switch {
 		case g.closed:
 			g.mu.Unlock()
-			return refuse(layer.ErrClosed, nil)
+			return reject(layer.ErrClosed, nil)
 		case g.free > 0:
 			if g.wrong == gateReserves {
 				g.free--
@@ -56,16 +56,16 @@ func (g *gate) Ready(ctx context.Context) error {
 
 func (g *gate) Call(ctx context.Context, _ *Request) (*Response, error) {
 	if ctx.Err() != nil && g.wrong != gateBlind {
-		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+		return nil, reject(layer.ErrNotReady, context.Cause(ctx))
 	}
 	g.mu.Lock()
 	switch {
 	case g.closed && g.wrong != gateReopens:
 		g.mu.Unlock()
-		return nil, refuse(layer.ErrClosed, nil)
+		return nil, reject(layer.ErrClosed, nil)
 	case g.free == 0:
 		g.mu.Unlock()
-		return nil, refuse(layer.ErrNotReady, nil)
+		return nil, reject(layer.ErrNotReady, nil)
 	}
 	g.free--
 	g.mu.Unlock()
@@ -103,4 +103,4 @@ func (s ServiceOf[Req, Rsp]) with(wrong fault) Service {
 	}
 }
 
-func TestConformGate(t *testing.T) { Run(t, oneOf.with("")) }
+func TestRunGate(t *testing.T) { Run(t, oneOf.with("")) }

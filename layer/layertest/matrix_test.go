@@ -13,9 +13,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// shipped are all the layers of the library, as each is declared to Conform
-// alone. What they are told to watch for (deadlines, rates, failures) is far
-// enough away for the checks to pass by.
+// shipped returns all layers of the library with their declarations. Their
+// deadlines and limits are too large for the checks to reach.
 func shipped() map[string]Layer {
 	type (
 		Q = *Request
@@ -51,12 +50,12 @@ func shipped() map[string]Layer {
 		"breaker":   same(layer.Breaker[Q, R](layer.BreakerPolicy{ConsecutiveFailures: 1 << 30})),
 		"retry":     {Layer: layer.Retry(retry), MaxAttempts: 3, Pause: 250 * time.Millisecond},
 		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinDelay: far, MaxDelay: far})),
-		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{Handle: handOn})),
+		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{Handle: passOn})),
 		"reconnect": {OutlivesInner: true, New: connected},
 		"failover":  same(func(next S) S { return layer.Failover(next, closed(), time.Second) }),
 		"watch":     {OutlivesInner: true, New: watched},
 		"lazy":      same(func(next S) S { return layer.Lazy(func() S { return next }) }),
-		"cache":     {OutlivesInner: true, New: cached}, // the next may be open
+		"cache":     {OutlivesInner: true, New: cached}, // the next service may be open
 		"filter":    same(layer.Filter[Q, R](func(Q) error { return nil })),
 		"map":       same(layer.MapRequest[Q, R](func(q Q) Q { other := *q; return &other })),
 		"map err":   same(layer.MapErr[Q, R](func(err error) error { return fmt.Errorf("mapped: %w", err) })),
@@ -73,7 +72,7 @@ func closed() service {
 	return m
 }
 
-func handOn(_ context.Context, _ *Request, o layer.Outcome[*Response]) (*Response, error) {
+func passOn(_ context.Context, _ *Request, o layer.Outcome[*Response]) (*Response, error) {
 	return o.Response, o.Err
 }
 
@@ -107,9 +106,8 @@ func TestShippedLayers(t *testing.T) {
 	}
 }
 
-// Every ordered pair of layers is a layer that keeps the contract. There are
-// nearly a thousand. One in sixteen runs unless GOTOWER_TESTS is "full", as it is
-// in CI.
+// Every ordered pair of layers keeps the contract. One in sixteen pairs runs,
+// unless GOTOWER_TESTS is "full".
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	layers := shipped()
@@ -129,7 +127,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// over declares what outer over inner is.
+// over returns outer over inner with its declaration.
 func over(outer, inner Layer) Layer {
 	both := Layer{
 		Limit:         max(outer.Limit, inner.Limit),
@@ -139,8 +137,8 @@ func over(outer, inner Layer) Layer {
 		OutlivesInner: outer.OutlivesInner || inner.OutlivesInner,
 		MaxAttempts:   max(outer.MaxAttempts, inner.MaxAttempts),
 		Pause:         max(outer.Pause, inner.Pause),
-		buried:        outer.Limit > 0 && inner.Queue > 0,
-		crowd:         50, // a thousand times as many pairs as that
+		queueBelow:    outer.Limit > 0 && inner.Queue > 0,
+		callers:       50, // because there are many pairs
 	}
 	if outer.Layer != nil && inner.Layer != nil {
 		both.Layer = func(next service) service { return outer.Layer(inner.Layer(next)) }

@@ -5,22 +5,22 @@ import (
 	"reflect"
 )
 
-// Request is a request of no particular protocol, for layers that take any.
+// Request is a request for layers that take any message type.
 type Request struct {
 	ID     int
 	Header map[string]string
 	Body   io.ReadCloser // may be nil
 }
 
-// Response is a response of no particular protocol. Its Body makes
-// layer.AtEnd hold for *Response as it does for *http.Response.
+// Response is a response for layers that take any message type. layer.AtEnd
+// finds its Body as it finds that of *http.Response.
 type Response struct {
 	ID     int
 	Header map[string]string
 	Body   io.ReadCloser // may be nil
 }
 
-// newRequest and newResponse serve specs that leave their factories out.
+// newRequest and newResponse are the default factories of a spec.
 func newRequest(i int) *Request {
 	return &Request{ID: i, Header: map[string]string{"kind": "request"}}
 }
@@ -29,21 +29,30 @@ func newResponse(i int) *Response {
 	return &Response{ID: i, Header: map[string]string{"kind": "response"}}
 }
 
-// bodyField finds the field Body of a message that is a pointer to a struct,
-// by the same rule as layer.AtEnd.
-func bodyField[T any]() (index int, ok bool) {
+func isStructPointer[T any]() bool {
 	t := reflect.TypeFor[T]()
-	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
+}
+
+// bodyField finds the field Body of a message that is a pointer to a struct,
+// by the rule of layer.AtEnd.
+func bodyField[T any]() (index int, ok bool) {
+	if !isStructPointer[T]() {
 		return 0, false
 	}
-	f, ok := t.Elem().FieldByName("Body")
+	f, ok := reflect.TypeFor[T]().Elem().FieldByName("Body")
 	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
 		return 0, false
 	}
 	return f.Index[0], true
 }
 
-// bodyOf returns the body of message, or nil where it has none.
+func hasBody[T any]() bool {
+	_, ok := bodyField[T]()
+	return ok
+}
+
+// bodyOf returns the body of message, or nil.
 func bodyOf[T any](message T) io.ReadCloser {
 	index, ok := bodyField[T]()
 	v := reflect.ValueOf(message)
@@ -54,7 +63,7 @@ func bodyOf[T any](message T) io.ReadCloser {
 	return body
 }
 
-// setBody replaces the body of message, where it can have one.
+// setBody replaces the body of a message whose type has one.
 func setBody[T any](message T, body io.ReadCloser) {
 	if index, ok := bodyField[T](); ok {
 		field := reflect.ValueOf(message).Elem().Field(index)
@@ -66,69 +75,63 @@ func setBody[T any](message T, body io.ReadCloser) {
 	}
 }
 
-// mistaken names the first part of got that is not that of the i-th message, or
-// returns "": of what tells one message from the next, nothing may be another,
-// and no map or slice may be gone. Anything else may be added to and edited, as
-// headers are.
-func mistaken[T any](got T, made func(int) T, i int) string {
-	want, again, next := made(i), made(i), made(i+1)
+// mismatch returns the name of the first part of got that belongs to another
+// message than the i-th, or "". Only parts that differ between messages are
+// compared, because a layer may add to the others. No map or slice may be
+// missing.
+func mismatch[T any](got T, factory func(int) T, i int) string {
+	if reflect.TypeFor[T]().Kind() == reflect.Interface {
+		return "" // the layer may have wrapped it
+	}
+	return firstPart([]T{got, factory(i), factory(i), factory(i + 1)}, func(v []reflect.Value) bool {
+		isNil := func(v reflect.Value) bool {
+			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
+		}
+		return isNil(v[0]) && !isNil(v[1]) || !equal(v[0], v[1]) && equal(v[1], v[2]) && !equal(v[1], v[3])
+	})
+}
+
+// changed returns the name of the first part of got that differs from want, or
+// "". A part that also differs between want and again, two messages of one
+// factory, is ignored. It may be a function or a time.
+func changed[T any](got, want, again T) string {
+	return firstPart([]T{got, want, again}, func(v []reflect.Value) bool {
+		return !equal(v[0], v[1]) && equal(v[1], v[2])
+	})
+}
+
+// firstPart returns the name of the first part of the messages for which
+// differs holds, or "". The parts are the exported fields except Body, or the
+// whole message if it is not a pointer to a struct.
+func firstPart[T any](messages []T, differs func([]reflect.Value) bool) string {
+	values := make([]reflect.Value, len(messages))
+	for i, m := range messages {
+		values[i] = reflect.ValueOf(&m).Elem()
+	}
 	t := reflect.TypeFor[T]()
-	switch {
-	case t.Kind() == reflect.Interface:
-		return "" // it may have been wrapped
-	case t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct:
-		if isAnother(got, want, again, next) {
+	if !isStructPointer[T]() {
+		if differs(values) {
 			return t.String()
 		}
 		return ""
-	case reflect.ValueOf(got).IsNil():
+	}
+	if values[0].IsNil() {
 		return t.String()
 	}
+	fields := make([]reflect.Value, len(messages))
 	for i := range t.Elem().NumField() {
 		f := t.Elem().Field(i)
 		if !f.IsExported() || f.Name == "Body" {
 			continue
 		}
-		field := func(m T) reflect.Value { return reflect.ValueOf(m).Elem().Field(i) }
-		gone := isGone(field(got)) && !isGone(field(want))
-		if gone || isAnother(field(got).Interface(), field(want).Interface(), field(again).Interface(), field(next).Interface()) {
+		for j, v := range values {
+			fields[j] = v.Elem().Field(i)
+		}
+		if differs(fields) {
 			return f.Name
 		}
 	}
 	return ""
 }
 
-// isAnother reports whether got differs from want, if the messages can be
-// distinguished: the factory makes again equal to want, and next different.
-func isAnother(got, want, again, next any) bool {
-	return reflect.DeepEqual(want, again) && !reflect.DeepEqual(want, next) && !reflect.DeepEqual(got, want)
-}
-
-func isGone(v reflect.Value) bool {
-	return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
-}
-
-// changed names the first part of got that is not as in want, or returns "".
-// What differs between two fresh messages of one factory (a function, a clock
-// reading) says nothing and is passed over; so is the body.
-func changed[T any](got, want, again T) string {
-	t := reflect.TypeFor[T]()
-	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
-		if !reflect.DeepEqual(got, want) && reflect.DeepEqual(want, again) {
-			return t.String()
-		}
-		return ""
-	}
-	g, w, a := reflect.ValueOf(got).Elem(), reflect.ValueOf(want).Elem(), reflect.ValueOf(again).Elem()
-	for i := range t.Elem().NumField() {
-		f := t.Elem().Field(i)
-		if !f.IsExported() || f.Name == "Body" {
-			continue
-		}
-		is, was := g.Field(i).Interface(), w.Field(i).Interface()
-		if !reflect.DeepEqual(is, was) && reflect.DeepEqual(was, a.Field(i).Interface()) {
-			return f.Name
-		}
-	}
-	return ""
-}
+func equal(a, b reflect.Value) bool { return reflect.DeepEqual(a.Interface(), b.Interface()) }

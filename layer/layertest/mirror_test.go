@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// forking is the Edit of the kit's messages, as far as a Mirror asks.
+// forking is the part of an Editor that Mirror uses.
 type forking struct {
 	layer.Editor[*Request, *Response]
 }
@@ -28,7 +28,7 @@ func (forking) TeeRequest(req *Request, limit int64, whole func(*Request, bool))
 	return &out
 }
 
-// mirrored copies to a service that panics.
+// mirrored sends copies to a service that panics.
 func mirrored(ctx context.Context) layer.Layer[*Request, *Response] {
 	to := layer.Func[*Request, *Response](func(context.Context, *Request) (*Response, error) { panic("a copy") })
 	return layer.Mirror(ctx, to, forking{}, layer.MirrorPolicy[*Request]{})

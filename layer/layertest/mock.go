@@ -12,34 +12,34 @@ import (
 // Unlimited, given to [Mock.Allow], lets every call in.
 const Unlimited = math.MaxInt
 
-// Mock is a [layer.Service] with a capacity that the test sets. It begins
-// without any. Allow adds admissions, and each Call uses one. A Call without an
-// admission is rejected at once; a Mock never waits.
+// Mock is a [layer.Service] with a capacity that the test sets. The capacity is
+// zero at first. Allow adds admissions, and each Call uses one. A Call without
+// capacity is rejected at once.
 //
-// The function given to Serve answers admitted requests. Without one, the
-// caller of Next does. Use a Mock from any number of goroutines, inside a
-// testing/synctest bubble or outside of one.
+// The function of Serve, or else the caller of Next, responds to admitted
+// requests. A Mock is safe for concurrent use, inside and outside of
+// testing/synctest bubbles.
 type Mock[Req, Rsp any] struct {
 	mu       sync.Mutex
 	allowed  int
 	closed   bool
 	serve    func(context.Context, Req) (Rsp, error)
 	requests []Req
-	waiting  []*PendingCall[Req, Rsp] // admitted, and not yet taken by Next
+	pending  []*PendingCall[Req, Rsp] // admitted, and not yet returned by Next
 
 	calls, readies, inFlight, peak int
 
-	// Each is made by its first waiter. A channel made outside a bubble would
-	// not block durably in it.
-	changed chan struct{} // capacity came, or the end
-	arrived chan struct{} // a request was admitted
+	// The first waiter makes the channel, because a channel made outside a bubble
+	// does not block durably in it.
+	changed chan struct{} // closed by new capacity and by Close
+	arrived chan struct{} // closed when a request is admitted
 }
 
 // NewMock returns a Mock without any capacity.
 func NewMock[Req, Rsp any]() *Mock[Req, Rsp] { return &Mock[Req, Rsp]{} }
 
-// Allow adds n admissions and wakes every waiting Ready. [Unlimited] never
-// ends. It does nothing for n below 1.
+// Allow adds n admissions and wakes every waiting Ready. [Unlimited] admits all
+// calls. It does nothing for n below 1.
 func (m *Mock[Req, Rsp]) Allow(n int) {
 	if n < 1 {
 		return
@@ -54,25 +54,24 @@ func (m *Mock[Req, Rsp]) Allow(n int) {
 	wake(&m.changed)
 }
 
-// Deny takes back every admission that is not used yet.
+// Deny removes all unused admissions.
 func (m *Mock[Req, Rsp]) Deny() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.allowed = 0
 }
 
-// Serve lets f answer the requests that are admitted from now on. It runs in
-// the goroutine that calls, so it may wait, panic or call runtime.Goexit. A
-// nil f leaves the requests to Next again.
+// Serve sets the function that responds to requests admitted from now on. It
+// runs in the goroutine of the caller, so it may wait, panic or call
+// runtime.Goexit. With a nil f, Next returns the requests.
 func (m *Mock[Req, Rsp]) Serve(f func(ctx context.Context, req Req) (Rsp, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.serve = f
 }
 
-// Close refuses everything from now on with an error that matches
-// [layer.ErrClosed]. Requests in flight are not disturbed. Closing twice is
-// closing once.
+// Close rejects all further calls with an error that matches [layer.ErrClosed].
+// Requests in flight continue. Further calls of Close do nothing.
 func (m *Mock[Req, Rsp]) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +79,7 @@ func (m *Mock[Req, Rsp]) Close() {
 	wake(&m.changed)
 }
 
-// Ready waits for an admission that is still unused, and leaves it there.
+// Ready waits for capacity, and does not use it.
 func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 	m.mu.Lock()
 	m.readies++
@@ -104,28 +103,29 @@ func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// Call uses up an admission and has the request answered, or refuses it. It
-// returns the cause of ctx when that ends before the answer comes.
+// Call uses an admission and waits for the response, or rejects the request. It
+// returns the cause of ctx if that ends before the response arrives.
 func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
-	serve, held, err := m.admit(ctx, req)
+	var zero Rsp
+	serve, pending, err := m.admit(ctx, req)
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	defer m.leave()
 	if serve != nil {
 		return serve(ctx, req)
 	}
 	select {
-	case <-held.answered:
-		return held.rsp, held.err
+	case <-pending.done:
+		return pending.rsp, pending.err
 	case <-ctx.Done():
-		m.forget(held)
-		return none, context.Cause(ctx)
+		m.forget(pending)
+		return zero, context.Cause(ctx)
 	}
 }
 
-// admit decides on one call, and returns the function that answers it.
+// admit decides on one call, and returns the function or the PendingCall that
+// responds to it.
 func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Context, Req) (Rsp, error), *PendingCall[Req, Rsp], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,10 +146,10 @@ func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Conte
 	if m.serve != nil {
 		return m.serve, nil, nil
 	}
-	held := &PendingCall[Req, Rsp]{Req: req, Ctx: ctx, answered: make(chan struct{})}
-	m.waiting = append(m.waiting, held)
+	pending := &PendingCall[Req, Rsp]{Req: req, Ctx: ctx, done: make(chan struct{})}
+	m.pending = append(m.pending, pending)
 	wake(&m.arrived)
-	return nil, held, nil
+	return nil, pending, nil
 }
 
 func (m *Mock[Req, Rsp]) leave() {
@@ -158,11 +158,11 @@ func (m *Mock[Req, Rsp]) leave() {
 	m.inFlight--
 }
 
-// forget drops a request whose caller has gone, so that Next never gives it.
-func (m *Mock[Req, Rsp]) forget(held *PendingCall[Req, Rsp]) {
+// forget removes a canceled request, so that Next does not return it.
+func (m *Mock[Req, Rsp]) forget(canceled *PendingCall[Req, Rsp]) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.waiting = slices.DeleteFunc(m.waiting, func(h *PendingCall[Req, Rsp]) bool { return h == held })
+	m.pending = slices.DeleteFunc(m.pending, func(p *PendingCall[Req, Rsp]) bool { return p == canceled })
 }
 
 // await returns the channel that wake will close.
@@ -178,4 +178,76 @@ func wake(c *chan struct{}) {
 		close(*c)
 		*c = nil
 	}
+}
+
+// PendingCall is an admitted request of a [Mock] that waits for its response.
+type PendingCall[Req, Rsp any] struct {
+	Req Req
+	Ctx context.Context // of Call
+
+	once sync.Once
+	done chan struct{}
+	rsp  Rsp
+	err  error
+}
+
+// Respond ends the call with rsp, unless it has ended.
+func (p *PendingCall[Req, Rsp]) Respond(rsp Rsp) { p.end(rsp, nil) }
+
+// Fail ends the call with err, unless it has ended.
+func (p *PendingCall[Req, Rsp]) Fail(err error) {
+	var zero Rsp
+	p.end(zero, err)
+}
+
+func (p *PendingCall[Req, Rsp]) end(rsp Rsp, err error) {
+	p.once.Do(func() {
+		p.rsp, p.err = rsp, err
+		close(p.done)
+	})
+}
+
+// Next removes and returns the oldest pending request. It waits for one until
+// ctx ends, and then returns the cause.
+func (m *Mock[Req, Rsp]) Next(ctx context.Context) (*PendingCall[Req, Rsp], error) {
+	m.mu.Lock()
+	for len(m.pending) == 0 {
+		arrived := await(&m.arrived)
+		m.mu.Unlock()
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		m.mu.Lock()
+	}
+	defer m.mu.Unlock()
+	next := m.pending[0]
+	m.pending = slices.Delete(m.pending, 0, 1)
+	return next, nil
+}
+
+// Requests returns the admitted requests in order of admission.
+func (m *Mock[Req, Rsp]) Requests() []Req {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.requests)
+}
+
+// Calls returns the number of calls of Call, including rejected ones.
+func (m *Mock[Req, Rsp]) Calls() int { return m.count(&m.calls) }
+
+// ReadyCalls returns the number of calls of Ready.
+func (m *Mock[Req, Rsp]) ReadyCalls() int { return m.count(&m.readies) }
+
+// InFlight returns the number of admitted calls that have not returned.
+func (m *Mock[Req, Rsp]) InFlight() int { return m.count(&m.inFlight) }
+
+// MaxInFlight returns the maximum of calls that were in flight at one time.
+func (m *Mock[Req, Rsp]) MaxInFlight() int { return m.count(&m.peak) }
+
+func (m *Mock[Req, Rsp]) count(n *int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return *n
 }

@@ -3,6 +3,7 @@ package layertest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -17,7 +18,7 @@ import (
 
 func double(_ context.Context, n int) (string, error) { return strconv.Itoa(2 * n), nil }
 
-func TestMockRefusesWithoutCapacity(t *testing.T) {
+func TestMockRejectsWithoutCapacity(t *testing.T) {
 	m := NewMock[int, string]()
 	m.Serve(double)
 	_, err := m.Call(t.Context(), 1)
@@ -155,9 +156,8 @@ func TestMockNextWaits(t *testing.T) {
 	})
 }
 
-// Who stops waiting for an answer is out of the way of those who take
-// requests.
-func TestMockCallerGoes(t *testing.T) {
+// Next does not return a canceled request.
+func TestMockCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMock[int, string]()
 		m.Allow(Unlimited)
@@ -182,7 +182,7 @@ func TestMockCallerGoes(t *testing.T) {
 	})
 }
 
-func TestMockCloseIsForGood(t *testing.T) {
+func TestMockClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMock[int, string]()
 		m.Allow(Unlimited)
@@ -207,12 +207,12 @@ func TestMockCloseIsForGood(t *testing.T) {
 	})
 }
 
-func TestMockPanicsAreAccounted(t *testing.T) {
+func TestMockPanics(t *testing.T) {
 	m := NewMock[int, string]()
 	m.Allow(Unlimited)
 	m.Serve(func(context.Context, int) (string, error) { panic(errPlanned) })
 	assert.PanicsWithValue(t, errPlanned, func() { m.Call(t.Context(), 1) })
-	m.Serve(func(context.Context, int) (string, error) { exit(); return "", nil })
+	m.Serve(func(context.Context, int) (string, error) { runtime.Goexit(); return "", nil })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -223,7 +223,7 @@ func TestMockPanicsAreAccounted(t *testing.T) {
 }
 
 // A mock made outside a bubble blocks durably inside one.
-func TestMockFromOutsideTheBubble(t *testing.T) {
+func TestMockOutsideBubble(t *testing.T) {
 	m := NewMock[int, string]()
 	synctest.Test(t, func(t *testing.T) {
 		go func() {
@@ -236,7 +236,7 @@ func TestMockFromOutsideTheBubble(t *testing.T) {
 	})
 }
 
-// TestMockModel drives a Mock at random, next to what it should be.
+// TestMockModel compares random operations on a Mock with a model.
 func TestMockModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := NewMock[int, string]()

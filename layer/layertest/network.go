@@ -11,20 +11,18 @@ import (
 	"syscall"
 )
 
-// Network is a network in memory: what listens on it can be dialled on it, by
-// addresses that look like those of TCP, and nothing else can. The zero
-// Network is empty and ready to use.
+// Network is a network in memory with TCP addresses. Only its own listeners can
+// be dialed. The zero Network is ready to use.
 //
-// Its connections block only in ways that testing/synctest sees, and take
-// their deadlines from its clock, so that net/http and gRPC run on them inside
-// a bubble. Listen and dial inside the same bubble.
+// Its connections block durably in a testing/synctest bubble and use its clock, so
+// that net/http and gRPC work in the bubble. Listen and dial in the same bubble.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
-	lastPort  uint16 // the last one given out by itself
+	lastPort  uint16 // the last port that the Network chose
 }
 
-const firstPort = 49152 // of those that are given out by themselves
+const firstPort = 49152 // of the ports that the Network chooses
 
 // Listen announces address, "10.0.0.1:80" for example, on a network named
 // "tcp", "tcp4" or "tcp6". Port 0 picks a free one. A listener with an empty or
@@ -149,4 +147,89 @@ func parseAddress(network, address string) (netip.AddrPort, error) {
 		}
 	}
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), nil
+}
+
+const backlog = 128 // connections that are not yet accepted
+
+// listener passes connections from Dial to Accept. Its channels belong to the
+// bubble in which Listen was called.
+type listener struct {
+	on      *Network
+	network string
+	address netip.AddrPort
+	queue   chan *conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func newListener(on *Network, network string, address netip.AddrPort) *listener {
+	return &listener{
+		on: on, network: network, address: address,
+		queue: make(chan *conn, backlog), closed: make(chan struct{}),
+	}
+}
+
+// offer adds a connection to the backlog.
+func (l *listener) offer(ctx context.Context, c *conn) error {
+	refused := os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	// A select among ready cases is random, and closed must come first.
+	select {
+	case <-l.closed:
+		return refused
+	default:
+	}
+	select {
+	case l.queue <- c:
+	case <-l.closed:
+		return refused
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-l.closed:
+		// Close may have emptied the backlog just before c was added.
+		c.reset()
+		return refused
+	default:
+		return nil
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case <-l.closed:
+		return nil, l.fail("accept")
+	default:
+	}
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.closed:
+		return nil, l.fail("accept")
+	}
+}
+
+// Close closes the connections in the backlog, as the kernel does.
+func (l *listener) Close() error {
+	err := l.fail("close")
+	l.once.Do(func() {
+		err = nil
+		l.on.remove(l)
+		close(l.closed)
+		for {
+			select {
+			case c := <-l.queue:
+				c.reset()
+			default:
+				return
+			}
+		}
+	})
+	return err
+}
+
+func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.address) }
+
+func (l *listener) fail(op string) error {
+	return &net.OpError{Op: op, Net: l.network, Addr: l.Addr(), Err: net.ErrClosed}
 }

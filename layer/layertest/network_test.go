@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// connect returns both ends of a new connection; the first one dialled.
+// connect returns both ends of a new connection, first the dialed one.
 func connect(t *testing.T, n *Network) (near, far net.Conn) {
 	t.Helper()
 	l, err := n.Listen("tcp", "10.0.0.1:0")
@@ -32,7 +32,7 @@ func connect(t *testing.T, n *Network) (near, far net.Conn) {
 	return near, far
 }
 
-// TestConn is what golang.org/x/net asks of every net.Conn, from both ends.
+// TestConn runs the tests of golang.org/x/net on both ends.
 func TestConn(t *testing.T) {
 	pipe := func(t *testing.T, swap bool) nettest.MakePipe {
 		return func() (net.Conn, net.Conn, func(), error) {
@@ -43,7 +43,7 @@ func TestConn(t *testing.T) {
 			return a, b, func() { a.Close(); b.Close() }, nil
 		}
 	}
-	t.Run("dialled", func(t *testing.T) { nettest.TestConn(t, pipe(t, false)) })
+	t.Run("dialed", func(t *testing.T) { nettest.TestConn(t, pipe(t, false)) })
 	t.Run("accepted", func(t *testing.T) { nettest.TestConn(t, pipe(t, true)) })
 }
 
@@ -131,7 +131,7 @@ func TestListenerClose(t *testing.T) {
 		_, err = n.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 
-		// What was accepted goes on, what was not is broken off.
+		// Accepted connections continue, and others are reset.
 		_, err = accepted.Write([]byte("x"))
 		require.NoError(t, err)
 		_, err = pending.Read(make([]byte, 1))
@@ -161,7 +161,7 @@ func TestListenerAcceptEndsWithClose(t *testing.T) {
 	})
 }
 
-// A full backlog is the one thing that dialling waits for.
+// DialContext waits only while the backlog is full.
 func TestDialWaitsForBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n Network
@@ -189,9 +189,8 @@ func TestDialWaitsForBacklog(t *testing.T) {
 	})
 }
 
-// However a dial and a Close meet, nobody is left with a connection that
-// never ends.
-func TestDialMeetsClose(t *testing.T) {
+// A dial at the time of Close leaves no open connection.
+func TestDialDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 500 {
 			var n Network
@@ -260,7 +259,7 @@ func TestConnClose(t *testing.T) {
 		require.ErrorIs(t, near.SetDeadline(time.Now()), net.ErrClosed)
 		require.ErrorIs(t, near.(*conn).CloseWrite(), net.ErrClosed)
 
-		// The other end reads what was written, and cannot answer.
+		// The other end reads the written bytes, and cannot write.
 		got, err := io.ReadAll(far)
 		require.NoError(t, err)
 		require.Len(t, got, window)
@@ -269,8 +268,7 @@ func TestConnClose(t *testing.T) {
 	})
 }
 
-// A writer is held back at the window, and its bytes stay together whoever
-// else writes.
+// A writer waits at the window, and concurrent writes are not mixed.
 func TestConnWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := connect(t, &Network{})
@@ -292,7 +290,7 @@ func TestConnWindow(t *testing.T) {
 	})
 }
 
-func TestConnDeadlinesOnTheBubblesClock(t *testing.T) {
+func TestConnDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := connect(t, &Network{})
 		began := time.Now()
@@ -310,7 +308,7 @@ func TestConnDeadlinesOnTheBubblesClock(t *testing.T) {
 		require.Equal(t, window, n)
 		require.Equal(t, 3*time.Hour, time.Since(began))
 
-		// Without one it waits for as long as it takes.
+		// Without a deadline it waits.
 		require.NoError(t, near.SetDeadline(time.Time{}))
 		go func() {
 			time.Sleep(24 * time.Hour)

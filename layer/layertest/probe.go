@@ -6,95 +6,92 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"testing/synctest"
 	"time"
 )
 
-// plan is what one call is to meet at the inner service.
+// plan describes how the inner service serves one call.
 type plan struct {
-	takes  time.Duration // the inner service works this long first
-	holds  bool          // then until release is called
-	early  bool          // with holds: the inner service reads the request before it waits
-	fails  error         // then it returns this error,
-	panics any           // or panics with this value,
-	exits  bool          // or ends its goroutine
-	bare   bool          // the response has no body
-	breaks error         // the body ends with this error
-	keep   bool          // the response is left to the check; by default its caller drains and closes it,
-	reads  time.Duration // which takes so long
-	before func()        // called just before the inner service answers; may be nil
-	again  bool          // the response is one to send the request again for, where there are such
+	delay     time.Duration // before anything else
+	hold      bool          // until release is called
+	readFirst bool          // with hold: the request is read before the hold
+	before    func()        // called before the outcome; may be nil
+	panics    any           // the value of a panic
+	exit      bool          // runtime.Goexit
+	err       error         // the error of Call
 
-	each func(try int) plan // replaces the rest, with a plan for each attempt, from 1
+	noBody    bool  // the response has no body
+	bodyErr   error // returned by the body instead of io.EOF
+	retryable bool  // the response is one of LayerOf.Retryable
+	keep      bool  // the check reads and closes the response, instead of the caller
+
+	each func(attempt int) plan // replaces the other fields except keep; the first attempt is 1
 }
 
-// tried is one try of a call at the inner service.
-type tried struct {
-	returned bool          // the inner service has done with it, but for the body
-	body     *responseBody // nil if there was no response with a body
+// attempt is one call of the inner service.
+type attempt struct {
+	returned bool
+	body     *responseBody // nil without a response with a body
 }
 
 type probeKey struct{}
 
-// probe is one call, seen from both of its ends. It travels to the inner
-// service in the context.
+// probe is a call under observation by its caller and by the inner service,
+// which finds it in the context.
 type probe[Req, Rsp any] struct {
 	plan
-	of   *subject[Req, Rsp]
-	id   int
-	req  Req
-	sent *requestBody
+	subject *subject[Req, Rsp]
+	id      int
+	req     Req
+	sent    *requestBody
 
 	released chan struct{}
 	release  func()
 
-	mu   sync.Mutex // guards what the inner service saw
-	seen int        // how many times it was asked to serve this call
-	all  []*tried   // each time
-	turn int        // as which one, in the order of admission
-	ctx  context.Context
-	got  Req
-	body *responseBody
-	gave Rsp
-	lies error // the first difference between the request sent and received
+	mu       sync.Mutex // guards the fields that the inner service sets
+	all      []*attempt
+	ctx      context.Context // of the last attempt, as got, body and gave
+	got      Req
+	body     *responseBody
+	gave     Rsp
+	mismatch error // the first difference between the request sent and received
 
-	done     chan struct{} // closed when the caller is through
+	done     chan struct{} // closed when the fields below are set
 	rsp      Rsp
-	err      error // what Call returned
-	readErr  error // what reading the body returned, but for io.EOF
-	read     string
+	err      error  // of Call
+	readErr  error  // of the body, except io.EOF
+	read     string // from the body
 	panicked any
 	exited   bool
 }
 
-// call calls the service under test in a goroutine of its own.
-func (r *rig[Req, Rsp]) call(ctx context.Context, pl plan) *probe[Req, Rsp] {
+// start calls the subject in a new goroutine.
+func (r *rig[Req, Rsp]) start(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.probe(pl)
 	go p.run(ctx, r.svc.Call)
 	return p
 }
 
-// do calls, and lets everything happen that happens without time passing.
-func (r *rig[Req, Rsp]) do(ctx context.Context, pl plan) *probe[Req, Rsp] {
-	p := r.call(ctx, pl)
-	settle()
+// call is start, followed by synctest.Wait.
+func (r *rig[Req, Rsp]) call(ctx context.Context, pl plan) *probe[Req, Rsp] {
+	p := r.start(ctx, pl)
+	synctest.Wait()
 	return p
 }
 
 func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	id := int(r.calls.Add(1))
 	p := &probe[Req, Rsp]{
-		plan: pl, of: r.subject, id: id, req: r.request(id), sent: newRequestBody(id),
+		plan: pl, subject: r.subject, id: id, req: r.Request(id), sent: newRequestBody(id),
 		released: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.release = sync.OnceFunc(func() { close(p.released) })
-	if hasBody[Req]() {
-		setBody[Req](p.req, p.sent)
-	}
+	setBody[Req](p.req, p.sent)
 	return p
 }
 
-// run is the goroutine of one caller. A panic must not end the program, and is
-// told from runtime.Goexit by what recover returns.
+// run is the goroutine of the caller. It keeps a panic from the program, and
+// tells it from runtime.Goexit by the value of recover.
 func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Req) (Rsp, error)) {
 	defer close(p.done)
 	normal := false
@@ -105,7 +102,6 @@ func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Re
 	p.rsp, p.err = call(context.WithValue(ctx, probeKey{}, p), p.req)
 	normal = true
 	if p.err == nil && !p.keep {
-		time.Sleep(p.reads)
 		p.drain()
 	}
 }
@@ -138,47 +134,41 @@ func (p *probe[Req, Rsp]) close() {
 	}
 }
 
-// returned reports whether the caller is through. What the caller has written
-// may be read only after it says so.
-func (p *probe[Req, Rsp]) returned() bool {
+// returned reports whether the fields of the caller may be read.
+func (p *probe[Req, Rsp]) returned() bool { return isClosed(p.done) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-p.done:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// failed reports whether the caller got an error, from Call or from the body.
-func (p *probe[Req, Rsp]) failed() bool { return p.err != nil || p.readErr != nil }
+// served returns the number of times that the inner service admitted the call.
+func (p *probe[Req, Rsp]) served() int { return len(p.attempts()) }
 
-// served returns how many times the inner service let the call in.
-func (p *probe[Req, Rsp]) served() int {
+func (p *probe[Req, Rsp]) attempts() []attempt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.seen
-}
-
-// tries returns the outcomes of the calls of the inner service.
-func (p *probe[Req, Rsp]) tries() []tried {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := make([]tried, len(p.all))
-	for i, t := range p.all {
-		all[i] = *t
+	all := make([]attempt, len(p.all))
+	for i, a := range p.all {
+		all[i] = *a
 	}
 	return all
 }
 
-// inner returns what the inner service was given, the last time.
+// inner returns the arguments and the response body of the last attempt.
 func (p *probe[Req, Rsp]) inner() (context.Context, Req, *responseBody) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ctx, p.got, p.body
 }
 
-// well returns an error unless the call was served once and answered in full.
-func (p *probe[Req, Rsp]) well(bodies bool) error {
+// checkSuccess returns an error unless the caller got the complete response.
+// The content of the body is compared only if bodies is set.
+func (p *probe[Req, Rsp]) checkSuccess(bodies bool) error {
 	switch {
 	case !p.returned():
 		return errors.New("the call does not return")
@@ -190,65 +180,56 @@ func (p *probe[Req, Rsp]) well(bodies bool) error {
 		return fmt.Errorf("the call failed: %w", p.err)
 	case p.readErr != nil:
 		return fmt.Errorf("reading the body failed: %w", p.readErr)
-	case bodies && !p.bare && !p.keep && p.read != responseData(p.id):
+	case bodies && !p.noBody && !p.keep && p.read != responseData(p.id):
 		return fmt.Errorf("call %d read %q from the body, want %q", p.id, p.read, responseData(p.id))
 	}
-	if err := p.asAnswered(); err != nil {
-		return err
+	if p.subject.isLayer() && !p.subject.RewritesMessages {
+		if part := mismatch(p.rsp, p.subject.Response, p.id); part != "" {
+			return fmt.Errorf("call %d got the response to another call: its %s differs", p.id, part)
+		}
 	}
-	return p.asSent()
+	return p.requestError()
 }
 
-// asAnswered returns an error unless the response is the one to this call.
-func (p *probe[Req, Rsp]) asAnswered() error {
-	if !p.of.layer || p.of.rewrites {
-		return nil
-	}
-	if what := mistaken(p.rsp, p.of.response, p.id); what != "" {
-		return fmt.Errorf("the answer to call %d is not its own: its %s is another", p.id, what)
-	}
-	return nil
-}
-
-// asSent returns an error unless the inner service received the request as it
-// was sent.
-func (p *probe[Req, Rsp]) asSent() error {
+// requestError returns an error if the inner service received a request other
+// than the one sent.
+func (p *probe[Req, Rsp]) requestError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lies
+	return p.mismatch
 }
 
 // inspect reads a request as the inner service does, and compares it with the
-// one that was sent. A canceled request may be incomplete.
+// one sent. A canceled request may be incomplete.
 func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
-	if p.of.rewrites {
+	if p.subject.RewritesMessages {
 		return
 	}
 	err := p.compare(req)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lies == nil && err != nil && ctx.Err() == nil {
-		p.lies = fmt.Errorf("the inner service was given another request, in try %d: %w", p.seen, err)
+	if p.mismatch == nil && err != nil && ctx.Err() == nil {
+		p.mismatch = fmt.Errorf("the inner service got another request in attempt %d: %w", len(p.all), err)
 	}
 }
 
 func (p *probe[Req, Rsp]) compare(req Req) error {
-	if what := mistaken(req, p.of.request, p.id); what != "" {
-		return fmt.Errorf("its %s is not that of request %d", what, p.id)
+	if part := mismatch(req, p.subject.Request, p.id); part != "" {
+		return fmt.Errorf("its %s is not that of request %d", part, p.id)
 	}
 	if !hasBody[Req]() {
 		return nil
 	}
 	body := bodyOf(req)
 	if body == nil {
-		return errors.New("it has lost its body")
+		return errors.New("it has no body")
 	}
 	data, err := io.ReadAll(body)
 	if err != nil {
-		return fmt.Errorf("its body breaks: %w", err)
+		return fmt.Errorf("its body fails: %w", err)
 	}
 	if want := requestData(p.id); string(data) != want {
-		return fmt.Errorf("its body reads as %q, want %q", data, want)
+		return fmt.Errorf("its body is %q, want %q", data, want)
 	}
 	return nil
 }

@@ -2,6 +2,4 @@
 
 package layertest
 
-// raced says that the race detector is at work, under which a sync.Pool drops
-// some of what it is given.
-const raced = true
+const raceEnabled = true

@@ -7,117 +7,104 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"testing/synctest"
 	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
 var (
-	errOver   = errors.New("the check is over")
-	errCancel = errors.New("the caller changed its mind")
-	errWaits  = errors.New("it still waits")
-	errLost   = errors.New("the inner service was called with a context that does not come from the caller's")
+	errCheckDone   = errors.New("the check is done")
+	errCancel      = errors.New("canceled by the check")
+	errWaits       = errors.New("it still waits")
+	errExited      = errors.New("it ended its goroutine")
+	errPlanned     = errors.New("planned failure of the inner service")
+	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// subject makes the services that the checks look at.
-type subject[Req, Rsp any] struct {
-	declared
-	request  func(int) Req
-	response func(int) Rsp
-	again    func(Rsp) // nil where the subject looks at errors alone
-	rewrites bool      // messages come out as others than they went in
+// specError is a defect of the spec that only its use shows. It is a panic
+// value, which ends the check.
+type specError string
 
-	apply   func(context.Context, layer.Service[Req, Rsp]) layer.Service[Req, Rsp] // of a layer
-	service ServiceOf[Req, Rsp]                                                    // of anything else
-}
+func (e specError) Error() string { return string(e) }
 
-// env is the place of one check: inside a bubble, with a context that ends
-// when the check is over.
+// env is one check: its subject, and a context that ends with the check.
 type env[Req, Rsp any] struct {
 	*subject[Req, Rsp]
-	ctx  context.Context
-	away *away
+	ctx      context.Context
+	rejected *rejected[Req, Rsp]
 }
 
-// away are the rejected calls of a check. A layer may touch one of them only
-// later, when there is capacity.
-type away struct {
+// rejected has the rejected calls of a check. They are checked again at its
+// end, because a layer may touch or serve them later.
+type rejected[Req, Rsp any] struct {
 	mu    sync.Mutex
-	again []func() error
-	inner map[allower]bool
-	fault error // of the spec, that has ended the check
+	calls []rejectedCall[Req, Rsp]
 }
 
-type allower interface{ Allow(n int) }
-
-// turnedAway has look judge a refused call again when the check is through.
-func (e env[Req, Rsp]) turnedAway(look func() error, inner *far[Req, Rsp]) {
-	if e.away == nil {
-		return
-	}
-	e.away.mu.Lock()
-	defer e.away.mu.Unlock()
-	e.away.again = append(e.away.again, look)
-	if inner != nil {
-		e.away.inner[inner] = true
-	}
+type rejectedCall[Req, Rsp any] struct {
+	rig   *rig[Req, Rsp]
+	probe *probe[Req, Rsp]
 }
 
-// stayAway adds capacity, lets time pass, and checks all rejected calls again.
-func (a *away) stayAway() error {
-	if len(a.again) == 0 {
+func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
+}
+
+// checkAgain adds capacity, lets time pass, and checks all rejected calls.
+func (c *rejected[Req, Rsp]) checkAgain() error {
+	if len(c.calls) == 0 {
 		return nil
 	}
-	for inner := range a.inner {
-		inner.Allow(Unlimited)
+	for _, call := range c.calls {
+		if call.rig.isLayer() {
+			call.rig.inner.Allow(Unlimited)
+		}
 	}
 	time.Sleep(time.Second)
-	settle()
-	for _, look := range a.again {
-		if err := look(); err != nil {
-			return err
+	synctest.Wait()
+	for _, call := range c.calls {
+		if call.probe.served() > 0 {
+			return fmt.Errorf("the call was rejected, and the inner service served it later: %w", call.probe.err)
+		}
+		if err := call.rig.checkUntouched(call.probe); err != nil {
+			return fmt.Errorf("later: %w", err)
 		}
 	}
 	return nil
 }
 
-// unusable ends the check with an error in its spec.
-func (e env[Req, Rsp]) unusable(why string) {
-	e.away.fault = errors.New(why)
-	panic(e.away.fault)
-}
-
-// rig is a new service under test with all its capacity.
+// rig is a new subject with all its capacity.
 type rig[Req, Rsp any] struct {
 	env[Req, Rsp]
 	svc   layer.Service[Req, Rsp]
-	far   *far[Req, Rsp] // the inner service; nil where the checks see none
+	inner *innerService[Req, Rsp] // nil for a service
 	calls atomic.Int64
 }
 
 func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	r := &rig[Req, Rsp]{env: e}
-	if !e.layer {
+	if !e.isLayer() {
 		if r.svc = e.service.New(e.ctx); r.svc == nil {
-			e.unusable("New of the spec returns no service")
+			panic(specError("New of the spec returns no service"))
 		}
 		return r
 	}
-	r.far = newFar[Req](e.response, e.atReturn)
-	r.far.again = e.again
-	r.far.over = e.ctx.Done()
-	// Whatever waits below a layer that does not listen to ctx ends, too.
-	context.AfterFunc(e.ctx, r.far.Close)
-	if r.svc = e.apply(e.ctx, r.far); r.svc == nil {
-		e.unusable("the layer of the spec returns no service")
+	r.inner = newInner(e.subject, e.ctx.Done())
+	// This ends calls of a layer that ignores ctx.
+	context.AfterFunc(e.ctx, r.inner.Close)
+	if r.svc = e.New(e.ctx, r.inner); r.svc == nil {
+		panic(specError("the layer of the spec returns no service"))
 	}
 	return r
 }
 
-// close closes the service.
+// close closes the subject by closing its inner service, if there is one.
 func (r *rig[Req, Rsp]) close() {
-	if r.layer {
-		r.far.Close()
+	if r.isLayer() {
+		r.inner.Close()
 	} else {
 		r.service.Close(r.svc)
 	}
@@ -127,27 +114,26 @@ func (r *rig[Req, Rsp]) close() {
 // Ready.
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
-	case !r.layer:
+	case !r.isLayer():
 		if free = r.service.Fill(r.svc); free == nil {
-			return nil, errors.New("Fill of the spec returns no function that gives the capacity back")
+			return nil, errors.New("Fill of the spec returns no function that frees the capacity")
 		}
 		return free, nil
-	case !r.own():
-		return func() { r.far.Allow(1) }, r.deny()
+	case !r.admits():
+		return func() { r.inner.Allow(1) }, r.deny()
 	}
-	// The limit or the line of the layer itself.
-	held, err := r.fill(r.ctx, plan{holds: true})
+	held, err := r.fill(r.ctx, plan{hold: true})
 	if err != nil {
 		return nil, err
 	}
 	return func() {
 		// A queue may derive its readiness from its own room or from the layer
-		// below. Everything is freed, so that both are ready.
+		// below. All calls are released, so that both are ready.
 		last := len(held)
-		if r.queue == 0 {
+		if r.Queue == 0 {
 			last = 1
 		}
-		r.far.Allow(Unlimited)
+		r.inner.Allow(Unlimited)
 		for _, p := range held[:last] {
 			p.release()
 		}
@@ -157,97 +143,92 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 // deny removes all capacity of the inner service. A layer that caches readiness
 // learns it from rejections.
 func (r *rig[Req, Rsp]) deny() error {
-	r.far.Deny()
+	r.inner.Deny()
 	if !r.background {
 		return nil
 	}
 	for range 16 {
-		if err := r.refused(r.do(r.ctx, plan{}), nil); err != nil {
+		if err := r.checkRejected(r.call(r.ctx, plan{}), nil); err != nil {
 			return fmt.Errorf("the inner service is not ready: %w", err)
 		}
 	}
 	return nil
 }
 
-// fill starts as many calls as the layer has declared to take. Those within
-// its limit are held by the inner service; without a limit, that is denied,
-// and all of them wait in the queue. pl says what becomes of them when they are
-// released.
+// fill starts Limit+Queue calls. The inner service holds the first Limit of
+// them, and the others wait. pl applies when they are released.
 func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], error) {
-	if r.limit == 0 {
-		r.far.Deny()
+	if r.Limit == 0 {
+		r.inner.Deny()
 	}
-	held := make([]*probe[Req, Rsp], r.limit+r.queue)
+	held := make([]*probe[Req, Rsp], r.Limit+r.Queue)
 	for i := range held {
-		held[i] = r.do(ctx, pl)
+		held[i] = r.call(ctx, pl)
 		if held[i].returned() {
-			return nil, fmt.Errorf("with %v, call %d was not taken: %v", r.declared, i+1, held[i].err)
+			return nil, fmt.Errorf("limit %d, queue %d: call %d was not admitted: %v", r.Limit, r.Queue, i+1, held[i].err)
 		}
 	}
 	return held, nil
 }
 
-// exact returns an error unless the layer takes just the calls that it has
-// declared, no more and no fewer. It leaves nothing in flight.
-func (r *rig[Req, Rsp]) exact() error {
-	if !r.own() {
-		return r.serves()
+// checkCapacity returns an error unless the layer admits exactly Limit+Queue
+// calls. It leaves nothing in flight.
+func (r *rig[Req, Rsp]) checkCapacity() error {
+	if !r.admits() {
+		return r.checkServes()
 	}
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer func() {
-		cancel(errOver)
-		settle()
-		r.far.Allow(Unlimited)
+		cancel(errCheckDone)
+		synctest.Wait()
+		r.inner.Allow(Unlimited)
 	}()
-	if _, err := r.fill(ctx, plan{holds: true}); err != nil {
+	if _, err := r.fill(ctx, plan{hold: true}); err != nil {
 		return err
 	}
-	if p := r.do(ctx, plan{holds: true}); !r.judged(p) {
-		return fmt.Errorf("with %v, a call more than that is taken", r.declared)
+	if p := r.call(ctx, plan{hold: true}); !r.awaitRetries(p) {
+		return fmt.Errorf("limit %d, queue %d: one more call is admitted", r.Limit, r.Queue)
 	}
 	return nil
 }
 
-// serves returns an error unless the service is ready and answers a call.
-func (r *rig[Req, Rsp]) serves() error {
+// checkServes returns an error unless the service is ready and serves a call.
+func (r *rig[Req, Rsp]) checkServes() error {
 	if err := r.poll(); err != nil {
 		return fmt.Errorf("is not ready: %w", err)
 	}
-	return r.answer(r.ctx, plan{}).well(r.bodies && r.layer)
+	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// answer makes a call that will be answered. A layer adds no time to it; what
-// is below a service may take some.
-func (r *rig[Req, Rsp]) answer(ctx context.Context, pl plan) *probe[Req, Rsp] {
-	p := r.do(ctx, pl)
-	if r.layer {
+// callToEnd is call, with time for a service whose calls take some.
+func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
+	p := r.call(ctx, pl)
+	if r.isLayer() {
 		return p
 	}
 	select {
 	case <-p.done:
 	case <-time.After(time.Minute):
 	}
-	settle()
+	synctest.Wait()
 	return p
 }
 
-// judged waits until the subject has done with p, where that takes more than
-// one try: nothing else may take time.
-func (r *rig[Req, Rsp]) judged(p *probe[Req, Rsp]) bool {
-	if !p.returned() && r.tries > 1 {
-		time.Sleep(r.patience())
-		settle()
+// awaitRetries lets the time of all retries pass, and reports whether the call
+// has returned.
+func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
+	if !p.returned() && r.MaxAttempts > 1 {
+		time.Sleep(r.retryTime())
+		synctest.Wait()
 	}
 	return p.returned()
 }
 
-// poll asks whether the service is ready now.
+// poll is layer.Poll, with an error if it waits.
 func (r *rig[Req, Rsp]) poll() error {
-	w := start(func() error { return layer.Poll(r.svc) })
-	if !w.returned() {
-		return errWaits
-	}
-	return w.err
+	w := startWaiter(func() error { return layer.Poll(r.svc) })
+	synctest.Wait()
+	return w.result()
 }
 
 // waiter is a goroutine in Ready.
@@ -257,57 +238,54 @@ type waiter struct {
 	after time.Duration
 }
 
-// wait waits for readiness in a goroutine of its own.
-func (r *rig[Req, Rsp]) wait(ctx context.Context) *waiter {
-	return start(func() error { return r.svc.Ready(ctx) })
-}
-
-func (r *rig[Req, Rsp]) waiters(ctx context.Context, n int) []*waiter {
+// ready starts n goroutines in Ready, followed by synctest.Wait.
+func (r *rig[Req, Rsp]) ready(ctx context.Context, n int) []*waiter {
 	all := make([]*waiter, n)
 	for i := range all {
-		all[i] = r.wait(ctx)
+		all[i] = startWaiter(func() error { return r.svc.Ready(ctx) })
 	}
-	settle()
+	synctest.Wait()
 	return all
 }
 
-func start(ready func() error) *waiter {
-	w := &waiter{done: make(chan struct{}), err: errExited} // unless it returns
+// readyNow returns the result of Ready, or errWaits.
+func (r *rig[Req, Rsp]) readyNow(ctx context.Context) error { return r.ready(ctx, 1)[0].result() }
+
+func startWaiter(f func() error) *waiter {
+	w := &waiter{done: make(chan struct{}), err: errExited} // unless f returns
 	began := time.Now()
 	go func() {
 		defer close(w.done)
-		w.err = guarded(ready)
+		w.err = recovered(f)
 		w.after = time.Since(began)
 	}()
 	return w
 }
 
-// panicked is what a function ended with that should have returned.
-type panicked struct {
+func (w *waiter) returned() bool { return isClosed(w.done) }
+
+// result returns the error of f, or errWaits if it has not returned.
+func (w *waiter) result() error {
+	if !w.returned() {
+		return errWaits
+	}
+	return w.err
+}
+
+// panicError is a panic of the subject.
+type panicError struct {
 	value any
 	stack []byte
 }
 
-func (p *panicked) Error() string { return fmt.Sprintf("it panicked: %v\n%s", p.value, p.stack) }
+func (p *panicError) Error() string { return fmt.Sprintf("it panicked: %v\n%s", p.value, p.stack) }
 
-var errExited = errors.New("it ended its goroutine")
-
-// guarded makes an error of a panic, which must not end the program.
-func guarded(ready func() error) (err error) {
+// recovered returns a panic of f as an error.
+func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &panicked{v, debug.Stack()}
+			err = &panicError{v, debug.Stack()}
 		}
 	}()
-	return ready()
-}
-
-func (w *waiter) returned() bool {
-	settle()
-	select {
-	case <-w.done:
-		return true
-	default:
-		return false
-	}
+	return f()
 }

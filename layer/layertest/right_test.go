@@ -3,6 +3,7 @@ package layertest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -10,9 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The layers of this file are right, and as plain as they can be. Those that
-// are wrong on purpose have most of their code in common with them: each
-// place where one goes wrong asks whether it should.
+// The layers of this file are correct and simple. A fault selects one defect, so
+// that correct and defective layers share their code.
 
 type (
 	service    = layer.Service[*Request, *Response]
@@ -21,7 +21,7 @@ type (
 	fault      string
 )
 
-func refuse(kind, cause error) error {
+func reject(kind, cause error) error {
 	return &layer.Error{Layer: "right", Kind: kind, Err: cause}
 }
 
@@ -34,7 +34,7 @@ func (p pass) Call(ctx context.Context, req *Request) (*Response, error) {
 	return p.service.Call(ctx, req)
 }
 
-// limited lets n calls be in flight.
+// limited admits n calls in flight.
 type limited struct {
 	service
 	n        int
@@ -43,31 +43,32 @@ type limited struct {
 
 	mu    sync.Mutex
 	used  int
-	freed chan struct{} // closed and replaced when a slot comes free
+	freed chan struct{} // closed and replaced when a slot is freed
 	woken []chan struct{}
 }
 
 const (
-	leaksOnPanic    fault = "leaks on panic"
-	leaksOnError    fault = "leaks on error"
-	leaksAbandoned  fault = "leaks abandoned bodies"
-	freesTwice      fault = "frees twice"
-	freesEarly      fault = "frees at return"
-	admitsOneMore   fault = "admits one more"
-	admitsOneLess   fault = "admits one less"
-	reservesInReady fault = "reserves in Ready"
-	wakesOne        fault = "wakes one"
-	looksAtOwnOnly  fault = "Ready does not look at the inner service"
-	admitsDone      fault = "admits a done ctx"
-	waitsWhenFull   fault = "waits when full"
-	untypedRefusal  fault = "refuses without saying where"
-	touchesBody     fault = "reads the body, then refuses"
-	changesHeader   fault = "changes a header, then refuses"
-	closesBody      fault = "closes the body, then refuses"
-	losesWake       fault = "gives the wake-up to one who has gone"
-	sleepsOnPanic   fault = "wakes nobody after a panic"
-	sleepsOnError   fault = "wakes nobody after an error"
-	sleepsOnBreak   fault = "wakes nobody after a broken body"
+	leaksOnPanic         fault = "leaks on panic"
+	leaksOnError         fault = "leaks on error"
+	leaksAbandoned       fault = "leaks abandoned bodies"
+	freesTwice           fault = "frees twice"
+	freesEarly           fault = "frees at return"
+	admitsOneMore        fault = "admits one more"
+	admitsOneLess        fault = "admits one less"
+	reservesInReady      fault = "reserves in Ready"
+	wakesOne             fault = "wakes one"
+	looksAtOwnOnly       fault = "Ready does not look at the inner service"
+	admitsDone           fault = "admits a done ctx"
+	waitsWhenFull        fault = "waits when full"
+	untypedRejection     fault = "rejects without the name of the layer"
+	touchesBody          fault = "reads the body, then rejects"
+	changesHeader        fault = "changes a header, then rejects"
+	closesBody           fault = "closes the body, then rejects"
+	losesWake            fault = "wakes a canceled waiter"
+	noWakeAfterPanic     fault = "wakes none after a panic"
+	noWakeAfterError     fault = "wakes none after an error"
+	noWakeAfterBodyError fault = "wakes none after a failed body"
+	checksThenCounts     fault = "counts after the check"
 )
 
 func limits(n int, complete completion, wrong fault) aLayer {
@@ -84,7 +85,7 @@ func limits(n int, complete completion, wrong fault) aLayer {
 
 func (l *limited) Call(ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil && l.wrong != admitsDone {
-		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+		return nil, reject(layer.ErrNotReady, context.Cause(ctx))
 	}
 	for !l.take() {
 		switch l.wrong {
@@ -92,7 +93,7 @@ func (l *limited) Call(ctx context.Context, req *Request) (*Response, error) {
 			if err := l.Ready(ctx); err == nil {
 				continue
 			}
-		case untypedRefusal:
+		case untypedRejection:
 			return nil, layer.ErrNotReady
 		case touchesBody:
 			req.Body.Read(make([]byte, 1))
@@ -101,20 +102,20 @@ func (l *limited) Call(ctx context.Context, req *Request) (*Response, error) {
 		case closesBody:
 			req.Body.Close()
 		}
-		return nil, refuse(layer.ErrNotReady, nil)
+		return nil, reject(layer.ErrNotReady, nil)
 	}
 	s := &slot{of: l}
 	returned := false
 	defer func() {
 		if !returned && l.wrong != leaksOnPanic {
-			s.end(l.wrong != sleepsOnPanic)
+			s.end(l.wrong != noWakeAfterPanic)
 		}
 	}()
 	rsp, err := l.service.Call(ctx, req)
 	returned = true
 	if err != nil {
 		if l.wrong != leaksOnError {
-			s.end(l.wrong != sleepsOnError)
+			s.end(l.wrong != noWakeAfterError)
 		}
 		return nil, err
 	}
@@ -133,7 +134,7 @@ type slot struct {
 
 func (s *slot) Data(int) {}
 
-func (s *slot) End(err error) { s.end(err == nil || s.of.wrong != sleepsOnBreak) }
+func (s *slot) End(err error) { s.end(err == nil || s.of.wrong != noWakeAfterBodyError) }
 
 func (s *slot) end(wakes bool) {
 	s.of.give(wakes)
@@ -147,6 +148,11 @@ func (l *limited) take() bool {
 	defer l.mu.Unlock()
 	if l.used >= l.n {
 		return false
+	}
+	if l.wrong == checksThenCounts {
+		l.mu.Unlock()
+		runtime.Gosched()
+		l.mu.Lock()
 	}
 	l.used++
 	return true
@@ -177,7 +183,7 @@ func (l *limited) Ready(ctx context.Context) error {
 				l.used++
 			}
 			if l.wrong == losesWake && len(l.woken) > 0 {
-				// Each who is woken wakes the next.
+				// Each woken waiter wakes the next.
 				close(l.woken[0])
 				l.woken = l.woken[1:]
 			}
@@ -208,8 +214,8 @@ func (l *limited) Ready(ctx context.Context) error {
 	}
 }
 
-// queued lets calls wait, first in, first out. The head of the line waits for
-// the inner service, and leaves the line just before its call.
+// queued is a queue of calls, first in, first out. Its head waits for the inner
+// service, and leaves the queue just before its call.
 type queued struct {
 	service
 	n       int
@@ -217,9 +223,9 @@ type queued struct {
 	wrong   fault
 
 	mu    sync.Mutex
-	line  []*turn
-	kept  int           // places of those who have left
-	moved chan struct{} // closed and replaced when the line gets shorter
+	calls []*turn
+	kept  int           // places of canceled calls
+	moved chan struct{} // closed and replaced when the queue gets shorter
 }
 
 type turn struct {
@@ -229,20 +235,20 @@ type turn struct {
 
 const (
 	lastInFirstOut   fault = "last in, first out"
-	newcomersFirst   fault = "tries the inner service before it queues"
-	headLosesBaton   fault = "a head that leaves tells nobody"
-	wakesAll         fault = "wakes everybody for each turn"
-	everybodyAsks    fault = "everybody in the line asks the inner service"
-	neverGivesUp     fault = "never gives up"
-	givesUpEarly     fault = "gives up early"
-	restartsDeadline fault = "starts the deadline when the turn comes"
-	hidesWait        fault = "does not say how long"
+	newCallsFirst    fault = "tries the inner service before it queues"
+	headLosesTurn    fault = "a canceled head wakes no other"
+	wakesAll         fault = "wakes all for each admission"
+	allAsk           fault = "all waiting calls poll the inner service"
+	waitsForever     fault = "waits without limit"
+	failsEarly       fault = "fails early"
+	restartsDeadline fault = "starts the deadline at the head"
+	hidesWait        fault = "does not report the wait"
 	holdsOneLess     fault = "holds one less"
 	holdsOneMore     fault = "holds one more"
-	ignoresCtx       fault = "waits on when ctx is done"
-	headListens      fault = "nobody but the head looks at ctx"
-	keepsPlaces      fault = "who leaves from inside keeps the place"
-	waitsAsHead      fault = "counts the wait from when one is the head"
+	ignoresCtx       fault = "waits when ctx is done"
+	headListens      fault = "only the head looks at ctx"
+	keepsPlaces      fault = "a canceled call keeps its place"
+	waitsAsHead      fault = "counts the wait from the head on"
 )
 
 func queues(n int, maxWait time.Duration, wrong fault) aLayer {
@@ -251,9 +257,9 @@ func queues(n int, maxWait time.Duration, wrong fault) aLayer {
 		n--
 	case holdsOneMore:
 		n++
-	case neverGivesUp:
+	case waitsForever:
 		maxWait = time.Hour
-	case givesUpEarly:
+	case failsEarly:
 		maxWait /= 2
 	}
 	return func(next service) service {
@@ -263,9 +269,9 @@ func queues(n int, maxWait time.Duration, wrong fault) aLayer {
 
 func (q *queued) Call(ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil {
-		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+		return nil, reject(layer.ErrNotReady, context.Cause(ctx))
 	}
-	if (q.empty() || q.wrong == newcomersFirst) && layer.Poll(q.service) == nil {
+	if (q.empty() || q.wrong == newCallsFirst) && layer.Poll(q.service) == nil {
 		rsp, err := q.service.Call(ctx, req)
 		if !errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrClosed) || ctx.Err() != nil {
 			return rsp, err
@@ -273,7 +279,7 @@ func (q *queued) Call(ctx context.Context, req *Request) (*Response, error) {
 	}
 	t := &turn{head: make(chan struct{})}
 	if !q.join(t, false) {
-		return nil, refuse(layer.ErrNotReady, nil)
+		return nil, reject(layer.ErrNotReady, nil)
 	}
 	for {
 		if err := q.wait(ctx, t); err != nil {
@@ -292,7 +298,7 @@ func (q *queued) Call(ctx context.Context, req *Request) (*Response, error) {
 	}
 }
 
-// wait returns nil when it is the turn of t, who has left the line then.
+// wait returns nil when t is admitted. It has left the queue then.
 func (q *queued) wait(ctx context.Context, t *turn) error {
 	began := time.Now()
 	if q.wrong == headListens || q.wrong == waitsAsHead {
@@ -315,20 +321,20 @@ func (q *queued) wait(ctx context.Context, t *turn) error {
 	case <-q.mayAsk(t):
 	case <-ctx.Done():
 		q.leave(t, true)
-		return q.gaveUp(ctx, began)
+		return q.waitFailed(ctx, began)
 	}
 	err := q.service.Ready(ctx)
 	q.leave(t, err != nil)
 	switch {
 	case errors.Is(err, layer.ErrClosed):
-		return refuse(layer.ErrClosed, err)
+		return reject(layer.ErrClosed, err)
 	case err != nil:
-		return q.gaveUp(ctx, began)
+		return q.waitFailed(ctx, began)
 	}
 	return nil
 }
 
-// seen is the ctx that those see who wait to be the head.
+// seen is the ctx of a call that is not the head.
 func (q *queued) seen(ctx context.Context) context.Context {
 	if q.wrong == headListens {
 		return context.Background()
@@ -336,7 +342,7 @@ func (q *queued) seen(ctx context.Context) context.Context {
 	return ctx
 }
 
-func (q *queued) gaveUp(ctx context.Context, began time.Time) error {
+func (q *queued) waitFailed(ctx context.Context, began time.Time) error {
 	e := &layer.Error{Layer: "right", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
 	if q.wrong != hidesWait {
 		e.Waited = time.Since(began)
@@ -347,7 +353,7 @@ func (q *queued) gaveUp(ctx context.Context, began time.Time) error {
 func (q *queued) mayAsk(t *turn) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.wrong == everybodyAsks {
+	if q.wrong == allAsk {
 		now := make(chan struct{})
 		close(now)
 		return now
@@ -358,7 +364,7 @@ func (q *queued) mayAsk(t *turn) <-chan struct{} {
 func (q *queued) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.line) == 0
+	return len(q.calls) == 0
 }
 
 func (q *queued) join(t *turn, front bool) bool {
@@ -366,35 +372,35 @@ func (q *queued) join(t *turn, front bool) bool {
 	defer q.mu.Unlock()
 	switch {
 	case front:
-		q.line = slices.Insert(q.line, 0, t)
-	case len(q.line)+q.kept >= q.n:
+		q.calls = slices.Insert(q.calls, 0, t)
+	case len(q.calls)+q.kept >= q.n:
 		return false
-	case q.wrong == lastInFirstOut && len(q.line) > 0:
-		q.line = slices.Insert(q.line, 1, t)
+	case q.wrong == lastInFirstOut && len(q.calls) > 0:
+		q.calls = slices.Insert(q.calls, 1, t)
 	default:
-		q.line = append(q.line, t)
+		q.calls = append(q.calls, t)
 	}
 	q.toHead()
 	return true
 }
 
-// toHead gives the turn to the first in the line.
+// toHead makes the first call in the queue the head.
 func (q *queued) toHead() {
-	if len(q.line) > 0 && !q.line[0].is {
-		q.line[0].is = true
-		close(q.line[0].head)
+	if len(q.calls) > 0 && !q.calls[0].is {
+		q.calls[0].is = true
+		close(q.calls[0].head)
 	}
 }
 
-func (q *queued) leave(t *turn, gone bool) {
+func (q *queued) leave(t *turn, canceled bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	was := len(q.line) > 0 && q.line[0] == t
+	was := len(q.calls) > 0 && q.calls[0] == t
 	if q.wrong == keepsPlaces && !was {
 		q.kept++
 	}
-	q.line = slices.DeleteFunc(q.line, func(u *turn) bool { return u == t })
-	if q.wrong != headLosesBaton || !gone || !was {
+	q.calls = slices.DeleteFunc(q.calls, func(u *turn) bool { return u == t })
+	if q.wrong != headLosesTurn || !canceled || !was {
 		q.toHead()
 	}
 	if q.moved != nil {
@@ -403,14 +409,14 @@ func (q *queued) leave(t *turn, gone bool) {
 	}
 }
 
-// Ready waits for room in the line.
+// Ready waits for room in the queue.
 func (q *queued) Ready(ctx context.Context) error {
 	for {
 		if err := layer.Poll(q.service); errors.Is(err, layer.ErrClosed) {
 			return err
 		}
 		q.mu.Lock()
-		if len(q.line)+q.kept < q.n {
+		if len(q.calls)+q.kept < q.n {
 			q.mu.Unlock()
 			return nil
 		}
@@ -427,7 +433,7 @@ func (q *queued) Ready(ctx context.Context) error {
 	}
 }
 
-// timed gives the inner service a context that ends after some time.
+// timed is a timeout.
 type timed struct {
 	service
 	after time.Duration
@@ -439,7 +445,7 @@ func times(after time.Duration) aLayer {
 
 func (t timed) Call(ctx context.Context, req *Request) (*Response, error) {
 	if ctx.Err() != nil {
-		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+		return nil, reject(layer.ErrNotReady, context.Cause(ctx))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, t.after, layer.ErrTimeout)
 	returned := false
@@ -453,10 +459,10 @@ func (t timed) Call(ctx context.Context, req *Request) (*Response, error) {
 		return nil, err
 	}
 	returned = true
-	return layer.AtEnd[*Response]()(ctx, rsp, canceller(cancel)), nil
+	return layer.AtEnd[*Response]()(ctx, rsp, canceler(cancel)), nil
 }
 
-type canceller context.CancelFunc
+type canceler context.CancelFunc
 
-func (canceller) Data(int)    {}
-func (c canceller) End(error) { c() }
+func (canceler) Data(int)    {}
+func (c canceler) End(error) { c() }

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// resending sends a request up to n times, with a pause between two tries.
+// resending makes up to n attempts, with a pause between them.
 type resending struct {
 	service
 	n     int
@@ -16,15 +16,15 @@ type resending struct {
 }
 
 const (
-	resendsOnceMore   fault = "sends once more than declared"
-	resendsForGone    fault = "sends again when its caller has gone"
-	resendsAfterPause fault = "does not notice in its pause that its caller goes"
-	resendsUnclosed   fault = "does not close what it gives up"
-	resendsClosed     fault = "closes what it hands on"
-	resendsBlind      fault = "sends refused requests without end"
+	resendsOnceMore   fault = "makes one attempt more than declared"
+	resendsCanceled   fault = "retries after ctx has ended"
+	resendsAfterPause fault = "ignores ctx in the pause"
+	resendsUnclosed   fault = "leaves bodies open"
+	resendsClosed     fault = "closes the returned body"
+	resendsBlind      fault = "retries rejections too often"
 	resendsNever      fault = "does not return"
-	resendsRefused    fault = "calls what was sent untouched"
-	resendsRead       fault = "sends what is left of the body"
+	resendsRejected   fault = "returns a rejection after a failure"
+	resendsRead       fault = "sends the rest of the body"
 )
 
 const pauseOfRight = 10 * time.Millisecond
@@ -54,14 +54,14 @@ func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
 	if r.wrong == resendsRead {
 		copied = func() *Request { return req }
 	}
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		rsp, err := r.service.Call(ctx, copied())
-		refused := errors.Is(err, layer.ErrNotReady)
-		if !refused {
+		rejected := errors.Is(err, layer.ErrNotReady)
+		if !rejected {
 			wasSent, sent = true, err
 		}
-		if !r.again(ctx, try, rsp, err) {
-			if refused && wasSent && r.wrong != resendsRefused {
+		if !r.again(ctx, attempt, rsp, err) {
+			if rejected && wasSent && r.wrong != resendsRejected {
 				return nil, errors.Join(layer.ErrRetryRejected, sent)
 			}
 			return r.last(rsp, err)
@@ -71,7 +71,7 @@ func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
 		}
 		select {
 		case <-time.After(pauseOfRight):
-		case <-r.gone(ctx):
+		case <-r.doneOf(ctx):
 			return nil, errors.Join(context.Cause(ctx), sent)
 		}
 		if r.wrong == resendsAfterPause && ctx.Err() != nil {
@@ -87,40 +87,40 @@ func (r *resending) last(rsp *Response, err error) (*Response, error) {
 	return rsp, err
 }
 
-func (r *resending) gone(ctx context.Context) <-chan struct{} {
-	if r.wrong == resendsForGone || r.wrong == resendsAfterPause {
+func (r *resending) doneOf(ctx context.Context) <-chan struct{} {
+	if r.wrong == resendsCanceled || r.wrong == resendsAfterPause {
 		return nil
 	}
 	return ctx.Done()
 }
 
-func (r *resending) again(ctx context.Context, try int, rsp *Response, err error) bool {
+func (r *resending) again(ctx context.Context, attempt int, rsp *Response, err error) bool {
 	n := r.n
 	if r.wrong == resendsOnceMore {
 		n++
 	}
 	switch {
-	case ctx.Err() != nil && r.wrong != resendsForGone, errors.Is(err, layer.ErrClosed):
+	case ctx.Err() != nil && r.wrong != resendsCanceled, errors.Is(err, layer.ErrClosed):
 		return false
 	case r.wrong == resendsBlind && errors.Is(err, layer.ErrNotReady):
-		return try < 10*n
-	case try >= n:
+		return attempt < 10*n
+	case attempt >= n:
 		return r.wrong == resendsNever
 	}
-	return errors.Is(err, layer.ErrNotReady) || errors.Is(err, errAgain) || err == nil && rsp.Header["again"] != ""
+	return errors.Is(err, layer.ErrNotReady) || errors.Is(err, errRetryable) || err == nil && rsp.Header["again"] != ""
 }
 
-// hedging sends a copy of a request that is not answered in time.
+// hedging sends a copy of a request without a timely response.
 type hedging struct {
 	service
 	wrong fault
 }
 
 const (
-	hedgesOn       fault = "lets the loser go on"
+	hedgesOn       fault = "does not cancel the loser"
 	hedgesUnclosed fault = "does not close the loser's response"
 	hedgesWinner   fault = "cancels the winner"
-	hedgesForFirst fault = "waits for the first all the same"
+	hedgesForFirst fault = "waits for the first attempt"
 )
 
 func hedges(wrong fault) Layer {
@@ -131,9 +131,9 @@ func hedges(wrong fault) Layer {
 }
 
 type hedged struct {
-	try int
-	rsp *Response
-	err error
+	attempt int
+	rsp     *Response
+	err     error
 }
 
 func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
@@ -143,11 +143,11 @@ func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
 	send := func() {
 		again := copied()
 		own, cancel := context.WithCancelCause(ctx)
-		try := len(cancels)
+		attempt := len(cancels)
 		cancels = append(cancels, cancel)
 		go func() {
 			rsp, err := h.service.Call(own, again)
-			answers <- hedged{try, rsp, err}
+			answers <- hedged{attempt, rsp, err}
 		}()
 	}
 	send()
@@ -163,12 +163,12 @@ func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
 	}
 	send()
 	won = <-answers
-	if h.wrong == hedgesForFirst && won.try > 0 {
+	if h.wrong == hedgesForFirst && won.attempt > 0 {
 		won = <-answers
 		answers <- hedged{err: errCancel}
 	}
-	for try, cancel := range cancels {
-		if h.wrong != hedgesOn && (try != won.try || h.wrong == hedgesWinner) {
+	for attempt, cancel := range cancels {
+		if h.wrong != hedgesOn && (attempt != won.attempt || h.wrong == hedgesWinner) {
 			cancel(errCancel)
 		}
 	}

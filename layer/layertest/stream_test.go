@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStreamModel drives one direction of a connection at random, without
-// ever letting it block, next to a plain buffer.
+// TestStreamModel compares random operations on a stream with a buffer. It skips
+// operations that would block.
 func TestStreamModel(t *testing.T) {
 	past := time.Unix(1, 0)
 	rapid.Check(t, func(t *rapid.T) {

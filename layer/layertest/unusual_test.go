@@ -15,12 +15,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The layers of this file do more than most, and keep the contract: the checks
-// must not take them for wrong.
+// The layers of this file are unusual and keep the contract. The checks must
+// accept them.
 
 type tracerKey struct{}
 
-// traces adds something of its own to the context, and wraps errors.
+// traces adds a value to the context, and wraps errors.
 func traces(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(context.WithValue(ctx, tracerKey{}, req.ID), req)
 	if err != nil {
@@ -35,7 +35,7 @@ type buffered struct {
 	io.Closer
 }
 
-// buffers puts a reader of its own in front of the body.
+// buffers wraps the body in a buffered reader.
 func buffers(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil || rsp.Body == nil {
@@ -46,7 +46,7 @@ func buffers(next service, ctx context.Context, req *Request) (*Response, error)
 	return &again, nil
 }
 
-// whole reads the response to its end before it hands it on, as a cache does.
+// whole reads the complete response before it returns, as a cache does.
 func whole(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if err != nil || rsp.Body == nil {
@@ -62,8 +62,7 @@ func whole(next service, ctx context.Context, req *Request) (*Response, error) {
 	return &again, nil
 }
 
-// pools keeps what it needs for a call. The race detector has a pool forget
-// some of it.
+// pools uses a sync.Pool, which drops items under the race detector.
 func pools() Layer {
 	pool := sync.Pool{New: func() any { return new([64]byte) }}
 	l := calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
@@ -76,7 +75,7 @@ func pools() Layer {
 	return l
 }
 
-// rewrites speaks another language to the inner service.
+// rewrites sends and returns other messages.
 func rewrites(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, &Request{ID: -req.ID})
 	if err != nil {
@@ -91,7 +90,7 @@ func rewriting() Layer {
 	return l
 }
 
-// marks sends a copy of the request with a header more.
+// marks sends a copy of the request with one more header.
 func marks(next service, ctx context.Context, req *Request) (*Response, error) {
 	again := *req
 	again.Header = maps.Clone(req.Header)
@@ -99,7 +98,7 @@ func marks(next service, ctx context.Context, req *Request) (*Response, error) {
 	return next.Call(ctx, &again)
 }
 
-// retries sends again what was refused, once.
+// retries retries a rejection once.
 func retries(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed) && ctx.Err() == nil {
@@ -108,7 +107,7 @@ func retries(next service, ctx context.Context, req *Request) (*Response, error)
 	return rsp, err
 }
 
-// guards cleans up behind a panic and lets it go on.
+// guards recovers a panic and panics again.
 func guards(next service, ctx context.Context, req *Request) (rsp *Response, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -118,7 +117,7 @@ func guards(next service, ctx context.Context, req *Request) (rsp *Response, err
 	return next.Call(ctx, req)
 }
 
-// linked calls with a context that it can end itself, with the body.
+// linked calls with a context that it cancels at the end of the body.
 func linked(next service, ctx context.Context, req *Request) (*Response, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	rsp, err := next.Call(own, req)
@@ -126,11 +125,11 @@ func linked(next service, ctx context.Context, req *Request) (*Response, error) 
 		cancel(nil)
 		return nil, err
 	}
-	return layer.AtEnd[*Response]()(ctx, rsp, canceller(func() { cancel(nil) })), nil
+	return layer.AtEnd[*Response]()(ctx, rsp, canceler(func() { cancel(nil) })), nil
 }
 
-// spread calls one of several that are all the same, as a balancer would that
-// has learnt of them in the background.
+// spread calls one of several equal services, as a balancer does. A goroutine
+// adds them.
 func spread(ctx context.Context, next service) service {
 	var endpoints atomic.Pointer[[]service]
 	endpoints.Store(&[]service{next})
@@ -149,9 +148,8 @@ func spread(ctx context.Context, next service) service {
 	}
 }
 
-// learner believes that the inner service is ready until it is refused, and
-// then lets a goroutine wait for it. It goes on without one, as a balancer does
-// whose endpoints come and go.
+// learner is ready until the inner service rejects a call. Then a goroutine waits
+// for the inner service. It outlives the inner service, as a balancer does.
 type learner struct {
 	service
 	ctx context.Context
@@ -176,7 +174,7 @@ func (l *learner) Call(ctx context.Context, req *Request) (*Response, error) {
 		l.idle = true
 		go l.wait()
 	}
-	return nil, refuse(layer.ErrNotReady, nil)
+	return nil, reject(layer.ErrNotReady, nil)
 }
 
 func (l *learner) wait() {
@@ -206,7 +204,7 @@ func (l *learner) Ready(ctx context.Context) error {
 	}
 }
 
-// explains says more than the cause when it stops waiting.
+// explains wraps the cause of ctx.
 func explains(next service, ctx context.Context) error {
 	if err := next.Ready(ctx); err != nil {
 		return fmt.Errorf("endpoint 10.0.0.1:80: %w", err)
@@ -214,7 +212,7 @@ func explains(next service, ctx context.Context) error {
 	return nil
 }
 
-func TestConformUnusual(t *testing.T) {
+func TestRunUnusual(t *testing.T) {
 	for name, spec := range map[string]Layer{
 		"traces":   calling(traces),
 		"buffers":  calling(buffers),

@@ -1,0 +1,157 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing/synctest"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// checkRejected returns an error unless the call returned a rejection that
+// matches cause. The request must be untouched, now and at the end of the
+// check.
+func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
+	switch {
+	case !r.awaitRetries(p):
+		return errors.New("the call does not return")
+	case p.err == nil:
+		return errors.New("the call is not rejected")
+	case !errors.Is(p.err, layer.ErrNotReady):
+		return fmt.Errorf("the error does not match ErrNotReady: %w", p.err)
+	case cause != nil && !errors.Is(p.err, cause):
+		return fmt.Errorf("the error does not match %q: %w", cause, p.err)
+	case !errors.Is(cause, layer.ErrClosed) && errors.Is(p.err, layer.ErrClosed):
+		return fmt.Errorf("the service is not closed, and the call returns ErrClosed: %w", p.err)
+	case p.served() > 0:
+		return errors.New("the call was rejected, and the inner service served it")
+	}
+	r.rejected.add(r, p)
+	return r.checkUntouched(p)
+}
+
+func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
+	switch part := changed(p.req, r.Request(p.id), r.Request(p.id)); {
+	case p.sent.reads.Load() > 0:
+		return errors.New("the request was rejected, but its body was read")
+	case p.sent.closes.Load() > 0:
+		return errors.New("the request was rejected, but its body was closed")
+	case hasBody[Req]() && bodyOf(p.req) != p.sent:
+		return errors.New("the request was rejected, but its body was replaced")
+	case part != "":
+		return fmt.Errorf("the request was rejected, but its %s was changed", part)
+	}
+	return nil
+}
+
+// doneRejects checks that a call whose context has ended is rejected with the
+// cause, with capacity as well (compare golang/go#63615), and that the inner
+// service is not called.
+func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	canceled, cancel := context.WithCancelCause(e.ctx)
+	cancel(errCancel)
+	expired, stop := context.WithDeadlineCause(e.ctx, time.Now().Add(-time.Second), errCancel)
+	defer stop()
+	for _, ctx := range []context.Context{canceled, expired} {
+		before := r.innerCalls()
+		if err := r.checkRejected(r.call(ctx, plan{}), errCancel); err != nil {
+			return fmt.Errorf("ctx done (%v): %w", ctx.Err(), err)
+		}
+		if r.innerCalls() > before {
+			return errors.New("the inner service was called with a done ctx")
+		}
+	}
+	return nil
+}
+
+// innerCalls counts the calls of the inner service. A layer that does not decide
+// on admission may leave the rejection to the inner service. For such a layer
+// only admitted calls count.
+func (r *rig[Req, Rsp]) innerCalls() int {
+	switch {
+	case r.isLayer() && r.admits():
+		return r.inner.Calls()
+	case r.isLayer():
+		return len(r.inner.Requests())
+	case r.service.Served != nil:
+		return r.service.Served(r.svc)
+	}
+	return 0
+}
+
+// saturationRejects checks that a call without capacity is rejected at once
+// with the name of the layer.
+func saturationRejects[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	free, err := r.saturate()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for range 3 { // a rejection must not make room for the next call
+		p := r.call(r.ctx, plan{})
+		if !r.awaitRetries(p) {
+			return errors.New("a call waits without capacity")
+		}
+		if err := r.checkRejected(p, nil); err != nil {
+			return err
+		}
+		var where *layer.Error
+		if r.admits() && (!errors.As(p.err, &where) || where.Layer == "") {
+			return fmt.Errorf("the rejection does not name its layer: %w", p.err)
+		}
+	}
+	if took := time.Since(began); took > 3*r.retryTime() {
+		return fmt.Errorf("three rejections took %v", took)
+	}
+	free()
+	synctest.Wait()
+	if err := r.checkServes(); err != nil {
+		return fmt.Errorf("after capacity came back: %w", err)
+	}
+	if r.Queue > 0 && r.MaxWait > 0 {
+		return maxWaitExact(e)
+	}
+	return nil
+}
+
+// maxWaitExact checks that all queued calls fail exactly after MaxWait, and that
+// the queue works again afterwards.
+func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	r.inner.Deny()
+	queued := make([]*probe[Req, Rsp], min(r.Queue, 3))
+	for i := range queued {
+		queued[i] = r.call(r.ctx, plan{})
+	}
+	time.Sleep(r.MaxWait - 1)
+	synctest.Wait()
+	for _, p := range queued {
+		if p.returned() {
+			return fmt.Errorf("a call returns before the maximum wait of %v: %v", r.MaxWait, p.err)
+		}
+	}
+	time.Sleep(1)
+	synctest.Wait()
+	for i, p := range queued {
+		if !p.returned() {
+			return fmt.Errorf("call %d still waits after %v", i+1, r.MaxWait)
+		}
+		if err := r.checkRejected(p, layer.ErrFailFast); err != nil {
+			return err
+		}
+		var where *layer.Error
+		if !errors.As(p.err, &where) || where.Waited != r.MaxWait {
+			return fmt.Errorf("the rejection does not report a wait of %v: %w", r.MaxWait, p.err)
+		}
+	}
+	r.inner.Allow(Unlimited)
+	synctest.Wait()
+	if err := r.checkServes(); err != nil {
+		return fmt.Errorf("after fail-fast, when capacity came back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package layertest
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// innerService is the inner service of a layer under test. It is a Mock that
+// serves each call by the plan of its probe.
+type innerService[Req, Rsp any] struct {
+	*Mock[Req, Rsp]
+	subject *subject[Req, Rsp]
+	done    <-chan struct{} // closed at the end of the check, which releases held calls
+
+	mu          sync.Mutex
+	live, peak  int // calls that have not reached their declared end
+	lostContext int // calls whose context has no probe
+}
+
+func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerService[Req, Rsp] {
+	in := &innerService[Req, Rsp]{Mock: NewMock[Req, Rsp](), subject: s, done: done}
+	in.Serve(in.serve)
+	in.Allow(Unlimited)
+	return in
+}
+
+// serve follows the plan of the probe. The call is live until the end that the
+// layer has declared, because the layer must hold its slot as long.
+func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error) {
+	p, ok := ctx.Value(probeKey{}).(*probe[Req, Rsp])
+	in.enter(ok)
+	end := sync.OnceFunc(in.leave)
+	open := false // the end of the body or of ctx calls end
+	defer func() {
+		if !open {
+			end()
+		}
+	}()
+	if !ok {
+		return rsp, errLostContext
+	}
+	pl, a := p.arrive(ctx, req)
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		a.returned = true
+	}()
+	if err := p.work(ctx, in.done, pl, req); err != nil {
+		return rsp, err
+	}
+	rsp = in.subject.Response(p.id)
+	setBody[Rsp](rsp, nil)
+	if pl.retryable && in.subject.Retryable != nil {
+		in.subject.Retryable(rsp)
+	}
+	var body *responseBody
+	if in.subject.bodies && !pl.noBody {
+		body = &responseBody{ctx: ctx, data: responseData(p.id), err: pl.bodyErr, onEnd: end}
+		setBody[Rsp](rsp, body)
+		if open = !in.subject.AtReturn; open {
+			context.AfterFunc(ctx, end)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a.body, p.body, p.gave = body, body, rsp
+	return rsp, nil
+}
+
+// arrive records one attempt of a call, and returns its plan.
+func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (plan, *attempt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ctx, p.got = ctx, req
+	a := &attempt{}
+	p.all = append(p.all, a)
+	if p.each != nil {
+		return p.each(len(p.all)), a
+	}
+	return p.plan, a
+}
+
+// work follows the plan up to the response.
+func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl plan, req Req) error {
+	// Sleep is used because timers that fire while others are stopped crash
+	// the race detector in a bubble (golang/go#78156).
+	time.Sleep(pl.delay)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if !pl.hold || pl.readFirst {
+		p.inspect(ctx, req)
+	}
+	if pl.hold {
+		select {
+		case <-p.released:
+		case <-done:
+			return errCheckDone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if !pl.readFirst {
+			p.inspect(ctx, req)
+		}
+	}
+	if pl.before != nil {
+		pl.before()
+	}
+	if pl.panics != nil {
+		panic(pl.panics)
+	}
+	if pl.exit {
+		runtime.Goexit()
+	}
+	return pl.err
+}
+
+func (in *innerService[Req, Rsp]) enter(hasProbe bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.live++
+	in.peak = max(in.peak, in.live)
+	if !hasProbe {
+		in.lostContext++
+	}
+}
+
+func (in *innerService[Req, Rsp]) leave() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.live--
+}
+
+// takePeak returns the maximum of live calls since it was called last.
+func (in *innerService[Req, Rsp]) takePeak() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	peak := in.peak
+	in.peak = in.live
+	return peak
+}
+
+func (in *innerService[Req, Rsp]) contextsLost() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.lostContext
+}
