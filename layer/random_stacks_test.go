@@ -197,7 +197,7 @@ func (s *randomStack) grow() {
 	parity := func(q randomQ) int { return q.id % 2 }
 	for range 1 + s.draw(6) {
 		st := s.stack
-		s.stack = []func() randomS{
+		layers := []func() randomS{
 			func() randomS { return st.Timeout(50*time.Millisecond + s.ms(300)) },
 			func() randomS { return st.ResponseHeaderTimeout(50*time.Millisecond + s.ms(200)) },
 			func() randomS { return st.IdleTimeout(10*time.Millisecond + s.ms(50)) },
@@ -233,7 +233,8 @@ func (s *randomStack) grow() {
 					return ctx, randomSpan{&s.spans}
 				})
 			},
-		}[s.draw(19)]()
+		}
+		s.stack = layers[s.draw(len(layers))]()
 	}
 }
 

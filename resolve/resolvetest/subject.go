@@ -49,8 +49,8 @@ type Source struct {
 	// incremental messages.
 	Send func(target string, u resolve.Update)
 
-	// Interrupt ends the streams of the target with an error, calls meanwhile, and then
-	// allows streams again. meanwhile calls the functions above.
+	// Interrupt makes the source fail until meanwhile has returned. The resolver yields an
+	// error in that time. A Set during meanwhile takes effect afterwards.
 	Interrupt func(target string, meanwhile func())
 
 	// Reject makes the target unresolvable.
