@@ -17,13 +17,13 @@ import (
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
-	method  string                  // of the call
-	refusal atomic.Pointer[refusal] // of the last pick, if it was rejected
-	picked  atomic.Pointer[Pick]    // of the last pick, if it was not rejected
-	sent    atomic.Bool             // the call may have reached a server
+	method    string                    // of the call
+	rejection atomic.Pointer[pickError] // of the last pick, if it was rejected
+	picked    atomic.Pointer[Pick]      // of the last pick, if it was not rejected
+	sent      atomic.Bool               // the call may have reached a server
 }
 
-type refusal struct{ err error }
+type pickError struct{ err error }
 
 type attemptKey struct{}
 
@@ -58,9 +58,9 @@ func (a *attempt) data() {
 	}
 }
 
-// over ends the pick of a unary call if gRPC did not: after two messages of a
+// endPick ends the pick of a unary call if gRPC did not: after two messages of a
 // server, or a panic of a codec.
-func (a *attempt) over(err error) {
+func (a *attempt) endPick(err error) {
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
 	}
@@ -68,15 +68,15 @@ func (a *attempt) over(err error) {
 
 // explain adds the reason of a rejection to an error of gRPC, see [callError].
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
-	if r := a.refusal.Load(); r != nil && !a.sent.Load() {
-		return &callError{err: err, refusal: r.err}
+	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
+		return &callError{err: err, rejection: r.err}
 	}
-	return a.answered(err, header, trailer)
+	return a.withDetails(err, header, trailer)
 }
 
-// answered returns err with the metadata of the server and the expired time
+// withDetails returns err with the metadata of the server and the expired time
 // limit, if any.
-func (a *attempt) answered(err error, header, trailer metadata.MD) error {
+func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	limit := a.limit(err)
 	if limit == nil && len(header) == 0 && len(trailer) == 0 {
 		return err
@@ -98,17 +98,17 @@ func (a *attempt) limit(err error) error {
 
 // callError is an error of gRPC with more details.
 type callError struct {
-	err      error
-	refusal  error    // the rejection of the balancer, if nothing was sent
-	limit    error    // the expired limit of a CANCELLED
-	pushback []string // grpc-retry-pushback-ms
+	err       error
+	rejection error    // the rejection of the balancer, if nothing was sent
+	limit     error    // the expired limit of a CANCELLED
+	pushback  []string // grpc-retry-pushback-ms
 
 	header, trailer metadata.MD // of the response, if any
 }
 
-// bare returns the error of gRPC if there are no details.
-func (e *callError) bare() error {
-	if e.refusal == nil && e.limit == nil && len(e.pushback) == 0 {
+// simplified returns the error of gRPC if there are no details.
+func (e *callError) simplified() error {
+	if e.rejection == nil && e.limit == nil && len(e.pushback) == 0 {
 		return e.err
 	}
 	return e
@@ -145,8 +145,8 @@ func (e *callError) GRPCStatus() *status.Status {
 
 // reason returns the rejection or the expired limit, or nil.
 func (e *callError) reason() error {
-	if e.refusal != nil {
-		return e.refusal
+	if e.rejection != nil {
+		return e.rejection
 	}
 	return e.limit
 }

@@ -39,7 +39,7 @@ func TestExplain(t *testing.T) {
 	a := new(attempt)
 	assert.Equal(t, late, a.explain(late, nil, nil), "not refused")
 
-	a.refusal.Store(&refusal{why})
+	a.rejection.Store(&pickError{why})
 	err := a.explain(late, nil, nil)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorIs(t, err, late)

@@ -11,17 +11,17 @@ import (
 
 type (
 	idKey       struct{} // key of the resolve.ID of an address
-	endpointKey struct{} // key of the *known of an endpoint
+	endpointKey struct{} // key of the *comparableEndpoint of an endpoint
 	stateKey    struct{} // key of the resolve.State of a resolver.State
 	settingsKey struct{} // key of the *settings of a resolver.State
 )
 
-// known is an endpoint that gRPC can compare.
-type known struct{ resolve.Endpoint }
+// comparableEndpoint is an endpoint that gRPC can compare.
+type comparableEndpoint struct{ resolve.Endpoint }
 
 // Equal is called by package attributes.
-func (k *known) Equal(o any) bool {
-	other, ok := o.(*known)
+func (k *comparableEndpoint) Equal(o any) bool {
+	other, ok := o.(*comparableEndpoint)
 	return ok && k.Endpoint.Equal(other.Endpoint)
 }
 
@@ -47,37 +47,37 @@ func stateOf(set *resolve.Set, s *settings) resolver.State {
 		}
 		state.Addresses[i] = addr
 		state.Endpoints[i] = resolver.Endpoint{
-			Addresses: []resolver.Address{addr}, Attributes: attributes.New(endpointKey{}, &known{e}),
+			Addresses: []resolver.Address{addr}, Attributes: attributes.New(endpointKey{}, &comparableEndpoint{e}),
 		}
 	}
 	return state
 }
 
-// place is an endpoint with its address of gRPC.
-type place struct {
+// addressed is an endpoint with its address of gRPC.
+type addressed struct {
 	resolve.Endpoint
 	addr resolver.Address
 }
 
-// placesOf returns the endpoints of a state of any resolver: each address is an
-// endpoint. strange are the addresses that are not an IP address and a port.
-func placesOf(s resolver.State) (places []place, strange []string) {
+// endpointsOf returns the endpoints of a state of any resolver: each address is an
+// endpoint. invalid are the addresses that are not an IP address and a port.
+func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	for _, e := range s.Endpoints {
-		if k, ok := e.Attributes.Value(endpointKey{}).(*known); ok && len(e.Addresses) == 1 {
-			places = append(places, place{k.Endpoint, e.Addresses[0]})
+		if k, ok := e.Attributes.Value(endpointKey{}).(*comparableEndpoint); ok && len(e.Addresses) == 1 {
+			found = append(found, addressed{k.Endpoint, e.Addresses[0]})
 			continue
 		}
 		for _, a := range e.Addresses {
 			ap, err := netip.ParseAddrPort(a.Addr)
 			if err != nil {
-				strange = append(strange, a.Addr)
+				invalid = append(invalid, a.Addr)
 				continue
 			}
 			id := resolve.ID{Addr: ap, ServerName: a.ServerName}
-			places = append(places, place{resolve.Endpoint{ID: id}, a})
+			found = append(found, addressed{resolve.Endpoint{ID: id}, a})
 		}
 	}
-	return places, strange
+	return found, invalid
 }
 
 // targetState returns the state of the target, which our resolver sets.

@@ -3,6 +3,8 @@ package grpclayer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -59,7 +61,7 @@ func (b *balancerBuilder) Name() string { return b.name }
 func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	t := &towerBalancer{
 		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
-		members: make(map[resolve.ID]*member), refused: make(chan struct{}, 1), queued: make(chan struct{}, 1),
+		members: make(map[resolve.ID]*member), rejected: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.current.Store(new([]*member))
@@ -80,18 +82,18 @@ type towerBalancer struct {
 	cancel   context.CancelFunc
 	settings *settings
 
-	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
-	members map[resolve.ID]*member
-	state   resolve.State
-	rejects bool                      // the service config names another balancer
-	current atomic.Pointer[[]*member] // the members, for pickers
+	balance  *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
+	members  map[resolve.ID]*member
+	state    resolve.State
+	failsAll bool                      // the service config names another balancer
+	current  atomic.Pointer[[]*member] // the members, for pickers
 
 	mu     sync.Mutex
 	queue  []step
 	queued chan struct{} // receives if queue is not empty
 
 	publishing sync.Mutex
-	refused    chan struct{} // receives after a rejected pick
+	rejected   chan struct{} // receives after a rejected pick
 }
 
 // member is an endpoint with its connection.
@@ -106,17 +108,17 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	if t.misconfigured(s.ResolverState) {
 		return nil
 	}
-	places, strange := placesOf(s.ResolverState)
+	found, invalid := endpointsOf(s.ResolverState)
 	t.start(s.ResolverState)
-	if c, ok := s.ResolverState.Attributes.Value(claimKey{}).(*claim); ok {
-		c.taken.Store(true)
+	if c, ok := s.ResolverState.Attributes.Value(balancerProbeKey{}).(*balancerProbe); ok {
+		c.reached.Store(true)
 	}
-	if targetState(s.ResolverState, len(places)) == resolve.StatePending {
+	if targetState(s.ResolverState, len(found)) == resolve.StatePending {
 		return nil // an error follows
 	}
 	var step step
-	named := make(map[resolve.ID]struct{}, len(places))
-	for _, p := range places {
+	named := make(map[resolve.ID]struct{}, len(found))
+	for _, p := range found {
 		if _, again := named[p.ID]; again {
 			continue
 		}
@@ -136,13 +138,13 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 			t.remove(m, &step)
 		}
 	}
-	t.state = targetState(s.ResolverState, len(places))
+	t.state = targetState(s.ResolverState, len(found))
 	step.change.State = t.state
-	if len(strange) > 0 {
-		step.change.Err = errNotAnAddress(strange)
+	if len(invalid) > 0 {
+		step.change.Err = errNotAnAddress(invalid)
 	}
 	t.push(step)
-	if len(places) == 0 {
+	if len(found) == 0 {
 		return balancer.ErrBadResolverState
 	}
 	return nil
@@ -151,7 +153,7 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 // ResolverError reports an error of the resolver. Endpoints are kept unless the
 // error is final.
 func (t *towerBalancer) ResolverError(err error) {
-	if t.rejects {
+	if t.failsAll {
 		return // all calls fail with the reason
 	}
 	t.start(resolver.State{})
@@ -197,7 +199,7 @@ func (t *towerBalancer) start(s resolver.State) {
 }
 
 // connect returns a new member and starts its connection.
-func (t *towerBalancer) connect(p place) *member {
+func (t *towerBalancer) connect(p addressed) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
 	if t.settings.endpoint != nil {
@@ -243,7 +245,7 @@ func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	before := c.state()
 	c.observe(s)
 	if after := c.state(); before != after {
-		if after != connected && after != gone {
+		if after != connected && after != removed {
 			t.cc.ResolveNow(resolver.ResolveNowOptions{})
 		}
 		t.publish()
@@ -257,6 +259,54 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	s.closing = append(s.closing, m.conn)
 }
 
+// step is a change for the balancer with the connections that it removes.
+type step struct {
+	change  change
+	closing []*conn // closed after the change
+}
+
+// push queues a step for the balancer. It does not wait, because gRPC calls it.
+func (t *towerBalancer) push(s step) {
+	current := slices.Collect(maps.Values(t.members))
+	t.current.Store(&current)
+	t.mu.Lock()
+	t.queue = append(t.queue, s)
+	t.mu.Unlock()
+	select {
+	case t.queued <- struct{}{}:
+	default:
+	}
+}
+
+// changes yields the changes for the balancer. After a change, removed
+// endpoints get no more calls, and waiting calls pick again.
+func (t *towerBalancer) changes(yield func(change) bool) {
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.queued:
+		}
+		t.mu.Lock()
+		steps := t.queue
+		t.queue = nil
+		t.mu.Unlock()
+		for _, s := range steps {
+			if !yield(s.change) {
+				return
+			}
+			for _, c := range s.closing {
+				c.close()
+			}
+			t.publish()
+		}
+	}
+}
+
+func errNotAnAddress(addresses []string) error {
+	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
+}
+
 // picker is the picker of a balancer. All pickers of a balancer are equal; a
 // new one makes waiting calls pick again.
 type picker struct{ *towerBalancer }
@@ -266,41 +316,41 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	picked, err := p.balance.Call(info.Ctx, info)
 	a := attemptFor(info)
 	if err != nil {
-		return balancer.PickResult{}, p.refuse(info, a, err)
+		return balancer.PickResult{}, p.rejectPick(info, a, err)
 	}
 	if a != nil {
-		a.refusal.Store(nil)
+		a.rejection.Store(nil)
 		a.picked.Store(picked)
 		picked.attempt = a
 	}
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
 }
 
-// refuse returns the error of a pick that was rejected. With
+// rejectPick returns the error of a pick that was rejected. With
 // ErrNoSubConnAvailable, gRPC lets the call wait for the next picker. With any
 // other error the call waits only if it is wait-for-ready. A status ends it.
-func (t *towerBalancer) refuse(info balancer.PickInfo, a *attempt, err error) error {
+func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
-		a.refusal.Store(&refusal{err})
+		a.rejection.Store(&pickError{err})
 	}
 	if errors.Is(err, layer.ErrClosed) {
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	// An endpoint that becomes ready after this line is in the next picker.
 	select {
-	case t.refused <- struct{}{}:
+	case t.rejected <- struct{}{}:
 	default:
 	}
-	if info.Ctx.Err() != nil || t.coming() {
+	if info.Ctx.Err() != nil || t.anyConnecting() {
 		return balancer.ErrNoSubConnAvailable
 	}
 	return opaque{err}
 }
 
-// coming reports whether an endpoint is about to be ready: it is being
+// anyConnecting reports whether an endpoint is about to be ready: it is being
 // connected and did not fail, or the balancer does not know yet that it is
 // ready.
-func (t *towerBalancer) coming() bool {
+func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
 		if state == connecting || state == connected && layer.Poll(m.service) == nil {
@@ -319,7 +369,7 @@ func (t *towerBalancer) republish() {
 		select {
 		case <-t.ctx.Done():
 			return
-		case <-t.refused:
+		case <-t.rejected:
 		}
 		_ = t.balance.Ready(t.ctx) // closed or ready, waiting calls pick again
 		t.publish()
@@ -347,7 +397,7 @@ func (t *towerBalancer) connectivity() connectivity.State {
 			return connectivity.Ready
 		case connecting:
 			whole = connectivity.Connecting
-		case failing, gone:
+		case failing, removed:
 		}
 	}
 	return whole
@@ -418,7 +468,7 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	case !info.BytesReceived && unsendable(info.Err):
 		return p.conn.rejection(layer.ErrNotReady, "the message cannot be sent", info.Err)
 	case p.attempt != nil:
-		return p.attempt.answered(info.Err, nil, nil)
+		return p.attempt.withDetails(info.Err, nil, nil)
 	}
 	return info.Err
 }

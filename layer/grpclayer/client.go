@@ -46,7 +46,7 @@ func (c *Client) Unary(
 ) error {
 	c.live.called(cc)
 	u := &clientUnary{cc: cc, invoker: invoker, reply: reply}
-	u.opts, u.asked = split(opts, asks)
+	u.opts, u.resultOpts = split(opts, isResultOption)
 	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
 	rsp, err := c.svc.Call(ctx, &u.Call)
 	err = toStatus(ctx, u.deliver(rsp, err))
@@ -70,7 +70,7 @@ func (c *Client) Stream(
 ) (grpc.ClientStream, error) {
 	c.live.called(cc)
 	s := &clientStream{desc: desc, cc: cc, streamer: streamer}
-	s.opts, s.asked = split(opts, asksForTheEnd)
+	s.opts, s.resultOpts = split(opts, isOnFinish)
 	s.Call = Call{
 		Method: method, ctx: ctx, rpc: s,
 		ClientStreams: desc.ClientStreams, ServerStreams: desc.ServerStreams,
@@ -89,12 +89,12 @@ var errNoStream = errors.New("grpclayer: a layer returned a reply without a stre
 
 type clientStream struct {
 	Call
-	desc     *grpc.StreamDesc
-	cc       *grpc.ClientConn
-	streamer grpc.Streamer
-	opts     []grpc.CallOption
-	asked    []grpc.CallOption // called once, for the stream of the caller
-	repeated *repeatedStream   // nil: it is not repeated
+	desc       *grpc.StreamDesc
+	cc         *grpc.ClientConn
+	streamer   grpc.Streamer
+	opts       []grpc.CallOption
+	resultOpts []grpc.CallOption // called once, for the stream of the caller
+	repeated   *repeatedStream   // nil: it is not repeated
 }
 
 // open opens the stream through the layers.
@@ -106,7 +106,7 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	case rsp == nil || rsp.stream == nil:
 		return nil, errNoStream
 	}
-	rsp.stream.tell(s.asked)
+	rsp.stream.reportEndTo(s.resultOpts)
 	return rsp.stream, nil
 }
 
@@ -115,7 +115,7 @@ func (s *clientStream) failed(ctx context.Context, err error) error {
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
 	}
-	told(s.asked, err)
+	reportEnd(s.resultOpts, err)
 	return err
 }
 
@@ -128,7 +128,7 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	defer func() { // also if the streamer panics
 		if err != nil {
 			cancel()
-			opening.attempt.over(err)
+			opening.attempt.endPick(err)
 		}
 	}()
 	opened, err := s.streamer(&opening.attempt, s.desc, s.cc, c.Method, opts...)
@@ -142,14 +142,14 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	return &Reply{stream: opening}, nil
 }
 
-func asksForTheEnd(opt grpc.CallOption) bool {
+func isOnFinish(opt grpc.CallOption) bool {
 	_, ok := opt.(grpc.OnFinishCallOption)
 	return ok
 }
 
 // told reports the end of a stream to the call options.
-func told(asked []grpc.CallOption, err error) {
-	for _, opt := range asked {
+func reportEnd(resultOpts []grpc.CallOption, err error) {
+	for _, opt := range resultOpts {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {
 			o.OnFinish(err)
 		}
@@ -163,13 +163,13 @@ func told(asked []grpc.CallOption, err error) {
 // header may be late. The layers' Call runs beside the caller until the header
 // arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
-	ctx     context.Context //nolint:containedctx // the caller's
-	opened  func()          // lets the caller continue
-	done    chan struct{}   // closed when Call has returned
-	stream  *stream         // what it returned
-	err     error           // the reason if there was never a stream
-	trailer metadata.MD     // of the last attempt, without a stream
-	thrown  any             // the panic of a layer, for the caller
+	ctx      context.Context //nolint:containedctx // the caller's
+	opened   func()          // lets the caller continue
+	done     chan struct{}   // closed when Call has returned
+	stream   *stream         // what it returned
+	err      error           // the reason if there was never a stream
+	trailer  metadata.MD     // of the last attempt, without a stream
+	panicked any             // the panic of a layer, for the caller
 
 	mu        sync.Mutex
 	message   any           // the request
@@ -207,7 +207,7 @@ func (r *repeatedStream) run(s *clientStream, svc Service) {
 	defer close(r.done)
 	defer func() {
 		if v := recover(); v != nil {
-			r.thrown = v
+			r.panicked = v
 		}
 	}()
 	opened, err := s.open(r.ctx, svc)
@@ -234,14 +234,14 @@ func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	select {
 	case <-r.requested:
 		if err := r.send(s.ClientStream); err != nil && !errors.Is(err, io.EOF) {
-			ended = s.attempt.answered(err, nil, nil)
+			ended = s.attempt.withDetails(err, nil, nil)
 			return nil, ended
 		}
 	case <-s.attempt.Done():
 	}
 	if header, _ := s.ClientStream.Header(); header == nil { // it has ended without one
 		if err := s.ClientStream.RecvMsg(new(emptypb.Empty)); err != nil && !errors.Is(err, io.EOF) {
-			ended = s.attempt.answered(err, nil, s.Trailer())
+			ended = s.attempt.withDetails(err, nil, s.Trailer())
 			return nil, ended
 		}
 	}
@@ -264,8 +264,8 @@ func (r *repeatedStream) send(to grpc.ClientStream) error {
 // wait waits for the layers' Call, and passes on its panic.
 func (r *repeatedStream) wait() (*stream, error) {
 	<-r.done
-	if r.thrown != nil {
-		panic(r.thrown)
+	if r.panicked != nil {
+		panic(r.panicked)
 	}
 	return r.stream, r.err
 }
@@ -345,20 +345,20 @@ var _ grpc.ClientStream = (*repeatedStream)(nil)
 // attempt.
 type clientUnary struct {
 	Call
-	cc      *grpc.ClientConn
-	invoker grpc.UnaryInvoker
-	opts    []grpc.CallOption
-	asked   []grpc.CallOption // set once, after the last attempt
+	cc         *grpc.ClientConn
+	invoker    grpc.UnaryInvoker
+	opts       []grpc.CallOption
+	resultOpts []grpc.CallOption // set once, after the last attempt
 
-	reply any
-	using sync.Mutex // held by the attempt that decodes into reply
-	full  bool       // reply has a response, or is the caller's again; guarded by using
+	reply     any
+	replyMu   sync.Mutex // held by the attempt that decodes into reply
+	replyUsed bool       // reply has a response, or is the caller's again; guarded by replyMu
 
 	last atomic.Pointer[Reply] // of the last attempt
 
-	mu     sync.Mutex
-	over   bool           // no further attempt may start
-	beside sync.WaitGroup // attempts beside the one that decodes into reply; they begin with mu
+	mu         sync.Mutex
+	ended      bool           // no further attempt may start
+	concurrent sync.WaitGroup // attempts beside the one that decodes into reply; they begin with mu
 }
 
 // try is the state of one attempt, in one allocation.
@@ -372,13 +372,13 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	t := new(try)
 	opts := append(t.room[:0], u.opts...)
 	opts = append(opts, grpc.Header(&t.Header), grpc.Trailer(&t.Trailer))
-	if len(u.asked) > 0 {
+	if len(u.resultOpts) > 0 {
 		t.peer = new(peer.Peer)
 		opts = append(opts, grpc.Peer(t.peer))
 	}
 	t.attempt.Context, t.attempt.method = ctx, c.Method
 	err := errNotReturned
-	defer func() { t.attempt.over(err) }()
+	defer func() { t.attempt.endPick(err) }()
 	err = u.invoke(&t.attempt, c, t, opts)
 	u.last.Store(&t.Reply)
 	if err != nil {
@@ -392,49 +392,49 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
 
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
-	if u.using.TryLock() {
-		defer u.using.Unlock()
-		if !u.full {
+	if u.replyMu.TryLock() {
+		defer u.replyMu.Unlock()
+		if !u.replyUsed {
 			t.Message = u.reply
 			err := u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
-			u.full = err == nil
+			u.replyUsed = err == nil
 			return err
 		}
 	}
 	if !u.begin() {
-		return errOver
+		return errCallEnded
 	}
-	defer u.beside.Done()
-	t.Message = fresh(u.reply)
+	defer u.concurrent.Done()
+	t.Message = newMessage(u.reply)
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
 
-// errOver rejects an attempt after the end of the call.
-var errOver error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
+// errCallEnded rejects an attempt after the end of the call.
+var errCallEnded error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
 
 // begin reports whether a concurrent attempt may start.
 func (u *clientUnary) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.over {
-		u.beside.Add(1)
+	if !u.ended {
+		u.concurrent.Add(1)
 	}
-	return !u.over
+	return !u.ended
 }
 
 // deliver copies the reply into the caller's message, and waits until no
 // canceled attempt writes to it or reads the request.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
-	u.over = true
+	u.ended = true
 	u.mu.Unlock()
-	u.beside.Wait()
+	u.concurrent.Wait()
 	if err == nil && rsp != nil && rsp.Message == u.reply {
 		return nil
 	}
-	u.using.Lock()
-	defer u.using.Unlock()
-	u.full = true
+	u.replyMu.Lock()
+	defer u.replyMu.Unlock()
+	u.replyUsed = true
 	switch {
 	case err != nil:
 		return err
@@ -446,13 +446,13 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 
 // answer sets the results of the caller's call options.
 func (u *clientUnary) answer(rsp *Reply, err error) {
-	if len(u.asked) == 0 {
+	if len(u.resultOpts) == 0 {
 		return
 	}
 	if rsp == nil {
 		rsp = u.last.Load()
 	}
-	for _, opt := range u.asked {
+	for _, opt := range u.resultOpts {
 		switch o := opt.(type) {
 		case grpc.OnFinishCallOption:
 			o.OnFinish(err)
@@ -474,26 +474,26 @@ func (u *clientUnary) answer(rsp *Reply, err error) {
 
 // split separates the options that request a result, because each attempt would
 // set it.
-func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, asked []grpc.CallOption) {
+func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	for i, opt := range opts {
-		if !asks(opt) {
-			if asked != nil {
+		if !isResultOption(opt) {
+			if resultOpts != nil {
 				rest = append(rest, opt)
 			}
 			continue
 		}
-		if asked == nil {
+		if resultOpts == nil {
 			rest = append(rest, opts[:i]...)
 		}
-		asked = append(asked, opt)
+		resultOpts = append(resultOpts, opt)
 	}
-	if asked == nil {
+	if resultOpts == nil {
 		return opts, nil
 	}
-	return rest, asked
+	return rest, resultOpts
 }
 
-func asks(opt grpc.CallOption) bool {
+func isResultOption(opt grpc.CallOption) bool {
 	switch opt.(type) {
 	case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 		return true

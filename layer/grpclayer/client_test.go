@@ -54,7 +54,7 @@ func invoker(outcomes ...outcome) grpc.UnaryInvoker {
 				panic("the try is not the call")
 			}
 		}
-		reply.(*pb.SimpleResponse).ServerId = o.id // also what is thrown away
+		reply.(*pb.SimpleResponse).ServerId = o.id // of discarded replies, too
 		return o.err
 	}
 }
@@ -102,20 +102,20 @@ func twice(next Service) Service {
 	})
 }
 
-type asked struct {
+type queries struct {
 	header, trailer metadata.MD
 	peer            peer.Peer
 	finished        []error
 	reply           pb.SimpleResponse
 }
 
-func (a *asked) call(ctx context.Context, l Layer, gRPC grpc.UnaryInvoker) error {
+func (a *queries) call(ctx context.Context, l Layer, gRPC grpc.UnaryInvoker) error {
 	return NewClient(l).Unary(ctx, method, new(pb.SimpleRequest), &a.reply, nil, gRPC,
 		grpc.StaticMethod(), grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.Peer(&a.peer),
 		grpc.OnFinish(func(err error) { a.finished = append(a.finished, err) }))
 }
 
-func (a *asked) check(t *testing.T, id string, err error) {
+func (a *queries) check(t *testing.T, id string, err error) {
 	t.Helper()
 	assert.Equal(t, []string{id}, a.header.Get("h"))
 	assert.Equal(t, []string{id}, a.trailer.Get("t"))
@@ -133,12 +133,12 @@ func TestUnaryOnce(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var a asked
+				var a queries
 				require.NoError(t, a.call(t.Context(), tt.layer, invoker(outcome{id: "one"})))
 				assert.Equal(t, "one", a.reply.GetServerId())
 				a.check(t, "one", nil)
 
-				var b asked
+				var b queries
 				err := b.call(t.Context(), tt.layer, invoker(outcome{err: status.Error(codes.NotFound, "not here"), id: "two"}))
 				require.Equal(t, codes.NotFound, status.Code(err))
 				require.EqualError(t, err, "rpc error: code = NotFound desc = not here")
@@ -150,13 +150,13 @@ func TestUnaryOnce(t *testing.T) {
 
 func TestUnaryAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a asked
+		var a queries
 		down := status.Error(codes.Unavailable, "down")
 		require.NoError(t, a.call(t.Context(), again, invoker(outcome{err: down, id: "one"}, outcome{id: "two"})))
 		assert.Equal(t, "two", a.reply.GetServerId())
 		a.check(t, "two", nil)
 
-		var b asked
+		var b queries
 		err := b.call(t.Context(), again, invoker(outcome{err: down, id: "one"}, outcome{err: down, id: "two"}))
 		assert.Equal(t, down, err)
 		b.check(t, "two", down)
@@ -177,7 +177,7 @@ func TestUnaryTwice(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var a asked
+				var a queries
 				require.NoError(t, a.call(t.Context(), twice, invoker(tt.first, tt.second)))
 				assert.Equal(t, tt.want, a.reply.GetServerId())
 				a.check(t, tt.want, nil)
@@ -199,7 +199,7 @@ func TestUnaryTriedAfterItSucceeded(t *testing.T) {
 				return rsp, err
 			})
 		}
-		var a asked
+		var a queries
 		require.NoError(t, a.call(t.Context(), compare, invoker(outcome{id: "one"}, outcome{id: "two"})))
 		assert.Equal(t, "one", a.reply.GetServerId())
 		a.check(t, "one", nil)
@@ -212,7 +212,7 @@ func TestUnaryAnsweredByALayer(t *testing.T) {
 			return layer.Func[*Call, *Reply](func(context.Context, *Call) (*Reply, error) { return rsp, nil })
 		}
 	}
-	var a asked
+	var a queries
 	require.NoError(t, a.call(t.Context(), answer(&Reply{Message: &pb.SimpleResponse{ServerId: "cache"}}), nil))
 	assert.Equal(t, "cache", a.reply.GetServerId())
 
@@ -258,7 +258,7 @@ func TestCallMadeByHand(t *testing.T) {
 
 func TestUnaryErrorsOfLayers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a asked
+		var a queries
 		err := a.call(t.Context(), NewStack().Limit(0).Layer(), nil)
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		require.ErrorIs(t, err, layer.ErrNotReady)

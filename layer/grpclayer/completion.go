@@ -54,9 +54,9 @@ type stream struct {
 	ended bool
 	err   error
 
-	closed   bool              // gRPC has finished the stream
-	closeErr error             // of the end
-	asked    []grpc.CallOption // called then
+	closed     bool              // gRPC has finished the stream
+	closeErr   error             // of the end
+	resultOpts []grpc.CallOption // called then
 }
 
 // finished is called by gRPC at its end of the stream. Only this call reports
@@ -64,11 +64,11 @@ type stream struct {
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err
-	asked := s.asked
+	resultOpts := s.resultOpts
 	s.mu.Unlock()
 	// A panic is dropped because gRPC holds locks here, which it would keep.
 	_ = panics.Contain(func() {
-		defer told(asked, err)
+		defer reportEnd(resultOpts, err)
 		if err == grpc.ErrClientConnClosing { //nolint:errorlint,staticcheck // no server can say just this value
 			s.end(err)
 		}
@@ -76,13 +76,13 @@ func (s *stream) finished(err error) {
 }
 
 // tell reports the end to the call options, once the caller has the stream.
-func (s *stream) tell(asked []grpc.CallOption) {
+func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.mu.Lock()
-	s.asked = asked
+	s.resultOpts = resultOpts
 	closed, err := s.closed, s.closeErr
 	s.mu.Unlock()
 	if closed {
-		told(asked, err)
+		reportEnd(resultOpts, err)
 	}
 }
 
@@ -119,7 +119,7 @@ func (s *stream) RecvMsg(m any) error {
 	if err == nil {
 		s.attempt.data()
 		for _, o := range s.observers {
-			tell(o, m)
+			reportMessage(o, m)
 		}
 	}
 	switch {
@@ -178,22 +178,22 @@ func (s *stream) release(returned *bool) {
 	if *returned {
 		return
 	}
-	s.attempt.over(errNotReturned)
+	s.attempt.endPick(errNotReturned)
 	s.end(errNotReturned)
 }
 
 // broken ends the stream with an error of gRPC, and returns the error for the
 // caller.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
-	ended := s.attempt.answered(err, header, trailer)
+	ended := s.attempt.withDetails(err, header, trailer)
 	s.end(ended)
 	if call, ok := ended.(*callError); ok { //nolint:errorlint // it was just made
-		return call.bare()
+		return call.simplified()
 	}
 	return err
 }
 
-func (s *stream) over() bool {
+func (s *stream) hasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended

@@ -24,8 +24,8 @@ type conn struct {
 
 // health is the state of a connection.
 type health struct {
-	state   connState
-	refusal *layer.Error // nil if connected; never changed
+	state     connState
+	rejection *layer.Error // nil if connected; never changed
 }
 
 type connState uint8
@@ -34,12 +34,12 @@ const (
 	connecting connState = iota // and has not failed since it was connected
 	connected
 	failing // and reconnecting
-	gone    // finally
+	removed // or shut down
 )
 
 // String returns the state as Describe shows it.
 func (s connState) String() string {
-	return [...]string{"connecting", "connected", "failing", "gone"}[s]
+	return [...]string{"connecting", "connected", "failing", "closed"}[s]
 }
 
 func newConn(target, addr string) *conn {
@@ -57,10 +57,10 @@ func (c *conn) set(state connState, reason string, cause error) {
 	h := &health{state: state}
 	switch state {
 	case connected:
-	case gone:
-		h.refusal = c.rejection(layer.ErrClosed, reason, cause)
+	case removed:
+		h.rejection = c.rejection(layer.ErrClosed, reason, cause)
 	default:
-		h.refusal = c.rejection(layer.ErrNotReady, reason, cause)
+		h.rejection = c.rejection(layer.ErrNotReady, reason, cause)
 	}
 	c.health.Store(h)
 	c.changed.Wake()
@@ -73,47 +73,47 @@ func (c *conn) state() connState { return c.health.Load().state }
 func (c *conn) observe(s balancer.SubConnState) {
 	now := c.state()
 	switch {
-	case now == gone:
+	case now == removed:
 	case s.ConnectivityState == connectivity.Ready:
 		c.set(connected, "", nil)
 	case s.ConnectivityState == connectivity.TransientFailure:
 		c.set(failing, "connection failed", withoutChain(s.ConnectionError))
 	case s.ConnectivityState == connectivity.Shutdown:
-		c.set(gone, "the connection was shut down", nil)
+		c.set(removed, "the connection was shut down", nil)
 	case now == connected:
 		c.set(connecting, "reconnecting", nil)
 	}
-	if s.ConnectivityState == connectivity.Idle && now != gone {
+	if s.ConnectivityState == connectivity.Idle && now != removed {
 		c.sub.Connect()
 	}
 }
 
 // close rejects new calls. Open calls finish.
 func (c *conn) close() {
-	c.set(gone, "the endpoint was removed", nil)
+	c.set(removed, "the endpoint was removed", nil)
 	if c.sub != nil {
 		c.sub.Shutdown()
 	}
 }
 
 func (c *conn) Ready(ctx context.Context) error {
-	err := c.changed.Wait(ctx, func() bool { s := c.state(); return s == connected || s == gone })
+	err := c.changed.Wait(ctx, func() bool { s := c.state(); return s == connected || s == removed })
 	h := c.health.Load()
 	switch {
-	case h.state == gone:
-		return h.refusal
-	case err == nil || h.refusal == nil:
+	case h.state == removed:
+		return h.rejection
+	case err == nil || h.rejection == nil:
 		return nil
 	}
-	return c.rejection(err, h.refusal.Reason, h.refusal.Err)
+	return c.rejection(err, h.rejection.Reason, h.rejection.Err)
 }
 
 func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	if ctx.Err() != nil {
 		return nil, c.rejection(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
-	if h := c.health.Load(); h.refusal != nil {
-		return nil, h.refusal
+	if h := c.health.Load(); h.rejection != nil {
+		return nil, h.rejection
 	}
 	return &Pick{conn: c}, nil
 }
@@ -123,8 +123,8 @@ func (*conn) Classifier() layer.Classifier[*Pick] { return Classify[*Pick] }
 func (c *conn) Describe() layer.Node {
 	h := c.health.Load()
 	n := layer.Node{Name: "grpc", State: layer.State{{Key: "state", Value: h.state.String()}}}
-	if h.refusal != nil && h.refusal.Err != nil {
-		n.State = append(n.State, layer.Attr{Key: "error", Value: h.refusal.Err.Error()})
+	if h.rejection != nil && h.rejection.Err != nil {
+		n.State = append(n.State, layer.Attr{Key: "error", Value: h.rejection.Err.Error()})
 	}
 	return n
 }

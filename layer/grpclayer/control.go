@@ -242,14 +242,8 @@ func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
 // knownAddresses returns the addresses of addr without DNS, or nil if it needs
 // DNS. localhost does not (RFC 6761, section 6.3).
 func knownAddresses(addr string) []resolve.Endpoint {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil
-	}
+	host, port, _ := net.SplitHostPort(addr) // valid, see checked
+	n, _ := strconv.ParseUint(port, 10, 16)
 	var ips []netip.Addr
 	if ip, err := netip.ParseAddr(host); err == nil {
 		ips = append(ips, ip)
@@ -270,15 +264,15 @@ func services(r resolve.Resolver) resolve.Resolver {
 	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		host, _, _ := net.SplitHostPort(target)
 		return func(yield func(resolve.Update, error) bool) {
-			answered := false
+			found := false
 			for u, err := range r.Resolve(ctx, host) {
 				switch {
-				case err != nil && !answered:
+				case err != nil && !found:
 					u, err = resolve.Update{Kind: resolve.DoesNotExist}, nil
 				case err == nil && u.Kind == resolve.Empty:
 					u.Kind = resolve.DoesNotExist
 				case err == nil && len(u.Endpoints) > 0:
-					answered = true
+					found = true
 				}
 				if !yield(u, err) {
 					return
@@ -322,18 +316,18 @@ func streamOnLink(
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {
-		a.refusal.Store(&refusal{l.lost})
+		a.rejection.Store(&pickError{l.lost})
 	}
 }
 
-// sending records that a call was sent on a connection.
-type sending struct{}
+// sentRecorder records that a call was sent on a connection.
+type sentRecorder struct{}
 
-func (sending) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (sending) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (sending) HandleConn(context.Context, stats.ConnStats)                       {}
+func (sentRecorder) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (sentRecorder) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sentRecorder) HandleConn(context.Context, stats.ConnStats)                       {}
 
-func (sending) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (sentRecorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ok := s.(*stats.OutHeader); !ok {
 		return
 	}

@@ -16,19 +16,19 @@ import (
 
 // zone is a DNS server on a real UDP socket, whose records a test changes.
 type zone struct {
-	mu    sync.Mutex
-	addrs []netip.Addr // of every name
-	ports []uint16     // of its SRV records, of the same host
-	fails map[dnsmessage.Type]dnsmessage.RCode
-	asked map[dnsmessage.Type]int
-	conn  net.PacketConn
+	mu      sync.Mutex
+	addrs   []netip.Addr // of every name
+	ports   []uint16     // of its SRV records, of the same host
+	fails   map[dnsmessage.Type]dnsmessage.RCode
+	queries map[dnsmessage.Type]int
+	conn    net.PacketConn
 }
 
 func serveZone(t testing.TB, addrs ...string) *zone {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
-	z := &zone{conn: conn, asked: make(map[dnsmessage.Type]int)}
+	z := &zone{conn: conn, queries: make(map[dnsmessage.Type]int)}
 	z.set(addrs...)
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -85,7 +85,7 @@ func (z *zone) fail(code dnsmessage.RCode, kinds ...dnsmessage.Type) {
 func (z *zone) count(kind dnsmessage.Type) int {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	return z.asked[kind]
+	return z.queries[kind]
 }
 
 func (z *zone) answer(packet []byte) []byte {
@@ -96,7 +96,7 @@ func (z *zone) answer(packet []byte) []byte {
 		return nil
 	}
 	q := m.Questions[0]
-	z.asked[q.Type]++
+	z.queries[q.Type]++
 	m = dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RecursionAvailable: true, RCode: z.fails[q.Type]}, Questions: m.Questions}
 	h := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: dnsmessage.ClassINET}
 	switch {

@@ -29,7 +29,7 @@ type controlLink struct {
 	leaf Service
 	lost *layer.Error // rejects a call after the connection was lost
 
-	giveUp context.CancelFunc // closes it after the last call
+	release context.CancelFunc // closes it after the last call
 
 	dialled atomic.Bool
 	mu      sync.Mutex
@@ -56,7 +56,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 		_ = cc.Close()
 		return nil, context.Canceled
 	}
-	if err := l.up(limit); err != nil {
+	if err := l.awaitReady(limit); err != nil {
 		c.links.remove(l)
 		if ctx.Err() == nil {
 			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "no connection to the control plane",
@@ -67,11 +67,11 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to the control plane",
 		slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
 	d := layer.NewDrainer()
-	used, giveUp := context.WithCancel(ctx)
-	l.giveUp = giveUp
+	used, release := context.WithCancel(ctx)
+	l.release = release
 	c.links.watch(func() {
 		cc.WaitForStateChange(used, connectivity.Ready)
-		giveUp()
+		release()
 		if ctx.Err() == nil {
 			_ = panics.Contain(func() {
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "disconnected from the control plane",
@@ -84,9 +84,9 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
-// up waits until the connection is established. After Connect the state is not
+// awaitReady waits until the connection is established. After Connect the state is not
 // Idle, so Idle is a connection that was lost at once.
-func (l *controlLink) up(limit context.Context) error {
+func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {
 		s := l.cc.GetState()
@@ -94,7 +94,7 @@ func (l *controlLink) up(limit context.Context) error {
 		case connectivity.Ready:
 			return nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return l.why(limit)
+			return l.connectError(limit)
 		case connectivity.Idle:
 			return errLost
 		case connectivity.Connecting:
@@ -105,9 +105,9 @@ func (l *controlLink) up(limit context.Context) error {
 	}
 }
 
-// why returns the reason of a failed connection: that of TCP and TLS, or else
+// connectError returns the reason of a failed connection: that of TCP and TLS, or else
 // that of gRPC.
-func (l *controlLink) why(limit context.Context) error {
+func (l *controlLink) connectError(limit context.Context) error {
 	l.mu.Lock()
 	cause := l.cause
 	l.mu.Unlock()
@@ -146,7 +146,7 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 		grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0), // never idle
 		grpc.WithDisableServiceConfig(),
-		grpc.WithStatsHandler(sending{}),
+		grpc.WithStatsHandler(sentRecorder{}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if l.dialled.Swap(true) {
@@ -177,7 +177,7 @@ func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	rsp, err := l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
 	if err != nil && errors.Is(err, layer.ErrClosed) {
-		l.giveUp()
+		l.release()
 	}
 	return rsp, err
 }

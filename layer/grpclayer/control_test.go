@@ -152,7 +152,7 @@ func TestControlCloses(t *testing.T) {
 	require.NotErrorIs(t, err, io.EOF)
 }
 
-// With the context of its constructor it is gone, streams included.
+// With the context of its constructor it is closed, streams included.
 func TestControlEndsWithItsContext(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,12 +1,11 @@
-// Package grpclayer carries layers, discovery and balancing into grpc-go:
-// nothing but translation.
+// Package grpclayer connects layers, discovery and balancing with grpc-go:
 //
-//	calls          layer.Layer[*Call, *Reply]   ──▶  interceptors: Client, Server
-//	discovery      resolve.Resolver             ──▶  resolver.Builder: NewResolver
-//	balancing      balance.Balancer             ──▶  balancer.Builder: NewBalancer, Register
-//	endpoints      layer.Layer[PickInfo, *Picked] ─▶  around the picks of each: WithEndpointLayer
+//	calls       layer.Layer[*Call, *Reply]    ──▶  interceptors: Client, Server
+//	discovery   resolve.Resolver              ──▶  resolver.Builder: NewResolver
+//	balancing   balance.Balancer              ──▶  balancer.Builder: NewBalancer, Register
+//	endpoints   layer.Layer[PickInfo, *Pick]  ──▶  the picks of an endpoint: WithEndpointLayer
 //
-// All of it for a plain client:
+// [DialOptions] uses all of them for a client:
 //
 //	grpclayer.Register("gotower") // once, at the start of the program
 //
@@ -16,37 +15,34 @@
 //	)
 //	cc, err := grpc.NewClient("gotower:///web.default:80", append(options, credentials)...)
 //
-// A call on its way through such a client:
+// The path of a call through such a client:
 //
-//	Client      Calls: timeout, retry, budget
-//	gRPC        asks the picker
-//	balance     of a few ready endpoints the cheapest one
-//	endpoint    WithEndpointLayer: breaker, limit; a refusal is offered to others
-//	gRPC        the SubConn, bytes out
+//	WithCallLayer      timeout, retry, budget
+//	gRPC               calls the picker
+//	balance            the endpoint of the lowest cost among a few ready ones
+//	WithEndpointLayer  breaker, limit; after a rejection another endpoint is tried
+//	gRPC               the SubConn
 //
-// # Reasons
+// # Errors
 //
-// gRPC lets calls wait for a connection, and then says that time ran out. Here
-// the reason comes along: in the text of the status, and, where the call went
-// through a [Client], as the balancer's refusal itself. A call of which nothing
-// was sent matches [layer.ErrNotReady] whatever code it has, so that layers
-// may send it again free of any budget.
+// A rejection by the balancer has its reason in the text of the status, because
+// gRPC reports only an expired deadline. Through a [Client] it is also the error
+// of the balancer itself. A call that was not sent matches [layer.ErrNotReady]
+// with any code, so that layers may send it again without using a budget.
 //
 // # Panics
 //
-// A panic in the goroutine of an RPC, as of a layer, a codec or the credentials of a
-// call, reaches the caller of the RPC once its slots are free. Where layers run beside
-// the caller of a stream of responses, the next call of RecvMsg, Header or Trailer
-// panics.
+// A panic in the goroutine of an RPC reaches the caller after its slots are free.
+// Examples are layers, codecs and call credentials. For a stream of responses it
+// may reach the next RecvMsg, Header or Trailer.
 //
-// A panic elsewhere does not end the process:
+// Other panics do not end the process:
 //
-//   - A resolver that panics has ended. The panic is its last error, and the last set
-//     stays in force.
-//   - An endpoint for which the [WithEndpointLayer] panics is closed.
-//   - A panic of [WithOnBalancer], and of an observer at the end of a pick or of a stream
-//     whose ClientConn is closed, is dropped. So is that of an OnFinish of a stream.
+//   - A resolver that panics has ended. The panic is its last error, and the last
+//     endpoints remain.
+//   - An endpoint whose [WithEndpointLayer] panics is closed.
+//   - A panic of [WithOnBalancer] is dropped. So are those of OnFinish, and of
+//     observers at the end of a pick.
 //
-// A panic of what only gRPC calls, as a stats handler, a dialer or transport
-// credentials, is up to gRPC.
+// Panics of stats handlers, dialers and transport credentials belong to gRPC.
 package grpclayer

@@ -39,7 +39,7 @@ func (f *fakeConn) ResolveNow(resolver.ResolveNowOptions)   { f.resolve++ }
 func (f *fakeConn) MetricsRecorder() estats.MetricsRecorder { return unrecorded{} }
 func (f *fakeConn) Target() string                          { return "" }
 
-// ready makes connections that are asked for until one can be picked.
+// ready makes connections until one can be picked.
 func (f *fakeConn) ready(info balancer.PickInfo) balancer.Picker {
 	for {
 		select {
@@ -141,12 +141,12 @@ func TestPickWithoutAnEndpoint(t *testing.T) {
 
 		_, err := f.last().Picker.Pick(info)
 		require.Equal(t, balancer.ErrNoSubConnAvailable, err, "it is being connected for the first time")
-		require.NotNil(t, a.refusal.Load())
+		require.NotNil(t, a.rejection.Load())
 
 		picker := f.ready(pick{Ctx: t.Context()})
 		r, err := picker.Pick(info)
 		require.NoError(t, err)
-		assert.Nil(t, a.refusal.Load(), "it was not refused after all")
+		assert.Nil(t, a.rejection.Load(), "it was not refused after all")
 		r.Done(balancer.DoneInfo{})
 		assert.False(t, a.sent.Load())
 		r, err = picker.Pick(info)

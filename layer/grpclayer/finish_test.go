@@ -54,12 +54,12 @@ func TestOnFinishOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var finished []error
-		asked := []grpc.CallOption{grpc.OnFinish(func(err error) { finished = append(finished, err) })}
+		queries := []grpc.CallOption{grpc.OnFinish(func(err error) { finished = append(finished, err) })}
 		again := WithCallLayer(NewStack().Retry(RetryPolicy{}).Layer())
 		down := dial(t, &n, newSource(replace(a2)), again) // where nobody listens
 		down.Connect()
 		synctest.Wait()
-		_, err := pb.NewTestServiceClient(down).FullDuplexCall(t.Context(), asked...)
+		_, err := pb.NewTestServiceClient(down).FullDuplexCall(t.Context(), queries...)
 		require.Error(t, err)
 		assert.Equal(t, []error{err}, finished)
 
@@ -77,7 +77,7 @@ func TestOnFinishOfAStream(t *testing.T) {
 			})
 		}
 		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(discard))
-		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context(), asked...)
+		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context(), queries...)
 		require.NoError(t, err)
 		assert.Empty(t, finished)
 		require.NoError(t, s.CloseSend())
@@ -92,7 +92,7 @@ func TestOnFinishOfAStreamThatIsOverAtOnce(t *testing.T) {
 	var finished []error
 	_, err := NewClient(nil).Stream(t.Context(), new(grpc.StreamDesc), nil, method,
 		func(_ context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			told(opts, errPlain)
+			reportEnd(opts, errPlain)
 			return nil, nil
 		}, grpc.OnFinish(func(err error) { finished = append(finished, err) }))
 	require.NoError(t, err)

@@ -67,7 +67,7 @@ func TestATryAfterTheCallIsRefused(t *testing.T) {
 					return rsp, err
 				})
 			}
-			var a asked
+			var a queries
 			err := a.call(t.Context(), straggle, invoker(outcome))
 			assert.Equal(t, outcome.err, err)
 			close(again)
@@ -86,7 +86,7 @@ func TestAFreshMessageIsMadeWithoutTheOld(t *testing.T) {
 		require.NoError(t, err)
 		var decoding sync.WaitGroup
 		decoding.Go(func() { assert.NoError(t, proto.Unmarshal(wire, m)) })
-		other := fresh(m)
+		other := newMessage(m)
 		decoding.Wait()
 		require.IsType(t, m, other)
 		assert.Zero(t, proto.Size(other.(proto.Message)))

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,9 +18,9 @@ import (
 
 var errNoReply = errors.New("grpclayer: a layer returned no reply")
 
-// fresh returns an empty message of the type of m. It does not read m, because
+// newMessage returns an empty message of the type of m. It does not read m, because
 // another attempt may be decoding into it.
-func fresh(m any) any {
+func newMessage(m any) any {
 	if p, ok := m.(protoreflect.Message); ok {
 		return p.New().Interface()
 	}
@@ -101,52 +98,4 @@ func (Replayer) Drain(r *Reply) {
 	if r != nil && r.stream != nil {
 		r.stream.end(layer.ErrBodyClosedEarly)
 	}
-}
-
-// step is a change for the balancer with the connections that it removes.
-type step struct {
-	change  change
-	closing []*conn // closed after the change
-}
-
-// push queues a step for the balancer. It does not wait, because gRPC calls it.
-func (t *towerBalancer) push(s step) {
-	current := slices.Collect(maps.Values(t.members))
-	t.current.Store(&current)
-	t.mu.Lock()
-	t.queue = append(t.queue, s)
-	t.mu.Unlock()
-	select {
-	case t.queued <- struct{}{}:
-	default:
-	}
-}
-
-// changes yields the changes for the balancer. After a change, removed
-// endpoints get no more calls, and waiting calls pick again.
-func (t *towerBalancer) changes(yield func(change) bool) {
-	for {
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-t.queued:
-		}
-		t.mu.Lock()
-		steps := t.queue
-		t.queue = nil
-		t.mu.Unlock()
-		for _, s := range steps {
-			if !yield(s.change) {
-				return
-			}
-			for _, c := range s.closing {
-				c.close()
-			}
-			t.publish()
-		}
-	}
-}
-
-func errNotAnAddress(addresses []string) error {
-	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
 }

@@ -16,9 +16,9 @@ type settings struct {
 	calls    Layer
 	config   string // service config, in JSON
 
-	introspect func(layer.Describer)
-	ours       bool // resolver and balancer are both ours
-	live       balancers
+	introspect  func(layer.Describer)
+	dialOptions bool // resolver and balancer have the same options
+	live        balancers
 }
 
 type option func(*settings)

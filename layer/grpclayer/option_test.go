@@ -84,7 +84,7 @@ func TestAnUpdateOfUsableAddressesIsNoError(t *testing.T) {
 		err   string
 	}{
 		"usable":  {[]string{a1, a2}, ""},
-		"strange": {[]string{a1, "web:80"}, "grpclayer: web:80: must be IP addresses with ports"},
+		"invalid": {[]string{a1, "web:80"}, "grpclayer: web:80: must be IP addresses with ports"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBalancer(name).Build(newFake(), balancer.BuildOptions{}).(*towerBalancer)

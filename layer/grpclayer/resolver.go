@@ -56,14 +56,14 @@ func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build resolves the target until Close.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	if b.settings.ours {
-		if err := b.claimed(cc); err != nil {
+	if b.settings.dialOptions {
+		if err := b.checkBalancer(cc); err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go b.watch(ctx, target.Endpoint(), cc)
-	return watching(cancel), nil
+	return resolution(cancel), nil
 }
 
 // watch reports the endpoints to cc. A panic of the resolver is its last error.
@@ -95,14 +95,14 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 	}
 }
 
-// watching is the resolver of one ClientConn.
-type watching context.CancelFunc
+// resolution is the resolver of one ClientConn.
+type resolution context.CancelFunc
 
 // ResolveNow does nothing.
-func (watching) ResolveNow(resolver.ResolveNowOptions) {}
+func (resolution) ResolveNow(resolver.ResolveNowOptions) {}
 
 // Close ends the resolution without waiting.
-func (w watching) Close() { w() }
+func (r resolution) Close() { r() }
 
 // OverrideAuthority returns gRPC's authority of the target, with the domain in
 // place of a name of SRV records.
@@ -131,18 +131,17 @@ func domainOf(name string) string {
 
 // escaped escapes s for an authority (RFC 3986, section 3.2).
 func escaped(s string) string {
-	var b strings.Builder
-	begun := 0 // of the part that is not in b
-	for i := range len(s) {
-		if !inAuthority(s[i]) {
-			fmt.Fprintf(&b, "%s%%%02X", s[begun:i], s[i])
-			begun = i + 1
-		}
-	}
-	if begun == 0 {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r > 127 || !inAuthority(byte(r)) }) {
 		return s
 	}
-	b.WriteString(s[begun:])
+	var b strings.Builder
+	for i := range len(s) {
+		if inAuthority(s[i]) {
+			b.WriteByte(s[i])
+		} else {
+			fmt.Fprintf(&b, "%%%02X", s[i])
+		}
+	}
 	return b.String()
 }
 

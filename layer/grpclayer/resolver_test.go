@@ -56,10 +56,10 @@ func TestResolverTranslates(t *testing.T) {
 		got, ok := EndpointID(addr.Attributes)
 		assert.True(t, ok)
 		assert.Equal(t, id, got)
-		places, strange := placesOf(state)
-		require.Len(t, places, 1)
-		assert.True(t, e.Equal(places[0].Endpoint))
-		assert.Empty(t, strange)
+		found, invalid := endpointsOf(state)
+		require.Len(t, found, 1)
+		assert.True(t, e.Equal(found[0].Endpoint))
+		assert.Empty(t, invalid)
 		assert.Equal(t, resolve.StateExists, targetState(state, 1))
 
 		// The same once more is no news.

@@ -106,10 +106,10 @@ type serverStream struct {
 	stream  grpc.ServerStream
 	handler grpc.StreamHandler
 
-	hear            []hearer // written before the handler is called
+	observers       []responseObserver // written before the handler is called
 	mu              sync.Mutex
 	header, trailer metadata.MD // for an observer
-	begun, over     bool
+	begun, ended    bool
 }
 
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
@@ -120,8 +120,8 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 		defer func() { _ = limited.stop() }() // also after a panic
 		ss = limited
 	}
-	if len(s.hear) > 0 {
-		ss = &heardStream{ss, s}
+	if len(s.observers) > 0 {
+		ss = &observedStream{ss, s}
 		defer s.end()
 	}
 	err := s.handler(s.srv, ss)
@@ -155,8 +155,8 @@ type statusWriter interface {
 	WriteStatus(st *status.Status) error
 }
 
-// returned is the end of a stream whose handler returned in time.
-var returned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
+// handlerReturned is the end of a stream whose handler returned in time.
+var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
 // limit returns ss with the context of the layers.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
@@ -164,13 +164,13 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
 	if ok && ctx.Done() != ss.Context().Done() {
 		l.wire = wire
-		l.release = context.AfterFunc(ctx, func() { _ = panics.Contain(l.cut) })
+		l.release = context.AfterFunc(ctx, func() { _ = panics.Contain(l.abort) })
 	}
 	return l
 }
 
-// cut ends the stream unless it has ended.
-func (l *limitedStream) cut() {
+// abort ends the stream unless it has ended.
+func (l *limitedStream) abort() {
 	if l.ServerStream.Context().Err() != nil {
 		return
 	}
@@ -197,7 +197,7 @@ func (l *limitedStream) stop() error {
 		return nil
 	}
 	l.release()
-	if l.end.CompareAndSwap(nil, returned) {
+	if l.end.CompareAndSwap(nil, handlerReturned) {
 		return nil
 	}
 	return l.end.Load().Err()
@@ -207,7 +207,7 @@ func (l *limitedStream) stop() error {
 func (l *limitedStream) Context() context.Context { return l.ctx }
 
 // RecvMsg receives one message.
-func (l *limitedStream) RecvMsg(m any) error { return l.why(l.ServerStream.RecvMsg(m)) }
+func (l *limitedStream) RecvMsg(m any) error { return l.orStatus(l.ServerStream.RecvMsg(m)) }
 
 // SendMsg sends one message.
 func (l *limitedStream) SendMsg(m any) error {
@@ -216,7 +216,7 @@ func (l *limitedStream) SendMsg(m any) error {
 			return err
 		}
 	}
-	return l.why(l.ServerStream.SendMsg(m))
+	return l.orStatus(l.ServerStream.SendMsg(m))
 }
 
 // open sends the header before the first message. gRPC does that too, but not
@@ -224,7 +224,7 @@ func (l *limitedStream) SendMsg(m any) error {
 func (l *limitedStream) open() error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
-	if st := l.end.Load(); st != nil && st != returned {
+	if st := l.end.Load(); st != nil && st != handlerReturned {
 		return st.Err()
 	}
 	_ = l.ServerStream.SendHeader(nil) // SendMsg returns the error
@@ -232,12 +232,12 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// why returns the status that ended the stream instead of gRPC's error.
-func (l *limitedStream) why(err error) error {
+// orStatus returns the status that ended the stream instead of gRPC's error.
+func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
-	if st := l.end.Load(); st != nil && st != returned {
+	if st := l.end.Load(); st != nil && st != handlerReturned {
 		return st.Err()
 	}
 	return err
@@ -266,4 +266,86 @@ func (e *handlerError) GRPCStatus() *status.Status { return e.st }
 // Is reports whether the handler returned because its context had ended.
 func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
+}
+
+// responseObserver observes the response of a server's stream while its handler
+// runs.
+type responseObserver struct {
+	begun func(*Reply)
+	data  func(n int, p []byte)
+}
+
+// observedStream reports the response of a handler to the observers.
+type observedStream struct {
+	grpc.ServerStream
+	call *serverStream
+}
+
+func (h *observedStream) SetHeader(md metadata.MD) error {
+	err := h.ServerStream.SetHeader(md)
+	if err == nil {
+		h.call.add(&h.call.header, md)
+	}
+	return err
+}
+
+func (h *observedStream) SendHeader(md metadata.MD) error {
+	err := h.ServerStream.SendHeader(md)
+	if err == nil {
+		h.call.add(&h.call.header, md)
+		h.call.begin()
+	}
+	return err
+}
+
+func (h *observedStream) SetTrailer(md metadata.MD) {
+	h.ServerStream.SetTrailer(md)
+	h.call.add(&h.call.trailer, md)
+}
+
+func (h *observedStream) SendMsg(m any) error {
+	h.call.begin()
+	err := h.ServerStream.SendMsg(m)
+	if err == nil {
+		h.call.data(sizeOf(m))
+	}
+	return err
+}
+
+func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		*to = metadata.Join(*to, md)
+	}
+}
+
+// begin and data do nothing after the handler has returned.
+func (s *serverStream) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.begun {
+		return
+	}
+	s.begun = true
+	for _, h := range s.observers {
+		h.begun(&Reply{Header: s.header})
+	}
+}
+
+func (s *serverStream) data(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	for _, h := range s.observers {
+		h.data(n, nil)
+	}
+}
+
+func (s *serverStream) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 }

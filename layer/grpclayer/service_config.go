@@ -59,25 +59,25 @@ func serviceConfig(given, balancer string) string {
 	return string(merged)
 }
 
-// claim reports to our resolver that a state reached our balancer.
-type claim struct{ taken atomic.Bool }
+// balancerProbe reports to our resolver that a state reached our balancer.
+type balancerProbe struct{ reached atomic.Bool }
 
 // Equal is called by package attributes.
-func (c *claim) Equal(o any) bool { return c == o }
+func (c *balancerProbe) Equal(o any) bool { return c == o }
 
-// claimKey is the key of the *claim in a resolver.State.
-type claimKey struct{}
+// balancerProbeKey is the key of the *balancerProbe in a resolver.State.
+type balancerProbeKey struct{}
 
 // misconfiguredKey is the key of the error of all calls in a resolver.State.
 type misconfiguredKey struct{}
 
-// claimed returns an error if a client with our [DialOptions] has another
+// checkBalancer returns an error if a client with our [DialOptions] has another
 // balancer. It sends a state without endpoints, which only our balancer accepts.
-func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
-	c := new(claim)
+func (b *resolverBuilder) checkBalancer(cc resolver.ClientConn) error {
+	c := new(balancerProbe)
 	s := stateOf(new(resolve.Set), b.settings)
-	s.Attributes = s.Attributes.WithValue(claimKey{}, c)
-	if err := cc.UpdateState(s); err == nil || c.taken.Load() {
+	s.Attributes = s.Attributes.WithValue(balancerProbeKey{}, c)
+	if err := cc.UpdateState(s); err == nil || c.reached.Load() {
 		return nil
 	}
 	err := fmt.Errorf("grpclayer: the client has a service config without our balancer: "+
@@ -95,7 +95,7 @@ func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 func (t *towerBalancer) misconfigured(s resolver.State) bool {
 	err, ok := s.Attributes.Value(misconfiguredKey{}).(error)
 	if ok {
-		t.rejects = true
+		t.failsAll = true
 		picker := base.NewErrPicker(status.Error(codes.Unavailable, err.Error()))
 		t.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: picker})
 	}

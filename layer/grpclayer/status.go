@@ -93,7 +93,7 @@ func toStatus(ctx context.Context, err error) error {
 	}
 	switch e := err.(type) { //nolint:errorlint // a wrapper has more details
 	case *callError:
-		return e.bare()
+		return e.simplified()
 	case *handlerError:
 		return e.err
 	}

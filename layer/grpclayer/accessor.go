@@ -1,0 +1,328 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/internal/caller"
+	"github.com/gotower/gotower/layer"
+)
+
+// Accessor is the [layer.Accessor] of gRPC, through which routes and taps read
+// calls. A call is a POST request of HTTP/2 whose path is the method, with status
+// 200.
+type Accessor struct{}
+
+var _ layer.Accessor[*Call, *Reply] = Accessor{}
+
+// Method returns "POST".
+func (Accessor) Method(*Call) string { return "POST" }
+
+// Scheme returns "", because gRPC does not provide it.
+func (Accessor) Scheme(*Call) string { return "" }
+
+// Authority returns the authority that a server received. On a client it is
+// gRPC's default: the target without its scheme, or the domain of [NewResolver].
+func (Accessor) Authority(c *Call) string {
+	if !c.incoming {
+		return authorityOf(c.conn())
+	}
+	return c.Get(":authority")
+}
+
+// Path returns the method, "/package.Service/Method".
+func (Accessor) Path(c *Call) string { return c.Method }
+
+// Query returns "", because calls have no query.
+func (Accessor) Query(*Call) string { return "" }
+
+// Source returns the address of the client, on a server that listens on TCP.
+func (Accessor) Source(c *Call) netip.AddrPort {
+	if p := c.peer(); p != nil {
+		return addrPort(p.Addr)
+	}
+	return netip.AddrPort{}
+}
+
+// RequestHeader returns a copy of the metadata of the call.
+func (Accessor) RequestHeader(c *Call) layer.Header { return fields(c.Header()) }
+
+// RequestOverHTTP2 returns true.
+func (Accessor) RequestOverHTTP2(*Call) bool { return true }
+
+// ResponseOverHTTP2 returns true.
+func (Accessor) ResponseOverHTTP2(*Reply) bool { return true }
+
+// Status returns 200.
+func (Accessor) Status(*Reply) int { return 200 }
+
+// ResponseHeader returns the header of a client's unary call, or of a stream whose
+// header has arrived. The header of a server's unary handler is unknown.
+func (Accessor) ResponseHeader(r *Reply) layer.Header {
+	switch {
+	case r == nil:
+		return fields(nil)
+	case r.stream != nil && r.stream.begun.Load():
+		header, _ := r.stream.ClientStream.Header() // has arrived
+		return fields(header)
+	}
+	return fields(r.Header)
+}
+
+// ResponseTrailer returns the trailer of a reply that has ended, with the status
+// in the field grpc-status.
+func (Accessor) ResponseTrailer(r *Reply) layer.Header {
+	switch {
+	case r == nil:
+		return fields(nil)
+	case r.stream == nil:
+		return (*trailer)(r)
+	case r.stream.hasEnded():
+		return &trailer{Trailer: r.stream.Trailer(), status: r.status}
+	}
+	return fields(nil)
+}
+
+// Complete is [Completion] with the uncompressed length of messages for o.
+func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
+	switch {
+	case r != nil && r.stream != nil:
+		o = sizeObserver{o}
+	case r != nil && r.Message != nil:
+		o.Data(sizeOf(r.Message))
+	}
+	return Completion(ctx, r, o)
+}
+
+// DestinationAddr returns the local address of a call on a server that listens on
+// TCP. On a client it is the target, if that is an address.
+func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
+	if p := c.peer(); p != nil {
+		return addrPort(p.LocalAddr)
+	}
+	if c.ctx == nil || c.incoming {
+		return netip.AddrPort{}
+	}
+	_, endpoint := targetOf(c.conn())
+	addr, _ := netip.ParseAddrPort(endpoint)
+	return addr
+}
+
+// SourceLabels returns the labels of linkerd's proxy for the client of a call on a
+// server. tls is true, loopback or no_tls_from_remote. client_id is the name in
+// the verified certificate of the client.
+func (a Accessor) SourceLabels(c *Call) map[string]string {
+	p := c.peer()
+	if p == nil {
+		return nil
+	}
+	if secure, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		return caller.Labels(a.Source(c), &secure.State)
+	}
+	return caller.Labels(a.Source(c), nil)
+}
+
+// OnResponseStart calls begun when the handler of a server's stream sends its
+// header, and data for each message that it sends. It does nothing for other
+// calls.
+func (Accessor) OnResponseStart(_ context.Context, c *Call, begun func(*Reply), data func(n int, p []byte)) {
+	if s, ok := c.rpc.(*serverStream); ok {
+		s.observers = append(s.observers, responseObserver{begun, data})
+	}
+}
+
+// OnDeferredResponse calls begun when the header of a client's stream arrives. It
+// returns false for other calls, whose replies are complete.
+func (Accessor) OnDeferredResponse(r *Reply, begun func()) bool {
+	if r == nil || r.stream == nil {
+		return false
+	}
+	r.stream.begins = append(r.stream.begins, begun)
+	return true
+}
+
+// TeeRequestBody returns c, because taps do not show messages.
+func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { return c }
+
+// TeeResponseBody returns r, because taps do not show messages.
+func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
+
+// ErrorResponse returns the reply for an error: on a client the response of the
+// server, if there was one, and on a server that to a client that has not
+// canceled.
+func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
+	if c.incoming {
+		if c.ctx == nil || c.ctx.Err() != nil {
+			return nil, false
+		}
+		r := &Reply{status: Code(err)}
+		if s, ok := c.rpc.(*serverStream); ok {
+			r.Header, r.Trailer = s.header, s.trailer
+		}
+		return r, true
+	}
+	call, ok := errors.AsType[*callError](err)
+	if !ok || len(call.header) == 0 && len(call.trailer) == 0 {
+		return nil, false
+	}
+	code := Code(err)
+	if ctx.Err() != nil && (code == codes.Canceled || code == codes.DeadlineExceeded) {
+		return nil, false
+	}
+	return &Reply{status: code, Header: call.header, Trailer: call.trailer}, true
+}
+
+// peer returns the client of a call on a server, or nil.
+func (c *Call) peer() *peer.Peer {
+	if c.ctx == nil || !c.incoming {
+		return nil
+	}
+	p, _ := peer.FromContext(c.ctx)
+	return p
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	addr, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+}
+
+// conn returns the ClientConn of a client's call, or nil.
+func (c *Call) conn() *grpc.ClientConn {
+	switch rpc := c.rpc.(type) {
+	case *clientUnary:
+		return rpc.cc
+	case *clientStream:
+		return rpc.cc
+	}
+	return nil
+}
+
+// authorityOf returns the default authority of a client.
+func authorityOf(cc *grpc.ClientConn) string {
+	scheme, endpoint := targetOf(cc)
+	if strings.HasPrefix(scheme, "unix") {
+		return "localhost"
+	}
+	switch resolver.Get(scheme).(type) {
+	case nil, *resolverBuilder: // ours is a dial option and not registered
+		endpoint = domainOf(endpoint)
+	}
+	return authority(endpoint)
+}
+
+// targetOf splits the target of a client. Both parts are "" without a target.
+func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
+	if cc == nil {
+		return "", ""
+	}
+	scheme, rest, _ := strings.Cut(cc.CanonicalTarget(), "://")
+	_, endpoint, _ = strings.Cut(rest, "/")
+	if plain, err := url.PathUnescape(endpoint); err == nil {
+		endpoint = plain
+	}
+	return scheme, endpoint
+}
+
+// fields is metadata as a layer.Header. Its names are in lower case.
+type fields metadata.MD
+
+func (f fields) Get(name string) string { return first(f.Values(name)) }
+
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// Values returns all values of name, which must not be changed.
+func (f fields) Values(name string) []string { return f[strings.ToLower(name)] }
+
+func (f fields) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for name, values := range f {
+			for _, v := range values {
+				if !yield(name, v) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// trailer is the trailer of a reply that has ended. It has the status as in
+// HTTP/2, which gRPC removes.
+type trailer Reply
+
+func (t *trailer) Get(name string) string { return first(t.Values(name)) }
+
+// Values returns all values of name, which must not be changed.
+func (t *trailer) Values(name string) []string {
+	if values := fields(t.Trailer).Values(name); len(values) > 0 || !strings.EqualFold(name, grpcStatus) {
+		return values
+	}
+	if t.status == codes.OK {
+		return statusOK()
+	}
+	return []string{strconv.Itoa(int(t.status))}
+}
+
+func (t *trailer) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for name, value := range fields(t.Trailer).All() {
+			if !yield(name, value) {
+				return
+			}
+		}
+		if len(t.Trailer[grpcStatus]) == 0 {
+			yield(grpcStatus, t.Get(grpcStatus))
+		}
+	}
+}
+
+const grpcStatus = "grpc-status"
+
+func statusOK() []string { return []string{"0"} }
+
+// sizeObserver is an observer that gets the length of messages.
+type sizeObserver struct{ layer.Observer }
+
+// reportMessage reports one message to o.
+func reportMessage(o layer.Observer, m any) {
+	if s, ok := o.(sizeObserver); ok {
+		s.Data(sizeOf(m))
+		return
+	}
+	o.Data(1)
+}
+
+// frameHeader is the length of gRPC's prefix of a message.
+const frameHeader = 5
+
+// sizeOf returns the length of m on the wire without compression.
+func sizeOf(m any) int {
+	if p, ok := m.(proto.Message); ok {
+		return frameHeader + proto.Size(p)
+	}
+	return frameHeader
+}
