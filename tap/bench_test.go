@@ -95,7 +95,7 @@ func benchDrained(b *testing.B, inner service, n int) {
 		_, _ = svc.Call(context.Background(), req)
 		for _, w := range watchers {
 			for unread := w.buf.Load(); len(unread.events) > 0; {
-				unread.took(<-unread.events)
+				unread.releaseEvent(<-unread.events)
 			}
 		}
 	}

@@ -12,19 +12,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// maxBodies bounds what WithBodies allows: two of them fit into the buffer of a
-// watcher.
+// maxBodies is the upper limit of the maxBytes of WithBodies. Two bodies of this size
+// fit into the buffer of a watcher.
 const maxBodies = 256 << 10
 
-// WithBodies shows the bodies of requests and responses to watchers that request
-// them. Up to maxBytes of each are kept, at most 256 KiB. Without this option, and
-// if redact is nil, such a watcher is rejected.
+// WithBodies shows the bodies of requests and responses to watchers that request them.
+// The first maxBytes of each body are kept, at most 256 KiB. Without this option, or if
+// redact is nil, a watcher that requests bodies is rejected.
 //
-// redact returns the part of a body that may be shown. It gets all kept bytes
-// as they were sent, which may end anywhere and may be compressed. It should
-// withhold what it cannot parse. contentType is cut to 256 bytes. redact may
-// change and keep its argument. It runs in the goroutine of a watcher, for
-// several watchers at once. If it panics, the body is withheld.
+// redact returns the part of a body that may be shown. It gets the kept bytes as they
+// were sent: they may end anywhere and may be compressed. It should withhold a body
+// that it cannot parse. contentType is cut to 256 bytes. redact may change and keep its
+// argument. Several watchers call it concurrently. If it panics, the body is withheld.
 //
 // A body that net/http copies by itself, such as a file, is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
@@ -36,8 +35,8 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns e with redacted bodies. They are cut after the redaction, so that
-// it sees all kept bytes.
+// shown returns e with redacted bodies. The bodies are cut to the length that the
+// watcher requested after redact has seen all kept bytes.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -49,7 +48,8 @@ func (w *watcher) shown(e Event) Event {
 	return e
 }
 
-func (r *Registry) redacted(b *Body, most int) (out *Body) {
+// redacted returns b after redact, cut to limit bytes. It returns nil if b is nil.
+func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	if b == nil {
 		return nil
 	}
@@ -59,14 +59,14 @@ func (r *Registry) redacted(b *Body, most int) (out *Body) {
 		}
 	}()
 	out = &Body{Data: r.redact(b.contentType, b.Data), Cut: b.Cut}
-	if len(out.Data) > most {
-		out.Data, out.Cut = out.Data[:most:most], true
+	if len(out.Data) > limit {
+		out.Data, out.Cut = out.Data[:limit:limit], true
 	}
 	return out
 }
 
-// excerpt is the beginning of a body, for one watcher. Its bytes use room of the
-// watcher's buffer.
+// excerpt is the beginning of one body, kept for one watcher. Its bytes count as text
+// in the buffer of the watcher.
 type excerpt struct {
 	w           *watcher
 	room        *buffer
@@ -78,8 +78,8 @@ type excerpt struct {
 	over bool
 }
 
-// take keeps a part of a body. It may come late, because the body may be read
-// after the end of its request.
+// take keeps the bytes of p that follow the kept ones. at is the offset of p in the
+// body. Parts that arrive after body or drop was called are ignored.
 func (x *excerpt) take(at int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -105,13 +105,14 @@ func (x *excerpt) take(at int64, p []byte) {
 }
 
 // miss marks the body as cut.
-func (x *excerpt) miss() {
+func (x *excerpt) markCut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cut = true
 }
 
-// grow makes room for n more bytes, if the buffer has it.
+// grow increases the capacity by n bytes. It returns false if the buffer of the watcher
+// has no room for them.
 func (x *excerpt) grow(n int) bool {
 	size := len(x.data) + n
 	if size <= cap(x.data) {
@@ -125,13 +126,13 @@ func (x *excerpt) grow(n int) bool {
 	return true
 }
 
-// end releases the room of the excerpt. It is called with mu held.
+// end releases the bytes and ignores later parts. The caller holds mu.
 func (x *excerpt) end() {
 	x.room.release(int64(cap(x.data)))
 	x.data, x.over = nil, true
 }
 
-// body ends the excerpt. It returns nil when there is nothing to show.
+// body ends the excerpt and returns its bytes, or nil for an empty body.
 func (x *excerpt) body() *Body {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -143,7 +144,7 @@ func (x *excerpt) body() *Body {
 	return &Body{Data: data, Cut: x.cut, contentType: x.contentType}
 }
 
-// bodies are those of one request, for one watcher.
+// bodies has the excerpts of one request and its response, for one watcher.
 type bodies struct{ request, response excerpt }
 
 func newBodies(w *watcher, header layer.Header) *bodies {
@@ -156,7 +157,7 @@ func newBodies(w *watcher, header layer.Header) *bodies {
 	return b
 }
 
-// drop releases the room of bodies that will not be shown.
+// drop ends both excerpts without showing them.
 func (b *bodies) drop() {
 	if b == nil {
 		return
@@ -168,7 +169,7 @@ func (b *bodies) drop() {
 	}
 }
 
-// contentType returns the bounded content type, which is kept with the body.
+// contentType returns a copy of the content-type field, cut to 256 bytes.
 func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }
@@ -180,8 +181,8 @@ const (
 	resetCancel   uint32 = 8
 )
 
-// streamError has the fields of net/http's unexported error of an HTTP/2 stream
-// reset, whose method As fills any struct with these fields.
+// streamError matches net/http's unexported error of an HTTP/2 stream reset. Its As
+// method fills any struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -190,8 +191,8 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code for the end of a request, or nil. ctx is
-// the context of the request.
+// resetCode returns the HTTP/2 error code of a request that ended with err, or nil if
+// there is none. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader
@@ -214,8 +215,8 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode returns the reset code of a response that its own side aborted, as
-// net/http's HTTP/2 sends it.
+// abortCode returns the reset code that net/http's HTTP/2 server sends when a handler
+// aborts a response: CANCEL if ctx has ended, otherwise INTERNAL_ERROR.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {
 		return new(resetCancel)

@@ -2,16 +2,16 @@ package tap
 
 import "sync/atomic"
 
-// maxText bounds the text in a buffer, and with it the memory of a watcher:
-// with 400 events of its own it stays below 1 MiB.
+// maxText is the limit of the text in one buffer, in bytes. With it, a watcher with 400
+// events takes less than 1 MiB.
 const maxText = 768 << 10
 
-// buffer holds the unread events of a watcher, and the requests that are kept
-// until their outcome is known. Writers never wait.
+// buffer holds the unread events of a watcher. It also counts the requests that are
+// held until their outcome is known. Writers never wait.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
-	held   atomic.Int64 // requests
+	held   atomic.Int64 // number of held requests
 }
 
 func newBuffer(events int) *buffer {
@@ -20,7 +20,7 @@ func newBuffer(events int) *buffer {
 	return b
 }
 
-// reserve reports whether n bytes fit, and reserves them until release.
+// reserve reserves n bytes of text until release. It returns false if they do not fit.
 func (b *buffer) reserve(n int64) bool {
 	if b.room.Add(-n) < 0 {
 		b.room.Add(n)
@@ -31,7 +31,7 @@ func (b *buffer) reserve(n int64) bool {
 
 func (b *buffer) release(n int64) { b.room.Add(n) }
 
-// offer reports whether e fits, and adds it.
+// offer adds e. It returns false if e does not fit.
 func (b *buffer) offer(e Event) bool {
 	n := e.weight()
 	if !b.reserve(n) {
@@ -46,11 +46,11 @@ func (b *buffer) offer(e Event) bool {
 	}
 }
 
-// took releases the room of an event that was received from events.
-func (b *buffer) took(e Event) { b.release(e.weight()) }
+// releaseEvent releases the bytes of an event that was received from events.
+func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
-// hold reports whether one more request of n bytes can be held until its end. There
-// may be as many of them as events.
+// hold reserves n bytes for a request that is held until its end. It returns false if
+// they do not fit, or if as many requests as events are held.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)
@@ -59,7 +59,7 @@ func (b *buffer) hold(n int64) bool {
 	return true
 }
 
-// unhold releases a held request.
+// unhold undoes hold.
 func (b *buffer) unhold(n int64) {
 	b.release(n)
 	b.held.Add(-1)

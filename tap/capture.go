@@ -17,20 +17,21 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// redacted replaces the value of a secret.
+// redacted is shown in place of a secret value.
 const redacted = secret.Withheld
 
-// requestFields returns the header fields of a request, for an event.
+// requestFields returns the header fields of the request as watchers see them, with the
+// pseudo-header fields first if it is an HTTP/2 request.
 func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	out := []Field{}
 	if x.access.RequestOverHTTP2(x.req) {
-		init := x.init.plain
+		init := x.init.withoutFields
 		path := init.Path
 		if query := x.access.Query(x.req); query != "" {
 			path += "?" + query
 		}
 		out = r.pseudo(out, ":method", init.Method)
-		if path != "" { // CONNECT has neither
+		if path != "" { // CONNECT has neither scheme nor path
 			out = r.pseudo(out, ":scheme", init.Scheme)
 		}
 		out = r.pseudo(out, ":authority", init.Authority)
@@ -39,30 +40,32 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields returns the header fields of a response, for an event.
-func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, head layer.Header) []Field {
+// responseFields returns the header fields of rsp as watchers see them, with ":status"
+// first if it is an HTTP/2 response. header is the header of rsp.
+func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
 		out = r.pseudo(out, ":status", strconv.Itoa(x.status))
 	}
-	return r.capture(out, head)
+	return r.capture(out, header)
 }
 
-func (r *Registry) pseudo(to []Field, name, value string) []Field {
+// pseudo appends a pseudo-header field to fields, unless its value is empty.
+func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	if value == "" {
-		return to
+		return fields
 	}
-	return append(to, Field{name, r.shownValue(name, value)})
+	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends fields, sorted by name and without secrets, to the
-// pseudo-header fields of an event.
+// capture appends fields to to, sorted by name and with secret values replaced. If to
+// has pseudo-header fields, those among fields are skipped.
 func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 	first := len(to)
 	for name, value := range fields.All() {
 		name = strings.ToLower(name)
 		if first > 0 && strings.HasPrefix(name, ":") {
-			continue // it is there
+			continue // to has it
 		}
 		to = append(to, Field{name, r.shownValue(name, value)})
 	}
@@ -70,7 +73,7 @@ func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 	return to
 }
 
-// shownValue is the value of a field as watchers see it.
+// shownValue returns the value of a field as watchers see it.
 func (r *Registry) shownValue(name, value string) string {
 	if mask := r.mask(name); mask != nil {
 		return mask(value)
@@ -78,8 +81,8 @@ func (r *Registry) shownValue(name, value string) string {
 	return value
 }
 
-// mask returns the function that redacts the values of a field, or nil. Name is in
-// lower case.
+// mask returns the function that redacts the values of the field called name, or nil if
+// they are shown. name is in lower case.
 func (r *Registry) mask(name string) func(string) string {
 	switch name {
 	case "host", ":authority":
@@ -102,8 +105,8 @@ func (r *Registry) mask(name string) func(string) string {
 	return nil
 }
 
-// secret reports whether the value of a field is withheld. Options take
-// precedence.
+// secret reports whether the whole value of a field is withheld. WithRedacted and
+// WithRevealed take precedence over the default names.
 func (r *Registry) secret(name string) bool {
 	if hide, set := r.secrets[name]; set {
 		return hide
@@ -117,13 +120,13 @@ func (r *Registry) showsQueries() bool {
 	return set && !hide
 }
 
-// withoutUser returns an authority without user information.
+// withoutUser removes the user information from an authority.
 func withoutUser(authority string) string {
 	return authority[strings.LastIndexByte(authority, '@')+1:]
 }
 
-// withoutQuery returns a URI, or text that ends in one, without user information,
-// query and fragment.
+// withoutQuery removes the user information from a URI, and replaces its query and
+// fragment. Text may precede the URI.
 func withoutQuery(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 && i+1 < len(uri) {
 		uri = uri[:i+1] + redacted
@@ -131,8 +134,8 @@ func withoutQuery(uri string) string {
 	return withoutUserInfo(uri)
 }
 
-// withoutCredentials returns a URI, or text that ends in one, without user
-// information and the values of secret query parameters.
+// withoutCredentials removes the user information from a URI, and replaces the values
+// of secret query parameters. Text may precede the URI.
 func (r *Registry) withoutCredentials(uri string) string {
 	uri = withoutUserInfo(uri)
 	start := strings.IndexByte(uri, '?') + 1
@@ -171,24 +174,25 @@ func withoutUserInfo(uri string) string {
 	return uri
 }
 
-// terms are the checked fields of a request to watch.
+// terms are the validated parameters of a watcher.
 type terms struct {
 	match    *condition
-	limit    uint64        // requests; or unlimited
-	sample   float64       // share of the requests; 0 is all
-	outcome  *outcome      // of the requests that are shown; nil is any
-	duration time.Duration // 0 for no limit
-	fields   bool          // header and trailer fields
+	limit    uint64        // number of requests, or unlimited
+	sample   float64       // fraction of the requests; 0 means all
+	outcome  *outcome      // condition on the end of a request; nil means any
+	duration time.Duration // 0 means no limit
+	fields   bool          // whether header and trailer fields are shown
 	explain  bool
-	body     int    // bytes of each body
-	maxRPS   uint32 // 0 for no limit
+	body     int    // number of bytes shown of each body
+	maxRPS   uint32 // requests per second; 0 means no limit
 
-	connections bool // are shown as well
+	connections bool // whether connections are shown too
 }
 
 const unlimited = math.MaxUint64
 
-// terms checks the fields of req. Its errors are rejections.
+// terms validates req and returns the parameters of its watcher. Its errors are
+// rejections.
 func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t := terms{
 		limit: req.GetLimit(), sample: req.GetSample(),
@@ -197,7 +201,7 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	if t.limit == 0 {
 		t.limit = unlimited
 	}
-	if err := sane(req); err != nil {
+	if err := checkNumbers(req); err != nil {
 		return terms{}, reject(codes.InvalidArgument, err)
 	}
 	t.duration = req.GetDuration().AsDuration()
@@ -215,8 +219,8 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	return t, err
 }
 
-// sane checks the numbers of req that do not depend on a process.
-func sane(req *tappb.WatchRequest) error {
+// checkNumbers checks the numbers of req that do not depend on the process.
+func checkNumbers(req *tappb.WatchRequest) error {
 	if s := req.GetSample(); math.IsNaN(s) || s < 0 || s > 1 {
 		return fmt.Errorf("sample: %v must be from 0 to 1", s)
 	}

@@ -21,8 +21,8 @@ const (
 	maxMatchBytes = 64 << 10
 )
 
-// invalid is a match that cannot be compiled. where is a path into the
-// message, outermost first.
+// invalid is the error of a match that cannot be compiled. where is the path of the
+// invalid part in the message, outermost first.
 type invalid struct{ where, what string }
 
 func (e *invalid) Error() string { return "match" + e.where + ": " + e.what }
@@ -31,8 +31,7 @@ func bad(where, format string, args ...any) error {
 	return &invalid{where, fmt.Sprintf(format, args...)}
 }
 
-// compile checks a match and makes a condition of it. The error names the
-// part that is wrong.
+// compile validates m and returns it as a condition. The error names the invalid part.
 func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if m.GetMatch() == nil {
 		return nil, bad("", "missing")
@@ -78,7 +77,8 @@ func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, e
 	return condition{}, bad(where, "missing")
 }
 
-// seq skips members without a value, as linkerd's proxy does.
+// seq compiles the members of an all or any. Members without a value are skipped, as
+// linkerd's proxy does.
 func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (condition, error) {
 	c := condition{op: op}
 	for i, m := range seq.GetMatches() {
@@ -94,7 +94,7 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter returns the condition that m, if it is set, and all of headers hold. Its
+// filter returns a condition that holds if m, if set, and all of headers hold. Its
 // errors are rejections.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
@@ -121,8 +121,7 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 		if err != nil {
 			return nil, reject(codes.InvalidArgument, err)
 		}
-		// A client could find the value by comparing it with one prefix after
-		// the other.
+		// Otherwise a client could guess the value prefix by prefix.
 		if c.op == opHeader && r.secret(strings.ToLower(c.key)) {
 			return nil, reject(codes.PermissionDenied, fmt.Errorf(
 				"headers[%d]: the value of %s is withheld: match only its presence", i, strings.ToLower(c.key)))
@@ -197,7 +196,7 @@ func portRange(where string, op op, r *pb.ObserveRequest_Match_Tcp_PortRange) (c
 	case hi > math.MaxUint16:
 		return condition{}, bad(where+".max", "%d is not a port", hi)
 	case hi == 0:
-		hi = lo // a minimum alone is one port; a maximum alone is not
+		hi = lo // a minimum without a maximum selects one port
 	case lo > hi:
 		return condition{}, bad(where, "min %d is above max %d", lo, hi)
 	}

@@ -8,16 +8,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// condition is a compiled match.
+// condition is a compiled match. Which fields are used depends on op.
 type condition struct {
 	op     op
 	subs   []condition         // of all, any and not
 	key    string              // of a label, or the name of a header field
 	text   string              // the value to compare with
-	starts bool                // compare with the beginning of the value
-	mask   func(string) string // returns the visible part of the value; nil for all
-	prefix netip.Prefix        // of an address; if not valid, the ports count
-	lo, hi uint16              // ports, both included
+	starts bool                // text is compared with the beginning of the value
+	mask   func(string) string // returns the visible part of the value; nil: all of it
+	prefix netip.Prefix        // network of an address; if invalid, lo and hi are used
+	lo, hi uint16              // range of ports, both included
 }
 
 type op uint8
@@ -38,15 +38,15 @@ const (
 	opHeaderPresent
 )
 
-// view has what conditions may read of a request or a connection.
+// view has the values of a request or connection that conditions read.
 type view struct {
 	common Event        // addresses and labels
 	init   RequestInit  // of a request
 	header layer.Header // of a request; nil for a connection
 }
 
-// requestInit copies the strings into one, because they may be small parts of a
-// long request line, which events would keep alive.
+// requestInit returns a copy of v.init. It copies the texts into one string, because
+// they may refer to a long request line, which the events would keep in memory.
 func (v *view) requestInit() *RequestInit {
 	all := v.init.Method + v.init.Scheme + v.init.Authority + v.init.Path
 	next := func(s string) string {
@@ -58,8 +58,8 @@ func (v *view) requestInit() *RequestInit {
 	}
 }
 
-// holds reports whether a request or connection meets c. No condition on HTTP
-// holds for a connection.
+// holds reports whether the request or connection matches c. Conditions on HTTP do not
+// match connections.
 func (c *condition) holds(v *view) bool {
 	if c.op >= opScheme && v.header == nil {
 		return false
@@ -79,7 +79,7 @@ func (c *condition) holds(v *view) bool {
 	case opDestination:
 		return c.address(v.common.Destination)
 	case opDestinationLabel:
-		// Keys and values are never empty, so a missing label does not match.
+		// A missing label does not match, because c.text is not empty.
 		return v.common.DestinationLabels[c.key] == c.text
 	case opRouteLabel:
 		return v.common.RouteLabels[c.key] == c.text
@@ -97,7 +97,8 @@ func (c *condition) holds(v *view) bool {
 	return false
 }
 
-// address returns false for an unknown address.
+// address reports whether a is in the network or the range of ports. An unknown address
+// does not match.
 func (c *condition) address(a netip.AddrPort) bool {
 	if !a.IsValid() {
 		return false
@@ -115,8 +116,7 @@ func (c *condition) string(s string) bool {
 	return s == c.text
 }
 
-// field reports whether one of the fields called c.key has the value, or any
-// value. It compares the visible part.
+// field reports whether the visible part of one of the fields called c.key matches.
 func (c *condition) field(fields layer.Header) bool {
 	for name, value := range fields.All() {
 		if !strings.EqualFold(name, c.key) {

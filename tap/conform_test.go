@@ -52,7 +52,7 @@ func TestConform(t *testing.T) {
 		watch(t, reg, match.All(), 1<<32-1, true)
 		w := watch(t, reg, match.All(), 1<<32-1, false)
 		layertest.Run(t, layertest.Layer{Layer: tapped(reg)})
-		if n := w.inside.Load(); n != 0 {
+		if n := w.inFlight.Load(); n != 0 {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
@@ -62,7 +62,7 @@ func TestConform(t *testing.T) {
 			Response: &tappb.ResponseMatch{Failures: true}, Sample: .9, Fields: true, Explain: true, BodyBytes: 9,
 		})
 		layertest.Run(t, layertest.Layer{Layer: tapped(reg)})
-		if n := w.inside.Load() + w.buf.Load().held.Load(); n != 0 {
+		if n := w.inFlight.Load() + w.buf.Load().held.Load(); n != 0 {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
@@ -78,7 +78,7 @@ func TestConform(t *testing.T) {
 				for {
 					select {
 					case e := <-w.buf.Load().events:
-						w.buf.Load().took(e)
+						w.buf.Load().releaseEvent(e)
 					case <-ctx.Done():
 						return
 					}

@@ -16,23 +16,22 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Connections shows the connections that a [tcplayer.Service] makes to the
-// watchers of [Registry.Watch] and [Watch]:
+// Connections shows the connections that a [tcplayer.Service] makes to the watchers of
+// [Registry.Watch] and [Watch]:
 //
 //	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
-// A connection shows an Open, and a Close when it is closed. A failed dial shows
-// only a Close. Conditions on HTTP match no connection. With Failures or
-// SlowerThan, Open and Close are sent at the end. Observe and Top ignore
-// connections. The default direction is [Outbound], and the default destination
-// the remote address.
+// A connection causes an Open event, and a Close event when it is closed. A failed dial
+// causes only a Close. Conditions on HTTP match no connection. With the conditions
+// Failures or SlowerThan, Open and Close are sent at the end. Observe and Top ignore
+// connections. Defaults are the direction [Outbound] and the remote address.
 //
 // Admission: Ready is forwarded.
 //
 // Cancellation: a dial that fails because its ctx ended is not shown.
 //
-// Body: a watched connection is wrapped until it is closed, to count its bytes.
-// They are copied in this process, and not by the kernel.
+// Body: a watched connection is wrapped to count its bytes. This process copies them,
+// without the help of the kernel (splice).
 //
 // Errors: forwarded.
 //
@@ -65,12 +64,12 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	if !x.common.Destination.IsValid() && conn != nil {
 		x.common.Destination = addrOf(conn.RemoteAddr())
 	}
-	x.look(c.reg, present)
+	x.findWatchers(c.reg, present)
 	if err != nil {
 		x.close(0, 0, err.Error())
 		return conn, err
 	}
-	if x.open(); len(x.seats) == 0 {
+	if x.open(); len(x.recipients) == 0 {
 		return conn, nil
 	}
 	return &watchedConn{Conn: conn, shown: x}, nil
@@ -80,9 +79,9 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 func (c *connecting) Next() tcplayer.Service { return c.Service }
 
 // Describe returns the number of watchers and of dropped events.
-func (c *connecting) Describe() layer.Node { return c.reg.brief() }
+func (c *connecting) Describe() layer.Node { return c.reg.summary() }
 
-// addrOf returns an address that is not valid if a is not an IP address.
+// addrOf converts a. It returns the zero AddrPort if a is not an IP address.
 func addrOf(a net.Addr) netip.AddrPort {
 	if a == nil {
 		return netip.AddrPort{}
@@ -91,7 +90,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 	if err != nil {
 		return netip.AddrPort{}
 	}
-	return plain(addr)
+	return normalizeAddr(addr)
 }
 
 // watchedConn counts the bytes of a connection and keeps its first error.
@@ -117,8 +116,8 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed keeps the first error that is neither an orderly end nor caused by the
-// holder.
+// failed records the first error that is neither the end of the stream nor caused by
+// the user of the connection, such as a deadline.
 func (c *watchedConn) failed(err error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
@@ -128,8 +127,8 @@ func (c *watchedConn) failed(err error) {
 	}
 }
 
-// CloseWrite closes the sending direction. It completes the handshake of TLS
-// before, because TLS cannot close during it.
+// CloseWrite closes the sending direction. A TLS handshake is completed first, because
+// crypto/tls cannot close a direction during the handshake.
 func (c *watchedConn) CloseWrite() error {
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -142,7 +141,7 @@ func (c *watchedConn) CloseWrite() error {
 	return fmt.Errorf("close one direction of %T: %w", c.Conn, errors.ErrUnsupported)
 }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
 func (c *watchedConn) Close() error {
@@ -157,35 +156,35 @@ func (c *watchedConn) Close() error {
 	return err
 }
 
-// connection is a connection, or a failed dial, for its watchers.
+// connection sends the events of a connection, or of a failed dial, to its watchers.
 type connection struct {
-	common Event
-	start  time.Time // when it was made, or when the dial began
-	opened bool
-	seats  []seat
+	common     Event
+	start      time.Time // start of the dial, or of the open connection
+	opened     bool
+	recipients []recipient
 }
 
-// look finds the watchers of the connection.
-func (x *connection) look(reg *Registry, present *audience) {
+// findWatchers adds the watchers that match the connection as recipients.
+func (x *connection) findWatchers(reg *Registry, present *audience) {
 	v, d := view{common: x.common}, draw{reg: reg}
 	for _, w := range present.watchers {
 		if w.connections && w.admits(&d) && w.match.holds(&v) {
-			x.seats = append(x.seats, seat{watcher: w})
+			x.recipients = append(x.recipients, recipient{watcher: w})
 		}
 	}
 }
 
-// open sends the Open event. A watcher without room for it does not see the
-// connection. A watcher with a condition on the outcome sees it at the end.
+// open sends the Open event. A watcher whose buffer has no room for it does not see the
+// connection. A watcher with a condition on the outcome gets the event in close.
 func (x *connection) open() {
 	x.start, x.opened = time.Now(), true
-	kept := x.seats[:0]
-	for _, s := range x.seats {
+	kept := x.recipients[:0]
+	for _, s := range x.recipients {
 		if s.outcome != nil || s.start(x.opening()) {
 			kept = append(kept, s)
 		}
 	}
-	x.seats = kept
+	x.recipients = kept
 }
 
 func (x *connection) opening() Event {
@@ -194,14 +193,14 @@ func (x *connection) opening() Event {
 	return e
 }
 
-// close sends the Close event. It is called once.
+// close sends the Close event with the text of the first error. It is called once.
 func (x *connection) close(sent, received uint64, why string) {
 	e := x.common
 	e.Close = &ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: why}
-	for i := range x.seats {
-		s := &x.seats[i]
+	for i := range x.recipients {
+		s := &x.recipients[i]
 		switch {
-		case s.outcome != nil && !s.outcome.closes(e.Close):
+		case s.outcome != nil && !s.outcome.holdsForConnection(e.Close):
 			continue
 		case !x.opened:
 			if s.start(e) {
@@ -216,7 +215,7 @@ func (x *connection) close(sent, received uint64, why string) {
 	}
 }
 
-// closes is holds for a connection, which has no status.
-func (o *outcome) closes(end *ConnectionClose) bool {
+// holdsForConnection reports whether a connection that ended like this matches o.
+func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

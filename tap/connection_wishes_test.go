@@ -97,7 +97,7 @@ func TestOutcomesOfConnections(t *testing.T) {
 			_, err := fails.Call(t.Context(), tcplayer.Request{})
 			require.ErrorIs(t, err, broken)
 			require.Len(t, readAll(w), tt.failed)
-			require.Zero(t, w.inside.Load())
+			require.Zero(t, w.inFlight.Load())
 		})
 	}
 }
@@ -125,7 +125,7 @@ func TestConnectionsThatDoNotFit(t *testing.T) {
 	require.IsNotType(t, new(watchedConn), connect(t, svc), "its Open did not fit")
 	require.NoError(t, conn.Close())
 	require.EqualValues(t, 2, w.dropped.Load(), "nor did the Close of the first")
-	require.Zero(t, w.inside.Load())
+	require.Zero(t, w.inFlight.Load())
 	reg.close(w)
 	require.IsNotType(t, new(watchedConn), connect(t, svc))
 }
@@ -217,7 +217,7 @@ func TestConnectionsInAStack(t *testing.T) {
 	}
 	require.Contains(t, closes[Outbound].Err, "connection reset by peer")
 	require.EqualValues(t, 5, closes[Outbound].Sent)
-	require.Zero(t, w.inside.Load())
+	require.Zero(t, w.inFlight.Load())
 	require.NoError(t, layer.Poll(connect), "and the limit has its place back")
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// eventOf returns the event of a message. Missing and unknown values are zero.
+// eventOf converts a message of linkerd's service. Missing and unknown values become
+// zero.
 func eventOf(m *pb.TapEvent) Event {
 	e := Event{
 		Direction:         Direction(m.GetProxyDirection()),
@@ -87,14 +88,14 @@ func fieldsOf(m *http_types.Headers) []Field {
 	return fields
 }
 
-// tcpOf drops an address without an IP, and cuts a port to 16 bits, as
-// linkerd's proxy does.
+// tcpOf converts an address. It returns the zero AddrPort if m has no IP, and cuts the
+// port to 16 bits, as linkerd's proxy does.
 func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
 	ip, ok := ipOf(m.GetIp())
 	if !ok {
 		return netip.AddrPort{}
 	}
-	return plain(netip.AddrPortFrom(ip, uint16(m.GetPort()&math.MaxUint16)))
+	return normalizeAddr(netip.AddrPortFrom(ip, uint16(m.GetPort()&math.MaxUint16)))
 }
 
 func ipOf(m *netpb.IPAddress) (netip.Addr, bool) {
@@ -126,7 +127,7 @@ func orEmpty(labels map[string]string) map[string]string {
 	return labels
 }
 
-// methodOf returns "" for no method and for a number that has no name.
+// methodOf returns the name of a method, or "" if m has none or is an unknown number.
 func methodOf(m *http_types.HttpMethod) string {
 	switch m := m.GetType().(type) {
 	case *http_types.HttpMethod_Registered_:
@@ -137,7 +138,7 @@ func methodOf(m *http_types.HttpMethod) string {
 	return ""
 }
 
-// schemeOf returns "" for no scheme and for a number that has no name.
+// schemeOf returns the name of a scheme, or "" if m has none or is an unknown number.
 func schemeOf(m *http_types.Scheme) string {
 	switch m := m.GetType().(type) {
 	case *http_types.Scheme_Registered_:
@@ -148,7 +149,7 @@ func schemeOf(m *http_types.Scheme) string {
 	return ""
 }
 
-// watchEventOf is the event of a message. No message is wrong, see eventOf.
+// watchEventOf converts a message of gotower's service, as eventOf does.
 func watchEventOf(m *tappb.WatchResponse) Event {
 	if n := m.GetDropped(); n > 0 {
 		return Event{Dropped: n}

@@ -58,7 +58,7 @@ func checkDrops(t *testing.T, capacity int, held bool, steps []int) {
 	sent, ended := make(chan Event), make(chan error)
 	var trailer metadata.MD
 	go func() {
-		ended <- own{server: srv}.Watch(req, watchStream{ctx: ctx, trailer: &trailer, send: func(m *tappb.WatchResponse) error {
+		ended <- gotowerTap{server: srv}.Watch(req, watchStream{ctx: ctx, trailer: &trailer, send: func(m *tappb.WatchResponse) error {
 			sent <- watchEventOf(m)
 			return nil
 		}})

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// proto returns e as a message of linkerd's service. Text that is not valid UTF-8
-// is replaced, because messages cannot carry it.
+// proto converts e to a message of linkerd's service. Text that is not valid UTF-8 is
+// replaced, because messages cannot carry it.
 func (e *Event) proto() *pb.TapEvent {
 	m := &pb.TapEvent{
 		Source:          tcpProto(e.Source),
@@ -97,7 +97,7 @@ func fieldsProto(fields []Field) *http_types.Headers {
 }
 
 func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
-	a = plain(a)
+	a = normalizeAddr(a)
 	if !a.IsValid() {
 		return nil
 	}
@@ -112,7 +112,7 @@ func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
 }
 
-// labelsProto returns labels, or a copy if one of them is not valid UTF-8.
+// labelsProto returns labels, or a copy with replacements if one is not valid UTF-8.
 func labelsProto(labels map[string]string) map[string]string {
 	isValid := true
 	for k, v := range labels {
@@ -142,7 +142,7 @@ func schemeProto(name string) *http_types.Scheme {
 	return match.Scheme(valid(name)).GetHttp().GetScheme()
 }
 
-// watchProto returns e as a message of gotower's own service.
+// watchProto converts e to a message of gotower's service.
 func (e *Event) watchProto() *tappb.WatchResponse {
 	if e.Dropped > 0 {
 		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
@@ -179,7 +179,7 @@ func nodesProto(nodes []layer.Node) []*tappb.Node {
 	return out
 }
 
-// nodeProto converts a node. Its inner node becomes its last child.
+// nodeProto converts n and appends its inner node (Next) to its children.
 func nodeProto(n layer.Node) *tappb.Node {
 	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
 	for _, a := range n.State {

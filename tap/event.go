@@ -9,21 +9,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one event of a tapped request or connection. One of RequestInit,
-// ResponseInit, ResponseEnd, Open and Close is set. None of them is set if
-// Dropped is, and for an event of the server that this package does not know.
+// Event is one event of a tapped request or connection. Exactly one of RequestInit,
+// ResponseInit, ResponseEnd, Open and Close is set. None of them is set if Dropped is
+// set, or if the server sent an event that this package does not know.
 //
 // Events share their maps, slices and pointers. Do not change them.
 type Event struct {
 	Direction Direction
 	ID        StreamID
 
-	Source      netip.AddrPort // the client; zero when unknown
+	Source      netip.AddrPort // the client; the zero AddrPort if unknown
 	Destination netip.AddrPort // the endpoint, or the original destination
 
 	SourceLabels      map[string]string
 	DestinationLabels map[string]string
-	RouteLabels       map[string]string // nil when no route matched
+	RouteLabels       map[string]string // nil if no route matched
 
 	RequestInit  *RequestInit
 	ResponseInit *ResponseInit
@@ -32,15 +32,15 @@ type Event struct {
 	Open  *ConnectionOpen
 	Close *ConnectionClose
 
-	// Dropped is the number of events that did not fit since the last report.
-	// Such an event has no other field.
+	// Dropped is the number of events that were dropped since the last report, because
+	// they did not fit into the buffer. An event with Dropped has no other field.
 	Dropped uint64
 }
 
-// StreamID identifies a tapped request. It is the same in all of its events.
+// StreamID identifies a tapped request. All of its events have the same StreamID.
 type StreamID struct {
-	Base   uint32 // one for each call of Observe
-	Stream uint64 // counts the requests of that call, from 0
+	Base   uint32 // identifies the call of Observe or Watch
+	Stream uint64 // number of the request in that call, from 0
 }
 
 // RequestInit is the event of a request that is about to be forwarded.
@@ -52,28 +52,27 @@ type RequestInit struct {
 	Headers   []Field
 }
 
-// ResponseInit is the event of response headers.
+// ResponseInit is the event of the response headers.
 type ResponseInit struct {
 	SinceRequestInit time.Duration
 	Status           int // the HTTP status
 	Headers          []Field
 }
 
-// ResponseEnd is the event of the end of a response, or of a request without
-// one. Unknown values are nil.
+// ResponseEnd is the event of the end of a response, or of a request without a
+// response. A nil pointer means that the value is unknown.
 type ResponseEnd struct {
 	SinceRequestInit  time.Duration
-	SinceResponseInit *time.Duration // nil when there were no response headers
-	Bytes             uint64         // of the body that were read
+	SinceResponseInit *time.Duration // nil without response headers
+	Bytes             uint64         // number of bytes of the body that were read
 
 	// GRPCStatus comes from the trailers, or else from the headers.
 	GRPCStatus *codes.Code
 
-	// ResetCode is the HTTP/2 error code of an aborted stream. It is
-	// known for HTTP/2 errors of net/http, for errors with a method
-	// ResetCode() uint32, for a context that ended (8, CANCEL), for a rejection
-	// (7, REFUSED_STREAM), and for a response that had begun when its handler
-	// panicked or a layer below returned an error (2, INTERNAL_ERROR).
+	// ResetCode is the HTTP/2 error code of an aborted stream. Its sources are HTTP/2
+	// errors of net/http and errors with a method ResetCode() uint32. A context that
+	// ended has 8 (CANCEL), and a rejection has 7 (REFUSED_STREAM). A response that
+	// started before its handler panicked or Call failed has 2 (INTERNAL_ERROR).
 	ResetCode *uint32
 
 	Trailers []Field
@@ -86,35 +85,35 @@ type ResponseEnd struct {
 // Body is the part of a body that was read and kept.
 type Body struct {
 	Data []byte
-	Cut  bool // there was more
+	Cut  bool // whether the body was longer
 
-	contentType string // for the hook; nothing is shown before it has seen it
+	contentType string // for the redact function of WithBodies
 }
 
 // ConnectionOpen is the event of a new connection.
 type ConnectionOpen struct{}
 
-// ConnectionClose is the event of the end of a connection, or of a failed dial.
-// A failed dial has no ConnectionOpen, and SinceOpen is its duration.
+// ConnectionClose is the event of the end of a connection, or of a failed dial. A
+// failed dial causes no ConnectionOpen, and SinceOpen is the duration of the dial.
 type ConnectionClose struct {
 	SinceOpen time.Duration
 	Sent      uint64 // bytes to the destination
-	Received  uint64 // bytes from it
-	Err       string // the error of the connection or dial; else ""
+	Received  uint64 // bytes from the destination
+	Err       string // the error of the connection or dial, or ""
 }
 
-// Field is one header or trailer field. Headers and Trailers are nil unless the
-// watcher asked for them.
+// Field is one header or trailer field. Headers and Trailers of events are nil unless
+// the watcher requested fields.
 type Field struct {
 	Name  string // in lower case
 	Value string // raw bytes, or "[redacted]"
 }
 
-// fieldOverhead is the size of a Field without its text.
+// fieldOverhead is the size of a Field in bytes, without its text.
 const fieldOverhead = 32
 
-// weight returns about how many bytes of text an event keeps alive. Only
-// inbound requests have source labels of their own.
+// weight returns the approximate number of bytes that e keeps in memory. Source labels
+// count only for inbound requests, because outbound ones share those of the layer.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {
 		return e.own() + weighLabels(e.SourceLabels)
@@ -133,7 +132,7 @@ func weighLabels(labels map[string]string) int64 {
 	return n
 }
 
-// labelsOverhead is the size of a map of a few labels without their text.
+// labelsOverhead is the size of a map of a few labels in bytes, without their text.
 const labelsOverhead = 320
 
 func (e *Event) own() int64 {
@@ -159,7 +158,7 @@ func (b *Body) weight() int64 {
 	return int64(cap(b.Data) + len(b.contentType))
 }
 
-// nodeOverhead is the size of a node without its text.
+// nodeOverhead is the size of a layer.Node in bytes, without its text.
 const nodeOverhead = 96
 
 func weighNodes(nodes []layer.Node) (n int64) {

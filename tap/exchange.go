@@ -9,65 +9,64 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange is one request and its response, for its watchers and counters. It is
-// the [layer.Observer] of the response. Parts of events are made at most twice,
-// with and without fields, for all watchers.
+// exchange sends the events of one request and its response to the watchers, and counts
+// the request for the counters. It is the [layer.Observer] of the response. The parts
+// of an event are allocated at most twice for all watchers, with and without fields.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
 	req    Req
-	common Event // what all events have
+	common Event // the fields that all events share
 	start  time.Time
 
-	seats     []seat // of the watchers
-	firstSeat [1]seat
-	rows      []*row // of the counters
-	firstRow  [1]*row
-	bodied    bool // a watcher asks for bodies
+	recipients     []recipient // the watchers that see the request
+	firstRecipient [1]recipient
+	rows           []*row // of the counters
+	firstRow       [1]*row
+	bodied         bool // a watcher asks for bodies
 
-	// returned is set when Call has returned or panicked. The body is then
-	// observed while it is read, because a layer above may have replaced the
-	// response.
+	// returned reports whether Call has returned or panicked. The Observer counts the
+	// body from then on, because layers above may replace it.
 	returned bool
 
-	init        made[RequestInit]
+	init        eventPart[RequestInit]
 	rsp         Rsp
 	responded   time.Time // zero until there are response headers
 	status      int       // of the response
-	response    made[ResponseInit]
+	response    eventPart[ResponseInit]
 	headStatus  string // grpc-status of the response headers
 	bytes       atomic.Uint64
-	explanation []layer.Node // nil until a watcher needs it
-	secrets     []string     // of the request, which an explanation may repeat
+	explanation []layer.Node // nil until a watcher requests it
+	secrets     []string     // texts of the request that an explanation must not show
 }
 
-// made is a part of events without fields, and with fields if a watcher asks
-// for them.
-type made[T any] struct{ plain, full *T }
+// eventPart is a part of an event in two forms. withFields is nil if no watcher
+// requested fields.
+type eventPart[T any] struct{ withoutFields, withFields *T }
 
-func (m *made[T]) of(fields bool) *T {
-	if fields && m.full != nil {
-		return m.full
+func (m *eventPart[T]) of(fields bool) *T {
+	if fields && m.withFields != nil {
+		return m.withFields
 	}
-	return m.plain
+	return m.withoutFields
 }
 
 func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, req Req, v *view) *exchange[Req, Rsp] { //nolint:revive // access is the receiver of all
 	x := &exchange[Req, Rsp]{access: access, ctx: ctx, req: req, common: v.common, start: time.Now()}
-	x.seats, x.rows = x.firstSeat[:0], x.firstRow[:0]
+	x.recipients, x.rows = x.firstRecipient[:0], x.firstRow[:0]
 	return x
 }
 
-// show sends the RequestInit to w. If it does not fit, w does not see the
-// request.
+// show sends the RequestInit to w and makes w a recipient. If the event does not fit
+// into the buffer of w, w does not see the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
-	if w.fields && x.init.full == nil {
-		x.init.full = new(*x.init.plain)
-		x.init.full.Headers = x.requestFields(w.reg)
+	if w.fields && x.init.withFields == nil {
+		x.init.withFields = new(*x.init.withoutFields)
+		x.init.withFields.Headers = x.requestFields(w.reg)
 	}
 	e := x.common
 	e.RequestInit = x.init.of(w.fields)
-	s := seat{watcher: w}
+	s := recipient{watcher: w}
 	if !s.begin(e) {
 		return
 	}
@@ -78,10 +77,10 @@ func (x *exchange[Req, Rsp]) show(w *watcher) {
 		s.bodies = newBodies(w, x.access.RequestHeader(x.req))
 		x.bodied = true
 	}
-	x.seats = append(x.seats, s)
+	x.recipients = append(x.recipients, s)
 }
 
-// readRequest keeps a part of the request body for the watchers.
+// readRequest keeps a part of the request body, at this offset, for the watchers.
 func (x *exchange[Req, Rsp]) readRequest(at int64, p []byte) {
 	x.eachBody(func(b *bodies) { b.request.take(at, p) })
 }
@@ -91,28 +90,28 @@ func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
 }
 
 func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
-	for i := range x.seats {
-		if b := x.seats[i].bodies; b != nil {
+	for i := range x.recipients {
+		if b := x.recipients[i].bodies; b != nil {
 			f(b)
 		}
 	}
 }
 
-// respond sends the ResponseInit.
+// respond sends the ResponseInit of rsp.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	x.rsp, x.responded, x.status = rsp, time.Now(), x.access.Status(rsp)
 	head := x.access.ResponseHeader(rsp)
 	// Read now, because other layers may change the headers before the end.
 	x.headStatus = head.Get("grpc-status")
-	if len(x.seats) == 0 {
+	if len(x.recipients) == 0 {
 		return
 	}
-	x.response.plain = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.status}
-	for i := range x.seats {
-		s := &x.seats[i]
-		if s.fields && x.response.full == nil {
-			x.response.full = new(*x.response.plain)
-			x.response.full.Headers = x.responseFields(s.reg, rsp, head)
+	x.response.withoutFields = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.status}
+	for i := range x.recipients {
+		s := &x.recipients[i]
+		if s.fields && x.response.withFields == nil {
+			x.response.withFields = new(*x.response.withoutFields)
+			x.response.withFields.Headers = x.responseFields(s.reg, rsp, head)
 		}
 		if s.bodies != nil {
 			s.bodies.response.contentType = contentType(head)
@@ -123,18 +122,20 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	}
 }
 
-// begin sends the ResponseInit of a response that Call returned before it began.
-func (x *exchange[Req, Rsp]) begin() { x.respond(x.rsp) }
+// deferredResponse is called when the headers of a response arrive that Call returned
+// without headers.
+func (x *exchange[Req, Rsp]) deferredResponse() { x.respond(x.rsp) }
 
-// begun sends the ResponseInit of a response that begins before Call returns it.
-func (x *exchange[Req, Rsp]) begun(rsp Rsp) {
+// responseStarted is called when response headers are sent before Call returns.
+func (x *exchange[Req, Rsp]) responseStarted(rsp Rsp) {
 	if !x.returned {
 		x.respond(rsp)
 	}
 }
 
-// early counts a part of the body of such a response.
-func (x *exchange[Req, Rsp]) early(n int, p []byte) {
+// responseData counts n bytes of a response body that are sent before Call returns. p
+// has the bytes, or is nil.
+func (x *exchange[Req, Rsp]) responseData(n int, p []byte) {
 	if x.returned {
 		return
 	}
@@ -144,16 +145,16 @@ func (x *exchange[Req, Rsp]) early(n int, p []byte) {
 	case p != nil:
 		x.readResponse(int64(end)-int64(n), p)
 	default:
-		x.eachBody(func(b *bodies) { b.response.miss() }) // the bytes are not available
+		x.eachBody(func(b *bodies) { b.response.markCut() })
 	}
 }
 
-// Data counts.
+// Data implements [layer.Observer]. It counts n bytes of the response body.
 func (x *exchange[Req, Rsp]) Data(n int) { x.bytes.Add(uint64(n)) }
 
-// End sends the ResponseEnd of a response.
+// End implements [layer.Observer]. It sends the ResponseEnd.
 func (x *exchange[Req, Rsp]) End(err error) {
-	if x.answered(err) {
+	if x.respondToError(err) {
 		err = nil
 	}
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
@@ -171,9 +172,9 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
-// answered reports whether err stands for a response, and sends its
-// ResponseInit.
-func (x *exchange[Req, Rsp]) answered(err error) bool {
+// respondToError sends the ResponseInit of the response that err represents. It returns
+// false if err is nil or represents no response.
+func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -188,18 +189,18 @@ func (x *exchange[Req, Rsp]) answered(err error) bool {
 	return true
 }
 
-// broken ends a request after an error of Call.
-func (x *exchange[Req, Rsp]) broken(err error) {
-	if x.answered(err) {
+// callFailed sends the remaining events after Call returned err.
+func (x *exchange[Req, Rsp]) callFailed(err error) {
+	if x.respondToError(err) {
 		x.End(nil)
 		return
 	}
-	x.fail(err)
+	x.endWithoutResponse(err)
 }
 
-// fail ends a request without a response of Call. A nil err means that Call did
-// not return. A response that began before is reset.
-func (x *exchange[Req, Rsp]) fail(err error) {
+// endWithoutResponse sends the ResponseEnd if Call returned no response. A nil err
+// means that Call panicked. A response that started before is shown as reset.
+func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	if end.ResetCode == nil && !x.responded.IsZero() {
 		end.ResetCode = abortCode(x.ctx)
@@ -207,31 +208,31 @@ func (x *exchange[Req, Rsp]) fail(err error) {
 	x.finish(end, nil)
 }
 
-// finish sends the ResponseEnd to all watchers.
-func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
+// finish completes end, sends it to all watchers and counts the request.
+func (x *exchange[Req, Rsp]) finish(end *ResponseEnd, trailer layer.Header) {
 	now := time.Now()
-	plain.SinceRequestInit = now.Sub(x.start)
-	if !x.responded.IsZero() && len(x.seats) > 0 {
-		plain.SinceResponseInit = new(now.Sub(x.responded))
+	end.SinceRequestInit = now.Sub(x.start)
+	if !x.responded.IsZero() && len(x.recipients) > 0 {
+		end.SinceResponseInit = new(now.Sub(x.responded))
 	}
-	end := made[ResponseEnd]{plain: plain}
-	for i := range x.seats {
-		s := &x.seats[i]
-		if s.fields && trailer != nil && end.full == nil {
-			end.full = new(*plain)
-			end.full.Trailers = s.reg.capture(nil, trailer)
+	parts := eventPart[ResponseEnd]{withoutFields: end}
+	for i := range x.recipients {
+		s := &x.recipients[i]
+		if s.fields && trailer != nil && parts.withFields == nil {
+			parts.withFields = new(*end)
+			parts.withFields.Trailers = s.reg.capture(nil, trailer)
 		}
-		x.leave(s, end.of(s.fields))
+		x.sendEnd(s, parts.of(s.fields))
 	}
 	for _, r := range x.rows {
-		r.end(plain, x.status)
+		r.end(end, x.status)
 	}
 }
 
-// leave sends the end to one watcher, after the events that were held back.
-func (x *exchange[Req, Rsp]) leave(s *seat, end *ResponseEnd) {
+// sendEnd sends end to one watcher, after the events that were held.
+func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	end = x.withExtras(s, end)
-	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.catchUp(s)) {
+	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
 		return
 	}
 	e := x.common
@@ -240,16 +241,16 @@ func (x *exchange[Req, Rsp]) leave(s *seat, end *ResponseEnd) {
 	s.watcher.leave()
 }
 
-// catchUp sends the events that were held back. It returns false if the first
-// one does not fit.
-func (x *exchange[Req, Rsp]) catchUp(s *seat) bool {
+// sendHeld sends the events that were held. It returns false if the first one does not
+// fit into the buffer.
+func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	e := x.common
 	e.RequestInit = x.init.of(s.fields)
 	if !s.send(e) {
 		s.watcher.leave()
 		return false
 	}
-	if x.response.plain != nil {
+	if x.response.withoutFields != nil {
 		e = x.common
 		e.ResponseInit = x.response.of(s.fields)
 		s.send(e)
@@ -257,20 +258,20 @@ func (x *exchange[Req, Rsp]) catchUp(s *seat) bool {
 	return true
 }
 
-// withExtras returns end with the bodies and the explanation of s.
-func (x *exchange[Req, Rsp]) withExtras(s *seat, end *ResponseEnd) *ResponseEnd {
+// withExtras returns end with the bodies and the explanation that s requested.
+func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end
 	}
-	own := *end
+	extended := *end
 	if s.bodies != nil {
-		own.RequestBody, own.ResponseBody = s.bodies.request.body(), s.bodies.response.body()
+		extended.RequestBody, extended.ResponseBody = s.bodies.request.body(), s.bodies.response.body()
 	}
 	if s.explain {
 		if x.explanation == nil {
 			x.explanation = x.choices()
 		}
-		own.Explanation = x.explanation
+		extended.Explanation = x.explanation
 	}
-	return &own
+	return &extended
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Explain records the choices of the layers below ([layer.Explain]) while a
-// watcher asks for them. Place it above profiles and balancers. The [Layer]
-// below attaches the choices to its events. A nil reg has no watchers.
+// Explain records the choices of the layers below ([layer.Explain]) while a watcher
+// requests them. Place it above profiles and balancers. The [Layer] below adds the
+// choices to its events. A nil reg has no watchers.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation: Explain cancels nothing.
+// Cancellation: none.
 //
 // Body: bodies are not read.
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without such a watcher. With one, every request records
-// its choices, because the Layer below decides which requests are shown.
+// Cost: one atomic load without such a watcher. With one, every request records its
+// choices, because the Layer below decides which requests are shown.
 func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -51,7 +51,7 @@ func (e *explained[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // Next returns the inner service, for [layer.Describe].
 func (e *explained[Req, Rsp]) Next() layer.Service[Req, Rsp] { return e.Service }
 
-// Describe returns whether choices are recorded.
+// Describe reports whether choices are recorded.
 func (e *explained[Req, Rsp]) Describe() layer.Node {
 	present := e.reg.active.Load()
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
@@ -64,11 +64,11 @@ const (
 	leastPart   = 8
 )
 
-// isBetween reports whether r is between the parts of a secret.
+// isBetween reports whether r separates the parts of a secret.
 func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
-// secretsOf returns the secret parts of a request, which layers may repeat in
-// an explanation, for example in an error with a URL. The result is never nil.
+// secretsOf returns the secret texts of the request. An explanation may contain them,
+// for example in an error with a URL. The result is not nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
 	add := func(s string) {
@@ -76,7 +76,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 			return
 		}
 		all = append(all, s)
-		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors do
+		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors quote it
 			all = append(all, quoted[1:len(quoted)-1])
 		}
 	}
@@ -106,8 +106,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	return all
 }
 
-// choices returns the choices of the layers so far, without secrets. Values are
-// converted to text unless they are plain.
+// choices returns the choices that layers have recorded so far, without secrets. Values
+// other than numbers and the like become text.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(choices) == 0 {

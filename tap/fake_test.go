@@ -137,7 +137,7 @@ func events(w *watcher) []Event {
 	var all []Event
 	for len(b.events) > 0 {
 		e := <-b.events
-		b.took(e)
+		b.releaseEvent(e)
 		all = append(all, e)
 	}
 	return all

@@ -21,10 +21,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Process is a process that serves gotower's tap, see [Server.Register], or
-// linkerd's alone.
+// Process is a process that serves gotower's tap ([Server.Register]) or only linkerd's.
 type Process struct {
-	Name string // in events and errors
+	Name string // appears in events and errors
 	Conn grpc.ClientConnInterface
 }
 
@@ -34,30 +33,28 @@ type ProcessEvent struct {
 	Event Event
 }
 
-// Follow watches several processes at once. It continues when one of them
-// restarts, appears late or cannot be reached. Their events come as they arrive.
-// StreamIDs of several processes may be the same.
+// Follow watches several processes and yields their events as they arrive. It continues
+// when a process restarts, appears late or cannot be reached. StreamIDs of different
+// processes may be equal.
 //
-//	for seen, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
+//	for e, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
-// An error begins with the name of its process, which is asked again after a
-// backoff, see [WithBackoff]. After InvalidArgument, PermissionDenied or
-// Unauthenticated, and after limit requests, a process is not asked again. After a
-// restart, limit counts from 0. The sequence ends when no process is left, when
-// duration is over, or with the cause of ctx as its last item. Breaking from the
-// range releases all streams. Connections stay the caller's. Their own backoff
-// should be a few seconds at most (grpc.WithConnectParams).
+// An error begins with the name of its process, which is then called again after a
+// backoff ([WithBackoff]). After InvalidArgument, PermissionDenied or Unauthenticated,
+// and when its limit is reached, a process is not called again. After a restart, the
+// limit counts from 0. The sequence ends when no process is left, when the duration is
+// over, or with the cause of ctx as its last item. Breaking from the range releases all
+// streams. The caller keeps and closes the connections, whose own backoff should be a
+// few seconds at most (grpc.WithConnectParams).
 //
-// A process that has linkerd's tap only is watched in windows of [WithMaxRPS]
-// requests. It rejects conditions on headers and responses and a sample, and shows
-// no bodies and explanations.
-//
-// If the caller does not keep up, the processes drop events and report that. Only
-// the keep-alive of a connection detects a process that hangs.
+// A process with only linkerd's tap is watched in windows of [WithMaxRPS] requests. It
+// rejects a sample and conditions on headers and responses, and shows neither bodies
+// nor explanations. If the caller does not keep up, the processes drop events and
+// report their number. Set a keep-alive on the connections to detect hanging processes.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[ProcessEvent, error] {
 	o := newFollowOptions(opts, len(processes))
 	return func(yield func(ProcessEvent, error) bool) {
-		if err := sane(req); err != nil {
+		if err := checkNumbers(req); err != nil {
 			yield(ProcessEvent{}, reject(codes.InvalidArgument, err))
 			return
 		}
@@ -82,20 +79,20 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 	}
 }
 
-// errDone ends the following of a process that has shown all of the request.
+// errDone ends the watch of a process that has sent all requested events.
 var errDone = errors.New("done")
 
-// lateEnd is how long the end of a process may come after the duration.
+// lateEnd is how long Follow waits for the end of a stream after the duration is over.
 const lateEnd = time.Second
 
 type followOptions struct {
-	rps     int    // of all processes that have linkerd's tap only
-	each    uint32 // the share of each
-	backoff backoff.Backoff
+	rps        int    // requests a second of all processes with only linkerd's tap
+	perProcess uint32 // the same for one process
+	backoff    backoff.Backoff
 }
 
-// follow watches one process, and again when the stream ends, until a time if that
-// is not zero.
+// follow watches one process, and again each time its stream ends. It ends at until,
+// unless that is zero.
 func (o *followOptions) follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {
@@ -103,7 +100,7 @@ func (o *followOptions) follow(
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if !until.IsZero() {
-			// Not a deadline, see detached. The process ends the stream before.
+			// Without a deadline, see withoutDeadline. Normally the process ends the stream before.
 			defer time.AfterFunc(time.Until(until)+lateEnd, cancel).Stop()
 		}
 		open := func(ctx context.Context) iter.Seq2[Event, error] {
@@ -112,7 +109,7 @@ func (o *followOptions) follow(
 					req = proto.CloneOf(req)
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
-				contained(o.watch(ctx, p, req))(yield)
+				containPanics(o.watch(ctx, p, req))(yield)
 			}
 		}
 		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
@@ -129,7 +126,7 @@ func (o *followOptions) follow(
 	}
 }
 
-// isFinal reports whether the process must not be asked again.
+// isFinal reports whether the process must not be called again after err.
 func isFinal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
@@ -138,15 +135,15 @@ func isFinal(err error) bool {
 	return errors.Is(err, errDone)
 }
 
-// watch watches one process once, by linkerd's service if it does not have
-// gotower's.
+// watch watches one process once. It uses linkerd's service if the process does not
+// have gotower's.
 func (o *followOptions) watch(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := p.check(); err != nil {
 			yield(Event{}, err)
 			return
 		}
-		for e, err := range instead(Watch(ctx, p.Conn, req), o.plain(ctx, p.Conn, req)) {
+		for e, err := range orIfUnimplemented(Watch(ctx, p.Conn, req), o.watchLinkerd(ctx, p.Conn, req)) {
 			if !yield(e, err) || err != nil {
 				return
 			}
@@ -171,15 +168,15 @@ type followOption func(*followOptions)
 
 func (f followOption) applyFollow(o *followOptions) { f(o) }
 
-// WithMaxRPS limits the requests a second of all processes that have linkerd's tap
-// only. Each has an equal share, and at least one. 0 or less means 100.
+// WithMaxRPS limits the requests a second of all processes with only linkerd's tap
+// together. Each process gets an equal share, at least one. 0 or less means 100.
 func WithMaxRPS(n int) FollowOption {
 	return followOption(func(o *followOptions) { o.rps = n })
 }
 
-// WithBackoff is the pause before a process is asked again: least after the first
-// failure, and up to most after several, with jitter. The defaults are 100 ms and
-// 10 s, also for 0 or less. A most below least is least.
+// WithBackoff sets the pause before a process is called again. It is least after the
+// first failure, and grows up to most, with jitter. The defaults, also for 0 or less,
+// are 100 ms and 10 s. If most is below least, it is least.
 func WithBackoff(least, most time.Duration) FollowOption {
 	return followOption(func(o *followOptions) { o.backoff.Min, o.backoff.Max = least, most })
 }
@@ -191,7 +188,7 @@ func newFollowOptions(opts []FollowOption, processes int) followOptions {
 			opt.applyFollow(&o)
 		}
 	}
-	o.each = uint32(max(min(orDefault(o.rps, 100)/max(processes, 1), math.MaxInt32), 1))
+	o.perProcess = uint32(max(min(orDefault(o.rps, 100)/max(processes, 1), math.MaxInt32), 1))
 	if o.backoff.Max <= 0 {
 		o.backoff.Max = max(10*time.Second, o.backoff.Min)
 	}
@@ -200,18 +197,18 @@ func newFollowOptions(opts []FollowOption, processes int) followOptions {
 	return o
 }
 
-// source returns a sequence that ends with its context.
+// source returns a sequence that ends when its context does.
 type source[T any] func(context.Context) iter.Seq2[T, error]
 
-// merged yields the items of all sources as they come. It ends when all sources
-// have, or with ctx, and waits for them.
+// merged yields the items of all sources as they arrive. It ends when all sources have
+// ended or ctx ends, and then waits for the goroutines of the sources.
 func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error] {
 	type item struct {
 		value T
 		err   error
 	}
 	return func(yield func(T, error) bool) {
-		ctx, cancel := detached(ctx)
+		ctx, cancel := withoutDeadline(ctx)
 		items := make(chan item)
 		var running sync.WaitGroup
 		for _, one := range sources {
@@ -243,9 +240,10 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// detached returns ctx without its deadline, because gRPC sends a deadline to the
-// server, which would end the stream before ctx, with an error.
-func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+// withoutDeadline returns a context that is canceled when ctx ends, but has no
+// deadline. gRPC would send a deadline to the server, which would fail the stream
+// before ctx ends.
+func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	return within, func() {
@@ -254,8 +252,8 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// instead yields first, or second if first fails with Unimplemented.
-func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
+// orIfUnimplemented yields first, or second if first fails with Unimplemented.
+func orIfUnimplemented[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for item, err := range first {
 			if status.Code(err) == codes.Unimplemented {
@@ -269,8 +267,8 @@ func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
-// contained yields the items of seq. A panic of seq is its last error.
-func contained[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+// containPanics yields the items of seq. If seq panics, the last item is an error.
+func containPanics[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false
 		err := panics.Do("the connection", func() error {

@@ -268,7 +268,7 @@ func TestFollowAProcessWithoutAConnection(t *testing.T) {
 func TestFollowOptions(t *testing.T) {
 	t.Parallel()
 	o := newFollowOptions(nil, 1)
-	require.EqualValues(t, 100, o.each)
+	require.EqualValues(t, 100, o.perProcess)
 	require.Equal(t, 100*time.Millisecond, o.backoff.Min)
 	require.Equal(t, 10*time.Second, o.backoff.Max)
 	require.NoError(t, o.backoff.Validate())
@@ -277,7 +277,7 @@ func TestFollowOptions(t *testing.T) {
 		each    uint32
 	}{{100, 1, 100}, {100, 3, 33}, {100, 100, 1}, {100, 250, 1}, {-1, 2, 50}, {100, 0, 100}} {
 		o := newFollowOptions([]FollowOption{WithMaxRPS(tt.rps), WithBackoff(time.Minute, 0)}, tt.of)
-		require.Equal(t, tt.each, o.each)
+		require.Equal(t, tt.each, o.perProcess)
 		require.Equal(t, time.Minute, o.backoff.Max)
 	}
 }

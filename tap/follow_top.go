@@ -18,18 +18,18 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// FollowTop yields the rows of several processes as those of one, at intervals.
-// It continues when one of them restarts, appears late or cannot be reached.
-// Errors are items, as those of [Follow].
+// FollowTop yields the rows of several processes as if they were one, at intervals. It
+// continues when a process restarts, appears late or cannot be reached. Errors are
+// items, as those of [Follow].
 //
-// Equal rows are added up. The quantiles of a sum are the highest of its rows,
-// so that the true ones are not worse. Its Last is that of one row. The name of
-// a process is the client of its outbound and the server of its inbound
-// requests if that is not known. The rows of a process are missing while it
-// cannot be reached, and begin at 0 when it has restarted.
+// Rows with the same key are added up. A quantile of the sum is the highest of its
+// rows, so the true one is not higher. Last is that of one of the rows. An outbound row
+// without a known client gets the name of the process as its client; an inbound row
+// without a known server gets it as its server. The rows of a process are missing while
+// it cannot be reached, and begin at 0 after a restart.
 //
-// The requests of a process that has linkerd's tap only are counted here, from
-// its events. [WithMaxRPS] limits how many are seen, and so the rate. Such a
+// The requests of a process with only linkerd's tap are counted from its events.
+// [WithMaxRPS] limits the number of these, and so the rate that is shown. Such a
 // process rejects conditions on headers.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,
@@ -56,26 +56,27 @@ type topFollower struct {
 	req   *tappb.TopRequest
 	every time.Duration
 	names []string
-	rows  []rowsFunc // of each process; nil while it is not reached
+	rows  []rowsFunc // by process; nil while the process cannot be reached
 }
 
-// rowsFunc returns the rows of a process as of now.
+// rowsFunc returns the current rows of a process.
 type rowsFunc func() *tappb.TopResponse
 
-// topNews is something that happened to the process with this number.
-type topNews struct {
-	process int
+// topUpdate is new rows of a process, its end, or a tick of the clock.
+type topUpdate struct {
+	process int // index in names and rows
 	rows    rowsFunc
-	gone    bool // and will not be asked again
-	tick    bool // it is time for an answer
+	gone    bool // the process will not be called again
+	tick    bool // it is time to yield rows
 }
 
-// follow returns false when yield did.
+// follow yields merged rows until ctx ends or no process is left. It returns false when
+// yield returned false.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
-	all := []source[topNews]{f.clock}
+	all := []source[topUpdate]{f.clock}
 	for i, p := range processes {
 		f.names = append(f.names, p.Name)
-		all = append(all, func(ctx context.Context) iter.Seq2[topNews, error] { return f.one(ctx, i, p) })
+		all = append(all, func(ctx context.Context) iter.Seq2[topUpdate, error] { return f.followProcess(ctx, i, p) })
 	}
 	running := len(processes)
 	for news, err := range merged(ctx, all) {
@@ -98,8 +99,9 @@ func (f *topFollower) follow(ctx context.Context, processes []Process, yield fun
 	return true
 }
 
-func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
-	return func(yield func(topNews, error) bool) {
+// clock yields a tick at each interval.
+func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
+	return func(yield func(topUpdate, error) bool) {
 		answers := time.NewTicker(f.every)
 		defer answers.Stop()
 		for {
@@ -107,7 +109,7 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 			case <-ctx.Done():
 				return
 			case <-answers.C:
-				if !yield(topNews{tick: true}, nil) {
+				if !yield(topUpdate{tick: true}, nil) {
 					return
 				}
 			}
@@ -115,26 +117,26 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 	}
 }
 
-// one asks one process again and again.
-func (f *topFollower) one(ctx context.Context, i int, p Process) iter.Seq2[topNews, error] {
+// followProcess yields the updates of one process, and reconnects after errors.
+func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.Seq2[topUpdate, error] {
 	open := func(ctx context.Context) iter.Seq2[rowsFunc, error] {
-		return contained(instead(f.ask(ctx, p), f.count(ctx, p)))
+		return containPanics(orIfUnimplemented(f.topRows(ctx, p), f.countEvents(ctx, p)))
 	}
-	return func(yield func(topNews, error) bool) {
+	return func(yield func(topUpdate, error) bool) {
 		for rows, err := range streams.Reconnect(ctx, f.backoff, open, isFinal) {
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.Name, err)
 			}
-			if !yield(topNews{process: i, rows: rows}, err) {
+			if !yield(topUpdate{process: i, rows: rows}, err) {
 				return
 			}
 		}
-		yield(topNews{process: i, gone: true}, nil)
+		yield(topUpdate{process: i, gone: true}, nil)
 	}
 }
 
-// ask yields the rows of a process that counts.
-func (f *topFollower) ask(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
+// topRows calls Top of a process.
+func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
 	return func(yield func(rowsFunc, error) bool) {
 		if err := p.check(); err != nil {
 			yield(nil, err)
@@ -148,9 +150,9 @@ func (f *topFollower) ask(ctx context.Context, p Process) iter.Seq2[rowsFunc, er
 	}
 }
 
-// count counts the events of a process that has linkerd's tap only. It yields the
-// rows once, with the first event.
-func (f *topFollower) count(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
+// countEvents counts the events of a process with only linkerd's tap. It yields its
+// rowsFunc once, with the first event.
+func (f *topFollower) countEvents(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
 	return func(yield func(rowsFunc, error) bool) {
 		if what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()}); what != "" {
 			yield(nil, errBeyondLinkerd(what))
@@ -174,9 +176,9 @@ func (f *topFollower) count(ctx context.Context, p Process) iter.Seq2[rowsFunc, 
 	}
 }
 
-// merge returns the rows of all processes.
+// merge returns the sum of the current rows of all processes.
 func (f *topFollower) merge() *tappb.TopResponse {
-	m := newMerging()
+	m := newRowMerger()
 	m.byDestination = f.req.GetByDestination()
 	for i, rows := range f.rows {
 		if rows != nil {
@@ -222,7 +224,7 @@ func (c *eventCounter) add(e *Event) {
 	}
 }
 
-// forget drops the requests whose end will not come.
+// forget drops the open requests, whose end will not arrive.
 func (c *eventCounter) forget() {
 	for _, o := range c.open {
 		o.row.forget()
@@ -230,8 +232,8 @@ func (c *eventCounter) forget() {
 	clear(c.open)
 }
 
-// merging adds up the rows of several processes.
-type merging struct {
+// rowMerger adds up the rows of several processes.
+type rowMerger struct {
 	byDestination bool // rows have no source
 
 	rows    map[mergedKey]*tappb.Row
@@ -244,10 +246,10 @@ type mergedKey struct {
 	direction                                pb.TapEvent_ProxyDirection
 }
 
-func newMerging() *merging { return &merging{rows: map[mergedKey]*tappb.Row{}} }
+func newRowMerger() *rowMerger { return &rowMerger{rows: map[mergedKey]*tappb.Row{}} }
 
-// add adds the rows of the process of this name. It does not change them.
-func (m *merging) add(process string, rows *tappb.TopResponse) {
+// add adds rows of the process with this name. It does not change rows.
+func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	m.span = max(m.span, rows.GetSpan().AsDuration())
 	m.omitted += rows.GetOmitted()
 	for _, r := range rows.GetRows() {
@@ -260,7 +262,7 @@ func (m *merging) add(process string, rows *tappb.TopResponse) {
 		}
 		k := mergedKey{source, destination, r.GetMethod(), r.GetPath(), "", r.GetDirection()}
 		if k.path == "" {
-			k.route = r.GetRoute() // otherwise it is that of the first request
+			k.route = r.GetRoute() // with a path, the route is that of the first request
 		}
 		if sum := m.rows[k]; sum != nil {
 			addRow(sum, r)
@@ -272,11 +274,11 @@ func (m *merging) add(process string, rows *tappb.TopResponse) {
 	}
 }
 
-// addRow adds r to sum.
+// addRow adds the counts of r to sum.
 func addRow(sum, r *tappb.Row) {
 	if r.GetCount() > 0 {
-		sum.P50, sum.P95, sum.P99 = later(sum.GetP50(), r.GetP50()), later(sum.GetP95(), r.GetP95()), later(sum.GetP99(), r.GetP99())
-		sum.Worst = later(sum.GetWorst(), r.GetWorst())
+		sum.P50, sum.P95, sum.P99 = longer(sum.GetP50(), r.GetP50()), longer(sum.GetP95(), r.GetP95()), longer(sum.GetP99(), r.GetP99())
+		sum.Worst = longer(sum.GetWorst(), r.GetWorst())
 		if sum.GetCount() == 0 || r.GetBest().AsDuration() < sum.GetBest().AsDuration() {
 			sum.Best = r.GetBest()
 		}
@@ -288,7 +290,7 @@ func addRow(sum, r *tappb.Row) {
 	sum.Open += r.GetOpen()
 }
 
-// rateOf returns 0 for an invalid rate, which would spoil the sum.
+// rateOf returns the rate of r, or 0 if it is negative, infinite or not a number.
 func rateOf(r *tappb.Row) float64 {
 	if rate := r.GetRate(); rate >= 0 && !math.IsInf(rate, 1) {
 		return rate
@@ -296,15 +298,15 @@ func rateOf(r *tappb.Row) float64 {
 	return 0
 }
 
-func later(a, b *durationpb.Duration) *durationpb.Duration {
+func longer(a, b *durationpb.Duration) *durationpb.Duration {
 	if b.AsDuration() > a.AsDuration() || a == nil {
 		return b
 	}
 	return a
 }
 
-// top is those with the most requests.
-func (m *merging) top(most uint32) *tappb.TopResponse {
+// top returns the rows with the most requests, at most this many. 0 means 100.
+func (m *rowMerger) top(most uint32) *tappb.TopResponse {
 	rows := make([]*tappb.Row, 0, len(m.rows))
 	for _, r := range m.rows {
 		rows = append(rows, r)
@@ -316,7 +318,7 @@ func (m *merging) top(most uint32) *tappb.TopResponse {
 	return &tappb.TopResponse{Span: durationpb.New(m.span), Rows: rows[:n], Omitted: m.omitted + uint64(len(rows)-n)}
 }
 
-// compareNames puts rows that are otherwise alike in an order that stays.
+// compareNames makes the order of rows with equal counts stable.
 func compareNames(a, b *tappb.Row) int {
 	return cmp.Or(
 		cmp.Compare(a.GetSource(), b.GetSource()), cmp.Compare(a.GetDestination(), b.GetDestination()),

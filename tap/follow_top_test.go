@@ -151,7 +151,7 @@ func TestMerging(t *testing.T) {
 		{Source: "x", Path: "/open", Count: 2, P50: ms(1), P95: ms(1), P99: ms(1), Best: ms(1), Worst: ms(1), Last: ms(1)},
 	}}
 	before := a.String() + b.String()
-	m := newMerging()
+	m := newRowMerger()
 	m.add("pa", a)
 	m.add("pb", b)
 	m.add("pc", nil)

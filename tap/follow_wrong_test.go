@@ -65,7 +65,7 @@ func TestFollowLinkerdAtARate(t *testing.T) {
 
 // One process that counts wrongly does not spoil the rows of all.
 func TestMergingRatesThatAreNone(t *testing.T) {
-	m := newMerging()
+	m := newRowMerger()
 	for _, rate := range []float64{math.NaN(), 2, math.Inf(1), -7, math.NaN(), 3} {
 		m.add("p", &tappb.TopResponse{Rows: []*tappb.Row{{Path: "/", Rate: rate}}})
 	}

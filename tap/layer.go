@@ -7,26 +7,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Layer shows requests to the watchers of reg. Build one for each endpoint,
-// with its address and labels:
+// Layer shows requests to the watchers of reg. Build one Layer for each endpoint, with
+// the address and labels of the endpoint:
 //
 //	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
-// Admission: Ready is forwarded. Place the layer below layers that reject,
-// because a rejected request was not sent to this endpoint.
+// Admission: Ready is forwarded. Place the layer below layers that reject, because a
+// rejected request was not sent to this endpoint.
 //
-// Cancellation: a request whose context is already done is not shown.
+// Cancellation: a request whose context has already ended is not shown.
 //
-// Body: a response ends where the Complete method of access says.
+// Body: a response ends when the Complete method of access reports its end.
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without watchers. With watchers, a request that matches
-// none costs the reading of its fields, without allocation. Watchers never delay
-// a request.
+// Cost: one atomic load without watchers. With watchers, a request that matches none
+// costs the reading of its fields, without allocation. Watchers never delay a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A
-// nil access panics.
+// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil
+// access panics.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -55,33 +54,34 @@ func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return t.watched(ctx, req, present)
 }
 
-// watched is apart from Call so that Call stays small.
+// watched serves a request while there are watchers. It is a separate function to keep
+// Call small.
 func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)
 	}
-	x := t.look(ctx, req, present)
+	x := t.startExchange(ctx, req, present)
 	if x == nil {
 		return t.Service.Call(ctx, req)
 	}
-	t.access.OnResponseStart(ctx, req, x.begun, x.early)
+	t.access.OnResponseStart(ctx, req, x.responseStarted, x.responseData)
 	if x.bodied {
 		req = t.access.TeeRequestBody(req, x.readRequest)
 	}
 	defer func() {
 		if !x.returned { // a panic, or Goexit
 			x.returned = true
-			x.fail(nil)
+			x.endWithoutResponse(nil)
 		}
 	}()
 	rsp, err = t.Service.Call(ctx, req)
 	x.returned = true
 	if err != nil {
-		x.broken(err)
+		x.callFailed(err)
 		return rsp, err
 	}
 	x.rsp = rsp
-	if x.responded.IsZero() && !t.access.OnDeferredResponse(rsp, x.begin) {
+	if x.responded.IsZero() && !t.access.OnDeferredResponse(rsp, x.deferredResponse) {
 		x.respond(rsp)
 	}
 	if x.bodied {
@@ -90,9 +90,9 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	return t.access.Complete(ctx, rsp, x), nil
 }
 
-// look shows the request to the watchers that want it, and begins to count it.
-// It returns nil if no watcher and no counter wants it.
-func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
+// startExchange sends the RequestInit to the watchers whose condition the request
+// matches, and starts to count it. It returns nil if no watcher or counter matches.
+func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
 	var v view
 	var x *exchange[Req, Rsp]
 	d := draw{reg: t.reg}
@@ -100,15 +100,15 @@ func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience)
 		if !w.admits(&d) || !w.match.holds(t.view(&v, ctx, req)) {
 			continue
 		}
-		if w.isClogged() {
-			w.miss() // without the cost of an event that would not fit
+		if w.bufferFull() {
+			w.dropRequest() // does not build an event that would not fit
 			continue
 		}
 		if x == nil {
 			x = newExchange(t.access, ctx, req, &v)
 		}
-		if x.init.plain == nil {
-			x.init.plain = v.requestInit()
+		if x.init.withoutFields == nil {
+			x.init.withoutFields = v.requestInit()
 			x.common.SourceLabels = t.sourceLabels(req)
 		}
 		x.show(w)
@@ -122,20 +122,20 @@ func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience)
 		}
 		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init))
 	}
-	if x == nil || len(x.seats)+len(x.rows) == 0 {
+	if x == nil || len(x.recipients)+len(x.rows) == 0 {
 		return nil
 	}
 	return x
 }
 
-// view reads the request into v, once.
+// view fills v from the request the first time it is called, and returns v.
 func (t *tapped[Req, Rsp]) view(v *view, ctx context.Context, req Req) *view { //nolint:revive // v is the result
 	if v.header != nil {
 		return v
 	}
 	v.common = t.place.event(ctx, t.access.Source(req))
 	if !v.common.Destination.IsValid() {
-		v.common.Destination = plain(t.access.DestinationAddr(ctx, req))
+		v.common.Destination = normalizeAddr(t.access.DestinationAddr(ctx, req))
 	}
 	v.init = RequestInit{
 		Method: t.access.Method(req), Scheme: t.access.Scheme(req),
@@ -145,8 +145,8 @@ func (t *tapped[Req, Rsp]) view(v *view, ctx context.Context, req Req) *view { /
 	return v
 }
 
-// sourceLabels returns the labels of the client. Those of the layer take
-// precedence.
+// sourceLabels returns the labels of the client. WithSourceLabels takes precedence over
+// the accessor.
 func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 	if t.place.direction != Inbound {
 		return t.place.sourceLabels
@@ -163,4 +163,4 @@ func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 func (t *tapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return t.Service }
 
 // Describe returns the number of watchers and of dropped events.
-func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.brief() }
+func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.summary() }

@@ -194,9 +194,9 @@ func TestSourceAddressesAreComparable(t *testing.T) {
 		"[fe80::1%eth0]:80":    "[fe80::1]:80",
 		"10.0.0.1:80":          "10.0.0.1:80",
 	} {
-		require.Equal(t, netip.MustParseAddrPort(want), plain(netip.MustParseAddrPort(in)))
+		require.Equal(t, netip.MustParseAddrPort(want), normalizeAddr(netip.MustParseAddrPort(in)))
 	}
-	require.Equal(t, netip.AddrPort{}, plain(netip.AddrPortFrom(netip.Addr{}, 80)))
+	require.Equal(t, netip.AddrPort{}, normalizeAddr(netip.AddrPortFrom(netip.Addr{}, 80)))
 }
 
 func TestLabelsAreCopiedAtConstruction(t *testing.T) {

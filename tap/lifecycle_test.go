@@ -84,7 +84,7 @@ func TestTooManyTaps(t *testing.T) {
 	a := watch(t, reg, match.All(), 1, false)
 	watchAll(t, reg)
 	_, err = reg.watch(terms{match: c, limit: 1})
-	require.EqualError(t, err, "tap: too many active taps: 2 of 2")
+	require.EqualError(t, err, "tap: too many watchers: 2 of 2")
 	send(t, stand(reg, respond("x")), get("/"))
 	reg.refresh()
 	_, err = reg.watch(terms{match: c, limit: 1})
@@ -170,7 +170,7 @@ func TestWatcherIsAsItsModel(t *testing.T) {
 					return
 				}
 				e := <-w.buf.Load().events
-				w.buf.Load().took(e)
+				w.buf.Load().releaseEvent(e)
 				require.Equal(rt, m.queue[0], kinds([]Event{e})+string(rune('0'+e.ID.Stream)))
 				m.queue = m.queue[1:]
 			},
@@ -178,7 +178,7 @@ func TestWatcherIsAsItsModel(t *testing.T) {
 			"": func(*rapid.T) {
 				require.Len(rt, w.buf.Load().events, len(m.queue))
 				require.Equal(rt, m.dropped, w.dropped.Load())
-				require.EqualValues(rt, len(m.inside), w.inside.Load())
+				require.EqualValues(rt, len(m.inside), w.inFlight.Load())
 				require.Equal(rt, m.seen == m.limit, w.full())
 				require.Equal(rt, m.seen == m.limit && len(m.inside) == 0, isDone(w))
 			},
@@ -256,7 +256,7 @@ func checkStreams(t *testing.T, w *watcher, over <-chan struct{}, leaveEarly boo
 	for {
 		select {
 		case e := <-unread.events:
-			unread.took(e)
+			unread.releaseEvent(e)
 			check(e)
 			if leaveEarly {
 				return

@@ -40,12 +40,12 @@ func TestCloggedWatcher(t *testing.T) {
 	defer reg.close(w)
 	svc := stand(reg, respond(""))
 	send(t, svc, get("/")) // three events
-	require.True(t, w.isClogged())
+	require.True(t, w.bufferFull())
 	clogged := Layer[*call, *reply](reg, newAccess())(respond(""))
 	for range 10 {
 		send(t, clogged, get("/"))
 	}
 	require.Equal(t, uint64(10), w.dropped.Load())
 	require.Equal(t, uint64(11), w.seen.Load())
-	require.Zero(t, w.inside.Load())
+	require.Zero(t, w.inFlight.Load())
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures the place of a [Layer].
+// Option configures a [Layer] or [Connections].
 type Option interface{ apply(p *place) }
 
-// Direction is the side of the process at which a layer stands. It is an
-// [Option]. The zero Direction is unknown.
+// Direction tells whether a layer sees inbound or outbound requests. It is an [Option].
+// The zero Direction means unknown.
 type Direction int
 
 // The directions, numbered as on the wire.
@@ -34,18 +34,18 @@ func (d Direction) String() string {
 
 func (d Direction) apply(p *place) { p.direction = d }
 
-// WithDestination is where the requests of a layer go: the endpoint's address and
-// its labels as discovery gave them. Inbound it is the address that was asked
-// for. A zero addr is unknown.
+// WithDestination sets the address and labels of the endpoint to which a layer sends
+// its requests. For an inbound layer, it is the address at which requests arrive. A
+// zero addr means unknown.
 func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	return optionFunc(func(p *place) {
-		p.destination = plain(addr)
+		p.destination = normalizeAddr(addr)
 		p.destinationLabels = cloned(labels)
 	})
 }
 
-// WithSourceLabels sets labels of all clients of a layer, such as tls=loopback.
-// They take precedence over those of the [Accessor].
+// WithSourceLabels sets labels for all clients of a layer, such as tls=loopback. They
+// take precedence over those of the [Accessor].
 func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
@@ -72,11 +72,11 @@ func newPlace(opts []Option) *place {
 	return p
 }
 
-// event returns what the events of a request or connection share. A zero
-// destination is unknown to p.
+// event returns an Event with the fields that all events of a request or connection
+// share.
 func (p *place) event(ctx context.Context, source netip.AddrPort) Event {
 	e := Event{
-		Direction: p.direction, Source: plain(source), Destination: p.destination,
+		Direction: p.direction, Source: normalizeAddr(source), Destination: p.destination,
 		SourceLabels: p.sourceLabels, DestinationLabels: p.destinationLabels,
 	}
 	if route := layer.RouteFromContext(ctx); route != nil {
@@ -92,9 +92,9 @@ func cloned(labels map[string]string) map[string]string {
 	return maps.Clone(labels)
 }
 
-// plain makes addresses comparable: an IPv4 address that came over an IPv6
-// socket is an IPv4 address, and a zone means nothing elsewhere.
-func plain(a netip.AddrPort) netip.AddrPort {
+// normalizeAddr makes addresses comparable. It converts an IPv4-mapped IPv6 address to
+// IPv4, and removes the zone.
+func normalizeAddr(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsValid() {
 		return netip.AddrPort{}
 	}

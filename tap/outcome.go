@@ -12,18 +12,18 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on how a request ended. All that is set must hold.
+// outcome is a condition on the end of a request. All parts that are set must hold.
 type outcome struct {
-	lo, hi   int      // HTTP status; 0 is any
-	statuses []uint32 // of gRPC; none is any
+	lo, hi   int      // range of HTTP statuses; 0 means any
+	statuses []uint32 // gRPC statuses; empty means any
 	failures bool
-	slower   time.Duration // than this; less than 0 is any
+	slower   time.Duration // the duration must be longer; negative means any
 }
 
-// outcomeOf returns nil for no condition.
+// outcomeOf validates m and returns its condition, or nil if there is none.
 func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	if m == nil {
-		return nil, nil //nolint:nilnil // both are right
+		return nil, nil //nolint:nilnil // no condition is valid
 	}
 	lo, hi := m.GetMinStatus(), m.GetMaxStatus()
 	switch {
@@ -48,12 +48,12 @@ func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 }
 
 const (
-	maxStatus   = 999 // of HTTP
-	maxStatuses = 100 // of gRPC, which has 17
+	maxStatus   = 999 // largest HTTP status
+	maxStatuses = 100 // limit of gRPC statuses in one condition
 )
 
-// holds reports whether a request with this end meets o. Status is 0 when there
-// was no response.
+// holds reports whether a request that ended with end meets o. status is the HTTP
+// status, or 0 without a response.
 func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	switch {
 	case o.hi > 0 && (status < o.lo || status > o.hi):
@@ -66,12 +66,12 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	return false
 }
 
-// Failed reports whether a response with this HTTP status is a failure, as in
-// linkerd's top: it was reset, its status is 5xx, or its gRPC status is a
-// failure of the server. SinceResponseInit is nil if there was no response.
+// Failed reports whether the response with this HTTP status is a failure, as linkerd's
+// top defines it. A failure was reset, has a status of 500 or more, or has the gRPC
+// status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss.
 //
-// A reset by the caller is a failure as well, such as the losing request of a
-// hedge. Its ResetCode is 8, CANCEL.
+// A reset by the caller is a failure too, such as the losing request of a hedge. Its
+// ResetCode is 8 (CANCEL). Without a response, SinceResponseInit is nil.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:
@@ -86,8 +86,8 @@ func (r *ResponseEnd) Failed(status int) bool {
 	return false
 }
 
-// Reset returns the name of ResetCode by RFC 9113, section 7, or its number if
-// it has no name there. Without a ResetCode it returns "".
+// Reset returns the name of ResetCode in RFC 9113, section 7, such as "CANCEL". A code
+// without a name is returned in decimal. Without a ResetCode the result is "".
 func (r *ResponseEnd) Reset() string {
 	if r.ResetCode == nil {
 		return ""

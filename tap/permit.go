@@ -14,21 +14,22 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ServerOption configures a Server.
+// ServerOption configures a [Server], [NewServer] or [Serve].
 type ServerOption interface{ applyServer(s *Server) }
 
 type serverOption func(*Server)
 
 func (f serverOption) applyServer(s *Server) { f(s) }
 
-// WithAllowedIdentities lets clients of other machines watch whose verified
-// certificate has one of these names: a DNS name or a URI among its subject
-// alternative names, compared whole. The credentials of the gRPC server must
-// require client certificates. A TLS client of this machine needs a name as well.
+// WithAllowedIdentities allows clients of other machines to watch if their verified
+// certificate has one of these names. A name is a DNS name or a URI of the subject
+// alternative names, and is compared as a whole. The credentials of the gRPC server
+// must require client certificates. A TLS client of this machine needs one of the names
+// too.
 func WithAllowedIdentities(names ...string) ServerOption {
 	return serverOption(func(s *Server) {
 		for _, name := range names {
-			if !strings.Contains(name, "://") { // case matters in a URI, not in a name
+			if !strings.Contains(name, "://") { // URIs are case-sensitive
 				name = strings.ToLower(name)
 			}
 			s.access.identities = append(s.access.identities, name)
@@ -36,8 +37,8 @@ func WithAllowedIdentities(names ...string) ServerOption {
 	})
 }
 
-// WithAllowRemote lets every client watch. Requests contain private data, so use it
-// only if the clients are restricted by other means.
+// WithAllowRemote allows every client to watch. Requests contain private data, so use
+// it only if the clients are restricted by other means.
 func WithAllowRemote() ServerOption {
 	return serverOption(func(s *Server) { s.access.everyone = true })
 }
@@ -48,7 +49,7 @@ type access struct {
 	identities []string // URIs, and DNS names in lower case
 }
 
-// permit returns a rejection if the caller may not watch.
+// permit returns a rejection if the caller must not watch.
 func (a *access) permit(ctx context.Context) error {
 	if err := a.check(ctx); err != nil {
 		return reject(codes.Unauthenticated, err)
@@ -76,8 +77,8 @@ func (a *access) check(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether a proxy has forwarded the call. Such a proxy may
-// be on this machine, and its client elsewhere.
+// isForwarded reports whether a proxy forwarded the call. Such a proxy may run on this
+// machine while its client does not.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {
@@ -109,7 +110,7 @@ func (a *access) permitIdentity(tls credentials.TLSInfo) error {
 	return fmt.Errorf("the client %q may not watch", names)
 }
 
-// isLocal reports whether a caller is on this machine.
+// isLocal reports whether the caller is on this machine.
 func isLocal(p *peer.Peer) bool {
 	if p.Addr == nil {
 		return false

@@ -44,7 +44,7 @@ var genEvent = rapid.Custom(func(t *rapid.T) Event {
 			rapid.Map(rapid.SliceOfN(rapid.Byte(), 4, 4), func(b []byte) netip.Addr { return netip.AddrFrom4([4]byte(b)) }),
 			rapid.Map(rapid.SliceOfN(rapid.Byte(), 16, 16), func(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }),
 		).Draw(t, name)
-		return plain(netip.AddrPortFrom(ip, rapid.Uint16().Draw(t, name+" port")))
+		return normalizeAddr(netip.AddrPortFrom(ip, rapid.Uint16().Draw(t, name+" port")))
 	}
 	fields := func() []Field {
 		return rapid.OneOf(rapid.Just[[]Field](nil), rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Field {

@@ -10,29 +10,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reader sends the events of one watcher in the order of its buffer.
+// reader sends the events of one watcher in the order of the buffer.
 type reader struct {
 	*watcher
 	unread *buffer
 	send   func(Event) error
-	rate   *rate.Limiter // of events; nil for no limit
+	rate   *rate.Limiter // of events; nil: no limit
 
 	reportsDrops bool
-	reported     uint64 // dropped events
+	reported     uint64 // number of dropped events that were reported
 }
 
-// reader returns the one reader of w.
+// reader returns a reader for w. There must be only one.
 func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
 	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run returns nil after the last event, or else the first error: of send, or of
-// ctx.
+// run sends events until the watch ends. It returns the first error of send or ctx.
 func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
-		// Not part of the loop, because send may wait for its client while requests
-		// must no longer be matched.
+		// A timer of its own, because the loop may wait in send when the duration ends.
 		timer := time.AfterFunc(r.duration, func() {
 			r.expired.Store(true)
 			r.reg.refresh()
@@ -46,7 +44,7 @@ func (r *reader) run(ctx context.Context) error {
 		select {
 		case e := <-r.unread.events:
 			err = r.forward(ctx, e)
-		case <-r.lost:
+		case <-r.dropSignal:
 			err = r.reportDrops(ctx)
 		case <-filled:
 			r.reg.refresh()
@@ -66,7 +64,7 @@ func (r *reader) run(ctx context.Context) error {
 
 var errDown = reject(codes.Unavailable, errors.New("the server is shutting down"))
 
-// ended returns the error of a stream whose context has ended.
+// ended returns the error of a stream whose context ended.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errDown) {
 		return errDown
@@ -74,7 +72,7 @@ func ended(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// forward sends an event, after the number of those that were dropped before it.
+// forward sends e. If events were dropped before it, it reports their number first.
 func (r *reader) forward(ctx context.Context, e Event) error {
 	if err := r.reportDrops(ctx); err != nil {
 		return err
@@ -82,11 +80,11 @@ func (r *reader) forward(ctx context.Context, e Event) error {
 	if err := r.wait(ctx); err != nil {
 		return err
 	}
-	r.unread.took(e)
+	r.unread.releaseEvent(e)
 	return r.send(r.shown(e))
 }
 
-// reportDrops sends how many events were dropped since the last report.
+// reportDrops sends the number of events that were dropped since the last report.
 func (r *reader) reportDrops(ctx context.Context) error {
 	n := r.dropped.Load() - r.reported
 	if n == 0 || !r.reportsDrops {
@@ -99,7 +97,7 @@ func (r *reader) reportDrops(ctx context.Context) error {
 	return r.send(Event{Dropped: n})
 }
 
-// wait waits until the rate admits one more event.
+// wait waits until the event rate allows one more event.
 func (r *reader) wait(ctx context.Context) error {
 	if r.rate == nil || r.rate.Wait(ctx) == nil {
 		return nil
@@ -110,8 +108,8 @@ func (r *reader) wait(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// drain sends the rest of the buffer. Requests that end after the duration of
-// the watcher add nothing to it.
+// drain sends the events that are left in the buffer. Requests that end after the
+// duration of the watcher add no events.
 func (r *reader) drain(ctx context.Context) error {
 	r.buf.Store(nil)
 	for {

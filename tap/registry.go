@@ -12,34 +12,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Registry holds the watchers of a process. Share one among all the layers and
-// servers of a process. The zero Registry is ready to use. It must not be
-// copied. It is safe for concurrent use, starts no goroutine, and needs no
-// closing.
+// Registry holds the watchers of a process. All layers and servers of the process share
+// it. The zero Registry is ready to use. It must not be copied, is safe for concurrent
+// use, starts no goroutine, and needs no Close.
 type Registry struct {
-	// active is nil without watchers. The audience that it points to is
-	// replaced and never changed.
+	// active is nil without watchers. An audience does not change; it is replaced.
 	active atomic.Pointer[audience]
 
-	maxTaps   int
-	maxEvents int
-	secrets   map[string]bool // by lower-case name, set by options
-	maxBody   int
-	redact    func(contentType string, body []byte) []byte // nil: no bodies
-	random    func() float64                               // nil is math/rand's
+	maxWatchers int
+	maxEvents   int
+	secrets     map[string]bool // set by options: true withholds the field of this lower-case name
+	maxBody     int
+	redact      func(contentType string, body []byte) []byte // nil: no bodies
+	random      func() float64                               // nil means rand.Float64
 
 	mu       sync.Mutex
-	watchers []*watcher // all that were not closed, active or full
+	watchers []*watcher // not closed yet; some may be full
 	counters []*counter
 	nextBase uint32
-	dropped  uint64 // by watchers that are gone
+	dropped  uint64 // events dropped by closed watchers
 }
 
-// audience has the active watchers and counters.
+// audience is the set of watchers and counters that receive new requests.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
-	explain  bool // one of them asks for it
+	explain  bool // whether a watcher requests explanations
 }
 
 // Defaults of a Registry, as linkerd's proxy has them.
@@ -66,14 +64,15 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// WithCapacity limits the number of watchers, and the events in the buffer of
-// each. Further watchers are rejected with ResourceExhausted. The defaults are
-// 100 and 400, also for 0 or less.
-func WithCapacity(taps, events int) RegistryOption {
-	return registryOption(func(r *Registry) { r.maxTaps, r.maxEvents = taps, events })
+// WithCapacity limits the number of watchers, and the number of events in the buffer of
+// each. Further watchers are rejected with ResourceExhausted. The defaults, also for 0
+// or less, are 100 watchers and 400 events.
+func WithCapacity(watchers, events int) RegistryOption {
+	return registryOption(func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events })
 }
 
-// WithRedacted withholds the values of more header and trailer fields.
+// WithRedacted withholds the values of these header and trailer fields, in addition to
+// those that are withheld by default.
 func WithRedacted(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.hide(names, true) })
 }
@@ -91,7 +90,7 @@ func (r *Registry) hide(names []string, hide bool) {
 	}
 }
 
-// watch adds a watcher, which the caller must close. The error is a rejection.
+// watch adds a watcher. The caller must close it. The error is a rejection.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,30 +98,31 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 		return nil, err
 	}
 	w := newWatcher(r, t)
-	r.nextBase++ // wraps
+	r.nextBase++ // overflow is harmless
 	r.watchers = append(r.watchers, w)
 	r.publish()
 	return w, nil
 }
 
-// admit returns an error if the registry is full. It is called with mu held.
+// admit returns an error if the registry is full. The caller holds mu.
 func (r *Registry) admit() error {
-	most := orDefault(r.maxTaps, defaultMaxTaps)
+	most := orDefault(r.maxWatchers, defaultMaxTaps)
 	if n := len(r.watchers) + len(r.counters); n >= most {
-		return reject(codes.ResourceExhausted, fmt.Errorf("too many active taps: %d of %d", n, most))
+		return reject(codes.ResourceExhausted, fmt.Errorf("too many watchers: %d of %d", n, most))
 	}
 	return nil
 }
 
-// refresh removes full watchers from the audience. Their events still arrive.
+// refresh removes full watchers from the audience. Events of their earlier requests
+// still arrive.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publish()
 }
 
-// close removes a watcher and its buffer. Its requests in flight show no more
-// events. It may be called more than once.
+// close removes a watcher and its buffer. Requests in flight send it no more events. It
+// may be called more than once.
 func (r *Registry) close(w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +134,7 @@ func (r *Registry) close(w *watcher) {
 	r.publish()
 }
 
-// publish is called with mu held.
+// publish replaces the audience. The caller holds mu.
 func (r *Registry) publish() {
 	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {
@@ -150,8 +150,8 @@ func (r *Registry) publish() {
 	r.active.Store(&a)
 }
 
-// Describe returns the number of watchers, the number of dropped events since
-// the start, and a child for each watcher.
+// Describe returns the number of watchers, the number of dropped events since the start
+// of the process, and a child for each watcher.
 func (r *Registry) Describe() layer.Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,8 +165,8 @@ func (r *Registry) Describe() layer.Node {
 	return n
 }
 
-// brief returns the node of Describe without the watchers.
-func (r *Registry) brief() layer.Node {
+// summary returns the node of Describe without the children.
+func (r *Registry) summary() layer.Node {
 	n := r.Describe()
 	n.Children = nil
 	return n

@@ -33,17 +33,16 @@ const (
 	otherRow     = "(other)"
 	defaultRoute = "[DEFAULT]"
 
-	// Rows are named by these labels, as in linkerd's top.
+	// Labels by which rows are named, as in linkerd's top.
 	podLabel   = "pod"
 	routeLabel = "route"
 
-	// rateDecay is the time constant of a rate: a request of that age counts e
-	// times less than one of now.
+	// rateDecay is the time constant of a rate. A request of that age has 1/e of the
+	// weight of a new one.
 	rateDecay = 10 * time.Second
 )
 
-// table counts requests in rows. When it is full, further requests count in the
-// row other.
+// table counts requests in rows. When it is full, further requests count in other.
 type table struct {
 	byRoute       bool
 	byDestination bool
@@ -55,12 +54,12 @@ type table struct {
 	start, sampled time.Time
 }
 
-// rowKey is what the requests of a row have in common.
+// rowKey has the properties that all requests of a row share.
 type rowKey struct {
-	source, destination string // pods; "" if the address is the name
+	source, destination string // pods; "" if unknown, then from and to are set
 	from, to            netip.Addr
-	method              string // "" by route
-	path                string // by route, the route
+	method              string // "" if byRoute
+	path                string // the route if byRoute
 	direction           Direction
 }
 
@@ -68,15 +67,15 @@ type rowKey struct {
 type row struct {
 	table            *table
 	key              rowKey
-	authority, route string // of the first request
+	authority, route string // those of the first request
 
-	begun, ended, failed uint64
-	best, worst, last    time.Duration
-	times                histogram.Histogram // of the ended
+	started, ended, failed uint64
+	best, worst, last      time.Duration
+	times                  histogram.Histogram // durations of ended requests
 
-	sampled uint64    // ended until the last sample
-	recent  float64   // ended, decayed by age
-	used    time.Time // last begin or end
+	sampled uint64    // value of ended at the last sample
+	recent  float64   // number of ended requests, weighted by age
+	used    time.Time // time of the last start or end of a request
 }
 
 func newTable(req *tappb.TopRequest) *table {
@@ -89,7 +88,7 @@ func newTable(req *tappb.TopRequest) *table {
 	return t
 }
 
-// begin counts a request that begins, and returns its row.
+// begin counts the start of a request and returns its row.
 func (t *table) begin(about *Event, init *RequestInit) *row {
 	k := rowKey{direction: about.Direction}
 	k.destination, k.to = nameOf(about.DestinationLabels, about.Destination)
@@ -114,17 +113,17 @@ func (t *table) begin(about *Event, init *RequestInit) *row {
 		r = t.other
 	default:
 		for _, s := range []*string{&k.source, &k.destination, &k.method, &k.path} {
-			*s = strings.Clone(*s) // it may be a part of a large buffer
+			*s = strings.Clone(*s) // the original may keep a large buffer in memory
 		}
 		r = &row{table: t, key: k, authority: strings.Clone(cut(init.Authority)), route: strings.Clone(route)}
 		t.rows[k] = r
 	}
-	r.begun++
+	r.started++
 	r.used = time.Now()
 	return r
 }
 
-// end counts the end of a request of this row. Status is 0 without a response.
+// end counts the end of a request. status is the HTTP status, or 0 without a response.
 func (r *row) end(end *ResponseEnd, status int) {
 	took := max(end.SinceRequestInit, 0)
 	r.table.mu.Lock()
@@ -141,14 +140,14 @@ func (r *row) end(end *ResponseEnd, status int) {
 	r.used = time.Now()
 }
 
-// forget drops a request of this row that has not ended.
+// forget removes a request that has not ended from the count of open requests.
 func (r *row) forget() {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
-	r.begun--
+	r.started--
 }
 
-// nameOf returns the pod of an address, or the address without its port.
+// nameOf returns the pod from labels, or else the address without its port.
 func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) {
 	if pod := labels[podLabel]; pod != "" {
 		return cut(pod), netip.Addr{}
@@ -158,15 +157,15 @@ func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) 
 
 func cut(s string) string { return s[:min(len(s), maxRowText)] }
 
-// sample updates the rates and removes unused rows. The requests that ended since
-// the last sample count as spread evenly over that time. t must be locked.
+// sample updates the rates and removes unused rows. It treats the requests that ended
+// since the last sample as spread evenly over that time. The caller holds mu.
 func (t *table) sample() {
 	now := time.Now()
 	fade, share := 1.0, 1.0
 	if dt := now.Sub(t.sampled); dt > 0 {
 		x := dt.Seconds() / rateDecay.Seconds()
 		fade = math.Exp(-x)
-		share = (1 - fade) / x // the mean decay of the new ones
+		share = (1 - fade) / x // the mean weight of the new requests
 		t.sampled = now
 	}
 	ttl := t.ttl
@@ -180,14 +179,14 @@ func (t *table) sample() {
 	update(t.other)
 	for k, r := range t.rows {
 		update(r)
-		if r.begun == r.ended && now.Sub(r.used) >= ttl {
+		if r.started == r.ended && now.Sub(r.used) >= ttl {
 			delete(t.rows, k)
 		}
 	}
 }
 
-// answer returns the rows with the most requests, as of now. It holds the lock for
-// one row at a time when it computes quantiles, because requests wait for it.
+// answer returns the rows with the most requests. It releases the lock between rows,
+// because it computes quantiles and requests wait for the lock.
 func (t *table) answer(most uint32) *tappb.TopResponse {
 	type counted struct {
 		*row
@@ -199,7 +198,7 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 	for _, r := range t.rows {
 		all = append(all, counted{r, r.ended})
 	}
-	if t.other.begun > 0 {
+	if t.other.started > 0 {
 		all = append(all, counted{t.other, t.other.ended})
 	}
 	age := t.sampled.Sub(t.start)
@@ -222,19 +221,19 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 // all returns all rows.
 func (t *table) all() *tappb.TopResponse { return t.answer(maxRows + 1) }
 
-// proto returns a copy of a row as a message.
+// proto converts the row to a message. age is the age of the table.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
 		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),
 		Method: valid(r.key.method), Path: valid(r.key.path), Route: valid(r.route), Authority: valid(r.authority),
 		Direction: pb.TapEvent_ProxyDirection(r.key.direction),
-		Count:     r.ended, Successes: r.ended - r.failed, Open: r.begun - r.ended,
+		Count:     r.ended, Successes: r.ended - r.failed, Open: r.started - r.ended,
 	}
 	if r.table.byRoute {
 		m.Path, m.Route = "", cmp.Or(m.GetPath(), defaultRoute)
 	}
 	if age > 0 {
-		// The divisor corrects the first seconds, which have no requests before them.
+		// The divisor corrects the rate of a young table.
 		m.Rate = r.recent / (rateDecay.Seconds() * -math.Expm1(-age.Seconds()/rateDecay.Seconds()))
 	}
 	if r.ended == 0 {
@@ -254,7 +253,7 @@ func nameText(name string, addr netip.Addr) string {
 	return addr.String()
 }
 
-// compareKeys keeps the order of rows with equal counts stable.
+// compareKeys makes the order of rows with equal counts stable.
 func compareKeys(a, b *rowKey) int {
 	return cmp.Or(
 		cmp.Compare(a.source, b.source), a.from.Compare(b.from),

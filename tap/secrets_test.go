@@ -111,7 +111,7 @@ func (c *secretCase) outputs(t *testing.T, path string, bodies bool, most uint32
 	})
 	for _, req := range []*tappb.WatchRequest{watch, held} {
 		run(func() error {
-			return own{server: srv}.Watch(req, watchStream{ctx: t.Context(), trailer: new(metadata.MD), send: func(m *tappb.WatchResponse) error { return say(m) }})
+			return gotowerTap{server: srv}.Watch(req, watchStream{ctx: t.Context(), trailer: new(metadata.MD), send: func(m *tappb.WatchResponse) error { return say(m) }})
 		})
 		run(func() error {
 			for e, err := range reg.Watch(t.Context(), req) {

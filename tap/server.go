@@ -23,29 +23,31 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// droppedTrailer is documented at [Server.Observe].
+// droppedTrailer is the name of the trailer that [Server.Observe] documents.
 const droppedTrailer = "gotower-tap-dropped"
 
-// Server implements linkerd's io.linkerd.proxy.tap.Tap over a [Registry], and
-// gotower's own service. Register it on any number of gRPC servers, which end
-// its streams when they stop. It has no goroutine of its own.
+// Server serves the watchers of a [Registry] over gRPC. It implements linkerd's service
+// io.linkerd.proxy.tap.Tap and gotower's own (package tappb). Register it on any number
+// of gRPC servers; its streams end when they stop. It has no goroutine of its own.
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// By default it serves only callers of the same machine whose call was not
-// forwarded by a proxy. See [WithAllowedIdentities].
+// By default it serves only callers of the same machine whose call was not forwarded by
+// a proxy. See [WithAllowedIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
-	reg      *Registry
-	access   access
-	describe func() layer.Node // nil: no tree
-	rate     *rate.Limiter     // of events; nil for no limit
-	listens  listens           // by Serve
-	down     context.Context   //nolint:containedctx // ends with Shutdown
-	shutDown context.CancelFunc
+	reg         *Registry
+	access      access
+	describe    func() layer.Node                // returns the layers of the process; may be nil
+	rate        *rate.Limiter                    // of events; nil for no limit
+	credentials credentials.TransportCredentials // of Serve; nil: no TLS
+	onListen    func(net.Addr)                   // called by Serve; may be nil
+	down        context.Context                  //nolint:containedctx // ends with Shutdown
+	shutDown    context.CancelFunc
 }
 
-// NewServer returns a Server for the watchers of reg. A nil reg shows nothing.
+// NewServer returns a Server for the watchers of reg. With a nil reg no request is
+// shown.
 func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	if reg == nil {
 		reg = new(Registry)
@@ -60,23 +62,22 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	return s
 }
 
-// Register registers linkerd's service and gotower's own, see package tappb.
+// Register registers linkerd's service and gotower's service (package tappb).
 func (s *Server) Register(to grpc.ServiceRegistrar) {
 	pb.RegisterTapServer(to, s)
-	tappb.RegisterTapServer(to, own{server: s})
+	tappb.RegisterTapServer(to, gotowerTap{server: s})
 }
 
-// Shutdown ends all streams, also later ones, with Unavailable. Call it before
-// grpc.Server.GracefulStop, which waits for all streams. A stream whose client
-// does not read ends with its connection. Shutdown does not wait, and may be
-// called more than once.
+// Shutdown ends all streams with Unavailable, and rejects later ones with it. Call it
+// before grpc.Server.GracefulStop, which waits for all streams. A stream whose client
+// does not read ends with its connection. Shutdown does not wait, and may be called
+// more than once.
 func (s *Server) Shutdown() { s.shutDown() }
 
-// Observe serves one watcher. It sends its headers at once: every request that
-// matches is seen from then on. The stream ends without an error when limit
-// requests have matched and have ended. The trailer gotower-tap-dropped is the
-// number of events that did not fit, in decimal. A request that is not shown at
-// all counts once.
+// Observe implements linkerd's service. It sends its headers at once; every request
+// that matches from then on is shown. The stream ends without an error when Limit
+// requests have matched and ended. The trailer gotower-tap-dropped has the number of
+// events that did not fit, in decimal. A request that is not shown at all counts once.
 //
 // Errors are Unauthenticated, InvalidArgument with the wrong field, and
 // ResourceExhausted (see [WithCapacity]).
@@ -100,7 +101,7 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
-// serve sends headers, and then the events of the watcher.
+// serve sends the headers, and then the events of r.
 func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	defer s.reg.close(r.watcher)
 	defer func() {
@@ -110,14 +111,14 @@ func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 		return err
 	}
 	r.rate = s.rate
-	ctx, cancel := s.untilDown(stream.Context())
+	ctx, cancel := s.withShutdown(stream.Context())
 	defer cancel()
 	return r.run(ctx)
 }
 
-// untilDown returns a context that ends with ctx, or with the server and the cause
-// errDown.
-func (s *Server) untilDown(ctx context.Context) (context.Context, context.CancelFunc) {
+// withShutdown returns a context that ends with ctx, or with the cause errDown when the
+// server shuts down.
+func (s *Server) withShutdown(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.down, func() { cancel(errDown) })
 	return ctx, func() {
@@ -126,20 +127,20 @@ func (s *Server) untilDown(ctx context.Context) (context.Context, context.Cancel
 	}
 }
 
-// DefaultAddress is where linkerd's proxy serves its tap, on this machine alone.
+// DefaultAddress is the address at which linkerd's proxy serves its tap.
 const DefaultAddress = "127.0.0.1:4190"
 
-// stopPatience is how long the end of Serve waits for its streams.
-const stopPatience = 2 * time.Second
+// shutdownTimeout is how long the end of Serve waits for its streams.
+const shutdownTimeout = 2 * time.Second
 
-// Serve listens on addr and serves the watchers of reg until ctx ends, for a
-// process without a gRPC server of its own. See [NewServer] for others.
+// Serve listens on addr and serves the watchers of reg until ctx ends. It is for a
+// process without a gRPC server of its own; see [NewServer] for others.
 //
 //	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
 //
-// An empty addr is [DefaultAddress]. "unix:" and a path is a socket. An address
-// that other machines can reach is an error, unless [WithCredentials] and
-// [WithAllowedIdentities] name the clients, or [WithAllowRemote] is set.
+// An empty addr means [DefaultAddress]. "unix:" followed by a path is a socket. An
+// address that other machines can reach is an error, unless [WithCredentials] and
+// [WithAllowedIdentities] select the clients, or [WithAllowRemote] is set.
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil within two
 // seconds.
@@ -153,18 +154,18 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 		return fmt.Errorf("tap: serve on %s: %w", addr, err)
 	}
 	var options []grpc.ServerOption
-	if s.listens.credentials != nil {
-		options = append(options, grpc.Creds(s.listens.credentials))
+	if s.credentials != nil {
+		options = append(options, grpc.Creds(s.credentials))
 	}
 	server := grpc.NewServer(options...)
 	s.Register(server)
-	if s.listens.listening != nil {
-		s.listens.listening(l.Addr())
+	if s.onListen != nil {
+		s.onListen(l.Addr())
 	}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		s.end(server)
+		s.stop(server)
 	})
 	err = server.Serve(l)
 	if !stop() {
@@ -175,16 +176,16 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 	return fmt.Errorf("tap: serve on %s: %w", addr, err)
 }
 
-// end ends all streams, and waits for those whose clients read and for other
-// calls. GracefulStop alone has no time limit.
-func (s *Server) end(server *grpc.Server) {
+// stop ends all streams and waits up to shutdownTimeout for clients to read their ends.
+// GracefulStop alone has no time limit.
+func (s *Server) stop(server *grpc.Server) {
 	s.Shutdown()
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		server.GracefulStop()
 	}()
-	timer := time.NewTimer(stopPatience)
+	timer := time.NewTimer(shutdownTimeout)
 	defer timer.Stop()
 	select {
 	case <-stopped:
@@ -194,15 +195,15 @@ func (s *Server) end(server *grpc.Server) {
 }
 
 // WithCredentials sets the credentials of [Serve]. They must verify client
-// certificates, because [WithAllowedIdentities] compares verified names only.
+// certificates, because [WithAllowedIdentities] compares only verified names.
 func WithCredentials(c credentials.TransportCredentials) ServerOption {
-	return serverOption(func(s *Server) { s.listens.credentials = c })
+	return serverOption(func(s *Server) { s.credentials = c })
 }
 
-// WithOnListen sets a function that [Serve] calls with its address before it
-// serves, for an address with port 0.
-func WithOnListen(at func(net.Addr)) ServerOption {
-	return serverOption(func(s *Server) { s.listens.listening = at })
+// WithOnListen sets a function that [Serve] calls with the address of its listener
+// before it serves. It is useful with port 0.
+func WithOnListen(f func(net.Addr)) ServerOption {
+	return serverOption(func(s *Server) { s.onListen = f })
 }
 
 var (
@@ -212,33 +213,27 @@ var (
 		"WithCredentials needs WithAllowedIdentities, and WithAllowedIdentities needs WithCredentials")
 )
 
-// listens are the options of Serve.
-type listens struct {
-	credentials credentials.TransportCredentials // nil: without TLS
-	listening   func(net.Addr)                   // may be nil
-}
-
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		if path == "" { // Linux would choose a name
+		if path == "" { // Linux would choose an abstract name
 			return nil, errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 		}
 		return new(net.ListenConfig).Listen(ctx, "unix", path)
 	}
-	if err := s.mayListen(addr); err != nil {
+	if err := s.checkListenAddress(addr); err != nil {
 		return nil, err
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// mayListen returns why not.
-func (s *Server) mayListen(addr string) error {
+// checkListenAddress returns an error if Serve must not listen on addr.
+func (s *Server) checkListenAddress(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("the address must be host:port, such as %s: %w", DefaultAddress, err)
 	}
 	ip, err := netip.ParseAddr(host)
-	named, proven := len(s.access.identities) > 0, s.listens.credentials != nil
+	named, proven := len(s.access.identities) > 0, s.credentials != nil
 	switch {
 	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everyone, named && proven:
 		return nil
@@ -248,14 +243,15 @@ func (s *Server) mayListen(addr string) error {
 	return errReachable
 }
 
-// own is gotower's service; both have the name Tap.
-type own struct {
+// gotowerTap implements gotower's tap API. It is a separate type from Server, because
+// both services are named Tap.
+type gotowerTap struct {
 	tappb.UnimplementedTapServer
 	server *Server
 }
 
-// Watch serves one watcher, with the headers and the trailer of Observe.
-func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
+// Watch is [Server.Observe] for gotower's service.
+func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
 	s := o.server
 	if err := s.access.permit(stream.Context()); err != nil {
 		return err
@@ -274,14 +270,14 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 }
 
 // WithDescribe sets a function that returns the layers of the process, such as
-// [layer.Describe]. It is called for each request of a watcher. If it panics,
-// the answer is a node "describe" with the error.
+// [layer.Describe]. It is called for each Describe call of a client. If it panics, the
+// response is a node "describe" with the error.
 func WithDescribe(tree func() layer.Node) ServerOption {
 	return serverOption(func(s *Server) { s.describe = tree })
 }
 
-// Describe returns the tree, with each layer before its inner layer.
-func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
+// Describe returns the layers of the process, each before its inner layer.
+func (o gotowerTap) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
 	if err := o.server.access.permit(ctx); err != nil {
 		return nil, err
 	}
@@ -291,11 +287,11 @@ func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.Des
 	return described(o.server.describe), nil
 }
 
-// described returns the tree. A layer that panics must not end the process that
-// is being examined.
-func described(tree func() layer.Node) *tappb.DescribeResponse {
+// described calls describe. A panic of a layer becomes a node, because it must not end
+// the process.
+func described(describe func() layer.Node) *tappb.DescribeResponse {
 	var n layer.Node
-	if err := panics.Contain(func() { n = tree() }); err != nil {
+	if err := panics.Contain(func() { n = describe() }); err != nil {
 		n = layer.Node{Name: "describe", State: layer.State{{Key: "error", Value: err.Error()}}}
 	}
 	rsp := &tappb.DescribeResponse{}
@@ -307,11 +303,11 @@ func described(tree func() layer.Node) *tappb.DescribeResponse {
 	return rsp
 }
 
-// WithEventRate limits how many events a second a Server sends to all its
-// watchers together. It bounds the CPU time, because an event costs about ten
-// microseconds. Reports of dropped events count as well. Events above the rate
-// fill the buffers of the watchers, and are dropped and counted there. The
-// default, also for n <= 0, is no limit.
+// WithEventRate limits the events a second that a Server sends to all its watchers
+// together. It bounds CPU time, because an event costs about ten microseconds. Reports
+// of dropped events count too. Events above the rate fill the buffers of the watchers,
+// and are dropped and counted when these are full. The default, also for n <= 0, is no
+// limit.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil
@@ -321,17 +317,17 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst is the part of the events of a second that may be sent at once.
+// eventBurst is the number of events that may be sent at once.
 const eventBurst = 100
 
-// rejection is the reason of a rejected watcher. It is a gRPC status, also for
-// [status.Code] in the process.
+// rejection is the error of a rejected watcher. [status.Code] returns its code, also in
+// the process itself.
 type rejection struct {
 	code codes.Code
 	why  error
 }
 
-// reject returns a rejection, or why if it is one.
+// reject returns why as a rejection. It does not change an existing rejection.
 func reject(code codes.Code, why error) error {
 	if _, ok := why.(*rejection); ok { //nolint:errorlint // a wrapped one has another meaning
 		return why

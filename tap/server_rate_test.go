@@ -21,7 +21,7 @@ func TestEventRate(t *testing.T) {
 		ended := make(chan error)
 		for i := range sent {
 			go func() {
-				ended <- own{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: ctx, send: func(*tappb.WatchResponse) error {
+				ended <- gotowerTap{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: ctx, send: func(*tappb.WatchResponse) error {
 					sent[i]++
 					return nil
 				}})
@@ -59,7 +59,7 @@ func TestEventRateEndsWithItsServer(t *testing.T) {
 			send(t, svc, get("/"))
 			srv.Shutdown()
 		})
-		err := own{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: t.Context(), send: func(*tappb.WatchResponse) error { return nil }})
+		err := gotowerTap{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: t.Context(), send: func(*tappb.WatchResponse) error { return nil }})
 		require.Equal(t, errDown, err)
 		require.Equal(t, time.Millisecond, time.Since(begun))
 	})

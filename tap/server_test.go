@@ -52,7 +52,7 @@ func TestObserveRefuses(t *testing.T) {
 		p.observe(t.Context(), t, all(1))
 		s := refusal(all(1))
 		require.Equal(t, codes.ResourceExhausted, s.Code())
-		require.Equal(t, "tap: too many active taps: 1 of 1", s.Message())
+		require.Equal(t, "tap: too many watchers: 1 of 1", s.Message())
 	})
 }
 

@@ -39,7 +39,7 @@ func TestRequestInitThatDoesNotFit(t *testing.T) {
 	rsp, err := svc.Call(t.Context(), get("/1"))
 	require.NoError(t, err) // q fits, r does not
 	send(t, svc, get("/2")) // q does not
-	require.EqualValues(t, 1, w.inside.Load(), "a request that is not shown is not waited for")
+	require.EqualValues(t, 1, w.inFlight.Load(), "a request that is not shown is not waited for")
 	got := events(w)
 	require.Equal(t, "qreq", kinds(got))
 
@@ -107,7 +107,7 @@ func TestReceiverGoneWhileARequestLooks(t *testing.T) {
 	svc := stand(reg, respond("x")).(*tapped[*call, *reply])
 	_, err := svc.watched(t.Context(), get("/"), present)
 	require.NoError(t, err)
-	require.Zero(t, w.inside.Load())
+	require.Zero(t, w.inFlight.Load())
 }
 
 // anchors/reliability.md 16: at most 1 MiB for one observer, whatever the

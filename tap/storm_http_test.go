@@ -74,7 +74,7 @@ func TestStormOfWatchersAndBodies(t *testing.T) {
 			require.Eventually(t, func() bool {
 				readAll(w)
 				b := w.buf.Load()
-				return w.inside.Load() == 0 && b.held.Load() == 0 && b.room.Load() == maxText
+				return w.inFlight.Load() == 0 && b.held.Load() == 0 && b.room.Load() == maxText
 			}, 20*time.Second, time.Millisecond, "all have left, and all room is back")
 			reg.close(w)
 		}

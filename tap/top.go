@@ -18,27 +18,24 @@ const (
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req, from now on, and yields
-// the rows at intervals until ctx ends. The last item is then the cause of ctx.
-// Counting keeps nothing of a request and sends nothing.
+// Top counts the requests of this process that match req from now on, and yields the
+// rows at intervals. When ctx ends, the last item is its cause. No request is kept or
+// sent.
 //
-// The requests of a row have the same client, endpoint, direction, method and
-// path; or route, or endpoint and direction alone, as req says. Clients and
-// endpoints are pods, or addresses without their ports. Paths and names are cut
-// to 256 bytes. Requests beyond 1000 rows count in one row with the path or route
-// "(other)".
+// The requests of a row have the same client, endpoint, direction, method and path.
+// With ByRoute or ByDestination in req, they have the same route, or the same endpoint
+// and direction. Clients and endpoints are pods, or addresses without their ports.
+// Paths and names are cut to 256 bytes. There are at most 1000 rows; further requests
+// count in a row with the path or route "(other)". A row without open requests is
+// removed after ten minutes without a request, or after one minute if there are 1000
+// rows.
 //
-// A row without a request for ten minutes is removed, and after one
-// minute if there are 1000. A row with a running request stays.
+// A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are
+// accurate to 5 % up to 4.5 minutes. The rate counts ended requests, with a time
+// constant of ten seconds, or Every if that is longer.
 //
-// A success is a response with a status below 500 that was not reset and has no
-// gRPC status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss. The
-// losing request of a [layer.Hedge] is a failure, as in linkerd. Quantiles are
-// within 5 % up to 4.5 minutes. The rate is that of ended requests, with a time
-// constant of ten seconds, or of Every if that is longer.
-//
-// A call counts as a watcher, see [WithCapacity]. An error is the only item. Its
-// gRPC status is InvalidArgument, PermissionDenied or ResourceExhausted.
+// A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one
+// error with the gRPC status InvalidArgument, PermissionDenied or ResourceExhausted.
 func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error] {
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		c, err := r.count(req)
@@ -47,7 +44,7 @@ func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*ta
 			return
 		}
 		defer r.detach(c)
-		if c.each(ctx, func(m *tappb.TopResponse) bool { return yield(m, nil) }) {
+		if c.sendRows(ctx, func(m *tappb.TopResponse) bool { return yield(m, nil) }) {
 			yield(nil, fmt.Errorf("tap: top: %w", context.Cause(ctx)))
 		}
 	}
@@ -61,7 +58,7 @@ type counter struct {
 	most  uint32
 }
 
-// count starts a counter, which detach ends. It counts as a watcher.
+// count adds a counter, which also counts as a watcher. The caller must detach it.
 func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	every, err := everyOf(req)
 	if err != nil {
@@ -82,7 +79,7 @@ func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	return c, nil
 }
 
-// detach ends a counter. Requests in flight still count in its rows.
+// detach removes a counter. Requests in flight still count in its rows.
 func (r *Registry) detach(c *counter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,9 +101,9 @@ func everyOf(req *tappb.TopRequest) (time.Duration, error) {
 	return every, nil
 }
 
-// each yields the rows at intervals. It returns true when ctx ends, and false when
-// yield does.
-func (c *counter) each(ctx context.Context, yield func(*tappb.TopResponse) bool) (ended bool) {
+// sendRows yields the rows at intervals. It returns true when ctx ends, and false when
+// yield returned false.
+func (c *counter) sendRows(ctx context.Context, yield func(*tappb.TopResponse) bool) (ended bool) {
 	answers := time.NewTicker(c.every)
 	defer answers.Stop()
 	for {
@@ -121,9 +118,9 @@ func (c *counter) each(ctx context.Context, yield func(*tappb.TopResponse) bool)
 	}
 }
 
-// Top serves one client with rows. It sends its headers at once: every request
-// that matches is counted from then on.
-func (o own) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
+// Top is [Registry.Top] for a client. It sends its headers at once; every request that
+// matches from then on is counted.
+func (o gotowerTap) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
 	if err := o.server.access.permit(stream.Context()); err != nil {
 		return err
 	}
@@ -135,9 +132,9 @@ func (o own) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
-	ctx, cancel := o.server.untilDown(stream.Context())
+	ctx, cancel := o.server.withShutdown(stream.Context())
 	defer cancel()
-	if c.each(ctx, func(m *tappb.TopResponse) bool {
+	if c.sendRows(ctx, func(m *tappb.TopResponse) bool {
 		err = stream.Send(m)
 		return err == nil
 	}) {
@@ -146,10 +143,10 @@ func (o own) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.
 	return err
 }
 
-// Top yields the rows of the process at the other end of conn, which serves
-// gotower's own service, see [Registry.Top] and [Server.Register]. One range over
-// the sequence is one call. An error is its last item, the cause of ctx among
-// them. Breaking from the range releases the stream. conn stays the caller's.
+// Top yields the rows of the process at the other end of conn, which must serve
+// gotower's service, see [Registry.Top] and [Server.Register]. Each range over the
+// sequence is one call. An error, such as the cause of ctx, is the last item. Breaking
+// from the range releases the stream. The caller closes conn.
 func Top(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.TopRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*tappb.TopResponse, error] {

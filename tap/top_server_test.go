@@ -93,6 +93,6 @@ func TestTopOverGRPCRefuses(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, refusal(&tappb.TopRequest{Match: match.Method("")}))
 	watchAll(t, l.reg)
 	require.Equal(t, codes.ResourceExhausted, refusal(nil))
-	err := own{server: NewServer(nil)}.Top(nil, foreign{ctx: t.Context()})
+	err := gotowerTap{server: NewServer(nil)}.Top(nil, foreign{ctx: t.Context()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }

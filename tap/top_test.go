@@ -242,7 +242,7 @@ func TestTopRefuses(t *testing.T) {
 		reg := NewRegistry(WithCapacity(1, 0))
 		watchAll(t, reg)
 		for _, err := range reg.Top(t.Context(), nil) {
-			require.EqualError(t, err, "tap: too many active taps: 1 of 1")
+			require.EqualError(t, err, "tap: too many watchers: 1 of 1")
 			require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		}
 	})

@@ -18,26 +18,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Watch yields the requests of this process that match req, until ctx ends or
-// the duration or limit of req is reached.
+// Watch yields the requests of this process that match req, until ctx ends or the
+// duration or limit of req is reached.
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //
-// Each range over the sequence is one watcher, which begins with the range. An
-// error is the last item: the cause of ctx, or a rejection with the gRPC status
-// of [Watch]. Events that do not fit into the buffer are counted in an event
-// with Dropped. A request whose first event does not fit counts once.
+// Each range over the sequence adds a watcher. An error is the last item: the cause of
+// ctx, or a rejection with a gRPC status. The number of events that did not fit into
+// the buffer is reported by an event with Dropped. A request whose first event does not
+// fit counts once.
 //
-// The fields of req are documented in tap.proto. Each attempt is a request, and
-// is sampled separately. With a condition on the response, requests are kept
-// until they end. The limit counts matching requests only. Requests that do not
-// fit into the buffer are dropped. Values of secret fields cannot be matched.
+// tap.proto documents the fields of req. Each attempt is a request of its own. With a
+// condition on the response, requests are held until they end, and dropped if they do
+// not fit into the buffer. The limit counts matching requests only. Secret values
+// cannot be matched.
 //
-// An Explanation needs a layer [Explain] above. Bodies need [WithBodies] and an
-// [Accessor] of tap.
+// An Explanation requires the layer [Explain] above. Bodies require [WithBodies] and an
+// [Accessor] of this package.
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		err := r.each(ctx, req, func(e Event) bool { return yield(e, nil) })
+		err := r.forEachEvent(ctx, req, func(e Event) bool { return yield(e, nil) })
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
@@ -48,8 +48,9 @@ func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2
 	}
 }
 
-// each returns nil at the end of the watch, and if seen returns false.
-func (r *Registry) each(ctx context.Context, req *tappb.WatchRequest, seen func(Event) bool) error {
+// forEachEvent calls seen with each event. It returns nil when the watch ends or seen
+// returns false.
+func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, seen func(Event) bool) error {
 	t, err := r.terms(req)
 	if err != nil {
 		return err
@@ -73,9 +74,8 @@ func (r *Registry) each(ctx context.Context, req *tappb.WatchRequest, seen func(
 
 var errEnough = errors.New("enough")
 
-// Watch shows the requests of the process at the other end of conn, which
-// serves gotower's own service, see [Server.Register]. It is to [Registry.Watch]
-// as [Observe] is to linkerd's service.
+// Watch yields the requests of the process at the other end of conn, which must serve
+// gotower's service, see [Registry.Watch] and [Server.Register].
 func Watch(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -84,15 +84,14 @@ func Watch(
 	})
 }
 
-// Observe watches the process at the other end of conn: any that serves
+// Observe yields the requests of the process at the other end of conn, which must serve
 // linkerd's io.linkerd.proxy.tap.Tap.
 //
 //	for e, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 100, Match: match.PathPrefix("/api/")}) {
 //
-// One range over the sequence is one call of Observe; ranging again calls
-// again. It ends with the stream: after Limit requests, or with an error as
-// its last item, the cause of ctx among them. Breaking from the range releases
-// the stream. conn stays the caller's.
+// Each range over the sequence is one call of Observe. It ends after Limit requests, or
+// with an error, such as the cause of ctx, as its last item. Breaking from the range
+// releases the stream. The caller closes conn.
 func Observe(
 	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -101,7 +100,7 @@ func Observe(
 	})
 }
 
-// stream yields the items of a call, which each range makes anew.
+// stream yields the converted items of a streaming call. Each range calls again.
 func stream[M, T any](
 	ctx context.Context, name string, itemOf func(*M) T,
 	call func(context.Context) (grpc.ServerStreamingClient[M], error),
@@ -121,7 +120,8 @@ func stream[M, T any](
 	}
 }
 
-// receive returns nil at the end of the stream, and when each returns false.
+// receive calls each with each message. It returns nil at the end of the stream, and
+// when each returns false.
 func receive[M any](
 	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
@@ -144,33 +144,34 @@ func receive[M any](
 
 // watcher is one call of Observe or Watch.
 //
-// Requests enter it until limit of them have. Once it is full and all that
-// entered have left, it is done: nothing more will be sent.
+// A request that matches enters, and leaves when it ends. After limit requests, or
+// after the duration, no more enter, and the watcher is full. When a full watcher has
+// no request in flight, done is closed.
 type watcher struct {
 	terms
 	reg  *Registry
 	base uint32
 
-	// buf is nil after the watcher was closed. Requests in flight may keep a
-	// watcher alive, and must not keep its buffer alive.
+	// buf is nil after close, because requests in flight keep the watcher in memory and
+	// must not keep its buffer.
 	buf atomic.Pointer[buffer]
 
-	rate    *rate.Limiter // of requests; nil for no limit
-	seen    atomic.Uint64 // requests that matched
-	inside  atomic.Int64  // requests that entered and did not leave
-	dropped atomic.Uint64 // events that did not fit
-	expired atomic.Bool   // its time is over
+	rate     *rate.Limiter // of requests; nil: no limit
+	seen     atomic.Uint64 // number of requests that matched
+	inFlight atomic.Int64  // number of requests that entered and have not left
+	dropped  atomic.Uint64 // number of events that did not fit
+	expired  atomic.Bool   // the duration is over
 
-	lost     chan struct{} // holds one when dropped has grown
-	filled   chan struct{} // closed when the last request entered
-	done     chan struct{}
-	doneOnce sync.Once
+	dropSignal chan struct{} // has an item when dropped has increased
+	filled     chan struct{} // closed when the last request entered
+	done       chan struct{}
+	doneOnce   sync.Once
 }
 
 func newWatcher(r *Registry, t terms) *watcher {
 	w := &watcher{
 		terms: t, reg: r, base: r.nextBase,
-		lost: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
+		dropSignal: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
 	}
 	if t.maxRPS > 0 {
 		w.rate = rate.NewLimiter(rate.Limit(t.maxRPS), int(t.maxRPS))
@@ -179,19 +180,19 @@ func newWatcher(r *Registry, t terms) *watcher {
 	return w
 }
 
-// full reports whether the watcher takes no more requests.
+// full reports whether the limit or the end of the duration has been reached.
 func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Load() }
 
-// limited reports whether the rate admits no request now.
-func (w *watcher) limited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
+// rateLimited reports whether the rate allows no request now.
+func (w *watcher) rateLimited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
-// admits reports whether the watcher may see one more request now.
+// admits reports whether the watcher accepts a request now, before its condition.
 func (w *watcher) admits(d *draw) bool {
-	return !w.full() && !w.limited() && (w.sample == 0 || d.value() < w.sample)
+	return !w.full() && !w.rateLimited() && (w.sample == 0 || d.value() < w.sample)
 }
 
-// draw is a random number from 0 to 1, the same for all watchers of a request, so
-// that watchers with the same sample see the same requests.
+// draw is a random number from 0 to 1 for one request. All watchers use the same one,
+// so that watchers with the same sample see the same requests.
 type draw struct {
 	reg   *Registry
 	drawn bool
@@ -208,29 +209,29 @@ func (d *draw) value() float64 {
 	return d.n
 }
 
-// isClogged reports whether the buffer is full.
-func (w *watcher) isClogged() bool {
+// bufferFull reports whether the buffer has no room for a first event.
+func (w *watcher) bufferFull() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
 }
 
-// miss counts a request whose first event does not fit.
-func (w *watcher) miss() {
+// dropRequest counts a request whose first event does not fit.
+func (w *watcher) dropRequest() {
 	if _, ok := w.enter(); ok {
-		w.lose()
+		w.countDrop()
 		w.leave()
 	}
 }
 
-// enter returns the number of a request, unless the limit or the rate is
+// enter returns the number of a new request. ok is false if the limit or the rate is
 // reached. Each request that entered must leave.
 func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
 	}
-	// Inside is counted first, so that a caller that sees the watcher full sees
-	// every request inside, too.
-	w.inside.Add(1)
+	// inFlight is increased first, so that leave does not see a full watcher without
+	// this request.
+	w.inFlight.Add(1)
 	n := w.seen.Add(1)
 	if n > w.limit {
 		w.leave()
@@ -242,34 +243,33 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	return n - 1, true
 }
 
-// leave ends a request. Inside is read once more after full, because the last
-// request may enter between the first two conditions.
+// leave ends a request. It reads inFlight again after full, because the last request
+// may enter between the first two conditions.
 func (w *watcher) leave() {
-	if w.inside.Add(-1) == 0 && w.full() && w.inside.Load() == 0 {
+	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })
 	}
 }
 
-// send never waits. It reports whether e was taken.
+// send adds e to the buffer without waiting. It returns false if e does not fit.
 func (w *watcher) send(e Event) bool {
 	b := w.buf.Load()
 	if b == nil {
 		return false
 	}
 	if !b.offer(e) {
-		w.lose()
+		w.countDrop()
 		return false
 	}
 	return true
 }
 
-// lose counts an event that did not fit. A request of which the first does not
-// fit is one.
-func (w *watcher) lose() {
+// countDrop counts an event that did not fit, and wakes the reader.
+func (w *watcher) countDrop() {
 	w.dropped.Add(1)
 	select {
-	case w.lost <- struct{}{}:
-	default: // the reader has a signal
+	case w.dropSignal <- struct{}{}:
+	default: // there is a signal already
 	}
 }
 
@@ -278,7 +278,7 @@ func (w *watcher) describe() layer.Node {
 		{Key: "base", Value: w.base},
 		{Key: "seen", Value: min(w.seen.Load(), w.limit)},
 		{Key: "limit", Value: w.limit},
-		{Key: "in_flight", Value: w.inside.Load()},
+		{Key: "in_flight", Value: w.inFlight.Load()},
 		{Key: "dropped", Value: w.dropped.Load()},
 	}
 	if w.limit == unlimited {

@@ -84,15 +84,15 @@ func TestWatchRefuses(t *testing.T) {
 	}
 	t.Run("too many", func(t *testing.T) {
 		p.watch(t.Context(), t, &tappb.WatchRequest{})
-		check(t, &tappb.WatchRequest{}, codes.ResourceExhausted, "tap: too many active taps: 1 of 1")
+		check(t, &tappb.WatchRequest{}, codes.ResourceExhausted, "tap: too many watchers: 1 of 1")
 	})
 }
 
 func TestWatchIsForWhoMayObserve(t *testing.T) {
 	srv := NewServer(new(Registry), WithDescribe(nil))
-	err := own{server: srv}.Watch(nil, watchStream{ctx: t.Context()})
+	err := gotowerTap{server: srv}.Watch(nil, watchStream{ctx: t.Context()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
-	_, err = own{server: srv}.Describe(t.Context(), nil)
+	_, err = gotowerTap{server: srv}.Describe(t.Context(), nil)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.Empty(t, srv.reg.Describe().Children)
 }

@@ -186,7 +186,7 @@ func TestDuration(t *testing.T) {
 			ended := make(chan error)
 			sent := 0
 			go func() {
-				ended <- own{server: srv}.Watch(&tappb.WatchRequest{Duration: durationpb.New(time.Second)}, watchStream{
+				ended <- gotowerTap{server: srv}.Watch(&tappb.WatchRequest{Duration: durationpb.New(time.Second)}, watchStream{
 					ctx: t.Context(), send: func(*tappb.WatchResponse) error { <-stuck; sent++; return nil },
 				})
 			}()

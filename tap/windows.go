@@ -21,19 +21,19 @@ import (
 // windowTail is how long a window waits for the ends of its requests.
 const windowTail = 10 * time.Second
 
-// windows watches a process that has linkerd's tap only, which has a limit and no
-// rate. A window is one call of Observe for up to each requests. The next window
-// begins when the last request of this one has ended, or windowTail after each of
-// them began, and not before a second is over.
+// windows watches a process with only linkerd's tap, which has a limit but no rate. A
+// window is one call of Observe with the limit perWindow. It ends when its requests
+// have ended, or windowTail after the last of them began. Windows start at least a
+// second apart.
 type windows struct {
-	observe func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
-	each    uint32
-	left    uint64 // requests in all
-	ended   func() // is called at the end of each window; may be nil
+	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
+	perWindow uint32
+	remaining uint64 // number of requests that may still be shown
+	ended     func() // called at the end of each window; may be nil
 }
 
-// plain watches a process that has linkerd's tap only.
-func (o *followOptions) plain(ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest) iter.Seq2[Event, error] {
+// watchLinkerd watches a process with only linkerd's tap.
+func (o *followOptions) watchLinkerd(ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if what := beyondLinkerd(req); what != "" {
 			yield(Event{}, errBeyondLinkerd(what))
@@ -41,18 +41,19 @@ func (o *followOptions) plain(ctx context.Context, conn grpc.ClientConnInterface
 		}
 		if d := req.GetDuration(); d != nil {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithCancel(ctx) // without a deadline, see detached
+			ctx, cancel = context.WithCancel(ctx) // without a deadline, see withoutDeadline
 			defer cancel()
 			defer time.AfterFunc(d.AsDuration(), cancel).Stop()
 		}
 		w := o.windows(conn, req.GetMatch(), req.GetFields())
-		w.left = cmp.Or(req.GetLimit(), w.left)
-		w.each = min(w.each, cmp.Or(req.GetMaxRps(), w.each))
+		w.remaining = cmp.Or(req.GetLimit(), w.remaining)
+		w.perWindow = min(w.perWindow, cmp.Or(req.GetMaxRps(), w.perWindow))
 		w.all(ctx)(yield)
 	}
 }
 
-// beyondLinkerd names a condition of req that linkerd's tap does not have.
+// beyondLinkerd returns the name of a condition of req that linkerd's tap does not
+// support, or "".
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:
@@ -80,19 +81,18 @@ func (o *followOptions) windows(conn grpc.ClientConnInterface, m *pb.ObserveRequ
 		}
 		return Observe(ctx, conn, req)
 	}
-	return &windows{observe: observe, each: o.each, left: unlimited}
+	return &windows{observe: observe, perWindow: o.perProcess, remaining: unlimited}
 }
 
-// all yields the events of all windows, until the first error or until nothing is
-// left.
+// all yields the events of all windows, until an error or until remaining is 0.
 func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		for w.left > 0 && ctx.Err() == nil {
+		for w.remaining > 0 && ctx.Err() == nil {
 			next := time.Now().Add(time.Second)
-			if !w.one(ctx, yield) {
+			if !w.observeWindow(ctx, yield) {
 				return
 			}
-			if w.left > 0 {
+			if w.remaining > 0 {
 				_ = backoff.Sleep(ctx, time.Until(next))
 			}
 		}
@@ -101,23 +101,23 @@ func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 
 var errNoTap = errors.New("it serves neither gotower's tap nor linkerd's")
 
-// one yields the events of one window. It returns false after an error, and if
-// yield does.
-func (w *windows) one(ctx context.Context, yield func(Event, error) bool) bool {
+// observeWindow yields the events of one window. It returns false after an error, and
+// when yield returned false.
+func (w *windows) observeWindow(ctx context.Context, yield func(Event, error) bool) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if w.ended != nil {
 		defer w.ended()
 	}
-	limit := uint32(min(uint64(w.each), w.left))
+	limit := uint32(min(uint64(w.perWindow), w.remaining))
 	for e, err := range w.observe(ctx, limit) {
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return true // full, or the end of the duration
+			return true // windowTail or the duration is over
 		case status.Code(err) == codes.Unimplemented:
 			err = fmt.Errorf("%w: %w", errNoTap, err)
 		case e.RequestInit != nil && limit > 0:
-			w.left--
+			w.remaining--
 			if limit--; limit == 0 {
 				defer time.AfterFunc(windowTail, cancel).Stop()
 			}

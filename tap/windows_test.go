@@ -85,7 +85,7 @@ func TestWindows(t *testing.T) {
 				defer cancel()
 				p := newProxy(tt.every, tt.takes)
 				inits, ends, ended := 0, 0, 0
-				w := &windows{observe: p.observe, each: tt.each, left: unlimited, ended: func() { ended++ }}
+				w := &windows{observe: p.observe, perWindow: tt.each, remaining: unlimited, ended: func() { ended++ }}
 				for e, err := range w.all(ctx) {
 					require.NoError(t, err)
 					if e.RequestInit != nil {
@@ -113,7 +113,7 @@ func TestWindows(t *testing.T) {
 func TestWindowsEndWithTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProxy(10*time.Millisecond, 5*time.Second)
-		w := &windows{observe: p.observe, each: 20, left: 50}
+		w := &windows{observe: p.observe, perWindow: 20, remaining: 50}
 		n := 0
 		for _, err := range w.all(t.Context()) {
 			require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestWindowsEndWithTheLimit(t *testing.T) {
 func TestWindowsOfAServerWithoutALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProxy(10*time.Millisecond, time.Millisecond)
-		w := &windows{each: 2, left: 2}
+		w := &windows{perWindow: 2, remaining: 2}
 		w.observe = func(ctx context.Context, _ uint32) iter.Seq2[Event, error] { return p.observe(ctx, 10) }
 		n := 0
 		for range w.all(t.Context()) {
@@ -145,7 +145,7 @@ func TestWindowsOfAServerThatHangsUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second-time.Millisecond)
 		defer cancel()
 		n := 0
-		w := &windows{each: 20, left: unlimited}
+		w := &windows{perWindow: 20, remaining: unlimited}
 		w.observe = func(context.Context, uint32) iter.Seq2[Event, error] {
 			n++
 			return func(func(Event, error) bool) {}
@@ -160,7 +160,7 @@ func TestWindowsOfAServerThatHangsUp(t *testing.T) {
 func TestWindowsEndWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, down := newProxy(10*time.Millisecond, time.Millisecond), errors.New("down")
-		w := &windows{each: 1, left: unlimited}
+		w := &windows{perWindow: 1, remaining: unlimited}
 		w.observe = func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
 			if len(p.begun) == 3 {
 				return func(yield func(Event, error) bool) { yield(Event{}, down) }
@@ -182,7 +182,7 @@ func TestWindowsEndWithTheirReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProxy(10*time.Millisecond, time.Hour)
 		ended := 0
-		w := &windows{observe: p.observe, each: 5, left: unlimited, ended: func() { ended++ }}
+		w := &windows{observe: p.observe, perWindow: 5, remaining: unlimited, ended: func() { ended++ }}
 		n := 0
 		for range w.all(t.Context()) {
 			if n++; n == 3 {

@@ -50,7 +50,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 			}
 		}()
 		visit(t, Config{Registry: reg})
-		const full = `too many active taps: 1 of 1 (close another page`
+		const full = `too many watchers: 1 of 1 (close another page`
 		b.until(text("notice") + `.split('` + full + `').length === 2`)
 		b.until(text("top-table") + `.includes('Requests are not counted')`)
 		b.until(text("f-rate") + ` === '–'`)
