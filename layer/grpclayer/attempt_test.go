@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestAttemptIsAContext(t *testing.T) {
+func TestAttemptContext(t *testing.T) {
 	type key struct{}
 	parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 	a := &attempt{Context: parent}
@@ -31,9 +31,9 @@ func TestAttemptIsAContext(t *testing.T) {
 	<-below.Done()
 }
 
-// The reason of a refusal is told as long as nothing was sent. What gRPC sent
-// before, in a retry of its own, makes it an error like any other.
-func TestExplain(t *testing.T) {
+// The reason of a rejection is reported while nothing was sent. After an
+// earlier attempt of gRPC the error is that of a call.
+func TestAttemptExplain(t *testing.T) {
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
 	why := &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "0 of 3 endpoints ready"}
 	a := new(attempt)
@@ -60,7 +60,7 @@ func TestExplain(t *testing.T) {
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
 }
 
-// credsFunc are credentials of calls, which come of a call of their own.
+// credsFunc are call credentials that make a call.
 type credsFunc func(ctx context.Context) error
 
 func (f credsFunc) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
@@ -69,9 +69,9 @@ func (f credsFunc) GetRequestMetadata(ctx context.Context, _ ...string) (map[str
 
 func (credsFunc) RequireTransportSecurity() bool { return false }
 
-// A call that is made for the credentials of another, by a client that has our
-// balancer alone, is not taken for that one.
-func TestACallForAnotherIsNotThat(t *testing.T) {
+// A call for the credentials of another is distinguished from it by the
+// balancer.
+func TestAttemptOfNestedCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)

@@ -30,7 +30,7 @@ const (
 	a3 = "10.0.0.3:80"
 )
 
-func TestBalancesByLatency(t *testing.T) {
+func TestBalancerLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		servers := []*server{serve(t, &n, a1), serve(t, &n, a2), serve(t, &n, a3)}
@@ -56,7 +56,7 @@ func TestBalancesByLatency(t *testing.T) {
 	})
 }
 
-func TestRemovedEndpointGetsNothingNewAndFinishes(t *testing.T) {
+func TestBalancerRemovedEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1, s2 := serve(t, &n, a1), serve(t, &n, a2)
@@ -88,7 +88,7 @@ func TestRemovedEndpointGetsNothingNewAndFinishes(t *testing.T) {
 	})
 }
 
-func TestRefusingEndpointIsAvoided(t *testing.T) {
+func TestBalancerRejectingEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -98,7 +98,7 @@ func TestRefusingEndpointIsAvoided(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, a1, who)
 		}
-		// It is used as soon as it is there.
+		// A new endpoint is used at once.
 		s2 := serve(t, &n, a2)
 		time.Sleep(5 * time.Second)
 		for range 50 {
@@ -109,9 +109,8 @@ func TestRefusingEndpointIsAvoided(t *testing.T) {
 	})
 }
 
-// grpc/grpc-go#8484, #7135, #2191: calls fail, or run out of time, and nobody
-// is told why.
-func TestReasonIsTold(t *testing.T) {
+// grpc/grpc-go#8484, #7135, #2191: calls fail or time out without a reason.
+func TestBalancerReason(t *testing.T) {
 	lookup := errors.New("the registry does not answer")
 	for _, tt := range []struct {
 		name string
@@ -159,7 +158,7 @@ func TestReasonIsTold(t *testing.T) {
 				assert.Equal(t, "balance", refusal.Layer)
 				assert.Equal(t, connectivity.TransientFailure, cc.GetState())
 
-				// A call that is to wait does, and says why it did so in vain.
+				// A wait-for-ready call waits, and its error has the reason.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				start := time.Now()
@@ -173,9 +172,9 @@ func TestReasonIsTold(t *testing.T) {
 	}
 }
 
-// A resolver that never answers leaves gRPC waiting for a name; that is gRPC's
-// own wait and has its own words.
-func TestPendingName(t *testing.T) {
+// A resolver that never returns makes gRPC wait for the name, with the error of
+// gRPC.
+func TestBalancerPendingName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		cc := dial(t, &n, newSource())
@@ -186,9 +185,9 @@ func TestPendingName(t *testing.T) {
 	})
 }
 
-// Calls wait while a connection is made for the first time, and hear what they
-// waited for.
-func TestConnectingIsWaitedFor(t *testing.T) {
+// Calls wait while a connection is made for the first time, and report this at
+// a timeout.
+func TestBalancerConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		l, err := n.Listen("tcp", a1) // accepts nothing: the handshake hangs
@@ -206,7 +205,7 @@ func TestConnectingIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestUnresolvableEndsEvenCallsThatWait(t *testing.T) {
+func TestBalancerUnresolvable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		src := newSource()
@@ -226,8 +225,8 @@ func TestUnresolvableEndsEvenCallsThatWait(t *testing.T) {
 	})
 }
 
-// A discovery error is news: what is known stays in force.
-func TestDiscoveryErrorKeepsWhatIsKnown(t *testing.T) {
+// After a discovery error the endpoints remain.
+func TestBalancerDiscoveryError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -242,7 +241,7 @@ func TestDiscoveryErrorKeepsWhatIsKnown(t *testing.T) {
 	})
 }
 
-func TestWaitingCallsGoOnWhenAnEndpointComes(t *testing.T) {
+func TestBalancerWaitingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -265,9 +264,9 @@ func TestWaitingCallsGoOnWhenAnEndpointComes(t *testing.T) {
 	})
 }
 
-// A limit for each endpoint: its slot lasts as long as the call, and whoever
-// waits gets it next.
-func TestEndpointLimit(t *testing.T) {
+// A limit for each endpoint: the slot is held until the end of the call, and
+// then used by a waiting call.
+func TestEndpointLayerLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
@@ -299,8 +298,8 @@ func TestEndpointLimit(t *testing.T) {
 	})
 }
 
-// A cancelled call gives its slot back.
-func TestCancelledCallFreesItsSlot(t *testing.T) {
+// A canceled call frees its slot.
+func TestEndpointLayerCanceledCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
@@ -320,19 +319,20 @@ func TestCancelledCallFreesItsSlot(t *testing.T) {
 	})
 }
 
-// breaker is a layer that shuts an endpoint after a failure, for a second.
+// breaker is a layer that opens for a second after a failure.
 func breaker(next layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
 	return &shutting{Service: next}
 }
 
-// A server that fails is shut out by the layer of its endpoint, and comes back.
-func TestEndpointLayerShutsAFailingServerOut(t *testing.T) {
+// The layer of an endpoint rejects calls to a failing server, and admits them
+// later.
+func TestEndpointLayerBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1, s2 := serve(t, &n, a1), serve(t, &n, a2)
 		cc := dial(t, &n, newSource(replace(a1, a2)), WithEndpointLayer(breaker))
 		cc.Connect()
-		synctest.Wait() // both are there: no time passes, in which a later one would get its share
+		synctest.Wait() // both connect at the same time
 		s1.code.Store(int32(codes.Internal))
 		failures := 0
 		for range 100 {
@@ -361,9 +361,8 @@ func TestEndpointLayerShutsAFailingServerOut(t *testing.T) {
 	})
 }
 
-// A server that closes its connections is connected to again, and calls wait
-// for that rather than fail.
-func TestReconnect(t *testing.T) {
+// A connection closed by the server is made again, and calls wait for it.
+func TestBalancerReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
@@ -383,7 +382,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-func TestNotRegistered(t *testing.T) {
+func TestDialOptionsNotRegistered(t *testing.T) {
 	_, err := grpc.NewClient("nobody:///web:80", append(DialOptions("nobody", newSource()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.ErrorContains(t, err, "nobody")

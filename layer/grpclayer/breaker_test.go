@@ -14,15 +14,14 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// The breaker of package layer, one for each endpoint, judges calls by their
-// codes.
-func TestBreakerForEachEndpoint(t *testing.T) {
+// A breaker for each endpoint classifies calls by their codes.
+func TestBreakerPerEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
 		s2 := serve(t, &n, a2)
-		// Slower than what is expected of an endpoint that nobody has tried, so
-		// that both are tried whichever connects first.
+		// The delay is above the initial estimate of an endpoint, so that both
+		// are tried.
 		s1.delay.Store(int64(40 * time.Millisecond))
 		s2.delay.Store(int64(40 * time.Millisecond))
 		l := layer.Breaker[pick](layer.BreakerPolicy{}, layer.WithCompletion(PickCompletion), layer.WithClassifier(Classify[*Pick]))

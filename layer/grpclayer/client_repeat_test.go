@@ -25,7 +25,7 @@ func safe(opts ...layer.Option[*Reply]) Stack {
 	return NewStack(append(opts, layer.WithReplayer[*Call, *Reply](Replayer{IsIdempotent: func(*Call) bool { return true }}))...)
 }
 
-// firstStreams has the first n streams of a server end as handle says.
+// firstStreams ends the first n streams of a server by handle.
 func firstStreams(n int64, handle func(grpc.ServerStream) error) (grpc.ServerOption, *atomic.Int64) {
 	calls := new(atomic.Int64)
 	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
@@ -45,7 +45,7 @@ func threeResponses(ctx context.Context, cc grpc.ClientConnInterface, opts ...gr
 		&outRequest{ResponseParameters: make([]*pb.ResponseParameters, 3)}, opts...)
 }
 
-func TestAStreamIsRepeatedBeforeItsHeader(t *testing.T) {
+func TestStreamRepeatedBeforeHeader(t *testing.T) {
 	away := func(grpc.ServerStream) error { return errAway }
 	for name, tt := range map[string]struct {
 		n      int64
@@ -114,7 +114,7 @@ func TestAStreamIsRepeatedBeforeItsHeader(t *testing.T) {
 					assert.Empty(t, header)
 				}
 
-				// Nothing is held any more.
+				// No slot is held.
 				calls.Store(tt.n)
 				stream, err = threeResponses(t.Context(), cc)
 				require.NoError(t, err)
@@ -124,8 +124,9 @@ func TestAStreamIsRepeatedBeforeItsHeader(t *testing.T) {
 	}
 }
 
-// A client's stream is not repeated once it is open, and neither is one of both sides.
-func TestStreamsOfRequestsAreNotRepeated(t *testing.T) {
+// Client streams and bidirectional streams are not repeated after they are
+// open.
+func TestStreamRequestsNotRepeated(t *testing.T) {
 	for _, shape := range []string{"client streams", "both stream"} {
 		t.Run(shape, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -141,9 +142,9 @@ func TestStreamsOfRequestsAreNotRepeated(t *testing.T) {
 	}
 }
 
-// A server that is silent does not keep the caller from having the stream, and what
-// the caller's context ends lets everything go.
-func TestAStreamThatMayBeRepeatedIsThereAtOnce(t *testing.T) {
+// The caller has the stream while the server is silent. The end of its context
+// frees all slots.
+func TestStreamRepeatedOpensAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		silent := make(chan struct{})
@@ -180,8 +181,8 @@ func TestAStreamThatMayBeRepeatedIsThereAtOnce(t *testing.T) {
 	})
 }
 
-// What is wrong with the request is the error of RecvMsg, and holds nothing.
-func TestARepeatedStreamThatCannotBeSent(t *testing.T) {
+// An error of the request is the error of RecvMsg, and holds no slot.
+func TestStreamRepeatedSendError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s := serve(t, &n, a1)
@@ -199,9 +200,9 @@ func TestARepeatedStreamThatCannotBeSent(t *testing.T) {
 	})
 }
 
-// The layers run beside the caller here. A panic of theirs reaches the caller, and the
-// process goes on.
-func TestAPanicBesideTheCallerReachesTheCaller(t *testing.T) {
+// The layers run in another goroutine. Their panic reaches the caller, and the
+// process continues.
+func TestStreamRepeatedPanic(t *testing.T) {
 	for name, tt := range map[string]struct {
 		broken bool // before a stream is open
 		panics func(t *testing.T, cc *grpc.ClientConn)

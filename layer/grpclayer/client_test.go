@@ -20,15 +20,15 @@ import (
 
 const method = "/grpc.testing.TestService/UnaryCall"
 
-// outcome is what a fake of gRPC does with one try.
+// outcome is the result of one attempt in a fake of gRPC.
 type outcome struct {
 	after time.Duration // or when its context ends
 	err   error
 	id    string
 }
 
-// invoker is gRPC, of which try n has outcome n. It fills in what the options
-// ask for, as gRPC does.
+// invoker is a fake of gRPC in which attempt n has outcome n. It sets the
+// results of call options.
 func invoker(outcomes ...outcome) grpc.UnaryInvoker {
 	tries := make(chan outcome, len(outcomes))
 	for _, o := range outcomes {
@@ -64,7 +64,7 @@ type name0 string
 func (name0) Network() string  { return "" }
 func (n name0) String() string { return string(n) }
 
-// again sends a call once more when it failed.
+// again repeats a failed call once.
 func again(next Service) Service {
 	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 		rsp, err := next.Call(ctx, c)
@@ -75,8 +75,8 @@ func again(next Service) Service {
 	})
 }
 
-// twice sends a call once more when a second has passed. The first reply wins,
-// and the other try is cancelled.
+// twice makes a second attempt after a second. The first reply wins, and the
+// other attempt is canceled.
 func twice(next Service) Service {
 	type ended struct {
 		rsp *Reply
@@ -148,7 +148,7 @@ func TestUnaryOnce(t *testing.T) {
 	}
 }
 
-func TestUnaryAgain(t *testing.T) {
+func TestUnaryRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a queries
 		down := status.Error(codes.Unavailable, "down")
@@ -163,9 +163,8 @@ func TestUnaryAgain(t *testing.T) {
 	})
 }
 
-// Two tries at a time write to two messages, whoever wins; the race detector
-// watches this.
-func TestUnaryTwice(t *testing.T) {
+// Two concurrent attempts write to two messages. The race detector checks this.
+func TestUnaryConcurrent(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		first, second outcome
@@ -189,8 +188,8 @@ func TestUnaryTwice(t *testing.T) {
 	}
 }
 
-// A try after the one that is answered with does not write over it.
-func TestUnaryTriedAfterItSucceeded(t *testing.T) {
+// An attempt after the returned one does not overwrite its message.
+func TestUnaryAttemptAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		compare := func(next Service) Service {
 			return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
@@ -206,7 +205,7 @@ func TestUnaryTriedAfterItSucceeded(t *testing.T) {
 	})
 }
 
-func TestUnaryAnsweredByALayer(t *testing.T) {
+func TestUnaryReplyOfLayer(t *testing.T) {
 	answer := func(rsp *Reply) Layer {
 		return func(Service) Service {
 			return layer.Func[*Call, *Reply](func(context.Context, *Call) (*Reply, error) { return rsp, nil })
@@ -224,7 +223,7 @@ func TestUnaryAnsweredByALayer(t *testing.T) {
 	require.Error(t, a.call(t.Context(), answer(&Reply{}), nil))
 }
 
-func TestCallIsWhatALayerSees(t *testing.T) {
+func TestCallInLayer(t *testing.T) {
 	var seen *Call
 	see := func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
@@ -249,14 +248,14 @@ func TestCallIsWhatALayerSees(t *testing.T) {
 	assert.Equal(t, []string{"v", "w"}, seen.Header().Get("k"))
 }
 
-func TestCallMadeByHand(t *testing.T) {
+func TestCallWithoutInterceptor(t *testing.T) {
 	_, err := leaf().Call(t.Context(), &Call{Method: method})
 	require.ErrorIs(t, err, errNotACall)
 	assert.Nil(t, (&Call{}).Header())
 	assert.Empty(t, (&Call{}).Get("k"))
 }
 
-func TestUnaryErrorsOfLayers(t *testing.T) {
+func TestUnaryLayerErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a queries
 		err := a.call(t.Context(), NewStack().Limit(0).Layer(), nil)
@@ -277,9 +276,9 @@ func TestUnaryErrorsOfLayers(t *testing.T) {
 	})
 }
 
-// A layer's limit holds for unary calls and streams together, and a panic
-// leaves nothing behind.
-func TestOneLimitForAllCalls(t *testing.T) {
+// The limit of a layer applies to unary calls and streams together, and a panic
+// frees its slot.
+func TestClientSharedLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewClient(NewStack().Limit(1).Layer())
 		boom := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { panic("boom") }

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// A connection is a service that keeps the contract.
+// A connection keeps the contract of a service.
 func TestConnConforms(t *testing.T) {
 	of := func(svc layer.Service[pick, *Pick]) *conn { return svc.(*conn) }
 	layertest.Run(t, layertest.ServiceOf[pick, *Pick]{
@@ -26,7 +26,7 @@ func TestConnConforms(t *testing.T) {
 	})
 }
 
-// So is the end of the layers' way.
+// The innermost service of the layers keeps it as well.
 func TestLeafConforms(t *testing.T) {
 	layertest.Run(t, layertest.ServiceOf[*Call, *Reply]{
 		New:     func(context.Context) layer.Service[*Call, *Reply] { return leaf() },

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// zone is a DNS server on a real UDP socket, whose records a test changes.
+// zone is a DNS server on a UDP socket with records that a test changes.
 type zone struct {
 	mu      sync.Mutex
 	addrs   []netip.Addr // of every name
@@ -50,7 +50,7 @@ func serveZone(t testing.TB, addrs ...string) *zone {
 	return z
 }
 
-// resolver asks the zone, and asks again as often as it may.
+// resolver queries the zone with the shortest refresh.
 func (z *zone) resolver() resolve.Resolver {
 	return dns.New(dns.WithServers(netip.MustParseAddrPort(z.conn.LocalAddr().String())),
 		dns.WithRefresh(1, 1), dns.WithBackoff(resolve.Backoff{Min: 1e6, Max: 1e7}))
@@ -65,14 +65,14 @@ func (z *zone) set(addrs ...string) {
 	}
 }
 
-// serve names a port in SRV records.
+// serve sets the ports of SRV records.
 func (z *zone) serve(port uint16) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.ports = []uint16{port}
 }
 
-// fail has questions of a kind fail.
+// fail sets the response code for a record type.
 func (z *zone) fail(code dnsmessage.RCode, kinds ...dnsmessage.Type) {
 	z.mu.Lock()
 	defer z.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/grpclayer"
 )
 
-// A control plane need not be there yet.
+// A control plane may start later.
 func ExampleNewControlPlaneConn() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

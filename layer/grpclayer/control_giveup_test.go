@@ -54,9 +54,9 @@ func serveCounted(t *testing.T) (*plane, *counted) {
 	return p, l
 }
 
-// A call whose own credentials are unavailable costs nobody the connection, and
+// A call whose credentials are unavailable does not close the connection, and
 // does not wait for another.
-func TestControlKeepsTheConnectionOfCallsThatFailHere(t *testing.T) {
+func TestControlKeepsConnection(t *testing.T) {
 	p, l := serveCounted(t)
 	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -72,8 +72,8 @@ func TestControlKeepsTheConnectionOfCallsThatFailHere(t *testing.T) {
 	assert.EqualValues(t, 1, l.made.Load())
 }
 
-// What makes another connection necessary closes the one before.
-func TestControlClosesTheConnectionsThatItGivesUp(t *testing.T) {
+// A connection is closed when another one replaces it.
+func TestControlClosesConnections(t *testing.T) {
 	p, l := serveCounted(t)
 	var closed atomic.Bool
 	c := control(t, ControlPlaneConfig{Addr: p.addr, DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
@@ -98,7 +98,7 @@ func TestControlClosesTheConnectionsThatItGivesUp(t *testing.T) {
 }
 
 // An address may have a zone.
-func TestControlOfAZone(t *testing.T) {
+func TestControlZone(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	dialled := make(chan string, 1)
 	addr := "[fe80::1%lo]:" + portOf(t, p.addr)
@@ -114,8 +114,8 @@ func TestControlOfAZone(t *testing.T) {
 	assert.Equal(t, addr, <-dialled)
 }
 
-// An attempt that failed is over then, whatever calls are to wait for.
-func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
+// A failed attempt ends at once, also for wait-for-ready calls.
+func TestControlWaitForReady(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	serveConns(t, l, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
@@ -126,8 +126,8 @@ func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
 	eventually(t, func() bool { return failures(c) > 2 }, "it tries again")
 }
 
-// A server that goes as soon as it is there is not waited for.
-func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
+// A server that closes its connection at once is not waited for.
+func TestControlLostAtOnce(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var made atomic.Int64
@@ -151,8 +151,8 @@ func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
 	caller.Wait()
 }
 
-// The options of one client are not those of another that begins alike.
-func TestDialOptionsLeaveTheCallersAlone(t *testing.T) {
+// The options of a client do not overwrite those of another in the same slice.
+func TestDialOptionsCopy(t *testing.T) {
 	shared := append(make([]Option, 0, 8), WithBalance())
 	one := append(shared, WithCallLayer(NewStack().Limit(0).Layer()))
 	_ = DialOptions(name, newSource(), shared...)

@@ -18,8 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// freeAddr is an address on which nothing listens, of a host of the loopback
-// that nobody else takes ports of.
+// freeAddr is an unused address of a loopback host that no other test uses.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.77:0")
@@ -28,8 +27,8 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// Calls and streams that come while the control plane is away wait for it.
-func TestControlAwayAtStart(t *testing.T) {
+// Calls and streams wait during an outage of the control plane.
+func TestControlUnreachableAtStart(t *testing.T) {
 	addr := freeAddr(t)
 	c := control(t, ControlPlaneConfig{Addr: addr})
 	var callers sync.WaitGroup
@@ -57,9 +56,8 @@ func failures(c *ControlPlaneConn) int64 {
 	return failed
 }
 
-// A server that is stopped in good order and started again loses no call:
-// those that find it away wait.
-func TestControlSurvivesRestarts(t *testing.T) {
+// A graceful restart of the server fails no call.
+func TestControlRestarts(t *testing.T) {
 	addr := freeAddr(t)
 	p := servePlane(t, addr, nil)
 	c := control(t, ControlPlaneConfig{Addr: addr})
@@ -90,9 +88,9 @@ func TestControlSurvivesRestarts(t *testing.T) {
 	callers.Wait()
 }
 
-// A stream ends with its server, as its caller hears at once; another one
-// waits for the next server.
-func TestControlStreamsAfterACrash(t *testing.T) {
+// A stream ends with its server at once. Another stream waits for the next
+// server.
+func TestControlStreamsAfterCrash(t *testing.T) {
 	addr := freeAddr(t)
 	p := servePlane(t, addr, nil)
 	c := control(t, ControlPlaneConfig{Addr: addr})
@@ -118,7 +116,7 @@ func TestControlStreamsAfterACrash(t *testing.T) {
 	}
 }
 
-// Real controllers recycle their connections: GOAWAY, and what is open goes on.
+// Controllers close connections with GOAWAY, and open streams continue.
 func TestControlGoAway(t *testing.T) {
 	z := serveZone(t, "127.0.0.77")
 	addr := freeAddr(t)
@@ -161,8 +159,8 @@ func TestControlGoAway(t *testing.T) {
 	<-stopped
 }
 
-// Where DNS says other addresses, new calls go there and streams stay.
-func TestControlFollowsDNS(t *testing.T) {
+// New calls use the new addresses in DNS, and streams stay.
+func TestControlDNSChange(t *testing.T) {
 	l1, l2 := listenAlike(t, "127.0.0.78", "127.0.0.79")
 	one, two := servePlaneOn(t, l1, nil), servePlaneOn(t, l2, nil)
 	port := portOf(t, one.addr)
@@ -198,8 +196,8 @@ func TestControlFollowsDNS(t *testing.T) {
 	}, "then its connection is closed")
 }
 
-// What was known outlives DNS, and an answer after that which has nothing.
-func TestControlOutlivesDNS(t *testing.T) {
+// Addresses remain while DNS fails, and for a time after an empty response.
+func TestControlDNSOutage(t *testing.T) {
 	p := servePlane(t, "127.0.0.80:0", nil)
 	z := serveZone(t, "127.0.0.80")
 	c := control(t, ControlPlaneConfig{Addr: "dst.test:" + portOf(t, p.addr), Resolver: z.resolver()})
@@ -218,8 +216,8 @@ func TestControlOutlivesDNS(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Of several addresses some are dead: refused, and silent.
-func TestControlWithDeadAddresses(t *testing.T) {
+// Some of several addresses are dead: refused, and silent.
+func TestControlDeadAddresses(t *testing.T) {
 	l, silent := listenAlike(t, "127.0.0.81", "127.0.0.82")
 	defer silent.Close()
 	good := servePlaneOn(t, l, nil)
@@ -237,7 +235,7 @@ func TestControlWithDeadAddresses(t *testing.T) {
 	eventually(t, func() bool { return slices.Contains(reasons(c.Describe()), "not connected within 200ms") }, "and it says why")
 }
 
-// reasons are the last errors of all addresses, without where they were.
+// reasons are the last errors of all addresses, without the addresses.
 func reasons(n layer.Node) []string {
 	var all []string
 	for at := &n; at != nil; at = at.Next {
@@ -251,11 +249,11 @@ func reasons(n layer.Node) []string {
 	return all
 }
 
-// Whoever waits too long hears why, and who comes after that at once.
-func TestControlFailsFast(t *testing.T) {
+// A call that waits too long fails with the reason. Later calls fail at once.
+func TestControlFailFast(t *testing.T) {
 	addr := freeAddr(t)
 	c := control(t, ControlPlaneConfig{Addr: addr, FailFast: 100 * time.Millisecond})
-	// What a newcomer hears is what was known when the queue shut.
+	// Later calls get the reason of the fail-fast.
 	eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 	_, err := call(t.Context(), c)
 	require.ErrorIs(t, err, layer.ErrFailFast)
@@ -272,8 +270,8 @@ func TestControlFailsFast(t *testing.T) {
 	}, "it is open again")
 }
 
-// Only so many wait.
-func TestControlQueueIsBounded(t *testing.T) {
+// The queue is bounded.
+func TestControlQueueCapacity(t *testing.T) {
 	addr := freeAddr(t)
 	c := control(t, ControlPlaneConfig{Addr: addr, QueueCapacity: 3, FailFast: -1})
 	var callers sync.WaitGroup

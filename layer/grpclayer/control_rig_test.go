@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// plane is one instance of a control plane on a real socket.
+// plane is one instance of a control plane on a socket.
 type plane struct {
 	server
 	stop func() // waits until it has stopped
@@ -74,7 +74,8 @@ func portOf(t testing.TB, addr string) string {
 	return port
 }
 
-// control makes a ControlPlaneConn that reconnects quickly and is closed with the test.
+// control makes a ControlPlaneConn that reconnects quickly and is closed with
+// the test.
 func control(t testing.TB, cfg ControlPlaneConfig) *ControlPlaneConn {
 	t.Helper()
 	if cfg.Backoff == (layer.Backoff{}) {
@@ -93,7 +94,7 @@ func control(t testing.TB, cfg ControlPlaneConfig) *ControlPlaneConn {
 	return c
 }
 
-// eventually waits for what is bound to happen.
+// eventually waits until a condition holds.
 func eventually(t testing.TB, what func() bool, why string) {
 	t.Helper()
 	require.Eventually(t, what, 30*time.Second, time.Millisecond, why)
@@ -146,6 +147,6 @@ func listenAlike(t testing.TB, first, second string) (net.Listener, net.Listener
 		if two, err := net.Listen("tcp", second+":"+portOf(t, one.Addr().String())); err == nil {
 			return one, two
 		}
-		one.Close() // somebody has that port
+		one.Close() // the port is in use
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestControlServesCallsAndStreams(t *testing.T) {
+func TestControlCallsAndStreams(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	c := control(t, ControlPlaneConfig{Addr: p.addr, UserAgent: "gotower/1"})
 	for _, run := range shapes {
@@ -38,7 +38,7 @@ func TestControlServesCallsAndStreams(t *testing.T) {
 	require.NotErrorIs(t, err, layer.ErrNotReady)
 }
 
-func TestControlOfAName(t *testing.T) {
+func TestControlName(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	addr := "dst.test.:" + portOf(t, p.addr)
@@ -49,8 +49,8 @@ func TestControlOfAName(t *testing.T) {
 	assert.Positive(t, z.count(dnsmessage.TypeSRV))
 }
 
-// SRV records come first: they have the port.
-func TestControlOfServiceRecords(t *testing.T) {
+// SRV records are used first, because they have the port.
+func TestControlSRV(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	z.serve(uint16(mustPort(t, p.addr)))
@@ -59,8 +59,8 @@ func TestControlOfServiceRecords(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A server that knows nothing of SRV records is no reason to stop.
-func TestControlWithoutServiceRecords(t *testing.T) {
+// The addresses are used if the server fails for SRV records.
+func TestControlWithoutSRV(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	z.fail(dnsmessage.RCodeNotImplemented, dnsmessage.TypeSRV)
@@ -69,8 +69,8 @@ func TestControlWithoutServiceRecords(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is localhost needs no DNS, and one of its two addresses will do.
-func TestControlOfLocalhost(t *testing.T) {
+// localhost needs no DNS, and one of its two addresses is sufficient.
+func TestControlLocalhost(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	for _, host := range []string{"localhost", "localhost.", "LOCALHOST"} {
 		c := control(t, ControlPlaneConfig{Addr: host + ":" + portOf(t, p.addr), Resolver: newSource()})
@@ -96,7 +96,7 @@ func TestControlAddresses(t *testing.T) {
 	}
 }
 
-func TestControlDescribes(t *testing.T) {
+func TestControlDescribe(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	_, err := call(t.Context(), c)
@@ -116,8 +116,8 @@ func TestControlDescribes(t *testing.T) {
 	assert.Equal(t, "connected", reconnect.State.Get("state"))
 }
 
-// Close waits for what is open, and cuts it off when it may not wait longer.
-func TestControlCloses(t *testing.T) {
+// Close waits for open calls until its context ends.
+func TestControlClose(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	s, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
@@ -152,8 +152,8 @@ func TestControlCloses(t *testing.T) {
 	require.NotErrorIs(t, err, io.EOF)
 }
 
-// With the context of its constructor it is closed, streams included.
-func TestControlEndsWithItsContext(t *testing.T) {
+// The connection and its streams end with the context of the constructor.
+func TestControlContext(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := NewControlPlaneConn(ctx, ControlPlaneConfig{Addr: p.addr, ConnectTimeout: time.Minute})
@@ -172,8 +172,8 @@ func TestControlEndsWithItsContext(t *testing.T) {
 	}, "connections are closed")
 }
 
-// A caller who goes while he waits is let go.
-func TestControlCallerGoes(t *testing.T) {
+// A waiting call ends with its context.
+func TestControlCanceledCall(t *testing.T) {
 	c := control(t, ControlPlaneConfig{Addr: "missing.test:80", Resolver: serveZone(t).resolver()})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	failed := make(chan error, 1)
@@ -187,7 +187,7 @@ func TestControlCallerGoes(t *testing.T) {
 	require.ErrorIs(t, <-failed, reason)
 }
 
-// gauge is a counter, a gauge and a histogram in one, whatever its labels.
+// gauge is a counter, a gauge and a histogram in one, without labels.
 type gauge struct{ n, sum atomic.Int64 }
 
 func (g *gauge) Add(d float64)                { g.n.Add(1); g.sum.Add(int64(d)) }
@@ -209,8 +209,8 @@ type asHistogram struct{ *gauge }
 
 func (c asHistogram) With(...string) metrics.Histogram { return c }
 
-// What control_* and its balancer's metrics are made of.
-func TestControlCounts(t *testing.T) {
+// Instruments of calls and of the balancer are set.
+func TestControlMetrics(t *testing.T) {
 	var requests, responses, latency, connects, endpoints gauge
 	p := servePlane(t, "127.0.0.1:0", nil)
 	c := control(t, ControlPlaneConfig{

@@ -41,14 +41,14 @@ func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, roots
 }
 
-// plainTLS is a proxy in front of a server: TLS that says nothing of HTTP/2.
+// plainTLS is a TLS proxy without ALPN in front of a server.
 func plainTLS(cert tls.Certificate) func(net.Listener) net.Listener {
 	return func(l net.Listener) net.Listener {
 		return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13})
 	}
 }
 
-func TestControlOverTLS(t *testing.T) {
+func TestControlTLS(t *testing.T) {
 	cert, roots := certificate(t, "dst.test")
 	z := serveZone(t, "127.0.0.1")
 	for name, p := range map[string]*plane{
@@ -67,7 +67,7 @@ func TestControlOverTLS(t *testing.T) {
 			assert.Equal(t, credentials.PrivacyAndIntegrity, info.SecurityLevel)
 			assert.Equal(t, "dst.test.:"+port, p.header(":authority"))
 
-			// A name of its own, and another authority.
+			// The server name differs from the authority.
 			c = control(t, ControlPlaneConfig{Addr: p.addr, TLS: &tls.Config{RootCAs: roots, ServerName: "dst.test"}})
 			_, err = call(t.Context(), c)
 			require.NoError(t, err)
@@ -76,8 +76,9 @@ func TestControlOverTLS(t *testing.T) {
 	}
 }
 
-// Nothing is sent to who is not who he should be, and the error says so.
-func TestControlToAStranger(t *testing.T) {
+// Nothing is sent to a server without the right certificate, and the error has
+// the reason.
+func TestControlWrongCertificate(t *testing.T) {
 	cert, roots := certificate(t, "dst.test")
 	p := servePlane(t, "127.0.0.1:0", plainTLS(cert))
 	open := servePlane(t, "127.0.0.1:0", nil)
@@ -93,7 +94,7 @@ func TestControlToAStranger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := control(t, ControlPlaneConfig{Addr: tt.server.addr, TLS: tt.tls, FailFast: 200 * time.Millisecond})
-			// What a newcomer hears is what was known when the queue shut.
+			// Later calls get the reason of the fail-fast.
 			eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 			_, err := call(t.Context(), c)
 			require.ErrorIs(t, err, layer.ErrFailFast)

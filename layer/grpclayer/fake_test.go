@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// fakeConn is gRPC as balancers see it.
+// fakeConn is a fake of gRPC for balancers.
 type fakeConn struct {
 	balancer.ClientConn
 	states  chan balancer.State
@@ -128,8 +128,8 @@ func TestBalancerKeepsConnections(t *testing.T) {
 	})
 }
 
-// What becomes of a call that nothing can be picked for.
-func TestPickWithoutAnEndpoint(t *testing.T) {
+// Calls for which no endpoint can be picked.
+func TestPickWithoutEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		b := NewBalancer(name).Build(f, balancer.BuildOptions{})
@@ -174,11 +174,11 @@ func TestPickWithoutAnEndpoint(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = picker.Pick(pick{Ctx: ctx})
-		require.Equal(t, balancer.ErrNoSubConnAvailable, err, "gRPC knows best what to say of a caller who has gone")
+		require.Equal(t, balancer.ErrNoSubConnAvailable, err, "gRPC reports the cancellation")
 	})
 }
 
-func TestFinalErrorOfTheResolver(t *testing.T) {
+func TestBalancerFinalError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		b := NewBalancer(name).Build(f, balancer.BuildOptions{})
@@ -195,8 +195,8 @@ func TestFinalErrorOfTheResolver(t *testing.T) {
 	})
 }
 
-// Before the first answer there is nothing to say; the error comes next.
-func TestPendingStateIsNotPublished(t *testing.T) {
+// No state is published before the first update. The error follows.
+func TestBalancerPendingState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		var seen layer.Describer

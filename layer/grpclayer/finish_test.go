@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// A stream that nobody reads ends with its ClientConn, for layers that others
-// use on.
-func TestAStreamEndsWithItsConn(t *testing.T) {
+// A stream that is not read ends with its ClientConn, for layers shared with
+// other clients.
+func TestStreamEndsWithConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var far ends
@@ -30,7 +30,7 @@ func TestAStreamEndsWithItsConn(t *testing.T) {
 			return cc
 		}
 		cc := dial()
-		for range 10 { // those that end well are none of its business
+		for range 10 { // these end normally
 			require.NoError(t, shapes["both stream"](t.Context(), pb.NewTestServiceClient(cc)))
 		}
 		_, err := pb.NewTestServiceClient(cc).FullDuplexCall(context.Background())
@@ -49,14 +49,15 @@ func TestAStreamEndsWithItsConn(t *testing.T) {
 	})
 }
 
-// OnFinish is called once for what the caller gets, however often it was tried.
-func TestOnFinishOfAStream(t *testing.T) {
+// OnFinish is called once with the result of the caller, for any number of
+// attempts.
+func TestStreamOnFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var finished []error
 		queries := []grpc.CallOption{grpc.OnFinish(func(err error) { finished = append(finished, err) })}
 		again := WithCallLayer(NewStack().Retry(RetryPolicy{}).Layer())
-		down := dial(t, &n, newSource(replace(a2)), again) // where nobody listens
+		down := dial(t, &n, newSource(replace(a2)), again) // without a listener
 		down.Connect()
 		synctest.Wait()
 		_, err := pb.NewTestServiceClient(down).FullDuplexCall(t.Context(), queries...)
@@ -87,8 +88,8 @@ func TestOnFinishOfAStream(t *testing.T) {
 	})
 }
 
-// One that is over before its caller has it is told of all the same.
-func TestOnFinishOfAStreamThatIsOverAtOnce(t *testing.T) {
+// It is called for a stream that has ended before the caller gets it.
+func TestStreamOnFinishAtOnce(t *testing.T) {
 	var finished []error
 	_, err := NewClient(nil).Stream(t.Context(), new(grpc.StreamDesc), nil, method,
 		func(_ context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, opts ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -20,8 +20,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// front is a service whose handlers call others, as all but the last service of
-// a system do.
+// front is a service whose handlers make calls.
 type front struct {
 	pb.UnimplementedTestServiceServer
 	calls atomic.Int64
@@ -59,9 +58,9 @@ func serveFront(t *testing.T, n *layertest.Network, addr string, f *front, opts 
 	})
 }
 
-// That a handler was refused a call of its own is no refusal of the layers in
-// front of it: it is not run again.
-func TestAHandlerIsRunOnce(t *testing.T) {
+// A rejected call of a handler is not a rejection of the handler, so that the
+// handler is not run again.
+func TestHandlerRunsOnce(t *testing.T) {
 	for name, s := range map[string]Stack{
 		"queue":   NewStack().Queue(10, 10*time.Second).Limit(10),
 		"retry":   NewStack().Retry(RetryPolicy{}).Limit(10),
@@ -70,7 +69,7 @@ func TestAHandlerIsRunOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n layertest.Network
-				down := dial(t, &n, newSource(replace(a2))) // where nobody listens
+				down := dial(t, &n, newSource(replace(a2))) // without a listener
 				f := &front{unary: func(ctx context.Context) error {
 					_, err := call(ctx, down)
 					return err
@@ -99,8 +98,8 @@ func TestAHandlerIsRunOnce(t *testing.T) {
 	}
 }
 
-// An error of a handler reaches the client as it does without layers.
-func TestHandlersErrorsAreThoseOfGRPC(t *testing.T) {
+// An error of a handler reaches the client unchanged.
+func TestHandlerErrorUnchanged(t *testing.T) {
 	st, err := status.New(codes.FailedPrecondition, "no").WithDetails(&pb.Payload{Body: []byte("why")})
 	require.NoError(t, err)
 	for name, failure := range map[string]error{
@@ -140,8 +139,7 @@ func TestHandlersErrorsAreThoseOfGRPC(t *testing.T) {
 	}
 }
 
-// What layers make of it has its status, and outside of them it matches what it
-// matched.
+// The error of the layers has its status, and matches the error of the handler.
 func TestHandlerErrorInLayers(t *testing.T) {
 	st, err := status.New(codes.FailedPrecondition, "no").WithDetails(&pb.Payload{Body: []byte("why")})
 	require.NoError(t, err)

@@ -18,9 +18,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The request is the caller's again when Unary returns: a try that lost has let
-// go of it, and none begins any more.
-func TestNobodyReadsTheRequestOfACallThatIsOver(t *testing.T) {
+// After Unary returns, no attempt uses the request, and none starts.
+func TestUnaryRequestAfterReturn(t *testing.T) {
 	for name, firstWins := range map[string]bool{"the first wins": true, "the second wins": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -50,8 +49,8 @@ func TestNobodyReadsTheRequestOfACallThatIsOver(t *testing.T) {
 	}
 }
 
-// A layer that sends the call when it is over is refused.
-func TestATryAfterTheCallIsRefused(t *testing.T) {
+// An attempt after the end of the call is rejected.
+func TestUnaryAttemptAfterEnd(t *testing.T) {
 	for name, outcome := range map[string]outcome{"served": {id: "one"}, "failed": {err: errPlain}} {
 		t.Run(name, func(t *testing.T) {
 			late := make(chan error, 1)
@@ -76,9 +75,9 @@ func TestATryAfterTheCallIsRefused(t *testing.T) {
 	}
 }
 
-// The race detector watches this: one try decodes into the message while another
-// makes one like it.
-func TestAFreshMessageIsMadeWithoutTheOld(t *testing.T) {
+// An attempt decodes into a message while another makes one of its type. The
+// race detector checks this.
+func TestUnaryNewMessage(t *testing.T) {
 	for _, m := range []proto.Message{
 		new(pb.SimpleResponse), dynamicpb.NewMessage(new(pb.SimpleResponse).ProtoReflect().Descriptor()),
 	} {

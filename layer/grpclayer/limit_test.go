@@ -18,16 +18,16 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// limits end a call in every way that a layer does.
+// limits are layers that end a call.
 var limits = map[string]Stack{
 	"timeout": NewStack().Timeout(100 * time.Millisecond),
 	"head":    NewStack().ResponseHeaderTimeout(100 * time.Millisecond),
 	"per try": NewStack().Retry(RetryPolicy{AttemptTimeout: 100 * time.Millisecond}),
 }
 
-// An endpoint that hangs is found out, whichever limit ends the calls, by its own
-// breaker and by that of the calls.
-func TestABreakerTripsOnHangingCalls(t *testing.T) {
+// A hanging endpoint opens its breaker and that of the calls, for each kind of
+// limit.
+func TestBreakerHangingCalls(t *testing.T) {
 	for name, limit := range limits {
 		for where, opts := range map[string][]Option{
 			"endpoint": {WithCallLayer(limit.Layer()), WithEndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer())},
@@ -58,8 +58,8 @@ func TestABreakerTripsOnHangingCalls(t *testing.T) {
 	}
 }
 
-// A stream that hangs is found out, too.
-func TestABreakerTripsOnHangingStreams(t *testing.T) {
+// So does an endpoint with hanging streams.
+func TestBreakerHangingStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -87,8 +87,8 @@ func TestABreakerTripsOnHangingStreams(t *testing.T) {
 	})
 }
 
-// gRPC says CANCELLED of a limit that is none of the context's own.
-func TestTheLimitBehindACancellation(t *testing.T) {
+// gRPC reports CANCELLED for a limit that is not the deadline of the context.
+func TestAttemptLimit(t *testing.T) {
 	cancelled := status.Error(codes.Canceled, "context canceled")
 	ended := func(cause error) *attempt {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -112,7 +112,7 @@ func TestTheLimitBehindACancellation(t *testing.T) {
 	require.NoError(t, ended(layer.ErrResponseHeaderTimeout).explain(nil, nil, nil))
 }
 
-// failingCreds are credentials of calls that cannot be had.
+// failingCreds are call credentials that fail.
 type failingCreds struct{}
 
 func (failingCreds) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -121,9 +121,9 @@ func (failingCreds) GetRequestMetadata(context.Context, ...string) (map[string]s
 
 func (failingCreds) RequireTransportSecurity() bool { return false }
 
-// What this side cannot send says nothing of an endpoint. The reasons are words
-// of gRPC's, which this test holds it to.
-func TestABreakerForgivesWhatWasNotSent(t *testing.T) {
+// A message that the client cannot send is not a failure of an endpoint. The
+// test checks the texts of gRPC.
+func TestBreakerUnsentCalls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		req  *pb.SimpleRequest
 		opts []grpc.CallOption
@@ -153,9 +153,8 @@ func TestABreakerForgivesWhatWasNotSent(t *testing.T) {
 	}
 }
 
-// A server that cannot send its reply says the same as a client that cannot send
-// its message.
-func TestAServersOwnMarshalErrorCounts(t *testing.T) {
+// A server that cannot send its reply returns the same text as a client.
+func TestBreakerServerMarshalError(t *testing.T) {
 	unsent := status.Error(codes.Internal, "grpc: error while marshaling: string field contains invalid UTF-8")
 	for name, tt := range map[string]struct {
 		info balancer.DoneInfo

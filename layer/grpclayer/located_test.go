@@ -22,7 +22,7 @@ import (
 	"github.com/gotower/gotower/internal/caller/callertest"
 )
 
-func TestAuthorityOfAClient(t *testing.T) {
+func TestAccessorAuthority(t *testing.T) {
 	for target, want := range map[string]string{
 		"10.0.0.1:80":               "10.0.0.1:80",
 		"web.default:80":            "web.default:80",
@@ -52,7 +52,7 @@ func TestAuthorityOfAClient(t *testing.T) {
 	}
 }
 
-func TestLocatedOnAServer(t *testing.T) {
+func TestAccessorAddresses(t *testing.T) {
 	from := func(p *peer.Peer) *Call { return &Call{incoming: true, ctx: peer.NewContext(t.Context(), p)} }
 	mapped := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80"))
 	c := from(&peer.Peer{Addr: mapped, LocalAddr: mapped})
@@ -65,7 +65,7 @@ func TestLocatedOnAServer(t *testing.T) {
 	}
 }
 
-func TestSourceLabels(t *testing.T) {
+func TestAccessorSourceLabels(t *testing.T) {
 	at := func(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 	secure := func(c *x509.Certificate) credentials.AuthInfo {
 		var chains [][]*x509.Certificate
@@ -94,8 +94,8 @@ func TestSourceLabels(t *testing.T) {
 	assert.Nil(t, Accessor{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "nobody knows")
 }
 
-// The status is where HTTP/2 has it.
-func TestTrailerHasTheStatus(t *testing.T) {
+// The trailer has the status as in HTTP/2.
+func TestAccessorTrailer(t *testing.T) {
 	var a Accessor
 	for _, tt := range []struct {
 		reply *Reply
@@ -115,8 +115,8 @@ func TestTrailerHasTheStatus(t *testing.T) {
 	}
 }
 
-// What the caller of gRPC gets is gRPC's own error, as if there were no layers.
-func TestAnsweredErrorIsGRPCsOwn(t *testing.T) {
+// The caller of gRPC gets the error of gRPC itself.
+func TestAttemptErrorUnchanged(t *testing.T) {
 	inner := status.Error(codes.NotFound, "no such thing")
 	err := new(attempt).explain(inner, nil, metadata.Pairs("content-type", "application/grpc"))
 	require.ErrorIs(t, err, inner)

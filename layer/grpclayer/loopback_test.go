@@ -33,7 +33,7 @@ func listen(t *testing.T, opts ...grpc.ServerOption) *server {
 	return s
 }
 
-// The whole of it over TCP, as a program would use it.
+// All parts together over TCP.
 func TestLoopback(t *testing.T) {
 	var addrs []string
 	for range 2 {

@@ -6,7 +6,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// name is that of our balancer and our scheme in all tests.
+// name is the name of the balancer and the scheme in all tests.
 const name = "gotower-test"
 
 func TestMain(m *testing.M) {

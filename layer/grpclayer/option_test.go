@@ -20,7 +20,7 @@ import (
 )
 
 // The options of WithBalance reach the balancer.
-func TestBalanceSetsThePolicy(t *testing.T) {
+func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
 			"peak ewma": {WithBalance()},
@@ -37,8 +37,8 @@ func TestBalanceSetsThePolicy(t *testing.T) {
 	})
 }
 
-// What a handler's goroutine sends after the handler has returned is not observed.
-func TestNothingIsObservedAfterTheHandler(t *testing.T) {
+// Messages sent by a goroutine of a handler that has returned are not observed.
+func TestServerStreamObservers(t *testing.T) {
 	var begun, messages int
 	var late grpc.ServerStream
 	s := NewServer(func(next Service) Service {
@@ -67,7 +67,7 @@ func TestNothingIsObservedAfterTheHandler(t *testing.T) {
 	}
 }
 
-// sink is a server's stream that takes all messages.
+// sink is a server's stream that accepts all messages.
 type sink struct {
 	grpc.ServerStream
 	ctx context.Context // that of the stream
@@ -77,8 +77,8 @@ func (s sink) Context() context.Context   { return s.ctx }
 func (sink) SendHeader(metadata.MD) error { return nil }
 func (sink) SendMsg(any) error            { return nil }
 
-// Only an update with addresses that cannot be used is an error.
-func TestAnUpdateOfUsableAddressesIsNoError(t *testing.T) {
+// Only an update with unusable addresses is an error.
+func TestBalancerAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		addrs []string
 		err   string
@@ -106,9 +106,9 @@ func TestAnUpdateOfUsableAddressesIsNoError(t *testing.T) {
 	}
 }
 
-// An error before the first SRV records says that there are none, also after the
-// answer that there are none. One after records keeps them.
-func TestErrorsOfServiceRecords(t *testing.T) {
+// An error before the first SRV records means that there are none, also after
+// an empty response. An error after records keeps them.
+func TestControlSRVErrors(t *testing.T) {
 	away := news{err: errors.New("away")}
 	none := news{update: resolve.Update{Kind: resolve.DoesNotExist}}
 	empty := news{update: resolve.Update{Kind: resolve.Empty}}

@@ -21,13 +21,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// panicError is an error whose text cannot be had.
+// panicError is an error whose Error method panics.
 type panicError struct{}
 
 func (panicError) Error() string { panic("text") }
 
-// A callback that panics beside the caller leaves the process and the client at work.
-func TestAPanicOfACallbackBesideTheCaller(t *testing.T) {
+// A panic of a callback in another goroutine does not stop the process or the
+// client.
+func TestPanicOfCallback(t *testing.T) {
 	withEnd := func(next layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
 		return layer.Func[pick, *Pick](func(ctx context.Context, p pick) (*Pick, error) {
 			rsp, err := next.Call(ctx, p)
@@ -93,8 +94,9 @@ func TestAPanicOfACallbackBesideTheCaller(t *testing.T) {
 	}
 }
 
-// A server's layer may end a stream by a cause that panics. The client has the status.
-func TestACauseThatPanicsEndsAStream(t *testing.T) {
+// The cause of a context panics when a layer of a server ends a stream. The
+// client gets the status.
+func TestPanicOfCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		l := func(next Service) Service {
@@ -124,9 +126,9 @@ type brokenDecoder struct{ encoding.CodecV2 }
 func (brokenDecoder) Name() string                         { return "proto" }
 func (brokenDecoder) Unmarshal(mem.BufferSlice, any) error { panic("decoder") }
 
-// A stream that ends by a panic or an error on this side frees its slots at once, that
-// of the call and that of the endpoint.
-func TestAStreamThatFailsHereFreesItsSlots(t *testing.T) {
+// A stream that ends by a panic or an error of the client frees the slots of
+// the call and of the endpoint at once.
+func TestPanicOfStream(t *testing.T) {
 	big := &outRequest{Payload: &pb.Payload{Body: make([]byte, 100)}}
 	for name, tt := range map[string]struct {
 		opt    grpc.CallOption

@@ -17,7 +17,7 @@ import (
 )
 
 // A queue above the balancer is in fail-fast until an endpoint is ready.
-func TestAQueueOfCallsStaysInFailFast(t *testing.T) {
+func TestReadyFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(NewStack().Queue(100, time.Second).Layer()))
@@ -38,9 +38,9 @@ func TestAQueueOfCallsStaysInFailFast(t *testing.T) {
 	})
 }
 
-// The balancer of one ClientConn is not asked for the calls of another that has
-// the same options, and would never be connected.
-func TestReadyOfTwoClients(t *testing.T) {
+// Readiness of the balancer of one ClientConn does not apply to another one
+// with the same options.
+func TestReadyTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -69,9 +69,9 @@ func (r named) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Updat
 	}
 }
 
-// What waits in a queue does not keep a ClientConn from falling idle, and wakes
-// it.
-func TestReadyOfAClient(t *testing.T) {
+// A call that waits in a queue does not keep a ClientConn from becoming idle,
+// and ends its idle state.
+func TestReadyIdleClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var svc Service

@@ -40,8 +40,9 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// The certificate is that of the domain: none has the name of SRV records.
-func TestServersBySRVRecordsProveTheirDomain(t *testing.T) {
+// The certificate is for the domain, because none is for the name of SRV
+// records.
+func TestResolverSRVCertificate(t *testing.T) {
 	cert, roots := certificate(t, "web.test")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func (h heard) ReportError(err error)                                { h.items <
 func (h heard) NewAddress([]resolver.Address)                        {}
 func (h heard) ParseServiceConfig(string) *serviceconfig.ParseResult { return nil }
 
-func TestResolverTranslates(t *testing.T) {
+func TestResolverUpdates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
 		b := NewResolver("ours", src)
@@ -62,19 +62,19 @@ func TestResolverTranslates(t *testing.T) {
 		assert.Empty(t, invalid)
 		assert.Equal(t, resolve.StateExists, targetState(state, 1))
 
-		// The same once more is no news.
+		// The same update changes nothing.
 		src <- news{update: resolve.Update{Kind: resolve.Add, Endpoints: []resolve.Endpoint{e}}}
 		synctest.Wait()
 		assert.Empty(t, h.items)
 
-		// Another label changes the endpoint and not the address.
+		// Another label changes the endpoint, and not the address.
 		e.Labels = map[string]string{"zone": "b"}
 		src <- news{update: resolve.Update{Kind: resolve.Add, Endpoints: []resolve.Endpoint{e}}}
 		next := (<-h.items).(resolver.State)
 		assert.True(t, next.Addresses[0].Equal(state.Addresses[0]))
 		assert.False(t, next.Endpoints[0].Attributes.Equal(state.Endpoints[0].Attributes))
 
-		// After an error the state is told again, so that the error is over.
+		// After an error the state is sent again, which ends the error.
 		lost := errors.New("lost")
 		src <- news{err: lost}
 		assert.Equal(t, lost, <-h.items)
@@ -86,7 +86,7 @@ func TestResolverTranslates(t *testing.T) {
 	})
 }
 
-func TestResolverStopsWhenClosed(t *testing.T) {
+func TestResolverClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newSource()
 		h := heard{make(chan any, 16)}
@@ -94,13 +94,13 @@ func TestResolverStopsWhenClosed(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		r.Close()
-		synctest.Wait() // its goroutine has gone, or the bubble complains
+		synctest.Wait() // a goroutine that leaks ends the bubble with a panic
 		src <- replace(a1)
 		assert.Empty(t, h.items)
 	})
 }
 
-// Our resolver serves gRPC's own balancers, errors included.
+// Our resolver works with gRPC's own balancers, with its errors.
 func TestResolverWithRoundRobin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
@@ -133,9 +133,9 @@ func onNetwork(n *layertest.Network) grpc.DialOption {
 	})
 }
 
-// Our balancer serves gRPC's own resolvers. Addresses that are no IP addresses
-// it cannot use, and says so.
-func TestBalancerWithAnotherResolver(t *testing.T) {
+// Our balancer works with gRPC's own resolvers. Addresses other than IP
+// addresses are an error.
+func TestBalancerOtherResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1, s2 := serve(t, &n, a1), serve(t, &n, a2)

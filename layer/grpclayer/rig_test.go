@@ -28,8 +28,7 @@ type news struct {
 	err    error
 }
 
-// source is a resolver that says what it is given, and is done when it is
-// closed.
+// source is a resolver that yields the given items, and ends when it is closed.
 type source chan news
 
 func newSource(first ...news) source {
@@ -174,7 +173,7 @@ func serve(t *testing.T, n *layertest.Network, addr string, opts ...grpc.ServerO
 	return s
 }
 
-// dial makes a client of ours. It is closed before the test ends.
+// dial makes a client with our options. It is closed before the test ends.
 func dial(t *testing.T, n *layertest.Network, r resolve.Resolver, opts ...Option) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(name+":///web.default:80", append(DialOptions(name, r, opts...), over(n)...)...)
@@ -183,7 +182,7 @@ func dial(t *testing.T, n *layertest.Network, r resolve.Resolver, opts ...Option
 	return cc
 }
 
-// over has a client connect over a network in memory.
+// over makes a client connect over a network in memory.
 func over(n *layertest.Network) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

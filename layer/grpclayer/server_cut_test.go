@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// A handler that sends its first message as the time is over, beside the status
-// that the layers send: no message comes before the header (RFC 9113, section 8.1).
-func TestNoMessageComesBeforeTheHeader(t *testing.T) {
+// A handler sends its first message while the layers send the status at the
+// time limit. No message precedes the header (RFC 9113, section 8.1).
+func TestServerHeaderFirst(t *testing.T) {
 	handler := &front{both: func(both grpc.BidiStreamingServer[outRequest, outResponse]) error {
-		for i := range 50 { // which the status has to write: it takes its time
+		for i := range 50 { // a large trailer delays the status
 			both.SetTrailer(metadata.Pairs("t"+strconv.Itoa(i), "v"))
 		}
 		<-both.Context().Done()
@@ -50,13 +50,13 @@ func TestNoMessageComesBeforeTheHeader(t *testing.T) {
 	}
 }
 
-// fullDuplexCall is the header of a request, which needs no state of the connection.
+// fullDuplexCall is the header of a request without dynamic table.
 func fullDuplexCall() []byte {
 	return fieldBlock(":method", "POST", ":scheme", "http", ":path", "/grpc.testing.TestService/FullDuplexCall",
 		":authority", "web", "content-type", "application/grpc", "te", "trailers")
 }
 
-// requireHeaderFirst reads up to the end of a stream.
+// requireHeaderFirst reads a stream to its end.
 func requireHeaderFirst(t *testing.T, f *http2.Framer, id uint32) {
 	t.Helper()
 	for headed := false; ; {

@@ -18,9 +18,9 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// A time limit ends a stream whose handler waits for the client, and one whose
-// handler does not care, at that moment.
-func TestServersStreamUnderALimit(t *testing.T) {
+// A time limit ends a stream at that moment, for a handler that waits for the
+// client and for one that ignores its context.
+func TestServerStreamLimit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limit   Stack
 		handler func(ctx context.Context, both grpc.BidiStreamingServer[outRequest, outResponse]) error
@@ -90,8 +90,9 @@ func TestServersStreamUnderALimit(t *testing.T) {
 	}
 }
 
-// One that ends in time ends as it says, and one whose client leaves is told so.
-func TestServersStreamWithinItsLimit(t *testing.T) {
+// A stream that ends in time is unchanged, and one whose client cancels reports
+// it.
+func TestServerStreamWithinLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var got error

@@ -23,7 +23,7 @@ const retryConfig = `{"methodConfig": [{
 	}
 }]}`
 
-// unavailableAtFirst is an interceptor that refuses n calls.
+// unavailableAtFirst is an interceptor that rejects n calls.
 func unavailableAtFirst(n int64) (grpc.ServerOption, *atomic.Int64) {
 	calls := new(atomic.Int64)
 	return grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
@@ -34,9 +34,9 @@ func unavailableAtFirst(n int64) (grpc.ServerOption, *atomic.Int64) {
 	}), calls
 }
 
-// A service config with a retryPolicy alone leaves our balancer in use, and gRPC
+// A service config with only a retryPolicy keeps our balancer, and gRPC
 // retries.
-func TestServiceConfigIsMerged(t *testing.T) {
+func TestServiceConfigRetryPolicy(t *testing.T) {
 	refuse, calls := unavailableAtFirst(2)
 	s := listen(t, refuse)
 	var seen layer.Describer
@@ -53,9 +53,9 @@ func TestServiceConfigIsMerged(t *testing.T) {
 	assert.Contains(t, seen.Describe().String(), s.addr)
 }
 
-// A config that comes after our options takes their place. Without our balancer all
-// calls fail with the reason.
-func TestServiceConfigInPlaceOfOurs(t *testing.T) {
+// A later config replaces that of our options. Without our balancer all calls
+// fail with the reason.
+func TestServiceConfigReplaced(t *testing.T) {
 	s := listen(t)
 	client := func(config string) *grpc.ClientConn {
 		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr))),
@@ -81,8 +81,8 @@ func TestServiceConfigInPlaceOfOurs(t *testing.T) {
 	require.NoError(t, err, "ours by another config")
 }
 
-// gRPC says what is wrong with a config.
-func TestServiceConfigThatIsNotValid(t *testing.T) {
+// gRPC reports the error of an invalid config.
+func TestServiceConfigInvalid(t *testing.T) {
 	for _, config := range []string{"{", "[]", `{"methodConfig": 1}`} {
 		_, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(), WithServiceConfig(config)),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))...)

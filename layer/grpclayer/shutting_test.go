@@ -16,7 +16,7 @@ type (
 	doneInfo = balancer.DoneInfo
 )
 
-// shutting is as much of a breaker as a test needs.
+// shutting is a minimal breaker.
 type shutting struct {
 	layer.Service[pick, *Pick]
 	open    atomic.Bool

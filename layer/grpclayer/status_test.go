@@ -64,15 +64,15 @@ func TestCode(t *testing.T) {
 	}
 }
 
-func TestErrorsThatGRPCKnowsStayAsTheyAre(t *testing.T) {
+func TestStatusErrorsUnchanged(t *testing.T) {
 	peer := status.Error(codes.DataLoss, "lost")
 	assert.Equal(t, peer, toStatus(t.Context(), peer))
 	assert.Equal(t, errPlain, toStatus(t.Context(), errPlain))
 	require.NoError(t, toStatus(t.Context(), nil))
 }
 
-// The details of a peer's status survive the layers.
-func TestDetailsStay(t *testing.T) {
+// The details of a status of the server pass the layers.
+func TestStatusDetails(t *testing.T) {
 	st, err := status.New(codes.FailedPrecondition, "no").WithDetails(&pb.SimpleRequest{ResponseSize: 7})
 	require.NoError(t, err)
 	got := status.Convert(toStatus(t.Context(), &layer.Error{Layer: "retry", Err: st.Err()}))
@@ -81,9 +81,8 @@ func TestDetailsStay(t *testing.T) {
 	assert.Contains(t, got.Message(), "retry")
 }
 
-// The cause that a caller gave for leaving says nothing to gRPC; that he left
-// does.
-func TestCauseOfTheCaller(t *testing.T) {
+// A cause without a status is CANCELLED.
+func TestStatusCanceledWithCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errPlain)
 	err := toStatus(ctx, refused("limit", 0, errPlain))

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// Endpoints come and go while calls of all shapes run, half of them cancelled
-// somewhere: nothing stays counted, and all of it works afterwards.
+// Endpoints come and go during calls of all kinds, half of them canceled. All
+// slots are free afterwards, and calls succeed.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
@@ -77,10 +77,10 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// The latency of a stream is the time to its first message, not its life.
-// bazelbuild/remote-apis-sdks#589 and linkerd/linkerd#1441: streams counted at
-// the wrong moment leave the balance.
-func TestLongStreamIsNotSlow(t *testing.T) {
+// The latency of a stream is the time to its first message, not to its end.
+// bazelbuild/remote-apis-sdks#589 and linkerd/linkerd#1441: otherwise balancing
+// fails.
+func TestStreamLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -102,8 +102,8 @@ func TestLongStreamIsNotSlow(t *testing.T) {
 	})
 }
 
-// What gRPC picked and could not use counts for nobody.
-func TestPickThatIsTooLate(t *testing.T) {
+// A pick that gRPC cannot use is not counted.
+func TestPickUnused(t *testing.T) {
 	c := newConn("web", a1)
 	c.set(connected, "", nil)
 	p, err := c.Call(t.Context(), pick{})

@@ -27,7 +27,7 @@ type (
 	inRequest   = pb.StreamingInputCallRequest
 )
 
-// shapes are the four kinds of call, each to its end.
+// shapes are the four kinds of calls, each to its end.
 var shapes = map[string]func(ctx context.Context, c pb.TestServiceClient) error{
 	"unary": func(ctx context.Context, c pb.TestServiceClient) error {
 		_, err := c.UnaryCall(ctx, new(pb.SimpleRequest))
@@ -75,7 +75,7 @@ func readAll(s interface{ Recv() (*outResponse, error) }) error {
 	}
 }
 
-// ends counts what layers hear of the ends of replies.
+// ends counts the ends of replies.
 type ends struct {
 	opened, complete, failed atomic.Int64
 	data                     atomic.Int64
@@ -102,9 +102,9 @@ func (e *ends) layer(next Service) Service {
 	})
 }
 
-// Every shape of call goes through the same layers, on the client and on the
-// server, and gives back what it held when it is over.
-func TestAllShapes(t *testing.T) {
+// All kinds of calls pass the same layers, on the client and on the server, and
+// free their slots at the end.
+func TestStreamKinds(t *testing.T) {
 	for shape, run := range shapes {
 		t.Run(shape, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAllShapes(t *testing.T) {
 				require.Equal(t, codes.DataLoss, status.Code(err), "%v", err)
 				assert.Equal(t, near.opened.Load()-near.complete.Load(), near.failed.Load(), "each that began has ended")
 
-				// Nothing is held any more.
+				// No slot is held.
 				s.code.Store(int32(codes.OK))
 				synctest.Wait()
 				require.NoError(t, run(t.Context(), c))
@@ -138,8 +138,8 @@ func TestAllShapes(t *testing.T) {
 	}
 }
 
-// A stream that its caller leaves behind ends with his context.
-func TestAbandonedStream(t *testing.T) {
+// An abandoned stream ends with the context of its caller.
+func TestStreamAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var near ends
@@ -158,7 +158,7 @@ func TestAbandonedStream(t *testing.T) {
 	})
 }
 
-// brittle is a layer that panics when it is told of an end.
+// brittle is a layer that panics at the end of a reply.
 type brittle struct{}
 
 func (brittle) Data(int)  {}
@@ -174,9 +174,9 @@ func (b brittle) layer(next Service) Service {
 	})
 }
 
-// Whoever panics when a stream ends keeps no other layer from hearing of it,
-// and the stream itself from being let go.
-func TestAStreamEndsForAllThoughOnePanics(t *testing.T) {
+// A panic of an observer at the end of a stream does not keep it from other
+// observers, and frees the stream.
+func TestStreamObserverPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		var far, near ends
@@ -196,8 +196,8 @@ func TestAStreamEndsForAllThoughOnePanics(t *testing.T) {
 	})
 }
 
-// A pick ends for all, too.
-func TestAPickEndsForAllThoughOnePanics(t *testing.T) {
+// The same applies to a pick.
+func TestPickObserverPanic(t *testing.T) {
 	var near ends
 	p := PickCompletion(t.Context(), &Pick{conn: &conn{}}, brittle{})
 	p = PickCompletion(t.Context(), p, &near)
@@ -205,7 +205,7 @@ func TestAPickEndsForAllThoughOnePanics(t *testing.T) {
 	assert.EqualValues(t, 1, near.complete.Load())
 }
 
-// A stream's time limit counts to its end, not to its beginning.
+// The time limit of a stream applies until its end.
 func TestStreamTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
@@ -220,8 +220,8 @@ func TestStreamTimeout(t *testing.T) {
 	})
 }
 
-// A reply that is given up is cancelled at the server too.
-func TestDiscard(t *testing.T) {
+// A discarded reply is canceled on the server too.
+func TestReplayerDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s := serve(t, &n, a1)
@@ -249,9 +249,9 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-// What is served by a stack of layers: the refusal has a code and a time, and
-// says so where the client's retries look for it.
-func TestServerRefusesWithAPushback(t *testing.T) {
+// A rejection by the layers of a server has a code, and a pushback for the
+// retries of the client.
+func TestServerPushback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		slow := func(Service) Service {
@@ -280,7 +280,8 @@ func TestServerRefusesWithAPushback(t *testing.T) {
 	})
 }
 
-// Handlers see the context of the layers, and layers what came with the call.
+// Handlers get the context of the layers, and layers get the metadata of the
+// call.
 func TestServerContextAndCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -319,8 +320,8 @@ func TestServerContextAndCall(t *testing.T) {
 	})
 }
 
-// A handler's errors reach the client as if there were no layers.
-func TestHandlersErrorsAreNotTouched(t *testing.T) {
+// An error of a handler reaches the client unchanged.
+func TestServerHandlerError(t *testing.T) {
 	info := &grpc.UnaryServerInfo{FullMethod: method}
 	handler := func(context.Context, any) (any, error) { return "partial", errPlain }
 	rsp, err := NewServer(NewStack().Limit(1).Timeout(time.Minute).Layer()).Unary(t.Context(), nil, info, handler)

@@ -25,19 +25,19 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// wild is a server's side of one connection, which says what a test wants.
+// wild is the server side of a connection that sends the frames of a test.
 type wild struct {
 	net.Conn
 	*http2.Framer
 }
 
-// head answers stream id, and ends it if the fields are its trailer, too.
+// head sends a header block for a stream, and ends the stream if it is the
+// trailer, too.
 func (p *wild) head(id uint32, end bool, fields ...string) {
 	_ = p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: fieldBlock(fields...), EndHeaders: true, EndStream: end})
 }
 
-// fieldBlock is the fields, each a name and a value, with no need for any state of
-// the connection.
+// fieldBlock encodes names and values without dynamic table.
 func fieldBlock(fields ...string) []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
@@ -48,8 +48,8 @@ func fieldBlock(fields ...string) []byte {
 	return b.Bytes()
 }
 
-// serveConns has serve called for each connection, until the test ends, and closes
-// it then.
+// serveConns calls serve for each connection, which is closed at the end of the
+// test.
 func serveConns(t *testing.T, l net.Listener, serve func(net.Conn)) {
 	t.Helper()
 	t.Cleanup(func() { l.Close() })
@@ -71,7 +71,7 @@ func (p *wild) answer(id uint32) {
 	p.head(id, false, ":status", "200", "content-type", "application/grpc")
 }
 
-// serveWild has answer called for each request.
+// serveWild calls answer for each request.
 func serveWild(t *testing.T, n *layertest.Network, addr string, answer func(p *wild, id uint32)) {
 	t.Helper()
 	l, err := n.Listen("tcp", addr)
@@ -104,8 +104,8 @@ func serveWildConn(p *wild, answer func(p *wild, id uint32)) {
 	}
 }
 
-// Whatever a server answers, no call stays counted or keeps its slot.
-func TestNoAnswerKeepsASlot(t *testing.T) {
+// After any response of a server, no call is counted and no slot is held.
+func TestResponsesFreeSlots(t *testing.T) {
 	empty := make([]byte, frameHeader)
 	for name, answer := range map[string]func(p *wild, id uint32){
 		"two messages": func(p *wild, id uint32) {
@@ -170,7 +170,7 @@ func TestNoAnswerKeepsASlot(t *testing.T) {
 	}
 }
 
-// assertFree fails where an endpoint of a balancer has a call under way.
+// assertFree fails if an endpoint of a balancer has a call in flight.
 func assertFree(t *testing.T, balancer layer.Describer) {
 	t.Helper()
 	for _, e := range balancer.Describe().Children {
@@ -185,8 +185,9 @@ type brokenCodec struct{ encoding.CodecV2 }
 func (brokenCodec) Name() string                         { return "proto" }
 func (brokenCodec) Marshal(any) (mem.BufferSlice, error) { panic("broken") }
 
-// Nor does one that panics on this side, and nobody is blamed for it.
-func TestNoPanicKeepsASlot(t *testing.T) {
+// The same applies after a panic of the client, which does not count against an
+// endpoint.
+func TestPanicsFreeSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
@@ -203,9 +204,8 @@ func TestNoPanicKeepsASlot(t *testing.T) {
 	})
 }
 
-// A layer's limit is the reason that a stream's caller hears, as it is that of a
-// unary call.
-func TestTheLimitOfAStreamIsTold(t *testing.T) {
+// The limit of a layer is the error of a stream, as for a unary call.
+func TestStreamLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/kitlayer"
 )
 
-// again calls as often as it takes, and at the most as often as n says.
+// again makes further calls as requested, at most n.
 func again(n int) endpoint.Middleware {
 	return func(next endpoint.Endpoint) endpoint.Endpoint {
 		return func(ctx context.Context, request any) (rsp any, err error) {
@@ -31,7 +31,7 @@ func again(n int) endpoint.Middleware {
 	}
 }
 
-// script answers one call after the other.
+// script returns one outcome after the other.
 func script(errs ...error) layer.Service[int, int] {
 	return layer.Func[int, int](func(context.Context, int) (int, error) {
 		err := errs[0]
@@ -40,7 +40,7 @@ func script(errs ...error) layer.Service[int, int] {
 	})
 }
 
-func TestARefusalAfterATryIsNone(t *testing.T) {
+func TestAgainRejectedAfterCall(t *testing.T) {
 	full := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: time.Second}
 	for _, tt := range []struct {
 		name string
@@ -70,9 +70,9 @@ func TestARefusalAfterATryIsNone(t *testing.T) {
 	}
 }
 
-// A response that the middleware was not content with was served too, and so
-// may be what a further call does not wait for.
-func TestARefusalBesideAServedCallIsNone(t *testing.T) {
+// A response that the middleware discards was served, and so was a call whose
+// result it does not await.
+func TestAgainRejectedBesideCall(t *testing.T) {
 	t.Run("answered", func(t *testing.T) {
 		twice := func(next endpoint.Endpoint) endpoint.Endpoint {
 			return func(ctx context.Context, request any) (any, error) {
@@ -108,8 +108,8 @@ func TestARefusalBesideAServedCallIsNone(t *testing.T) {
 	})
 }
 
-// Each request counts for itself, also in a layer within a layer.
-func TestTriesOfAnotherRequestDoNotCount(t *testing.T) {
+// Each request is counted separately, also in nested layers.
+func TestAgainOtherRequest(t *testing.T) {
 	inner := kitlayer.Layer[int, int](again(2))(script(errBroken, layer.ErrNotReady, layer.ErrNotReady, layer.ErrNotReady))
 	outer := kitlayer.Layer[int, int](again(1))(inner)
 	_, err := outer.Call(t.Context(), 1)
@@ -118,7 +118,7 @@ func TestTriesOfAnotherRequestDoNotCount(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-func TestAMiddlewareNeverHearsOfADoneContext(t *testing.T) {
+func TestAgainDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	heard := func(endpoint.Endpoint) endpoint.Endpoint {
@@ -130,9 +130,9 @@ func TestAMiddlewareNeverHearsOfADoneContext(t *testing.T) {
 	require.EqualError(t, err, "middleware: not ready: canceled by the caller: context canceled")
 }
 
-// What a middleware hands on is what the caller gave, and to count costs one
+// A middleware passes on the request of the caller, and counting costs one
 // allocation.
-func TestCountingIsNotSeenInside(t *testing.T) {
+func TestAgainTransparent(t *testing.T) {
 	type key struct{}
 	ctx := context.WithValue(t.Context(), key{}, "caller's")
 	var got context.Context

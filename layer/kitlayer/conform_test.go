@@ -25,7 +25,7 @@ func TestLayerConforms(t *testing.T) {
 	layertest.Run(t, layertest.Layer{Layer: kitlayer.Layer[request, response](nop)})
 }
 
-// A limiter of go-kit says of a done context what the context says.
+// A limiter of go-kit returns the cause of a context that has ended.
 func TestLimitersConform(t *testing.T) {
 	for name, mw := range map[string]endpoint.Middleware{
 		"delaying": ratelimit.NewDelayingLimiter(rate.NewLimiter(rate.Inf, 1)),
@@ -37,7 +37,7 @@ func TestLimitersConform(t *testing.T) {
 	}
 }
 
-// A layer keeps its promises on the far side of go-kit and back.
+// A layer keeps the contract inside go-kit.
 func TestLimitConformsThroughGoKit(t *testing.T) {
 	limit := layer.Limit[request, response](8)
 	layertest.Run(t, layertest.Layer{

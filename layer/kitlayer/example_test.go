@@ -75,8 +75,7 @@ func ExampleMiddleware() {
 	// Output: limit: not ready: 0 of 0 in flight
 }
 
-// An error of the endpoint is retried. Whatever the request's type is, no setting is
-// needed.
+// An error of the endpoint is retried without settings, for any request type.
 func ExampleNewStack() {
 	attempts := 0
 	flaky := func(ctx context.Context, request any) (any, error) {

@@ -25,8 +25,8 @@ import (
 	"github.com/gotower/gotower/resolve/kit"
 )
 
-// sumFactory makes clients of go-kit's HTTP transport, each with connections of its
-// own.
+// sumFactory makes clients of go-kit's HTTP transport with separate
+// connections.
 func sumFactory(instance string) (endpoint.Endpoint, io.Closer, error) {
 	u, err := url.Parse("http://" + instance)
 	if err != nil {
@@ -50,9 +50,9 @@ func (c closer) Close() error {
 	return io.ErrClosedPipe
 }
 
-// An Instancer and a Factory of go-kit are balanced. One instance is down, and no
-// call fails.
-func TestFactoryIsBalanced(t *testing.T) {
+// An Instancer and a Factory of go-kit are balanced. One instance is down, and
+// no call fails.
+func TestFactoryBalance(t *testing.T) {
 	stack := kitlayer.NewStack[sumRequest, sumResponse]()
 	instances := sd.FixedInstancer{
 		sums(t, stack).Listener.Addr().String(), unreachable(), sums(t, stack).Listener.Addr().String(),
@@ -113,8 +113,8 @@ func TestFactoryClosesOnce(t *testing.T) {
 	})
 }
 
-// The reason of a factory that failed is in every refusal.
-func TestFactoryThatFails(t *testing.T) {
+// Every rejection has the error of a failed factory.
+func TestFactoryError(t *testing.T) {
 	errNoSuch := errors.New("no such instance")
 	for name, tt := range map[string]struct {
 		err  error

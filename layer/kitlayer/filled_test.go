@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// assertFilled fails when an instrument is added to the layers and not to the
-// provider's.
+// assertFilled fails when an instrument of the layers is missing in the
+// provider.
 func assertFilled(t *testing.T, i layer.Instruments) {
 	t.Helper()
 	v := reflect.ValueOf(i)

@@ -32,7 +32,7 @@ func (r sumResponse) Failed() error {
 	return fmt.Errorf("sum: %s", r.Err)
 }
 
-// sums serves additions by go-kit's HTTP transport, through a stack.
+// sums serves additions by go-kit's HTTP transport through a stack.
 func sums(t *testing.T, stack layer.Stack[sumRequest, sumResponse]) *httptest.Server {
 	svc := stack.Service(layer.Func[sumRequest, sumResponse](func(_ context.Context, r sumRequest) (sumResponse, error) {
 		if r.A < 0 {
@@ -71,7 +71,7 @@ func client(t *testing.T, server *httptest.Server, stack layer.Stack[sumRequest,
 	).Endpoint()))
 }
 
-func TestGoKitTransportBothWays(t *testing.T) {
+func TestHTTPTransport(t *testing.T) {
 	p := newStrict(t)
 	server := sums(t, layer.NewStack[sumRequest, sumResponse]().Limit(8))
 	svc := client(t, server, kitlayer.NewStack[sumRequest, sumResponse]().
@@ -90,8 +90,8 @@ func TestGoKitTransportBothWays(t *testing.T) {
 	assert.Zero(t, p.counters["sum_responses_failure"].Value())
 }
 
-// A server's stack refuses, and go-kit's transport answers with an error.
-func TestGoKitServerRefuses(t *testing.T) {
+// The stack of a server rejects, and go-kit's transport returns an error.
+func TestHTTPServerRejects(t *testing.T) {
 	server := sums(t, layer.NewStack[sumRequest, sumResponse]().Limit(0))
 	svc := client(t, server, layer.NewStack[sumRequest, sumResponse]())
 	_, err := svc.Call(t.Context(), sumRequest{1, 2})

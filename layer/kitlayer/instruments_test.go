@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/kitlayer"
 )
 
-// strict is a provider that, like that of Prometheus, has a name only once and
-// no labels.
+// strict is a provider in which, as in Prometheus, a name exists once and
+// without labels.
 type strict struct {
 	t        *testing.T
 	counters map[string]*count
@@ -90,9 +90,8 @@ func TestInstruments(t *testing.T) {
 	}, slices.Sorted(maps.Keys(p.others)))
 }
 
-// Whatever counts without a label has a counter too, and none of the
-// instruments is missing.
-func TestEveryInstrumentIsThere(t *testing.T) {
+// Every instrument is set, also those without labels.
+func TestInstrumentsComplete(t *testing.T) {
 	p := newStrict(t)
 	to := kitlayer.Instruments(p, "")
 	to.RetriesSkipped.Add(1)
@@ -104,6 +103,6 @@ func TestEveryInstrumentIsThere(t *testing.T) {
 	assertFilled(t, to)
 }
 
-func TestNoProvider(t *testing.T) {
+func TestInstrumentsNilProvider(t *testing.T) {
 	assert.Zero(t, kitlayer.Instruments(nil, "web_"))
 }

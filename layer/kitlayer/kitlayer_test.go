@@ -22,7 +22,7 @@ func answer(v any, err error) endpoint.Endpoint {
 	return func(context.Context, any) (any, error) { return v, err }
 }
 
-func TestServiceAndBack(t *testing.T) {
+func TestServiceRoundTrip(t *testing.T) {
 	svc := kitlayer.Service[int, int](double)
 	require.NoError(t, layer.Poll(svc))
 	rsp, err := svc.Call(t.Context(), 21)
@@ -34,7 +34,7 @@ func TestServiceAndBack(t *testing.T) {
 	assert.Equal(t, 8, back)
 }
 
-func TestAnyIsAnyOnBothSides(t *testing.T) {
+func TestServiceOfAny(t *testing.T) {
 	svc := kitlayer.Service[any, any](answer(nil, nil))
 	rsp, err := svc.Call(t.Context(), nil)
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestAnyIsAnyOnBothSides(t *testing.T) {
 	assert.Nil(t, back)
 }
 
-func TestAnotherTypeIsAnErrorNotAPanic(t *testing.T) {
+func TestServiceWrongType(t *testing.T) {
 	var wrong *kitlayer.TypeError
 
 	_, err := kitlayer.Service[int, string](double).Call(t.Context(), 1)
@@ -60,7 +60,7 @@ func TestAnotherTypeIsAnErrorNotAPanic(t *testing.T) {
 	assert.False(t, served)
 }
 
-func TestErrorsPassAsTheyAre(t *testing.T) {
+func TestServiceErrors(t *testing.T) {
 	_, err := kitlayer.Service[int, int](answer("not an int", errBroken)).Call(t.Context(), 1)
 	assert.Equal(t, errBroken, err, "the endpoint's error and not one about its response")
 
@@ -69,7 +69,7 @@ func TestErrorsPassAsTheyAre(t *testing.T) {
 	assert.Nil(t, rsp)
 }
 
-func TestDoneContextIsRefused(t *testing.T) {
+func TestServiceDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := kitlayer.Service[int, int](func(context.Context, any) (any, error) {
@@ -80,9 +80,9 @@ func TestDoneContextIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A go-kit middleware in a stack, and a layer in a go-kit chain, stand where
-// they were put.
-func TestOrder(t *testing.T) {
+// A go-kit middleware in a stack and a layer in a go-kit chain keep their
+// positions.
+func TestLayerOrder(t *testing.T) {
 	var seen []string
 	note := func(name string) endpoint.Middleware {
 		return func(next endpoint.Endpoint) endpoint.Endpoint {
@@ -106,8 +106,8 @@ func TestOrder(t *testing.T) {
 	assert.Equal(t, []string{"a", "b"}, seen)
 }
 
-// A middleware that changes a message's type fails the call.
-func TestMiddlewareThatChangesTypes(t *testing.T) {
+// A middleware that changes the type of a message fails the call.
+func TestLayerWrongType(t *testing.T) {
 	toText := func(next endpoint.Endpoint) endpoint.Endpoint {
 		return func(ctx context.Context, _ any) (any, error) { return next(ctx, "text") }
 	}
@@ -117,7 +117,7 @@ func TestMiddlewareThatChangesTypes(t *testing.T) {
 	assert.Equal(t, "request", wrong.Message)
 }
 
-func TestNothingChangesNothing(t *testing.T) {
+func TestLayerNil(t *testing.T) {
 	svc := kitlayer.Service[int, int](double)
 	rsp, err := kitlayer.Layer[int, int](nil)(svc).Call(t.Context(), 1)
 	require.NoError(t, err)
@@ -127,9 +127,9 @@ func TestNothingChangesNothing(t *testing.T) {
 	assert.Equal(t, 2, back)
 }
 
-// The limit of a layer holds across a middleware's calls, and its refusal
-// reaches go-kit's side as the error that it is.
-func TestRefusalReachesGoKit(t *testing.T) {
+// The limit of a layer applies to all calls of a middleware, and its rejection
+// is the error of go-kit.
+func TestLayerRejection(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	e := kitlayer.Middleware(layer.Limit[int, int](1))(func(context.Context, any) (any, error) {
 		close(inside)
@@ -148,7 +148,7 @@ func TestRefusalReachesGoKit(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestReadyGoesThroughAMiddleware(t *testing.T) {
+func TestLayerReady(t *testing.T) {
 	nop := func(next endpoint.Endpoint) endpoint.Endpoint { return next }
 	svc := kitlayer.Layer[int, int](nop)(layer.Limit[int, int](0)(kitlayer.Service[int, int](double)))
 	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)

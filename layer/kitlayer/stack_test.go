@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/layer/kitlayer"
 )
 
-// A Retry in the stack works without settings: a server that is unavailable once is
-// called again.
-func TestRetryOfTheStack(t *testing.T) {
+// A Retry in the stack works without settings: a server that is unavailable
+// once is called again.
+func TestStackRetry(t *testing.T) {
 	server := sums(t, kitlayer.NewStack[sumRequest, sumResponse]())
 	var calls atomic.Int64
 	inner := server.Config.Handler
@@ -40,11 +40,11 @@ func TestRetryOfTheStack(t *testing.T) {
 	assert.EqualValues(t, 2, calls.Load(), "a business error is not tried again")
 }
 
-// payment has a field that is no HTTP method.
+// payment has a field that is not an HTTP method.
 type payment struct{ Method string }
 
-// Whether a request is repeated does not depend on the names of its fields.
-func TestRetryIgnoresTheFieldsOfRequests(t *testing.T) {
+// The names of the fields of a request do not affect retries.
+func TestStackRetryFields(t *testing.T) {
 	calls := 0
 	svc := kitlayer.NewStack[*payment, int]().
 		Retry(layer.RetryPolicy[*payment, int]{CanRetry: nil}).
@@ -59,8 +59,9 @@ func TestRetryIgnoresTheFieldsOfRequests(t *testing.T) {
 	assert.Equal(t, 2, rsp)
 }
 
-// A breaker opens on errors of the endpoint, and stays closed on business errors.
-func TestBreakerOfTheStack(t *testing.T) {
+// A breaker opens on errors of the endpoint, and stays closed on business
+// errors.
+func TestStackBreaker(t *testing.T) {
 	breaker := func(answer any, err error) layer.Service[int, failing] {
 		return kitlayer.NewStack[int, failing]().
 			Breaker(layer.BreakerPolicy{ConsecutiveFailures: 2}).
@@ -78,7 +79,7 @@ func TestBreakerOfTheStack(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady, "the breaker is open")
 }
 
-// unreachable is the address of a server that is not there any more.
+// unreachable is the address of a closed server.
 func unreachable() string {
 	s := httptest.NewServer(nil)
 	defer s.Close()

@@ -36,7 +36,7 @@ type ends struct{ with []error }
 func (*ends) Data(int)        {}
 func (e *ends) End(err error) { e.with = append(e.with, err) }
 
-// A connection that was made counts until it is closed.
+// A connection counts until it is closed.
 func TestAccessCompletesAtClose(t *testing.T) {
 	near, far := net.Pipe()
 	var e ends

@@ -19,9 +19,9 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// Connections to an endpoint that was removed live on, whatever they count as;
-// new ones go elsewhere.
-func TestBalancedConnectionsOutliveTheirEndpoint(t *testing.T) {
+// Connections to a removed endpoint continue with either completion. New ones
+// use other endpoints.
+func TestBalanceRemovedEndpoint(t *testing.T) {
 	for name, until := range map[string]layer.Completion[net.Conn]{
 		"at return": layer.AtReturn[net.Conn], "until closed": tcplayer.UntilClosed,
 	} {
@@ -58,8 +58,9 @@ func TestBalancedConnectionsOutliveTheirEndpoint(t *testing.T) {
 	}
 }
 
-// What cannot be reached costs no connection, and is used again once it can.
-func TestBalancedConnectionsGoWhereSomebodyIs(t *testing.T) {
+// An unreachable endpoint fails no connection, and is used again when it is
+// reachable.
+func TestBalanceUnreachableEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var network layertest.Network
 		up := echoOn(t, &network, "10.0.0.1:80")

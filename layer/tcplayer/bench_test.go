@@ -10,8 +10,8 @@ import (
 
 const megabyte = 1 << 20
 
-// BenchmarkForward moves a megabyte from a server to a client at a time, by
-// splice and by way of the process, with a plain io.Copy for comparison.
+// BenchmarkForward moves a megabyte from a server to a client, by splice and
+// through the process, compared with io.Copy.
 func BenchmarkForward(b *testing.B) {
 	for name, opts := range map[string][]ForwardOption{"splice": nil, "idle": {WithIdleTimeout(time.Minute)}} {
 		b.Run(name, func(b *testing.B) {
@@ -54,7 +54,7 @@ func move(b *testing.B, from, at net.Conn) {
 	}
 }
 
-// BenchmarkEndpoint is a connection made and closed, over the bare dial.
+// BenchmarkEndpoint compares a connection of an Endpoint with a plain dial.
 func BenchmarkEndpoint(b *testing.B) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -84,7 +84,7 @@ func BenchmarkEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkUntilClosed is what observing costs a read.
+// BenchmarkUntilClosed measures the cost of an observer for a read.
 func BenchmarkUntilClosed(b *testing.B) {
 	b.Run("connection", func(b *testing.B) {
 		near, _ := tcpPair(b)
@@ -113,8 +113,8 @@ type endless struct{ net.Conn }
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// BenchmarkDetect is what looking costs a connection whose first bytes are
-// there.
+// BenchmarkDetect measures the cost of detection for a connection whose first
+// bytes have arrived.
 func BenchmarkDetect(b *testing.B) {
 	near, far := tcpPair(b)
 	if _, err := io.WriteString(far, "GET / HTTP/1.1\r\nHost: web.default\r\n\r\n"); err != nil {
@@ -130,8 +130,8 @@ func BenchmarkDetect(b *testing.B) {
 	}
 }
 
-// BenchmarkForwardDetected moves a megabyte from a client to a server at a time,
-// after a look at the connection.
+// BenchmarkForwardDetected moves a megabyte from a client to a server after
+// detection.
 func BenchmarkForwardDetected(b *testing.B) {
 	for name, before := range map[string]func(Server) Server{
 		"plain":       func(s Server) Server { return s },

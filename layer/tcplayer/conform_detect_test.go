@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// What looks at connections keeps the contract of what it gives them to, with
-// connections that can be given back: here those that have an address.
+// Layers with detection keep the contract of the services behind them, for
+// connections with an address, which can be returned.
 func TestDetectConforms(t *testing.T) {
 	type svc = *endable[net.Conn, ByteCount]
 	for name, peekFirst := range map[string]func(Server) Server{

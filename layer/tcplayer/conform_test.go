@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// home is an echo server on a network in memory, for one bubble, that can go
-// away and come back.
+// home is an echo server on a network in memory whose address can become
+// unreachable.
 type home struct {
 	network layertest.Network
 	served  atomic.Int64
@@ -56,7 +56,7 @@ func (h *home) close() {
 	h.l.Close()
 }
 
-// WithDialContext waits while the way there is blocked.
+// DialContext waits while the address is blocked.
 func (h *home) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	h.mu.Lock()
 	blocked := h.blocked
@@ -71,13 +71,13 @@ func (h *home) DialContext(ctx context.Context, network, addr string) (net.Conn,
 	return h.network.DialContext(ctx, network, addr)
 }
 
-// endpoint is patient: it keeps the trial that fill begins going until it is let through.
+// endpoint has a connect attempt in fill that continues until the address is
+// reachable.
 func (h *home) endpoint(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) *Endpoint {
 	return NewEndpoint(ctx, addr, WithDialContext(dial), WithBackoff(steady()), WithConnectTimeout(time.Hour))
 }
 
-// fill takes the way to it away, and leaves a trial under way: so it is there
-// again as soon as that is let through.
+// fill makes the address unreachable, and leaves a connect attempt in progress.
 func fill[Req, Rsp any](h *home, svc layer.Service[Req, Rsp], req Req) (free func()) {
 	h.close()
 	svc.Call(context.Background(), req)
@@ -96,7 +96,7 @@ func fill[Req, Rsp any](h *home, svc layer.Service[Req, Rsp], req Req) (free fun
 	}
 }
 
-// endable is a service that can be ended by itself.
+// endable is a service that the test can close.
 type endable[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	*home

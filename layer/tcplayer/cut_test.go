@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// secured is a client and a server with a Forward between them, of which one side
-// has TLS that this package made. Bytes written to far are read from near.
+// secured is a client and a server with a Forward between them. One side uses
+// TLS of this package. Bytes written to far are read from near.
 type secured struct {
 	near, raw net.Conn // raw is below far
 	far       *tls.Conn
@@ -24,7 +24,7 @@ type secured struct {
 	done      chan error
 }
 
-// closes bounds what a test waits for, and ends what it leaves.
+// closes limits the time of a test, and closes its connections.
 func (s *secured) closes(t *testing.T) *secured {
 	t.Helper()
 	for _, conn := range []net.Conn{s.near, s.raw} {
@@ -34,7 +34,7 @@ func (s *secured) closes(t *testing.T) *secured {
 	return s
 }
 
-// half lets a part of an answer through.
+// half forwards a part of a response.
 func half(t *testing.T, s *secured) {
 	t.Helper()
 	const said = "half of an answer\n"
@@ -49,7 +49,7 @@ func half(t *testing.T, s *secured) {
 // making is a function as a Service.
 type making = layer.Func[Request, net.Conn]
 
-// securedServer is secured where a server has TLS to which connect leads.
+// securedServer is secured with a TLS server at which connect arrives.
 func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	connect func(cfg *tls.Config, dial func(context.Context, string, string) (net.Conn, error)) Service,
 ) *secured {
@@ -76,7 +76,7 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	return s
 }
 
-// securedClient is secured where a client has TLS that ends in DetectTLS.
+// securedClient is secured with a TLS client whose TLS ends in DetectTLS.
 func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Server) *secured {
 	t.Helper()
 	ours, roots := identity(t, "web.default")
@@ -93,9 +93,9 @@ func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Serv
 	return s.closes(t)
 }
 
-// TLS that ends without saying so broke: the other side is not to take what came
-// for all. With its end said it is over in good order.
-func TestForwardTellsHowTLSEnded(t *testing.T) {
+// A TLS connection without close_notify is reset on the other side, because its
+// data may be incomplete. With close_notify it is closed.
+func TestForwardTLSEnd(t *testing.T) {
 	type dialer = func(context.Context, string, string) (net.Conn, error)
 	endpoint := func(cfg *tls.Config, dial dialer) Service {
 		return NewEndpoint(t.Context(), addr, WithTLS(cfg), WithDialContext(dial), WithConnectTimeout(time.Minute))
@@ -158,9 +158,8 @@ func TestForwardTellsHowTLSEnded(t *testing.T) {
 	})
 }
 
-// A connection may have its end come with its last bytes, which may be those that
-// say so.
-func TestAnEndThatComesWithWhatSaysSo(t *testing.T) {
+// A Read may return the last bytes together with close_notify.
+func TestForwardTLSEndInOneRead(t *testing.T) {
 	for name, said := range map[string]bool{"said": true, "not said": false} {
 		t.Run(name, func(t *testing.T) {
 			theirs, roots := identity(t, "web.default")
@@ -193,7 +192,7 @@ func TestAnEndThatComesWithWhatSaysSo(t *testing.T) {
 	}
 }
 
-// inOne returns all that comes, once it is on, together with the end.
+// inOne returns all bytes after on together with the end.
 type inOne struct {
 	net.Conn
 	on bool

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waits are the milliseconds that a histogram was given.
+// waits are the observations of a histogram in milliseconds.
 type waits struct {
 	metrics.Histogram
 	seen []float64
@@ -57,9 +57,8 @@ func TestDetectMeasured(t *testing.T) {
 	}
 }
 
-// Of a connection that was not looked at there is nothing to say, nor of one that
-// was canceled.
-func TestDetectMeasuredOfNothing(t *testing.T) {
+// A skipped or canceled connection is not observed.
+func TestDetectMeasuredSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGauges()
 		measured := WithDetectMetrics(DetectInstruments{Results: instrument{g, "results"}})

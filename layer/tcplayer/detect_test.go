@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// named is a Server that says its name, and then what it reads, to the end.
+// named is a Server that writes its name and the bytes that it reads.
 func named(name string) Server {
 	return serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		defer conn.Close()
@@ -32,8 +32,8 @@ func all3() Protocols {
 	return Protocols{HTTP1: named("one"), HTTP2: named("two"), Opaque: named("opaque")}
 }
 
-// refusing is a Server that refuses.
-func refusing() Server {
+// rejecting is a Server that rejects.
+func rejecting() Server {
 	return serverFunc(func(context.Context, net.Conn) (ByteCount, error) {
 		return ByteCount{}, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full"}
 	})
@@ -66,9 +66,9 @@ func TestDetect(t *testing.T) {
 	})
 }
 
-// A request line that comes in pieces is HTTP, however short the first one is. One
-// that does not end in time is HTTP as well, for its server to reject.
-func TestDetectARequestLineInPieces(t *testing.T) {
+// A request line in pieces is HTTP, even if the first piece is short. So is a
+// line that is incomplete at the timeout, for its server to reject.
+func TestDetectRequestLineInPieces(t *testing.T) {
 	for _, pieces := range [][]string{
 		{"G", "ET / HTTP/1.1\r\n"}, {"GET ", "/ HTTP/1.1\r\n"}, {"GET  /", " HTTP/1.1\r\n"}, {"GET / HTTP/1.", "9\r\n"},
 		{"\r\n", "GET / HTTP/1.1 \r\n"}, {"GET\t", "/", "\tHTTP/1.1\r\n"}, {"GET "}, {"\r\n"}, {"GET  /" + strings.Repeat("a", 2000), " HTTP/1.1\r\n"},
@@ -96,8 +96,8 @@ func TestDetectARequestLineInPieces(t *testing.T) {
 	}
 }
 
-// A TCP connection is passed on without a wrapper.
-func TestDetectLeavesTheConnection(t *testing.T) {
+// A TCP connection is passed to the server without a wrapper.
+func TestDetectUnwrapped(t *testing.T) {
 	client, accepted := tcpPair(t)
 	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
 	var got net.Conn
@@ -116,11 +116,11 @@ func TestDetectSilence(t *testing.T) {
 		want string
 		wait time.Duration
 	}{
-		"default":  {nil, "opaque: ", 10 * time.Second},
-		"set":      {[]DetectOption{WithDetectTimeout(time.Second)}, "opaque: ", time.Second},
-		"not set":  {[]DetectOption{WithDetectTimeout(-1), WithSkipDetect(nil)}, "opaque: ", 10 * time.Second},
-		"skipped":  {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
-		"not that": {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
+		"default":     {nil, "opaque: ", 10 * time.Second},
+		"set":         {[]DetectOption{WithDetectTimeout(time.Second)}, "opaque: ", time.Second},
+		"not set":     {[]DetectOption{WithDetectTimeout(-1), WithSkipDetect(nil)}, "opaque: ", 10 * time.Second},
+		"skipped":     {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
+		"not skipped": {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestDetectSilence(t *testing.T) {
 	}
 }
 
-func TestDetectOfTheKernelIsLate(t *testing.T) {
+func TestDetectTimeoutWithPeek(t *testing.T) {
 	client, accepted := tcpPair(t)
 	go Detect(all3(), WithDetectTimeout(10*time.Millisecond)).Call(t.Context(), accepted)
 	got := make([]byte, len("opaque: "))
@@ -168,7 +168,7 @@ func TestDetectEnds(t *testing.T) {
 			text string
 			ends error
 		}{
-			"without a word": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
+			"closed without a byte": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
 				io.ErrUnexpectedEOF, "detect: closed before the first byte: unexpected EOF", nil},
 			"reset": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { reset(c) },
 				syscall.ECONNRESET, "detect: no first byte: read tcp", net.ErrClosed},
@@ -198,11 +198,11 @@ func TestDetectEnds(t *testing.T) {
 }
 
 // A rejected connection stays unread on Linux.
-func TestDetectRefuses(t *testing.T) {
+func TestDetectRejects(t *testing.T) {
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		client, accepted := pair()
 		io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
-		_, err := Detect(Protocols{HTTP1: refusing()}).Call(t.Context(), accepted)
+		_, err := Detect(Protocols{HTTP1: rejecting()}).Call(t.Context(), accepted)
 		require.ErrorContains(t, err, "limit: not ready: full")
 		if _, unseen := accepted.(halves); unseen {
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
@@ -225,7 +225,7 @@ func TestDetectRefuses(t *testing.T) {
 	})
 }
 
-func TestDetectIsReadyWhenOneIs(t *testing.T) {
+func TestDetectReady(t *testing.T) {
 	type mock = layertest.Mock[net.Conn, ByteCount]
 	synctest.Test(t, func(t *testing.T) {
 		one, two, other := &mock{}, &mock{}, &mock{}
@@ -257,7 +257,7 @@ func TestDetectIsReadyWhenOneIs(t *testing.T) {
 	})
 }
 
-func TestDetectDescribes(t *testing.T) {
+func TestDetectDescribe(t *testing.T) {
 	d := Detect(Protocols{HTTP1: Forward(to(nil)), Opaque: Forward(to(nil))})
 	assert.Equal(t, `detect
   http1

@@ -78,7 +78,7 @@ func TestDetectTLS(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TLS without a server name, as to an IP address, does not match an empty name.
+// TLS without a server name does not match an empty name.
 func TestNames(t *testing.T) {
 	ours := MatchServerName("", "WEB.default")
 	assert.True(t, ours("web.default"))
@@ -115,7 +115,7 @@ func TestDetectTLSEnds(t *testing.T) {
 			text string
 			ends error
 		}{
-			"without a word": {every, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
+			"closed without a byte": {every, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
 				io.ErrUnexpectedEOF, "tls: no ClientHello: unexpected EOF", nil},
 			"silence":      {every, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
 			"half a hello": {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
@@ -153,7 +153,7 @@ func TestDetectTLSEnds(t *testing.T) {
 	})
 }
 
-func TestDetectTLSOfHalfAHandshake(t *testing.T) {
+func TestDetectTLSNoServerName(t *testing.T) {
 	ours, _ := identity(t, "web.default")
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func TestDetectTLSOfHalfAHandshake(t *testing.T) {
 	})
 }
 
-// A connection that ended within a ClientHello goes to Cleartext.
-func TestDetectTLSOfHalfAHello(t *testing.T) {
+// A connection that ends within a ClientHello goes to Cleartext.
+func TestDetectTLSIncompleteHello(t *testing.T) {
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
 	big := made("\x12\x34" + sized(2, string(make([]byte, 12000)))) // its name may be behind that
 	for want, said := range map[string][]byte{"clear: ": hello, "pass: ": big} {
@@ -199,10 +199,10 @@ func TestDetectTLSOfHalfAHello(t *testing.T) {
 	}
 }
 
-func TestDetectTLSRefuses(t *testing.T) {
+func TestDetectTLSRejects(t *testing.T) {
 	ours, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
-	to := TLSServers{Terminate: refusing(), Passthrough: refusing(), Cleartext: refusing()}
+	to := TLSServers{Terminate: rejecting(), Passthrough: rejecting(), Cleartext: rejecting()}
 	_, err := client.Write(made(sni("other")))
 	require.NoError(t, err)
 	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
@@ -230,8 +230,8 @@ func TestDetectTLSRefuses(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-// One client that stalls does not keep others.
-func TestDetectTLSWaitsForEachByItself(t *testing.T) {
+// A client that stalls does not delay others.
+func TestDetectTLSStalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		svc := DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: named("clear")})
@@ -269,7 +269,7 @@ func TestDetectTLSSkips(t *testing.T) {
 	assert.Equal(t, "clear: ", string(got))
 }
 
-func TestDetectTLSDescribes(t *testing.T) {
+func TestDetectTLSDescribe(t *testing.T) {
 	m := &layertest.Mock[net.Conn, ByteCount]{}
 	d := DetectTLS(nil, nil, TLSServers{Terminate: Forward(to(nil)), Passthrough: m})
 	assert.Equal(t, "tls        timeout=10s\n  local\n    forward\n      layer.Func\n  pass\n    layertest.Mock\n", layer.Describe(d).String())

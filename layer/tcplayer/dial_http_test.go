@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// fed is a listener of connections that were accepted elsewhere.
+// fed is a listener of connections accepted by another listener.
 type fed struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -40,8 +40,8 @@ func (f *fed) Accept() (net.Conn, error) {
 func (f *fed) Close() error   { return nil }
 func (f *fed) Addr() net.Addr { return f.at }
 
-// wrapped hides from net/http that a connection is TLS, as a proxy's does: what is
-// inside is served as cleartext, HTTP/2 with prior knowledge.
+// wrapped hides TLS from net/http, as a proxy does. The server handles the
+// connection as cleartext.
 type wrapped struct {
 	net.Conn
 	closed chan struct{}
@@ -57,9 +57,9 @@ func (w *wrapped) Close() error {
 	return err
 }
 
-// HTTP of both kinds goes through TLS of the mesh, with no word of it in ALPN, by
-// an endpoint of httplayer that knows nothing of it.
-func TestHTTPThroughTheMesh(t *testing.T) {
+// HTTP/1.1 and HTTP/2 work over TLS of the mesh without ALPN, through an
+// endpoint of httplayer.
+func TestDialerHTTP(t *testing.T) {
 	certified := httptest.NewUnstartedServer(nil)
 	certified.StartTLS()
 	certified.Close()

@@ -43,9 +43,9 @@ func (r *recorder) wrote() []byte {
 
 // peer is a server that is dialed at every address.
 type peer struct {
-	addr  string // that was dialled last
+	addr  string // the last dialed address
 	made  *recorder
-	heard chan string // all that a client said, in clear
+	heard chan string // all bytes of the client, decrypted
 }
 
 // newPeer serves one connection: by TLS if cfg is not nil.
@@ -68,8 +68,7 @@ func newPeer(t *testing.T, cfg *tls.Config) (*peer, func(ctx context.Context, ne
 	}
 }
 
-// The cases of linkerd's proxy (tagged_transport.rs), and the table in the
-// documentation.
+// The cases of linkerd's proxy (tagged_transport.rs) and of the documentation.
 func TestDialerTransports(t *testing.T) {
 	speaks, roots := identity(t, "web.default")
 	speaks.NextProtos = []string{TransportProtocol}
@@ -87,19 +86,19 @@ func TestDialerTransports(t *testing.T) {
 		addr   string
 		first  TransportHeader // zero: none
 	}{
-		"nothing, in clear":          {Dialer{}, nil, at, TransportHeader{}},
-		"nothing, TLS":               {Dialer{TLS: ours}, plain, at, TransportHeader{}},
-		"nothing, peer would":        {Dialer{TLS: ours}, speaks, at, TransportHeader{}},
-		"opaque, in clear":           {Dialer{Port: 4143, Header: header("", Opaque)}, nil, at, TransportHeader{}},
-		"opaque no name":             {Dialer{TLS: ours, Port: 4143, Header: &TransportHeader{}}, speaks, opaque, TransportHeader{Port: 4321}},
-		"opaque named with port":     {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com:5555", Opaque)}, speaks, opaque, TransportHeader{5555, "foo.bar.example.com", Opaque}},
-		"opaque named no port":       {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com", Opaque)}, speaks, opaque, TransportHeader{4321, "", Opaque}},
-		"http no name":               {Dialer{TLS: ours, Port: 4143, Header: header("", HTTP1)}, speaks, opaque, TransportHeader{4321, "", HTTP1}},
-		"http named with port":       {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com:5555", HTTP2)}, speaks, opaque, TransportHeader{5555, "foo.bar.example.com", HTTP2}},
-		"http named no port":         {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com", HTTP1)}, speaks, opaque, TransportHeader{4321, "", HTTP1}},
-		"gateway on its own port":    {Dialer{TLS: ours, Header: header("foo.bar.example.com:5555", HTTP1)}, speaks, at, TransportHeader{5555, "foo.bar.example.com", HTTP1}},
-		"the peer does not pick it":  {Dialer{TLS: ours, Port: 4143, Header: header("", HTTP1)}, plain, opaque, TransportHeader{}},
-		"a port, and nothing to say": {Dialer{TLS: ours, Port: 4143}, speaks, opaque, TransportHeader{}},
+		"nothing, cleartext":        {Dialer{}, nil, at, TransportHeader{}},
+		"nothing, TLS":              {Dialer{TLS: ours}, plain, at, TransportHeader{}},
+		"nothing, peer supports it": {Dialer{TLS: ours}, speaks, at, TransportHeader{}},
+		"opaque, cleartext":         {Dialer{Port: 4143, Header: header("", Opaque)}, nil, at, TransportHeader{}},
+		"opaque no name":            {Dialer{TLS: ours, Port: 4143, Header: &TransportHeader{}}, speaks, opaque, TransportHeader{Port: 4321}},
+		"opaque named with port":    {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com:5555", Opaque)}, speaks, opaque, TransportHeader{5555, "foo.bar.example.com", Opaque}},
+		"opaque named no port":      {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com", Opaque)}, speaks, opaque, TransportHeader{4321, "", Opaque}},
+		"http no name":              {Dialer{TLS: ours, Port: 4143, Header: header("", HTTP1)}, speaks, opaque, TransportHeader{4321, "", HTTP1}},
+		"http named with port":      {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com:5555", HTTP2)}, speaks, opaque, TransportHeader{5555, "foo.bar.example.com", HTTP2}},
+		"http named no port":        {Dialer{TLS: ours, Port: 4143, Header: header("foo.bar.example.com", HTTP1)}, speaks, opaque, TransportHeader{4321, "", HTTP1}},
+		"gateway on its own port":   {Dialer{TLS: ours, Header: header("foo.bar.example.com:5555", HTTP1)}, speaks, at, TransportHeader{5555, "foo.bar.example.com", HTTP1}},
+		"not selected by the peer":  {Dialer{TLS: ours, Port: 4143, Header: header("", HTTP1)}, plain, opaque, TransportHeader{}},
+		"a port without a header":   {Dialer{TLS: ours, Port: 4143}, speaks, opaque, TransportHeader{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, dial := newPeer(t, tt.peer)
@@ -132,9 +131,9 @@ func TestDialerTransports(t *testing.T) {
 	assert.Equal(t, []string{"h2"}, ours.NextProtos, "the config of the caller is unchanged")
 }
 
-// Where TLS is asked for, all that ever leaves for somebody who is not who he
-// should be is what TLS says.
-func TestDialerSaysNothingInClear(t *testing.T) {
+// With TLS required, a server without the right certificate receives only the
+// handshake.
+func TestDialerWrongCertificate(t *testing.T) {
 	theirs, _ := identity(t, "other.default")
 	_, roots := identity(t, "web.default")
 	old, _ := identity(t, "web.default")
@@ -146,7 +145,7 @@ func TestDialerSaysNothingInClear(t *testing.T) {
 				hearing := dial
 				dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 					conn, err := hearing(ctx, network, addr)
-					go func() { // whatever he hears, he answers
+					go func() { // responds to any bytes
 						<-p.heard
 					}()
 					return &answering{conn, "HTTP/1.1 400 Bad Request\r\n\r\n"}, err
@@ -175,7 +174,7 @@ func TestDialerSaysNothingInClear(t *testing.T) {
 	}
 }
 
-// answering is a connection with a peer that does not use TLS.
+// answering is a connection to a peer that does not use TLS.
 type answering struct {
 	net.Conn
 	text string
@@ -212,8 +211,8 @@ func TestDialerTimeout(t *testing.T) {
 	require.NotErrorIs(t, err, layer.ErrTimeout)
 }
 
-// A header that cannot be written in time is an error like others.
-func TestWriteEndsWithItsContext(t *testing.T) {
+// A timeout of the header is an error.
+func TestDialerWriteTimeout(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -224,7 +223,7 @@ func TestWriteEndsWithItsContext(t *testing.T) {
 	require.Error(t, write(ctx, near, make([]byte, 8)))
 }
 
-func TestDialerRefuses(t *testing.T) {
+func TestDialerDenies(t *testing.T) {
 	dialled := 0
 	d := Dialer{Deny: DenyLoopback, TLS: &tls.Config{}, Port: 4143, Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialled++
@@ -271,9 +270,9 @@ func TestDialerErrors(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-// An Endpoint of connections that connects as the mesh does, to a server that
-// takes them as one: what was asked for is the header's port, on its address.
-func TestEndpointThroughTheMesh(t *testing.T) {
+// An Endpoint connects through the mesh. The header has the destination's port,
+// and the connection uses its address.
+func TestEndpointMesh(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
 	cfg.NextProtos = []string{TransportProtocol}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

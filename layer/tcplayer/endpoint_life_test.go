@@ -31,9 +31,9 @@ func TestEndpointConnectTimeout(t *testing.T) {
 	})
 }
 
-// A caller who is less patient than the endpoint must not hide that an address
-// cannot be reached, nor leave a connection behind.
-func TestEndpointCallerLeaves(t *testing.T) {
+// A caller with a shorter timeout than the endpoint does not hide that the
+// address is unreachable, and leaves no connection.
+func TestEndpointCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)

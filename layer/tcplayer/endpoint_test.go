@@ -38,14 +38,14 @@ func (p *place) DialContext(ctx context.Context, network, addr string) (net.Conn
 	return p.network.DialContext(ctx, network, addr)
 }
 
-// steady is a back-off without jitter: 1 s, 2 s, 4 s.
+// steady is a backoff without jitter: 1 s, 2 s, 4 s.
 func steady() layer.Backoff { return layer.Backoff{Min: time.Second, Max: 4 * time.Second} }
 
 func (p *place) endpoint(ctx context.Context, opts ...EndpointOption) *Endpoint {
 	return NewEndpoint(ctx, addr, append([]EndpointOption{WithDialContext(p.DialContext), WithBackoff(steady())}, opts...)...)
 }
 
-func TestEndpointConnects(t *testing.T) {
+func TestEndpointConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)
@@ -56,7 +56,7 @@ func TestEndpointConnects(t *testing.T) {
 		require.NoError(t, err)
 		far, err := p.l.Accept()
 		require.NoError(t, err)
-		cancel() // it bounds the connecting alone
+		cancel() // limits only the connect attempt
 		synctest.Wait()
 		_, err = io.WriteString(near, "hello")
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestEndpointConnects(t *testing.T) {
 	})
 }
 
-func TestEndpointBacksOff(t *testing.T) {
+func TestEndpointBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		e := p.endpoint(t.Context())
@@ -112,7 +112,7 @@ func TestEndpointBacksOff(t *testing.T) {
 	})
 }
 
-func TestEndpointReadyTries(t *testing.T) {
+func TestEndpointReadyConnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		e := p.endpoint(t.Context())
@@ -138,7 +138,7 @@ func TestEndpointReadyTries(t *testing.T) {
 	})
 }
 
-func TestEndpointReadyLeaves(t *testing.T) {
+func TestEndpointReadyCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		e := p.endpoint(t.Context())
@@ -152,9 +152,8 @@ func TestEndpointReadyLeaves(t *testing.T) {
 	})
 }
 
-// Of a crowd that fails together only one counts, and of a crowd that comes
-// after the back-off only one tries.
-func TestEndpointCrowd(t *testing.T) {
+// Of concurrent failures one counts, and after the backoff one call connects.
+func TestEndpointConcurrentFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		fail := make(chan struct{})
@@ -189,9 +188,8 @@ func TestEndpointCrowd(t *testing.T) {
 	})
 }
 
-// Who waits in Ready may find out that the address is down just before it comes
-// up again. It is not tried then: it is a connection that says nothing.
-func TestALinkThatIsUpIsNotTried(t *testing.T) {
+// A link is not probed if it came up just before, even if Ready found it down.
+func TestEndpointLinkUp(t *testing.T) {
 	var l link
 	require.True(t, l.report(false, io.EOF))
 	trial, _ := l.startProbe()

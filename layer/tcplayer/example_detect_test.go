@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// saying is a Server that reads all, and answers what it is and what it read.
+// saying is a Server that responds with its name and the bytes read.
 func saying(what string) tcplayer.Server {
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		defer conn.Close()
@@ -22,7 +22,7 @@ func saying(what string) tcplayer.Server {
 	})
 }
 
-// started serves connections until stop, which returns when all are over.
+// started serves connections until stop, which waits for all of them.
 func started(svc tcplayer.Server) (addr string, stop func()) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,10 +37,10 @@ func started(svc tcplayer.Server) (addr string, stop func()) {
 	}
 }
 
-// How a proxy takes a connection: the address that it was for, then whether it is
-// TLS for us, then what is spoken inside. Here all are for one address; behind
-// rules of iptables, SOOriginalDst takes the place of FixedDst, on a listener without
-// MPTCP.
+// A proxy finds the original destination of a connection, whether it is TLS for
+// this process, and the protocol inside. FixedDst has one destination for all
+// connections. With iptables rules, use SOOriginalDst instead, on a listener
+// without MPTCP.
 func ExampleDetect() {
 	db := netip.MustParseAddrPort("10.0.0.7:5432")
 	detect := tcplayer.Detect(tcplayer.Protocols{
@@ -60,7 +60,7 @@ func ExampleDetect() {
 	// opaque, 14 bytes for 10.0.0.7:5432
 }
 
-// TLS for another name passes, still encrypted.
+// TLS with another name is forwarded encrypted.
 func ExampleDetectTLS() {
 	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, io.EOF }}
 	pass := layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
@@ -81,8 +81,8 @@ func ExampleDetectTLS() {
 	// in clear, 5 bytes
 }
 
-// A load balancer in front says who the client is. What is served sees the
-// connection as if there were none.
+// A load balancer sends the address of the client in the PROXY protocol. The
+// server sees the connection without it.
 func ExampleProxyProtocol() {
 	from := layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		fmt.Println(conn.RemoteAddr(), "asked for", conn.LocalAddr())

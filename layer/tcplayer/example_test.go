@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// echo listens on an address of this machine, and sends back what comes.
+// echo listens on the loopback, and writes back the bytes read.
 func echo() net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,7 +33,7 @@ func echo() net.Listener {
 	return l
 }
 
-// ask sends a word to addr and returns the answer.
+// ask sends a word to addr and returns the response.
 func ask(addr, word string) string {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -46,9 +46,8 @@ func ask(addr, word string) string {
 	return string(answer)
 }
 
-// A balancer for TCP: each connection goes to one of three servers. One of them
-// is down, which no client notices: what cannot be reached refuses, and the
-// balancer takes another.
+// A balancer for TCP sends each connection to one of three servers. One of them
+// is down. Its endpoint rejects, and the balancer picks another.
 func Example() {
 	one, two, three := echo(), echo(), echo()
 	defer one.Close()
@@ -60,7 +59,7 @@ func Example() {
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		},
-		balance.WithCompletion(layer.AtReturn[net.Conn])) // a connection counts while it is being made
+		balance.WithCompletion(layer.AtReturn[net.Conn])) // a connection counts until it is established
 	connect := tcplayer.NewStack().Queue(10_000, 3*time.Second).Service(balancer)
 	serve := layer.NewStack[net.Conn, tcplayer.ByteCount]().Limit(1000).Service(tcplayer.Forward(connect))
 
@@ -68,7 +67,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- tcplayer.Serve(ctx, l, serve) }()
 
-	three.Close() // not before l is there, which might be given its port
+	three.Close() // after l, which may otherwise get its port
 	answered := 0
 	for range 20 {
 		if ask(l.Addr().String(), "hello") == "hello" {
@@ -83,10 +82,9 @@ func Example() {
 	// served: <nil>
 }
 
-// Where connections are long, each counts for as long as it is open, for the
-// balancer and for the limit on each server alike. What tells one server from
-// another is how long it takes to connect: the first byte comes when the client
-// has asked for something.
+// Long connections count until they are closed, for the balancer and for the
+// limit of each server. The latency is the time to connect, because the first
+// byte depends on the client.
 func ExampleUntilClosed() {
 	server := echo()
 	defer server.Close()
@@ -118,7 +116,7 @@ func ExampleUntilClosed() {
 	// <nil>
 }
 
-// An address that cannot be reached refuses, and says why.
+// An unreachable endpoint rejects with the reason.
 func ExampleNewEndpoint() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestForwardIdles(t *testing.T) {
+func TestForwardIdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, accepted := memory(t)
 		made, server := memory(t)
@@ -42,7 +42,7 @@ func TestForwardIdles(t *testing.T) {
 	})
 }
 
-// memory is a connection in memory that cannot close one direction.
+// memory is a connection in memory without CloseWrite.
 func memory(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	near, far = net.Pipe()

@@ -10,9 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever the two sides do, in whatever order: what one got is what the other
-// had sent, or a beginning of it; in good order all of it; and the connection
-// ends once.
+// For any order of operations, each side receives a prefix of the bytes sent by
+// the other, or all of them after a clean end. The connection ends once.
 func TestForwardModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var opts []ForwardOption

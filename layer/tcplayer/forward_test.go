@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// to is a Service that hands out conn.
+// to is a Service that returns conn.
 func to(conn net.Conn) Service {
 	return layer.Func[Request, net.Conn](func(context.Context, Request) (net.Conn, error) { return conn, nil })
 }
@@ -50,14 +50,14 @@ func join(t testing.TB, ctx context.Context, opts ...ForwardOption) *joined {
 	return j
 }
 
-// both runs a test with and without the kernel's copying.
+// both runs a test with and without splice.
 func both(t *testing.T, test func(t *testing.T, opts ...ForwardOption)) {
 	t.Helper()
 	t.Run("splice", func(t *testing.T) { test(t) })
 	t.Run("idle", func(t *testing.T) { test(t, WithIdleTimeout(time.Minute)) })
 }
 
-func TestForwardHalfCloses(t *testing.T) {
+func TestForwardHalfClose(t *testing.T) {
 	both(t, func(t *testing.T, opts ...ForwardOption) {
 		for name, first := range map[string]bool{"client first": true, "server first": false} {
 			t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestForwardBothCloseAtOnce(t *testing.T) {
 	})
 }
 
-func TestForwardPassesAResetOn(t *testing.T) {
+func TestForwardReset(t *testing.T) {
 	both(t, func(t *testing.T, opts ...ForwardOption) {
 		for name, server := range map[string]bool{"of the client": false, "of the server": true} {
 			t.Run(name, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestForwardPassesAResetOn(t *testing.T) {
 	})
 }
 
-// The server goes while the client is sending more than fits anywhere.
-func TestForwardServerGoneInTheMiddle(t *testing.T) {
+// The server closes while the client sends more than the buffers hold.
+func TestForwardServerCloses(t *testing.T) {
 	both(t, func(t *testing.T, opts ...ForwardOption) {
 		j := join(t, t.Context(), opts...)
 		failed := make(chan error)
@@ -181,7 +181,7 @@ func TestForwardSlowReader(t *testing.T) {
 	})
 }
 
-func TestForwardEndsWithItsContext(t *testing.T) {
+func TestForwardContext(t *testing.T) {
 	both(t, func(t *testing.T, opts ...ForwardOption) {
 		why := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -240,7 +240,7 @@ func TestRequestOf(t *testing.T) {
 	assert.Equal(t, netip.AddrPort{}, addrPort(&net.UnixAddr{Name: "/sock"}))
 }
 
-func TestForwardDescribes(t *testing.T) {
+func TestForwardDescribe(t *testing.T) {
 	e := NewEndpoint(t.Context(), addr)
 	assert.Equal(t, "forward    idle_timeout=1m0s\n  endpoint   addr="+addr+" connecting=0 made=0 link=up\n",
 		layer.Describe(Forward(e, WithIdleTimeout(time.Minute))).String())

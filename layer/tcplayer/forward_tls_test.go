@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that ends at once may do so before the client has shaken hands. The
-// client is told all the same, and may go on sending.
-func TestForwardPassesAnEndOnBeforeTheHandshake(t *testing.T) {
+// A server may end before the TLS handshake of the client. The client receives
+// the end, and may continue to send.
+func TestForwardEndBeforeHandshake(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
@@ -51,7 +51,7 @@ func TestForwardPassesAnEndOnBeforeTheHandshake(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// ends is a connection that tells when its peer's end was read.
+// ends is a connection that reports when the end of its peer was read.
 type ends struct {
 	net.Conn
 	end chan struct{}

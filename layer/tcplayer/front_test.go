@@ -19,7 +19,7 @@ var (
 	ofServer = netip.MustParseAddrPort("[2001:db8::1]:443")
 )
 
-func TestAddressed(t *testing.T) {
+func TestWithAddrs(t *testing.T) {
 	near, far := tcpPair(t)
 	_, known := OriginalDst(near)
 	assert.False(t, known)
@@ -43,9 +43,9 @@ func TestAddressed(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// Whatever is read by Read and whatever by WriteTo: it is what was read before,
-// and then what comes.
-func TestFrontGivesBackWhatWasRead(t *testing.T) {
+// Read and WriteTo return first the bytes read before, and then the following
+// ones.
+func TestAddrConnUnread(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, b := net.Pipe()
 		defer a.Close()
@@ -75,7 +75,7 @@ func TestFrontGivesBackWhatWasRead(t *testing.T) {
 	})
 }
 
-func TestFrontThatNobodyTakes(t *testing.T) {
+func TestAddrConnUnused(t *testing.T) {
 	near, _ := tcpPair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
 		f := &bufferedConn{Conn: near}
@@ -94,9 +94,9 @@ type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
 
-// The kernel copies only if each finds the other's *net.TCPConn, after what was
-// read of it has been passed on.
-func TestFrontKeepsTheFastPaths(t *testing.T) {
+// Splice needs the *net.TCPConn of both sides, after the bytes read before have
+// been written.
+func TestAddrConnSplice(t *testing.T) {
 	near, far := tcpPair(t)
 	log := &fast{TCPConn: near}
 	f := &bufferedConn{Conn: log}

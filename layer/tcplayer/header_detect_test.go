@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// agreement is both ends of a TLS connection over TCP on which hands were shaken,
-// with or without word of a header. What the client writes goes out piece by piece.
+// agreement is both ends of a TLS connection over TCP after the handshake, with
+// or without agreement on a header. The client writes in small pieces.
 func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TCPConn, accepted *tls.Conn) {
 	t.Helper()
 	cfg, roots := identity(t, "web.default")
@@ -35,8 +35,8 @@ func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TC
 	return client, raw, accepted
 }
 
-// stating is a Server that answers with the header and the address that it was
-// given, and with what it reads.
+// stating is a Server that responds with the header, the destination and the
+// bytes read.
 func stating() Server {
 	return serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
 		h, ok := TransportHeaderFromContext(ctx)
@@ -60,11 +60,11 @@ func TestDetectTransport(t *testing.T) {
 	}{
 		"header": {[]string{TransportProtocol}, header + "hello",
 			`4040 "" HTTP/2, header true, address is its true, asked for it true, TLS true: hello`},
-		"and nothing more": {[]string{TransportProtocol}, header,
+		"header only": {[]string{TransportProtocol}, header,
 			`4040 "" HTTP/2, header true, address is its true, asked for it true, TLS true: `},
 		"gateway": {[]string{TransportProtocol}, gateway + header,
 			`4040 "web.default" opaque, header true, address is its false, asked for it false, TLS true: ` + header},
-		"as big as may be": {[]string{TransportProtocol}, big + "hello",
+		"maximum size": {[]string{TransportProtocol}, big + "hello",
 			`1 "" opaque, header true, address is its true, asked for it true, TLS true: hello`},
 		"agreed, no header":          {[]string{TransportProtocol}, "GET / HTTP/1.1\r\n\r\n", "none: GET / HTTP/1.1\r\n\r\n"},
 		"agreed, less than a header": {[]string{TransportProtocol}, header[:12], "none: " + header[:12]},
@@ -101,7 +101,7 @@ func TestDetectTransport(t *testing.T) {
 }
 
 // In cleartext the first bytes are never a header.
-func TestDetectTransportInClear(t *testing.T) {
+func TestDetectTransportCleartext(t *testing.T) {
 	header := string(TransportHeader{Port: 4040}.AppendTo(nil))
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		client, accepted := pair()
@@ -126,7 +126,7 @@ func TestDetectTransportEnds(t *testing.T) {
 		text string
 		kind string
 	}{
-		"without a word": {every, "", func(c *tls.Conn, _ context.CancelCauseFunc) { c.CloseWrite() },
+		"closed without a byte": {every, "", func(c *tls.Conn, _ context.CancelCauseFunc) { c.CloseWrite() },
 			io.ErrUnexpectedEOF, "transport: no header: unexpected EOF", "i/o"},
 		"half a header": {every, header[:len(header)-1], func(c *tls.Conn, _ context.CancelCauseFunc) { c.CloseWrite() },
 			io.ErrUnexpectedEOF, "transport: no header: unexpected EOF", "i/o"},
@@ -140,7 +140,7 @@ func TestDetectTransportEnds(t *testing.T) {
 			nil, "transport: bad header: transport header has 65537 bytes, limit 65536", "i/o"},
 		"no Header": {TransportServers{None: named("none")}, header, nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
 		"no None":   {TransportServers{Header: stating()}, "GET / HTTP/1.1", nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
-		"refused":   {TransportServers{Header: refusing()}, header, nil, nil, "transport: rejected after the first bytes were read", "loadshed"},
+		"refused":   {TransportServers{Header: rejecting()}, header, nil, nil, "transport: rejected after the first bytes were read", "loadshed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -155,7 +155,7 @@ func TestDetectTransportEnds(t *testing.T) {
 				patience = time.Hour
 			}
 			_, err := DetectTransport(tt.to, WithDetectTimeout(patience)).Call(ctx, accepted)
-			if name != "context" { // which was done, it may have found, before anything was read
+			if name != "context" { // the context may have ended before the first read
 				require.ErrorContains(t, err, tt.text)
 				assert.NotErrorIs(t, err, layer.ErrNotReady)
 				assert.Equal(t, tt.kind, ErrorKind(err))
@@ -176,8 +176,8 @@ func TestDetectTransportEnds(t *testing.T) {
 	}
 }
 
-// The end of the context ends the waiting.
-func TestDetectTransportCancelled(t *testing.T) {
+// The wait ends with the context.
+func TestDetectTransportCanceled(t *testing.T) {
 	client, raw, accepted := agreement(t, TransportProtocol)
 	io.WriteString(client, headerPreface)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -194,7 +194,7 @@ func TestDetectTransportCancelled(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-// reading is a connection that says when it is read.
+// reading is a connection that reports reads.
 type reading struct {
 	net.Conn
 	began chan struct{}
@@ -208,11 +208,11 @@ func (r *reading) Read(p []byte) (int, error) {
 func (r *reading) NetConn() net.Conn { return r.Conn }
 
 // An unread connection may be rejected and served by another server.
-func TestDetectTransportRefuses(t *testing.T) {
+func TestDetectTransportRejects(t *testing.T) {
 	client, _, accepted := agreement(t)
 	io.WriteString(client, "hello")
 	client.CloseWrite()
-	_, err := DetectTransport(TransportServers{None: refusing()}).Call(t.Context(), accepted)
+	_, err := DetectTransport(TransportServers{None: rejecting()}).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -236,15 +236,15 @@ func TestDetectTransportSkips(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestDetectTransportDescribes(t *testing.T) {
+func TestDetectTransportDescribe(t *testing.T) {
 	m := &layertest.Mock[net.Conn, ByteCount]{}
 	d := DetectTransport(TransportServers{Header: Forward(to(nil)), None: m})
 	assert.Equal(t, "transport  timeout=10s\n  header\n    forward\n      layer.Func\n  none\n    layertest.Mock\n", layer.Describe(d).String())
 	require.ErrorIs(t, layer.Poll(DetectTransport(TransportServers{None: m})), layer.ErrNotReady)
 }
 
-// BenchmarkDetectTransport is what a header costs a connection, over the reading of
-// so many bytes.
+// BenchmarkDetectTransport measures the cost of a header, compared with reading
+// as many bytes.
 func BenchmarkDetectTransport(b *testing.B) {
 	header := TransportHeader{Port: 4040, Name: "web.default.svc.cluster.local", Protocol: HTTP2}.AppendTo(nil)
 	b.Run("parse", func(b *testing.B) {

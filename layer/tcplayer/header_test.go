@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// schema is message Header as linkerd's proxy has it.
+// schema is the message Header of linkerd's proxy.
 const schema = `
 name: "header.proto" package: "transport.l5d.io" syntax: "proto3"
 message_type {
@@ -38,8 +38,7 @@ message_type {
   oneof_decl { name: "kind" }
 }`
 
-// oracle reads and writes message Header as any program does that has it from its
-// schema.
+// oracle encodes and decodes the message Header by its schema.
 type oracle struct {
 	header protoreflect.MessageDescriptor
 }
@@ -68,7 +67,7 @@ func (o oracle) marshal(t require.TestingT, h TransportHeader) []byte {
 	return b
 }
 
-// unmarshal reads what no rule but that of protobuf was applied to.
+// unmarshal decodes a message by the rules of protobuf only.
 func (o oracle) unmarshal(b []byte) (port int64, name string, p Protocol, err error) {
 	m := dynamicpb.NewMessage(o.header)
 	if err := proto.Unmarshal(b, m); err != nil {
@@ -82,7 +81,7 @@ func (o oracle) unmarshal(b []byte) (port int64, name string, p Protocol, err er
 	return m.Get(fields.ByName("port")).Int(), m.Get(fields.ByName("name")).String(), p, nil
 }
 
-// prefaced is a message as it goes over the wire.
+// prefaced is a message as it is sent.
 func prefaced(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte(headerPreface), uint32(len(message))), message...)
 }
@@ -97,8 +96,8 @@ func headers() *rapid.Generator[TransportHeader] {
 	})
 }
 
-// What is written is what the schema says, and is read again, from the first byte
-// that is enough.
+// An encoded header follows the schema, and is parsed again as soon as it is
+// complete.
 func TestTransportHeaderRoundTrip(t *testing.T) {
 	o := newOracle(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -116,7 +115,7 @@ func TestTransportHeaderRoundTrip(t *testing.T) {
 	})
 }
 
-func TestTransportHeaderOnTheWire(t *testing.T) {
+func TestTransportHeaderEncoding(t *testing.T) {
 	h := TransportHeader{Port: 4040, Name: "foo.bar.example.com", Protocol: HTTP2}
 	assert.Equal(t, "transport.l5d.io/v1\r\n\r\n\x00\x00\x00\x1c\x08\xc8\x1f\x12\x13foo.bar.example.com\x1a\x02\x12\x00", string(h.AppendTo(nil)))
 }
@@ -148,8 +147,8 @@ func TestParseTransportHeaderErrors(t *testing.T) {
 	}
 }
 
-// A field that is not known does not matter, and the last of two counts.
-func TestParseTransportHeaderPassesOver(t *testing.T) {
+// Unknown fields are ignored, and the last of two fields applies.
+func TestParseTransportHeaderUnknownFields(t *testing.T) {
 	message := "\x08\x01" + "\x1a\x02\x0a\x00" + // port 1, HTTP/1
 		"\x22\x03abc" + "\x2d\x00\x00\x00\x00" + "\x33\x08\x01\x34" + // bytes, fixed32, a group
 		"\x08\x02" + "\x1a\x02\x12\x00" + "\x1a\x02\x1a\x00" // port 2, HTTP/2, a protocol of the future
@@ -202,7 +201,7 @@ func TestDNSName(t *testing.T) {
 	}
 }
 
-// As in linkerd's proxy, a gateway is told of by an authority with a port.
+// As in linkerd's proxy, an authority with a port is for a gateway.
 func TestNewTransportHeader(t *testing.T) {
 	for authority, want := range map[string]TransportHeader{
 		"":                         {4321, "", HTTP1},

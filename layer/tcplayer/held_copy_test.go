@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hidden is a connection of which nothing but a net.Conn is seen.
+// hidden is a connection that hides all methods but those of net.Conn.
 type hidden struct{ net.Conn }
 
-func TestUntilClosedTellsTheFirstByteOfACopy(t *testing.T) {
+func TestUntilClosedFirstByteOfCopy(t *testing.T) {
 	for name, hide := range map[string]bool{"TCP": false, "any": true} {
 		t.Run(name, func(t *testing.T) {
 			var s seen
@@ -52,7 +52,7 @@ func TestUntilClosedTellsTheFirstByteOfACopy(t *testing.T) {
 	}
 }
 
-func TestUntilClosedCopiesAConnectionThatBroke(t *testing.T) {
+func TestUntilClosedCopyFails(t *testing.T) {
 	for name, hide := range map[string]func(net.Conn) net.Conn{
 		"TCP": func(c net.Conn) net.Conn { return c }, "any": func(c net.Conn) net.Conn { return hidden{c} },
 	} {
@@ -68,7 +68,7 @@ func TestUntilClosedCopiesAConnectionThatBroke(t *testing.T) {
 	}
 }
 
-func TestUntilClosedCopiesNothing(t *testing.T) {
+func TestUntilClosedEmptyCopy(t *testing.T) {
 	t.Run("nothing comes", func(t *testing.T) {
 		for _, hide := range []bool{false, true} {
 			var s seen
@@ -101,8 +101,8 @@ func TestUntilClosedCopiesNothing(t *testing.T) {
 	})
 }
 
-// The kernel copies only if each finds the other's *net.TCPConn.
-func TestUntilClosedKeepsTheFastPaths(t *testing.T) {
+// Splice needs the *net.TCPConn of both sides.
+func TestUntilClosedSplice(t *testing.T) {
 	var s seen
 	near, far := tcpPair(t)
 	log := &fast{TCPConn: near}
@@ -127,7 +127,7 @@ func TestUntilClosedKeepsTheFastPaths(t *testing.T) {
 	assert.Equal(t, []string{"WriteTo *tcplayer.observedConn"}, log.did)
 }
 
-// fast notes which ways of copying were used.
+// fast records the ways of copying.
 type fast struct {
 	*net.TCPConn
 	did []string

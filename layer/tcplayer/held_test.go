@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// seen is what an observer heard.
+// seen records the events of an observer.
 type seen struct {
 	mu    sync.Mutex
 	bytes int
@@ -45,14 +45,14 @@ func (s *seen) ended() []error {
 	return s.ends
 }
 
-// heard returns how many bytes were told, and in how many calls.
+// heard returns the number of bytes and of calls.
 func (s *seen) heard() (bytes, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bytes, s.calls
 }
 
-// tcpPair is the two ends of a connection over the loopback.
+// tcpPair is both ends of a connection over the loopback.
 func tcpPair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -125,15 +125,15 @@ func TestUntilClosedEnds(t *testing.T) {
 	}
 }
 
-// timedOut is what the kernel says of a peer that does not answer any more. It
-// looks like a deadline and is the end.
+// timedOut is the kernel's error for a peer that no longer responds. It matches
+// a deadline, and ends the connection.
 type timedOut struct{ net.Conn }
 
 func (timedOut) Read([]byte) (int, error) {
 	return 0, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}
 }
 
-func TestUntilClosedEndsWhenThePeerIsLost(t *testing.T) {
+func TestUntilClosedPeerTimeout(t *testing.T) {
 	var s seen
 	near, _ := tcpPair(t)
 	_, err := UntilClosed(t.Context(), timedOut{near}, &s).Read(nil)
@@ -142,13 +142,13 @@ func TestUntilClosedEndsWhenThePeerIsLost(t *testing.T) {
 	assert.ErrorIs(t, s.ended()[0], syscall.ETIMEDOUT)
 }
 
-func TestUntilClosedOfNothing(t *testing.T) {
+func TestUntilClosedNil(t *testing.T) {
 	var s seen
 	assert.Nil(t, UntilClosed(t.Context(), nil, &s))
 	assert.Equal(t, []error{nil}, s.ended())
 }
 
-func TestUntilClosedEndsWithItsContext(t *testing.T) {
+func TestUntilClosedContext(t *testing.T) {
 	why := fmt.Errorf("enough: %w", context.DeadlineExceeded)
 	for name, read := range map[string]func(net.Conn) error{
 		"Read":     func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err },
@@ -181,7 +181,7 @@ type forever struct{}
 
 func (forever) Read(p []byte) (int, error) { return len(p), nil }
 
-func TestUntilClosedOfAContextThatIsDone(t *testing.T) {
+func TestUntilClosedDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	near, _ := tcpPair(t)
@@ -198,7 +198,7 @@ type told chan error
 func (told) Data(int)        {}
 func (t told) End(err error) { t <- err }
 
-// order notes which observer ended when.
+// order records the order in which observers end.
 type order struct {
 	seen
 	n   int
@@ -210,7 +210,7 @@ func (o *order) End(err error) {
 	o.seen.End(err)
 }
 
-func TestUntilClosedIsShared(t *testing.T) {
+func TestUntilClosedTwice(t *testing.T) {
 	var all []int
 	observers := make([]*order, 5)
 	near, far := tcpPair(t)
@@ -233,7 +233,7 @@ func TestUntilClosedIsShared(t *testing.T) {
 	assert.Equal(t, []error{nil}, late.ended())
 }
 
-func TestCloseWriteWhereThereIsNone(t *testing.T) {
+func TestCloseWriteUnsupported(t *testing.T) {
 	a, b := net.Pipe()
 	defer b.Close()
 	conn := UntilClosed(t.Context(), a, &seen{})
@@ -249,7 +249,7 @@ func (brittle) Data(int)  {}
 func (brittle) End(error) { panic("unforeseen") }
 
 // After a panic of an observer the others are notified.
-func TestHeldTellsAllThoughOnePanics(t *testing.T) {
+func TestUntilClosedPanic(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
 	outer := new(seen)

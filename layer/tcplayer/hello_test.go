@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// helloOf is what crypto/tls says first.
+// helloOf is the ClientHello of crypto/tls.
 func helloOf(t testing.TB, cfg *tls.Config) []byte {
 	t.Helper()
 	cfg.InsecureSkipVerify = true
@@ -31,7 +31,7 @@ func helloOf(t testing.TB, cfg *tls.Config) []byte {
 	return buf[:n]
 }
 
-// fragmented is the same message in records of at most n bytes.
+// fragmented is the message in records of at most n bytes.
 func fragmented(hello []byte, n int) []byte {
 	var out []byte
 	for piece := range slices.Chunk(hello[5:], n) {
@@ -76,7 +76,7 @@ func made(extensions ...string) []byte {
 	return []byte("\x16\x03\x01" + sized(2, "\x01"+sized(3, body)))
 }
 
-// sized is s after its length, of that width.
+// sized is s after its length of the given width.
 func sized(width int, s string) string {
 	var length []byte
 	for i := width - 1; i >= 0; i-- {
@@ -116,7 +116,7 @@ func TestParseServerNameRejects(t *testing.T) {
 	assert.Equal(t, "web", got)
 }
 
-// More bytes do not change an answer.
+// More bytes do not change the result.
 func FuzzParseServerName(f *testing.F) {
 	hello := helloOf(f, &tls.Config{ServerName: "web.default", NextProtos: []string{"h2"}})
 	f.Add(hello)

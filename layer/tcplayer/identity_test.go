@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// selfSigned is a certificate for name that vouches for itself.
+// selfSigned is a self-signed certificate for name.
 func selfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

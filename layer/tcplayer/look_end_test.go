@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atOnce is a connection whose first bytes come with an error, as they may from
-// any io.Reader, and come from a tls.Conn that has the end behind them.
+// atOnce is a connection whose first bytes arrive with an error. An io.Reader
+// may do so, and a tls.Conn does before its end.
 type atOnce struct {
 	net.Conn
 	text string
@@ -30,9 +30,8 @@ func (a *atOnce) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A client that says all it has to say, and that nothing more comes, in one
-// piece is a client like others.
-func TestLookAtWhatComesWithItsEnd(t *testing.T) {
+// A client that sends its bytes and the end together is served.
+func TestDetectBytesWithEnd(t *testing.T) {
 	request := "GET / HTTP/1.1\r\n\r\n"
 	for name, tt := range map[string]struct {
 		first string
@@ -41,7 +40,7 @@ func TestLookAtWhatComesWithItsEnd(t *testing.T) {
 	}{
 		"detect": {request, Detect(all3()), "one: " + request},
 		"tls":    {request, DetectTLS(nil, nil, TLSServers{Cleartext: named("clear")}), "clear: " + request},
-		"proxy":  {"PROXY UNKNOWN\r\n" + request, Transparent(ProxyProtocol(), refusing(), named("direct")), "direct: " + request},
+		"proxy":  {"PROXY UNKNOWN\r\n" + request, Transparent(ProxyProtocol(), rejecting(), named("direct")), "direct: " + request},
 	} {
 		for _, end := range []error{io.EOF, errors.New("broken")} {
 			t.Run(name+" "+end.Error(), func(t *testing.T) {
@@ -56,7 +55,7 @@ func TestLookAtWhatComesWithItsEnd(t *testing.T) {
 }
 
 // TLS 1.2 reads close_notify together with the bytes before it.
-func TestDetectInTLSWithItsEnd(t *testing.T) {
+func TestDetectTLSBytesWithEnd(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
 	inside := tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots, MaxVersion: tls.VersionTLS12})
@@ -94,7 +93,7 @@ func TestDetectSilenceInTLS(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// Without a certificate each client is refused, and the process lives.
+// Without a certificate each client is rejected, and the process continues.
 func TestDetectTLSWithoutConfig(t *testing.T) {
 	client, accepted := tcpPair(t)
 	_, err := client.Write(helloOf(t, &tls.Config{ServerName: "web.default"}))
@@ -104,9 +103,9 @@ func TestDetectTLSWithoutConfig(t *testing.T) {
 }
 
 // Bytes that an earlier peek read are within the limit of this peek.
-func TestDetectLooksNoFurther(t *testing.T) {
+func TestDetectPeekLimit(t *testing.T) {
 	request := "GET /" + strings.Repeat("a", maxDetect) + " HTTP/9\r\n\r\n"
-	header := v2(0x20, 0, strings.Repeat(tlv, 300)) // takes a look of 4 096 bytes
+	header := v2(0x20, 0, strings.Repeat(tlv, 300)) // needs a peek of 4 096 bytes
 	pieces := map[string]func(net.Conn) net.Conn{
 		"kernel": func(c net.Conn) net.Conn { return c },
 		"read":   func(c net.Conn) net.Conn { return halves{hidden{c}} },
@@ -117,7 +116,7 @@ func TestDetectLooksNoFurther(t *testing.T) {
 			_, err := io.WriteString(client, header+request)
 			require.NoError(t, err)
 			require.NoError(t, client.CloseWrite())
-			go Transparent(ProxyProtocol(), refusing(), Detect(all3())).Call(t.Context(), wrap(accepted))
+			go Transparent(ProxyProtocol(), rejecting(), Detect(all3())).Call(t.Context(), wrap(accepted))
 			got, err := io.ReadAll(client)
 			require.NoError(t, err)
 			assert.Equal(t, "one: "+request, string(got))

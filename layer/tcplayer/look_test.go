@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ways is the kinds of connection that may be looked at: one of which the kernel
-// shows the bytes, with and without addresses, and one that must be read.
+// ways are the kinds of connections: one that the kernel can peek, with and
+// without addresses, and one that must be read.
 func ways(t *testing.T, test func(t *testing.T, pair func() (client *net.TCPConn, accepted net.Conn))) {
 	t.Helper()
 	for name, wrap := range map[string]func(net.Conn) net.Conn{
@@ -34,9 +34,8 @@ func ways(t *testing.T, test func(t *testing.T, pair func() (client *net.TCPConn
 	}
 }
 
-// waited is a context that does something once somebody waits for its end, as
-// whoever looks at a connection does when it begins: not before it has taken the
-// connection, however slow the machine is.
+// waited is a context that runs a function when its end is awaited. A peek does
+// so after it has taken the connection.
 type waited struct {
 	context.Context
 	once func()
@@ -51,14 +50,13 @@ func (w *waited) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// halves is a connection that must be read to be seen, and can half-close.
+// halves is a connection without peek and with CloseWrite.
 type halves struct{ hidden }
 
 func (h halves) CloseWrite() error       { return closeWrite(h.Conn) }
 func (h halves) SetLinger(sec int) error { return h.Conn.(*net.TCPConn).SetLinger(sec) }
 
-// dribble writes a few bytes at a time, each for itself, what came first in
-// records of its own.
+// dribble writes a few bytes at a time, in separate records.
 type dribble struct {
 	net.Conn
 	n int

@@ -24,7 +24,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// gauges are instruments that can be read: by name, "closed" with the errno.
+// gauges are readable instruments by name, "closed" with the errno.
 type gauges struct {
 	mu   sync.Mutex
 	n    map[string]int
@@ -80,7 +80,7 @@ func (i instrument) bound(labels []string) instrument {
 
 func (i instrument) With(labels ...string) metrics.Counter { return i.bound(labels) }
 
-// gauge and counter differ in With alone.
+// gauge and counter differ only in With.
 type level struct{ instrument }
 
 func (l level) With(labels ...string) metrics.Gauge { return level{l.bound(labels)} }
@@ -127,8 +127,8 @@ func TestMeterCounts(t *testing.T) {
 	}
 }
 
-// What broke connections is bound once.
-func TestMeterBindsOnce(t *testing.T) {
+// The error label of an instrument is bound once.
+func TestMeterBindsErrorsOnce(t *testing.T) {
 	g := newGauges()
 	m := g.meter()
 	for range 3 {
@@ -144,7 +144,7 @@ func TestMeterBindsOnce(t *testing.T) {
 	NewMeter(Instruments{}).Conn(&net.TCPConn{}).Close()
 }
 
-// layings are the ways in which counted connections are put one on the other.
+// layings are the ways to nest counted connections.
 func layings(t *testing.T, g *gauges) map[string]func(conn net.Conn) net.Conn {
 	t.Helper()
 	return map[string]func(net.Conn) net.Conn{
@@ -159,7 +159,7 @@ func layings(t *testing.T, g *gauges) map[string]func(conn net.Conn) net.Conn {
 	}
 }
 
-// Forwarding counts every byte on both sides, however it is copied.
+// Forward counts every byte on both sides for each way of copying.
 func TestMeterCountsForwarded(t *testing.T) {
 	up, down := bytes.Repeat([]byte("u"), 3<<20+11), bytes.Repeat([]byte("d"), 2<<20+5)
 	for name := range layings(t, newGauges()) {
@@ -197,7 +197,7 @@ func TestMeterCountsForwarded(t *testing.T) {
 }
 
 // The bytes of an open connection are counted before its end.
-func TestMeterCountsAsItGoes(t *testing.T) {
+func TestMeterCountsOpenConnections(t *testing.T) {
 	src, dst := newGauges(), newGauges()
 	client, accepted := tcpPair(t)
 	made, server := tcpPair(t)
@@ -219,8 +219,8 @@ func TestMeterCountsAsItGoes(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// The side that broke is the one that says so.
-func TestMeterBlamesTheSideThatBroke(t *testing.T) {
+// The error is recorded for the side that failed.
+func TestMeterErrorSide(t *testing.T) {
 	if name := "/proc/self"; !exists(name) {
 		t.Skip("which side it was is known on Linux alone")
 	}
@@ -257,8 +257,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// A limit of the reader's is kept, over pieces.
-func TestPassOnKeepsTheLimit(t *testing.T) {
+// The limit of a reader applies across pieces.
+func TestMeterReaderLimit(t *testing.T) {
 	for _, limit := range []int64{0, 1, minPiece, maxPiece, maxPiece + 1, 3 * maxPiece, math.MaxInt64} {
 		src, dst := tcpPair(t)
 		far, near := tcpPair(t)
@@ -282,7 +282,7 @@ func TestMeterLayers(t *testing.T) {
 	g := newGauges()
 	m := g.meter()
 	_, accepted := tcpPair(t)
-	_, err := m.WrapServer(refusing()).Call(t.Context(), accepted)
+	_, err := m.WrapServer(rejecting()).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	assert.Equal(t, map[string]int{"opened": 1, "closed[errno ]": 1}, g.all(), "it was here, and is gone")
 	_, err = accepted.Write([]byte("x"))
@@ -314,8 +314,8 @@ func TestMeterLayers(t *testing.T) {
 	require.ErrorIs(t, layer.Poll(m.WrapServer(mock)), layer.ErrNotReady)
 }
 
-// Detection works on a metered connection: its bytes and its type.
-func TestMeterIsSeenThrough(t *testing.T) {
+// Detection works on a metered connection.
+func TestMeterDetect(t *testing.T) {
 	g := newGauges()
 	svc := g.meter().WrapServer(Detect(all3()))
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
@@ -382,8 +382,8 @@ func TestMeterConforms(t *testing.T) {
 	})
 }
 
-// BenchmarkMeter moves a megabyte from a client to a server at a time, by a Forward
-// whose connections are counted and by one whose are not.
+// BenchmarkMeter moves a megabyte from a client to a server through a Forward,
+// with and without metered connections.
 func BenchmarkMeter(b *testing.B) {
 	for name, count := range map[string]func(net.Conn) net.Conn{
 		"bare": func(c net.Conn) net.Conn { return c }, "metered": NewMeter(Instruments{}).Conn,
@@ -455,7 +455,7 @@ func TestFailures(t *testing.T) {
 		got = append(got, dst.String()+" "+ErrorKind(err))
 	})
 	_, accepted := tcpPair(t)
-	_, err := Transparent(FixedDst(ofServer), f(refusing()), nil).Call(t.Context(), accepted)
+	_, err := Transparent(FixedDst(ofServer), f(rejecting()), nil).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	quiet := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{Sent: 1}, nil })
 	traffic, err := f(quiet).Call(t.Context(), accepted)

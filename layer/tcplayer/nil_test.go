@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An argument without a meaning panics in the constructor, with one sentence.
+// An invalid argument panics in the constructor with one sentence.
 func TestInvalidArguments(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -36,8 +36,7 @@ func TestInvalidArguments(t *testing.T) {
 	}
 }
 
-// A dial function that returns nothing, and an address that is malformed, are
-// errors of Call.
+// A dial function that returns nil and an invalid address are errors of Call.
 func TestEndpointWithoutConnection(t *testing.T) {
 	nothing := func(context.Context, string, string) (net.Conn, error) { return nil, nil }
 	_, err := NewEndpoint(t.Context(), "127.0.0.1:1", WithDialContext(nothing)).Call(t.Context(), Request{})

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// inNetwork is set in the process that has a network of its own.
+// inNetwork is set in the process with its own network namespace.
 const inNetwork = "TCPLAYER_TEST_IN_NETWORK"
 
-// The rules are those of a real kernel, in a network that only this test has.
+// The rules are those of a real kernel in a network namespace of the test.
 func TestRedirected(t *testing.T) {
 	if os.Getenv(inNetwork) != "" {
 		testRedirected(t)

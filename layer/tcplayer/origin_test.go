@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// asking is a Server that says for which address a connection is.
+// asking is a Server that writes the destination of a connection.
 func asking() Server {
 	return serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		dst, ok := OriginalDst(conn)
@@ -35,8 +35,8 @@ func TestTransparentFixed(t *testing.T) {
 	assert.Equal(t, ofServer.String()+" true", string(got))
 }
 
-// Forward connects to where the client wanted to go.
-func TestTransparentForwards(t *testing.T) {
+// Forward connects to the original destination.
+func TestTransparentForward(t *testing.T) {
 	var asked Request
 	client, accepted := tcpPair(t)
 	made, server := tcpPair(t)
@@ -56,7 +56,7 @@ func TestTransparentForwards(t *testing.T) {
 	assert.Equal(t, Request{Client: addrOf(client.LocalAddr()), Server: ofServer}, asked)
 }
 
-func TestTransparentRefusesLoops(t *testing.T) {
+func TestTransparentRejectsLoops(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -105,7 +105,7 @@ func TestTransparentRefusesLoops(t *testing.T) {
 	}
 }
 
-// outside is an address of this machine that others may know it by.
+// outside is an address of this machine that is not a loopback address.
 func outside(t *testing.T) netip.Addr {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -118,8 +118,8 @@ func outside(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
-// A connection that no rule has touched is one to the listener itself, or
-// nothing is known of it: it is never forwarded.
+// A connection without a redirect is addressed to the listener itself, or has
+// no known destination. It is never forwarded.
 func TestRedirectedWithoutRules(t *testing.T) {
 	for network, at := range map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"} {
 		t.Run(network, func(t *testing.T) {
@@ -147,9 +147,9 @@ func TestRedirectedWithoutRules(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-func TestTransparentRefuses(t *testing.T) {
+func TestTransparentRejects(t *testing.T) {
 	_, accepted := tcpPair(t)
-	svc := Transparent(FixedDst(ofServer), refusing(), nil)
+	svc := Transparent(FixedDst(ofServer), rejecting(), nil)
 	_, err := svc.Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	gone, cancel := context.WithCancel(t.Context())
@@ -160,7 +160,7 @@ func TestTransparentRefuses(t *testing.T) {
 	require.NoError(t, accepted.SetDeadline(time.Time{}), "it is open")
 }
 
-func TestTransparentDescribes(t *testing.T) {
+func TestTransparentDescribe(t *testing.T) {
 	assert.Equal(t, "origin\n  direct\n    layer.Func\nforward\n  layer.Func\n",
 		layer.Describe(Transparent(FixedDst(ofServer), Forward(to(nil)), asking())).String())
 	assert.Equal(t, "origin\nlayer.Func\n", layer.Describe(Transparent(FixedDst(ofServer), asking(), nil)).String())

@@ -20,8 +20,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// A panic of the Server closes its own connection only, and gives the slot of a limit
-// back.
+// A panic of the Server closes only its connection, and frees its slot.
 func TestServePanic(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -73,7 +72,7 @@ func (l badListener) Accept() (net.Conn, error) {
 	return badCloser{conn}, err
 }
 
-// A panic in Close of a connection concerns that connection only.
+// A panic in Close of a connection affects only that connection.
 func TestServePanicOfClose(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -97,7 +96,8 @@ func TestServePanicOfClose(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A panic in Close of a connection that comes after its caller has left is dropped.
+// A panic in Close of a connection that arrives after its call was canceled is
+// dropped.
 func TestEndpointPanicOfClose(t *testing.T) {
 	dialled, left := make(chan struct{}), make(chan struct{})
 	peer := make(chan net.Conn, 1)
@@ -121,8 +121,8 @@ func TestEndpointPanicOfClose(t *testing.T) {
 	require.NoError(t, e.Ready(t.Context()))
 }
 
-// A Server that panics in Ready, as it is asked by Serve, does not leave the listener
-// open. One that is asked beside others is not ready.
+// A Server that panics in Ready ends Serve and closes the listener. As one of
+// several servers it is not ready.
 func TestReadyPanic(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -140,8 +140,8 @@ type unready struct{ Server }
 
 func (unready) Ready(context.Context) error { panic(errBoom) }
 
-// A panic of a dial function, or of a callback of TLS, is a failure to connect, and
-// leaves no connection open.
+// A panic of a dial function or of a TLS callback fails the connect attempt,
+// and leaves no connection open.
 func TestEndpointPanic(t *testing.T) {
 	var conn net.Conn
 	peer := make(chan net.Conn, 1)
@@ -174,7 +174,7 @@ func TestEndpointPanic(t *testing.T) {
 	require.NotNil(t, conn)
 }
 
-// brittleCache is asked by crypto/tls in the handshake.
+// brittleCache is called by crypto/tls in the handshake.
 type brittleCache struct{}
 
 func (brittleCache) Get(string) (*tls.ClientSessionState, bool) { panic(errBoom) }

@@ -32,7 +32,7 @@ func TestProtocolOf(t *testing.T) {
 		"X-ODD.METHOD~!":                HTTP1, // may be the beginning of one
 		"GET /" + long:                  HTTP1,
 		long:                            HTTP1,
-		// Malformed, and for an HTTP server to reject.
+		// Malformed requests, for an HTTP server to reject.
 		"GET / HTTP/1.1\rX\n":                             Opaque, // three words, the last is not a version
 		"GET / HTTP/1.1 \r\n":                             HTTP1,
 		"GET / HTTP/1.2\r\n":                              HTTP1,
@@ -81,8 +81,7 @@ func TestProtocolOf(t *testing.T) {
 	assert.Equal(t, "opaque HTTP/1 HTTP/2", strings.Join([]string{Opaque.String(), HTTP1.String(), HTTP2.String()}, " "))
 }
 
-// If all bytes are HTTP/1, each prefix of them is HTTP/1, and
-// neither panics nor is two things.
+// If all bytes are HTTP/1, each prefix of them is HTTP/1.
 func FuzzProtocolOf(f *testing.F) {
 	for _, seed := range []string{"GET / HTTP/1.1\r\nHost: web\r\n\r\n", preface + "\r\n\r\nSM\r\n\r\n", "\r\nPOST http://a/b HTTP/1.0\n", "\x16\x03\x01"} {
 		f.Add([]byte(seed))

@@ -87,8 +87,7 @@ func TestParseProxyHeader(t *testing.T) {
 	}
 }
 
-// A header ends where it says, whatever follows, and none is found in half of
-// one.
+// A header ends at its own length, and an incomplete one is not parsed.
 func FuzzParseProxyHeader(f *testing.F) {
 	for _, seed := range []string{
 		"PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n", "PROXY UNKNOWN\r\n",
@@ -144,26 +143,26 @@ func TestProxyProtocol(t *testing.T) {
 
 		client, accepted = pair()
 		io.WriteString(client, header+"question")
-		_, err = Transparent(ProxyProtocol(), refusing(), nil).Call(t.Context(), accepted)
+		_, err = Transparent(ProxyProtocol(), rejecting(), nil).Call(t.Context(), accepted)
 		require.ErrorContains(t, err, "rejected after the first bytes were read: limit: not ready: full")
 		_, err = client.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 
 		client, accepted = pair()
 		io.WriteString(client, "GET / HTTP/1.1\r\n")
-		_, err = Transparent(ProxyProtocol(), refusing(), nil).Call(t.Context(), accepted)
+		_, err = Transparent(ProxyProtocol(), rejecting(), nil).Call(t.Context(), accepted)
 		require.EqualError(t, err, "origin: no original destination: PROXY protocol: header is missing")
 
 		client, accepted = pair()
 		io.WriteString(client, "PROXY ")
 		client.CloseWrite()
-		_, err = Transparent(ProxyProtocol(), refusing(), nil).Call(t.Context(), accepted)
+		_, err = Transparent(ProxyProtocol(), rejecting(), nil).Call(t.Context(), accepted)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	})
 }
 
-// A health check has a header without addresses, or no bytes at
-// all, and is for the listener itself.
+// A health check sends a header without addresses or no bytes, and is for the
+// listener itself.
 func TestProxyProtocolWithoutAddresses(t *testing.T) {
 	local := WithSkipDetect(func(_ context.Context, conn net.Conn) bool { return false })
 	for name, tt := range map[string]struct {
@@ -181,20 +180,20 @@ func TestProxyProtocolWithoutAddresses(t *testing.T) {
 				return ByteCount{}, conn.Close()
 			})
 			io.WriteString(client, tt.said)
-			_, err := Transparent(ProxyProtocol(tt.opt), refusing(), direct).Call(t.Context(), accepted)
+			_, err := Transparent(ProxyProtocol(tt.opt), rejecting(), direct).Call(t.Context(), accepted)
 			require.NoError(t, err)
 			assert.Equal(t, Request{Client: addrOf(client.LocalAddr()), Server: addrOf(client.RemoteAddr())}, asked)
 		})
 	}
 }
 
-func TestProxyProtocolIsLate(t *testing.T) {
+func TestProxyProtocolTimeout(t *testing.T) {
 	for want, opts := range map[time.Duration][]DetectOption{10 * time.Second: nil, time.Second: {WithDetectTimeout(time.Second)}} {
 		synctest.Test(t, func(t *testing.T) {
 			client, accepted := net.Pipe()
 			go io.WriteString(client, "PROXY TCP4")
 			start := time.Now()
-			_, err := Transparent(ProxyProtocol(opts...), refusing(), nil).Call(t.Context(), accepted)
+			_, err := Transparent(ProxyProtocol(opts...), rejecting(), nil).Call(t.Context(), accepted)
 			require.ErrorContains(t, err, "PROXY protocol: ")
 			assert.True(t, isTimeout(err))
 			assert.Equal(t, want, time.Since(start))

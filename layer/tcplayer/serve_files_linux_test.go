@@ -18,18 +18,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fewFiles is set in the process that may have few open files.
+// fewFiles is set in the process with a low limit of open files.
 const fewFiles = "TCPLAYER_TEST_FEW_FILES"
 
-// After a lack of file descriptors Serve accepts again, also the connections that
-// were made meanwhile.
-func TestServeSurvivesWithoutFiles(t *testing.T) {
+// After a lack of file descriptors Serve accepts again, and also the
+// connections made in the meantime.
+func TestServeWithoutFiles(t *testing.T) {
 	if os.Getenv(fewFiles) != "" {
 		serveWithFewFiles(t)
 		return
 	}
 	const clients = 40
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServeSurvivesWithoutFiles$", "-test.timeout=2m")
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServeWithoutFiles$", "-test.timeout=2m")
 	child.Env = append(os.Environ(), fewFiles+"=1")
 	stop, err := child.StdinPipe()
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// gated is a Server that holds connections, with a readiness of its own.
+// gated is a Server that holds connections and has its own readiness.
 type gated struct {
 	Server
 	ready *layertest.Mock[net.Conn, ByteCount]
@@ -27,9 +27,9 @@ func (g gated) Ready(ctx context.Context) error { return g.ready.Ready(ctx) }
 
 func newGated() gated { return gated{holding(), layertest.NewMock[net.Conn, ByteCount]()} }
 
-// Clients of a process that is starting wait, however long that takes, and are
-// not turned away later because it is busy.
-func TestServeWaitsUntilItIsReady(t *testing.T) {
+// Clients of a starting process wait, and are not rejected later when it is
+// busy.
+func TestServeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		var log bytes.Buffer
@@ -53,7 +53,7 @@ func TestServeWaitsUntilItIsReady(t *testing.T) {
 	})
 }
 
-func TestServeEndsBeforeItIsReady(t *testing.T) {
+func TestServeEndsBeforeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		end, done := serving(t, &p, newGated())
@@ -73,7 +73,7 @@ func TestServeEndsBeforeItIsReady(t *testing.T) {
 }
 
 // If one context ends Serve and svc, Serve returns nil.
-func TestServeEndsTogetherWithWhatItWaitsFor(t *testing.T) {
+func TestServeSharedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		var p place
@@ -92,12 +92,12 @@ func TestServeEndsTogetherWithWhatItWaitsFor(t *testing.T) {
 	})
 }
 
-// broken says at once that it is not ready, and does not wait.
+// broken is not ready and does not wait.
 type broken struct{ Server }
 
 func (broken) Ready(context.Context) error { return errors.New("no") }
 
-func TestServeDoesNotAskTooOften(t *testing.T) {
+func TestServeReadyCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		var log bytes.Buffer

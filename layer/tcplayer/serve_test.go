@@ -22,7 +22,7 @@ import (
 // serverFunc is a function as a Server.
 type serverFunc = layer.Func[net.Conn, ByteCount]
 
-// holding is a Server that holds each connection until its client ends.
+// holding is a Server that holds each connection until its client closes it.
 func holding() Server {
 	return serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -36,7 +36,7 @@ func holding() Server {
 	})
 }
 
-// serving runs Serve on a place in memory.
+// serving runs Serve on an address in memory.
 func serving(t *testing.T, p *place, svc Server, opts ...ServeOption) (end context.CancelFunc, done <-chan error) {
 	t.Helper()
 	p.open(t)
@@ -62,7 +62,7 @@ func say(conn net.Conn) error {
 	return err
 }
 
-func TestServeLetsConnectionsEnd(t *testing.T) {
+func TestServeDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		end, done := serving(t, &p, holding())
@@ -110,7 +110,7 @@ func TestServeGrace(t *testing.T) {
 	}
 }
 
-func TestServeKeepsTheValuesOfItsContext(t *testing.T) {
+func TestServeContextValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		var p place
@@ -133,7 +133,7 @@ func TestServeKeepsTheValuesOfItsContext(t *testing.T) {
 	})
 }
 
-func TestServeResetsWhatIsRefused(t *testing.T) {
+func TestServeResetsRejected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var log bytes.Buffer
@@ -147,7 +147,7 @@ func TestServeResetsWhatIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, say(first))
 	second, err := net.Dial("tcp", l.Addr().String())
-	if err == nil { // the reset may be there before the dial has returned
+	if err == nil { // the reset may arrive before the dial returns
 		_, err = second.Read(make([]byte, 1))
 		second.Close()
 	}
@@ -182,7 +182,7 @@ func accept(err syscall.Errno) error {
 	return &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
 }
 
-func TestServeSurvivesErrorsThatPass(t *testing.T) {
+func TestServeTemporaryErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)
@@ -208,7 +208,7 @@ func TestServeSurvivesErrorsThatPass(t *testing.T) {
 	})
 }
 
-func TestServeEndsWithItsListener(t *testing.T) {
+func TestServeListenerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)
@@ -225,7 +225,7 @@ func TestServeEndsWithItsListener(t *testing.T) {
 	})
 }
 
-func TestServeLogsWhatBroke(t *testing.T) {
+func TestServeLogsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		var log bytes.Buffer

@@ -16,9 +16,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// In a stack of this package a limit on time that ends the connecting does not
-// end the connection, and one on all of it does.
-func TestStackHoldsConnections(t *testing.T) {
+// A time limit on Call does not end the connection after Call has returned. A
+// time limit until the close does.
+func TestStackTimeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)
@@ -46,8 +46,8 @@ func TestStackHoldsConnections(t *testing.T) {
 	})
 }
 
-// A connection that lost a race is closed.
-func TestStackHedges(t *testing.T) {
+// A connection that loses a hedge is closed.
+func TestStackHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			mu   sync.Mutex

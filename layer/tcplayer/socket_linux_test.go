@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// option is what the kernel has of conn.
+// option returns the value of an option in the kernel.
 func option(t *testing.T, conn net.Conn, level, name int) int {
 	t.Helper()
 	raw, err := innermost(conn).(*net.TCPConn).SyscallConn()
@@ -59,7 +59,7 @@ func TestSocketOptions(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestSocketOptionsThatFail(t *testing.T) {
+func TestSocketOptionsFail(t *testing.T) {
 	closed, _ := tcpPair(t)
 	closed.Close()
 	for _, opt := range []SocketOption{WithKeepAlive(net.KeepAliveConfig{Enable: true}), WithUserTimeout(time.Second)} {

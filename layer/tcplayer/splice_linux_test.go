@@ -20,16 +20,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// traced is set in the process whose system calls are looked at, to the address
-// that it forwards to.
+// traced is set in the process whose system calls are traced, to its upstream
+// address.
 const traced = "TCPLAYER_TEST_TRACED"
 
-// tracedHow is set there to "metered" if connections are to be counted.
+// tracedHow is "metered" in that process if connections are metered.
 const tracedHow = traced + "_HOW"
 
-// After all that may be looked at, the kernel copies: the process itself reads
-// little more than the header that it takes away.
-func TestForwardSplicesAfterDetection(t *testing.T) {
+// After detection the kernel copies. The process reads little more than the
+// header that it removes.
+func TestForwardSpliceAfterDetection(t *testing.T) {
 	if to := os.Getenv(traced); to != "" {
 		forwardTraced(t, to)
 		return
@@ -49,7 +49,7 @@ func testSplices(t *testing.T, how string) {
 	require.NoError(t, err)
 	defer target.Close()
 	child := exec.CommandContext(t.Context(), "strace", "-f", "-qq", "-s", "0", "-e", "trace=splice,read,recvfrom", "-o", log,
-		os.Args[0], "-test.run=^TestForwardSplicesAfterDetection$", "-test.timeout=2m")
+		os.Args[0], "-test.run=^TestForwardSpliceAfterDetection$", "-test.timeout=2m")
 	child.Env = append(os.Environ(), traced+"="+target.Addr().String(), tracedHow+"="+how)
 	stop, err := child.StdinPipe()
 	require.NoError(t, err)

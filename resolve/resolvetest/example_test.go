@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// A package needs this test only.
+// A package needs only this test.
 func TestExample(t *testing.T) {
 	resolvetest.Run(t, resolvetest.Subject{
 		New: func(testing.TB) (resolve.Resolver, resolvetest.Source) {
@@ -24,7 +24,7 @@ func TestExample(t *testing.T) {
 	})
 }
 
-// What the suite asks of a resolver: each check has a name and a claim.
+// The checks of the suite with their names and claims.
 func ExampleChecks() {
 	for _, check := range resolvetest.Checks() {
 		if strings.HasPrefix(check.Name, "interruption") {

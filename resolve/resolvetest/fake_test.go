@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// fake is a resolver and its source in one, which can do all that the suite
-// asks for. With a fault, it does one thing wrong.
+// fake is a resolver with its source for all checks of the suite. A fault
+// selects one defect.
 type fake struct {
 	fault   string
 	release chan struct{} // closed in the end: it frees what a fault left behind
@@ -25,14 +25,14 @@ type fake struct {
 
 type topic struct {
 	known    resolve.Set
-	first    []item // the first answer there ever was
+	first    []item // the first response
 	down     bool
 	altered  bool // while it was down
 	rejected bool
 	feeds    map[*feed]bool
 }
 
-// feed is what one stream has not been told yet.
+// feed has the pending items of one stream.
 type feed struct {
 	queue []item
 	end   bool // nothing comes after the queue
@@ -139,7 +139,7 @@ func (f *fake) interrupt(target string, meanwhile func()) {
 	}
 }
 
-// back is what open streams are told after an interruption.
+// back returns the items for open streams after an interruption.
 func (f *fake) back(t *topic) []item {
 	endpoints := t.known.Endpoints()
 	switch {
@@ -163,7 +163,7 @@ func (f *fake) reject(target string) {
 	f.topic(target).rejected = true
 }
 
-// spoil is how faults change what is passed on.
+// spoil applies a fault to an update.
 func (f *fake) spoil(u resolve.Update, d resolve.Diff) []item {
 	switch {
 	case f.is("never removes") && u.Kind == resolve.Replace:
@@ -194,7 +194,7 @@ func (f *fake) spoil(u resolve.Update, d resolve.Diff) []item {
 
 func news(u resolve.Update) item { return item{update: u} }
 
-// whole is all that a set says, in one update.
+// whole returns the complete set in one update.
 func whole(s *resolve.Set) resolve.Update {
 	switch s.State() {
 	case resolve.StateEmpty:
@@ -245,7 +245,7 @@ func (f *fake) subscribe(target string) (*topic, *feed) {
 	return t, own
 }
 
-// refusal is what a stream says of a target that cannot be resolved.
+// refusal returns the error for a target that cannot be resolved.
 func (f *fake) refusal(target string) (queue []item, end bool) {
 	last := item{err: fmt.Errorf("%s: %w", target, resolve.ErrUnresolvable)}
 	switch f.fault {
@@ -315,7 +315,7 @@ func (f *fake) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Upd
 	}
 }
 
-// done is what take waits for besides news.
+// done is the channel that ends the wait of take.
 func (f *fake) done(ctx context.Context) <-chan struct{} {
 	if f.is("ignores its context") || f.is("misses a context that ends before the first answer") ||
 		f.is("misses a context that is done before") && ctx.Err() != nil {
@@ -324,8 +324,8 @@ func (f *fake) done(ctx context.Context) <-chan struct{} {
 	return ctx.Done()
 }
 
-// hold holds something while the consumer is in its loop. Some let it go only if
-// the loop is left in an orderly way.
+// hold acquires a resource for the loop of the consumer. Some faults release it
+// only if the loop ends normally.
 func (f *fake) hold(yield func(resolve.Update, error) bool) (
 	held func(resolve.Update, error) bool, release func(),
 ) {

@@ -13,9 +13,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// fault is something that the suite must find.
+// fault is a defect that the suite must find.
 type fault struct {
-	says    string   // part of each error
+	want    string   // part of each error
 	finders []string // the checks that must find it; others may
 }
 
@@ -88,13 +88,13 @@ func TestRunRejectsFaults(t *testing.T) {
 				if !slices.Contains(fault.finders, c.Name) {
 					continue
 				}
-				// In a bubble, to wait for what never comes takes no time.
+				// Waiting takes no time in a bubble.
 				synctest.Test(t, func(t *testing.T) {
 					faulty := subject(name)
 					faulty.Timeout = 5 * time.Second // to look for goroutines again and again does take time
 					skipped, err := c.try(t, faulty)
 					require.Empty(t, skipped)
-					require.ErrorContains(t, err, fault.says, "%q does not find it", c.Name)
+					require.ErrorContains(t, err, fault.want, "%q does not find it", c.Name)
 				})
 			}
 		})
@@ -148,7 +148,7 @@ func TestRunSkips(t *testing.T) {
 	assert.NotContains(t, skips, "break")
 }
 
-// A shared connection, which changes after an interruption, is not a leak.
+// A shared connection that changes after an interruption is not a leak.
 func TestRunSharedConnection(t *testing.T) {
 	for _, c := range Checks() {
 		synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestRunSharedConnection(t *testing.T) {
 	}
 }
 
-// sharing has a goroutine that reads the connection, for as long as that lasts.
+// sharing has a goroutine that reads the connection until it is closed.
 func sharing() Subject {
 	s := subject("")
 	inner := s.New
