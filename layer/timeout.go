@@ -139,7 +139,7 @@ type requestContext struct{ reqctx.Context }
 func (c *requestContext) Data(int) {}
 
 // End cancels the context. It may be called more than once.
-func (c *requestContext) End(error) { c.Cancel(nil) }
+func (c *requestContext) End(error) { c.Release() }
 
 // timed is a request with a limit, in one allocation: its context, the Observer
 // of its response, and the reader of the response's body.

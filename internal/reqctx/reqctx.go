@@ -136,6 +136,18 @@ func (c *Context) Cancel(cause error) {
 	c.endLocked(context.Canceled, cause)
 }
 
+// Release is Cancel(nil) at the end of a request. It does not look for an earlier
+// end of a context that no component watches.
+func (c *Context) Release() {
+	c.mu.Lock()
+	if c.err == nil && !c.active {
+		c.setLocked(context.Canceled, context.Canceled)
+		c.mu.Unlock()
+		return
+	}
+	c.endLocked(context.Canceled, context.Canceled)
+}
+
 // Lift removes the time limit. It returns false if the limit has ended the
 // context already.
 func (c *Context) Lift() bool {
