@@ -78,7 +78,7 @@ func TestAmbiguousRequestsAreRejected(t *testing.T) {
 		"two framings":    {"POST /books HTTP/1.1\r\n" + auth + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /books HTTP/1.1\r\n\r\n", "400"},
 		"bare LF":         {"GET /books HTTP/1.1\n" + auth + "\r\n", "400"},
 		"obs-fold":        {"GET /books HTTP/1.1\r\n" + auth + "X-A: b\r\n c\r\n\r\n", "400"},
-		"HTTP/1.2":        {"GET /books HTTP/1.2\r\n" + auth + "\r\n", "400"},
+		"HTTP/1.2":        {"GET /books HTTP/1.2\r\n" + auth + "\r\n", "505"},
 		"space and colon": {"POST /books HTTP/1.1\r\n" + auth + "Content-Length : 5\r\n\r\nhello", "400"},
 	} {
 		t.Run(name, func(t *testing.T) {

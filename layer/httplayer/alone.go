@@ -40,7 +40,6 @@ func (a *alone) Ready(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return a.notReady(ctx)
 		}
-		a.h2.refresh()
 		a.await(ctx, recheck, seen)
 	}
 }

@@ -34,15 +34,15 @@ func TestAloneTellsThoseWhoWait(t *testing.T) {
 		lost := errors.New("not any more")
 		e := NewEndpoint(ctx, "192.0.2.1:80", WithMaxConns(1),
 			WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
-		e.asked[0].Store(true)
+		e.used[0].Store(true)
 		e.link.report(0, nil) // it was reached,
-		require.NoError(t, e.h1.slot())
+		require.NoError(t, e.h1.reserve())
 		ready := make(chan error, 1)
 		go func() { ready <- SingleEndpoint(e).Ready(ctx) }() // and is full;
 		synctest.Wait()
 		require.Empty(t, ready)
 		e.link.report(0, lost) // a connection is lost, and there is no other
-		e.h1.unslot()
+		e.h1.unreserve()
 		require.NoError(t, <-ready)
 	})
 }

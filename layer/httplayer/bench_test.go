@@ -143,16 +143,3 @@ func BenchmarkRefusal(b *testing.B) {
 		_, _ = e.Call(b.Context(), req)
 	}
 }
-
-// BenchmarkFrames is what it costs to follow a connection: a Read of 16 KiB in
-// one frame.
-func BenchmarkFrames(b *testing.B) {
-	f := newFrames(func() {})
-	data := frameBytes(frameData, strings.Repeat("x", 16<<10-9))
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		f.processed()
-		f.scan(data)
-	}
-}

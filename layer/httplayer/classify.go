@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Classify is the [layer.Classifier] of HTTP and gRPC:
@@ -16,9 +17,9 @@ import (
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
 //	an error outside this process                       Retryable
 //	a [StatusError]                                     as its status
-//	a request body that failed, or was late at the      Ignorable
-//	deadline, except of gRPC and of HTTP/2 without
-//	a content-length
+//	an invalid request; a request body that failed,     Ignorable
+//	or was late at the deadline, except of gRPC and
+//	of HTTP/2 without a content-length
 //	any other error                                     Failure
 //
 // Everything else is a Success. The gRPC status takes precedence over the HTTP
@@ -41,8 +42,9 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 func classOfError(err error) layer.Class {
 	var chosen *StatusError
 	var body *bodyError
+	var invalid *message.RequestError
 	switch {
-	case errors.As(err, &body):
+	case errors.As(err, &body), errors.As(err, &invalid):
 		return layer.Ignorable
 	case errors.As(err, &chosen):
 		return classOfStatus(chosen.status())

@@ -226,7 +226,7 @@ func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
 		"middleware": Middleware(func(Service) Service { return replying(answer) })(http.NotFoundHandler()),
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := serve(t, h)
+			addr := servingBy(t, h).addr
 			pr, pw := io.Pipe()
 			defer pw.Close()
 			req := request(t, http.MethodPost, "http://"+addr+"/a", "")

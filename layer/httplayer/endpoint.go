@@ -23,12 +23,10 @@ import (
 // until Ready, or the first Call after a backoff of at most 1 s, has connected.
 //
 // Cancellation: when the context of a request ends before its body was closed,
-// an HTTP/1.1 connection is closed and an HTTP/2 stream is reset. A canceled
-// stream counts as in flight until the server sends anything.
+// an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
 //
 // Body: the response body must be closed. A request body may still be in a Read
-// when Call returns an error. Close waits for a Read of an HTTP/2 request body
-// (golang/go#80085), so closing that body should end its Read.
+// when Call returns an error, and closing it should end that Read.
 //
 // Errors: a [layer.Error] with the address. A rejection means that the server
 // did not process the request: connecting failed, no byte was written, or
@@ -44,33 +42,31 @@ type Endpoint struct {
 	link   link
 	h1     pool
 	h2     single
-	asked  [2]atomic.Bool // for HTTP/1.1, and for HTTP/2
-	lastH2 atomic.Bool    // what Ready should connect by
+	used   [2]atomic.Bool // HTTP/1.1 and HTTP/2, by requests
+	lastH2 atomic.Bool    // the protocol by which Ready connects
 	onlyH1 atomic.Bool    // the server was found not to speak HTTP/2
-	full   error          // the refusal at capacity, made once
+	full   error          // the rejection at capacity, made once
 }
 
-// NewEndpoint returns the client of addr, "host:port". It does nothing yet.
-// The Endpoint and its connections live until ctx ends. An empty addr panics. Of
-// one that is malformed the dial function tells, in the error of the first Call.
+// NewEndpoint returns the client of addr, "host:port". It connects when the
+// first request arrives. The Endpoint and its connections live until ctx ends.
+// An empty addr panics. A malformed one is an error of the dial function.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	if addr == "" {
 		panic("httplayer: empty address")
 	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
 	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
-	e.h1 = pool{endpoint: e, transport: newTransport(http1), open: make(map[*h1Conn]struct{})}
-	e.h2 = single{endpoint: e, transport: newTransport(http2), open: make(map[*h2Conn]struct{})}
-	e.h2.transport.HTTP2.SendPingTimeout, e.h2.transport.HTTP2.PingTimeout = e.opts.pingInterval, e.opts.pingTimeout
+	e.h1.init(e)
+	e.h2.init(e)
 	e.lastH2.Store(e.opts.protocol == http2)
 	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
-	e.h1.heirs.backoff, e.h2.heirs.backoff = e.opts.backoff, e.opts.backoff
 	context.AfterFunc(ctx, e.shut)
 	return e
 }
 
-// Call sends req by a connection of the Endpoint. See [Endpoint] for what it
-// refuses.
+// Call sends req by a connection of the Endpoint. See [Endpoint] for the
+// requests that it rejects.
 func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if e.life.Err() != nil {
 		return nil, e.closedError()
@@ -94,7 +90,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		return nil, err
 	}
 	e.onlyH1.Store(true)
-	e.asked[1].Store(false)
+	e.used[1].Store(false)
 	e.byH2(req) // false from now on
 	return e.callH1(ctx, req)
 }
@@ -105,7 +101,7 @@ func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := e.h1.call(ctx, req)
 	if err != nil && errors.Is(err, errNotH1) {
-		closeBody(req) // it is no refusal
+		closeBody(req) // the error is not a rejection
 	}
 	return rsp, err
 }
@@ -119,12 +115,12 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	if e.lastH2.Load() != h2 {
 		e.lastH2.Store(h2)
 	}
-	asked := &e.asked[0]
+	used := &e.used[0]
 	if h2 {
-		asked = &e.asked[1]
+		used = &e.used[1]
 	}
-	if !asked.Load() {
-		asked.Store(true)
+	if !used.Load() {
+		used.Store(true)
 	}
 	return h2
 }
@@ -142,15 +138,15 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
 }
 
-// doubt forgets that the server does not speak HTTP/2: it may be another one
-// now.
-func (e *Endpoint) doubt() {
+// forgetProtocol forgets that the server does not speak HTTP/2, because it may be
+// another one now.
+func (e *Endpoint) forgetProtocol() {
 	if e.onlyH1.Load() {
 		e.onlyH1.Store(false)
 	}
 }
 
-// isHTTPS reports whether the URL of req promises TLS to its caller.
+// isHTTPS reports whether the URL of req asks for TLS.
 func isHTTPS(req *http.Request) bool {
 	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
 }
@@ -162,13 +158,6 @@ var errCleartextHTTPS = &StatusError{
 	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
 }
 
-func (e *Endpoint) scheme() string {
-	if e.opts.tls != nil {
-		return "https"
-	}
-	return "http"
-}
-
 // shut is called when the Endpoint's life ends.
 func (e *Endpoint) shut() {
 	e.h1.shut()
@@ -176,27 +165,26 @@ func (e *Endpoint) shut() {
 	e.wake.Wake()
 }
 
-// refuse is a refusal: the request is untouched.
-func (e *Endpoint) refuse(reason string, cause error) error {
+// reject returns a rejection: the request is untouched.
+func (e *Endpoint) reject(reason string, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
 func (e *Endpoint) goneError(ctx context.Context) error {
-	return e.refuse(ctxreason.Text(ctx), context.Cause(ctx))
+	return e.reject(ctxreason.Text(ctx), context.Cause(ctx))
 }
 
 func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// failed is the error of a request that was sent, or may have been. err says
-// whose fault it is.
+// failed returns the error of a request that was sent, or may have been.
 func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
-// unreachable is the refusal of a request for which there is no connection, nor
-// an attempt to make one before its After.
+// unreachable returns the rejection of a request for which there is no
+// connection, and no attempt to connect before RetryAfter.
 func (e *Endpoint) unreachable(err error) error {
 	if e.life.Err() != nil {
 		return e.closedError()
@@ -206,5 +194,5 @@ func (e *Endpoint) unreachable(err error) error {
 	}
 }
 
-// noConnection is the Reason by which unreachable's refusal is known.
+// noConnection is the Reason of unreachable.
 const noConnection = "no connection"

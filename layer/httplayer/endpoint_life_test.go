@@ -165,17 +165,12 @@ func TestEndpointEndsJustAfterConnecting(t *testing.T) {
 		h := newHost(ctx, 0)
 		life, end := context.WithCancelCause(ctx)
 		e := NewEndpoint(life, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
-		c, err := e.h2.connect(nil)
+		c, err := e.h2.connect()
 		require.NoError(t, err)
 		end(errChanged)
 		synctest.Wait()
-		require.Error(t, c.cc.Err())
-		// The next one is made, but not before the Endpoint has ended.
-		other := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
-		c, err = other.h2.connect(nil)
-		require.NoError(t, err)
 		assert.ErrorIs(t, e.h2.publish(c), errChanged)
-		assert.Error(t, c.cc.Err(), "nobody else would close it")
+		assert.Error(t, c.Err(), "nobody else would close it")
 	})
 }
 
@@ -268,20 +263,6 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 		assert.ErrorIs(t, err, layer.ErrNotReady)
 		assert.Equal(t, "down", e.Describe().State.Get("link"))
 	})
-}
-
-// A gRPC server sends its SETTINGS before it is asked. The connection is over then,
-// because net/http would write to the process's log.
-func TestEndpointIsGreetedByHTTP2(t *testing.T) {
-	near, far := net.Pipe()
-	defer far.Close()
-	e := endpoint(t, "10.0.0.1:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) { return near, nil }))
-	cc, w, err := e.connect(t.Context(), newTransport(http1), http1)
-	require.NoError(t, err)
-	_, _ = far.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00"))
-	require.Eventually(t, func() bool { return cc.Err() != nil }, patience, time.Millisecond)
-	require.ErrorIs(t, cc.Err(), errUnasked)
-	require.True(t, w.lost.Load())
 }
 
 func TestEndpointSaysWhyItIsNotReady(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // faulty is a connection whose writes fail when they are told to.
@@ -128,29 +129,6 @@ func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
 		status, code := StatusFromError(err)
 		assert.Equal(t, http.StatusBadGateway, status)
 		assert.EqualValues(t, grpcUnavailable, code)
-	})
-	t.Run("the body was read before anything was written", func(t *testing.T) {
-		// Small and in memory as far as net/http knows, so that it reads all
-		// of it first: only the count of reads tells.
-		e, f := prepare(t)
-		f.breakAll(0)
-		req, body := withBody(t, "hello")
-		req.Method, req.ContentLength = http.MethodGet, -1 // probed for a first byte
-		_, err := e.Call(t.Context(), req)
-		require.Error(t, err)
-		assert.NotErrorIs(t, err, layer.ErrNotReady)
-		assert.Positive(t, body.reads.Load())
-		assert.Zero(t, served.Load())
-	})
-	t.Run("a request that cannot be written", func(t *testing.T) {
-		e, f := prepare(t)
-		req := request(t, "GET", "http://web/", "")
-		req.URL.Opaque = "//a\x7fb" // passes net/http's validation, fails when written
-		_, err := e.Call(t.Context(), req)
-		require.Error(t, err)
-		assert.NotErrorIs(t, err, layer.ErrNotReady, "no other endpoint can do better")
-		assert.Len(t, f.made, 2)
-		assert.Equal(t, 1, e.Describe().State.Get("connections"), "it cost no more than one connection")
 	})
 	t.Run("a request that is not valid", func(t *testing.T) {
 		e, f := prepare(t)
@@ -280,9 +258,9 @@ func TestEndpointH2Refusals(t *testing.T) {
 		answer  func(c *rawH2, stream uint32)
 		refused bool
 	}{
-		"refused stream":     {func(c *rawH2, s uint32) { c.reset(s, h2RefusedStream) }, true},
+		"refused stream":     {func(c *rawH2, s uint32) { c.reset(s, message.CodeRefusedStream) }, true},
 		"goaway before it":   {func(c *rawH2, s uint32) { c.goAway(s - 2) }, true},
-		"cancelled":          {func(c *rawH2, s uint32) { c.reset(s, h2Cancel) }, false},
+		"cancelled":          {func(c *rawH2, s uint32) { c.reset(s, message.CodeCancel) }, false},
 		"internal error":     {func(c *rawH2, s uint32) { c.reset(s, internal) }, false},
 		"goaway and the end": {func(c *rawH2, s uint32) { c.goAway(s); c.Close() }, false},
 		"the end":            {func(c *rawH2, s uint32) { c.Close() }, false},
@@ -376,115 +354,4 @@ func TestEndpointH2GoAwayMovesOn(t *testing.T) {
 	assert.Equal(t, 2, e.Describe().State.Get("connections"))
 	close(finish)
 	assert.NoError(t, <-old, "what was in flight was finished")
-}
-
-func TestEndpointH2ConnectionNotToBeUsedAgain(t *testing.T) {
-	const protocolError = 0x1
-	var conns atomic.Int32
-	hold := make(chan struct{})
-	defer close(hold)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			n := conns.Add(1)
-			go func() {
-				defer conn.Close()
-				c := newRawH2(conn)
-				if c.preface() != nil {
-					return
-				}
-				c.settings(10)
-				for i := 0; ; i++ {
-					switch s := c.request(); {
-					case s == 0:
-						return
-					case n == 1 && i == 0: // stays open
-						c.frame(frameHeaders, flagEndHeader, s, headerOK)
-					case n == 1:
-						c.reset(s, protocolError)
-					default:
-						c.respond(s, "new")
-					}
-				}
-			}()
-		}
-	}()
-	e := endpoint(t, l.Addr().String(), WithHTTP2())
-	long, err := e.Call(t.Context(), request(t, "GET", "http://web/", ""))
-	require.NoError(t, err)
-	// net/http takes no more streams on a connection after this.
-	assert.Error(t, get(t.Context(), e, "/"))
-	rsp, err := e.Call(t.Context(), request(t, "GET", "http://web/", ""))
-	require.NoError(t, err)
-	assert.Equal(t, "new", read(t, rsp))
-	assert.EqualValues(t, 2, conns.Load())
-	long.Body.Close()
-}
-
-func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
-	// fateOf goes by the words of errors that are not exported.
-	addr := serve(t, http.HandlerFunc(shapes))
-	for name, prepare := range map[string]func(e *Endpoint){
-		"never used": func(*Endpoint) {},
-		"used":       func(e *Endpoint) { require.NoError(t, get(t.Context(), e, "/length")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr, WithHTTP2())
-			connectNow(t.Context(), t, e)
-			prepare(e)
-			c := e.h2.current.Load()
-			require.NoError(t, c.cc.Close())
-			_, err := c.cc.RoundTrip(request(t, http.MethodGet, "http://web/", ""))
-			assert.Equal(t, unsent, fateOf(err), "%v", err)
-		})
-	}
-}
-
-func TestEndpointH2RetiredInHand(t *testing.T) {
-	// Somebody has the connection in hand when it is retired.
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithHTTP2())
-	connectNow(t.Context(), t, e)
-	c := e.h2.current.Load()
-	require.True(t, c.acquire())
-	c.retired.Store(true)
-	assert.False(t, c.acquire())
-	e.h2.retire(c)
-	assert.NoError(t, c.cc.Err(), "somebody uses it")
-	c.End(nil)
-	assert.Error(t, c.cc.Err(), "and nobody would close it after that")
-	assert.NoError(t, get(t.Context(), e, "/length"))
-}
-
-func TestEndpointH2ConnectionLostBeforeTheStream(t *testing.T) {
-	// It closes when it was chosen already: the request goes by the next.
-	addr := serve(t, http.HandlerFunc(shapes))
-	e := endpoint(t, addr, WithHTTP2())
-	connectNow(t.Context(), t, e)
-	first := e.h2.current.Load()
-	req, body := withBody(t, "hello")
-	rsp, err := e.Call(&closesFirst{Context: t.Context(), conn: first}, req)
-	require.NoError(t, err)
-	assert.Equal(t, "hello", read(t, rsp))
-	assert.NotSame(t, first, e.h2.current.Load())
-	assert.Positive(t, body.closes.Load())
-}
-
-// closesFirst is a context that closes a connection at the moment when it is
-// asked for the trace of a request, that is inside RoundTrip.
-type closesFirst struct {
-	context.Context
-	conn *h2Conn
-}
-
-func (c *closesFirst) Value(key any) any {
-	if c.conn.active.Load() > 0 {
-		_ = c.conn.cc.Close()
-	}
-	return c.Context.Value(key)
 }

@@ -142,7 +142,7 @@ func (m *poolModel) step(ctx context.Context, s poolStep) string {
 		if m.away {
 			m.net.set(syscall.ECONNREFUSED)
 		}
-	case s.kind == 7 && s.n < 1000:
+	case s.kind == 7 && s.n < 1000 && len(m.idle) == 0: // an idle connection that is lost is found out by the next request
 		return m.cut()
 	}
 	return ""

@@ -314,7 +314,7 @@ func TestEndpointCleartextBeginsWithHTTP1(t *testing.T) {
 				serveOn(t, l, h)
 			}
 			e := endpoint(t, l.Addr().String(), opts...)
-			req := request(t, cmp.Or(tt.method, "GET"), "http://web/"+tt.query, "")
+			req := request(t, cmp.Or(tt.method, "GET"), "http://web:80/"+tt.query, "")
 			req.ProtoMajor = tt.major
 			for name, value := range map[string]string{"Content-Type": tt.contentType, "Connect-Protocol-Version": tt.version} {
 				if value != "" {

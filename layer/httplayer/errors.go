@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // gRPC codes; see google.golang.org/grpc/codes.
@@ -32,6 +33,7 @@ const (
 // (app/core/src/errors/respond.rs):
 //
 //	a [StatusError]                                         its own
+//	the request body arrived too slowly                     408   4 DEADLINE_EXCEEDED
 //	rejected by a rate limit                                429   8 RESOURCE_EXHAUSTED
 //	timeout of a layer, or fail-fast of a queue             504   4 DEADLINE_EXCEEDED
 //	rejected by a layer because no endpoint is available    503  14 UNAVAILABLE
@@ -55,6 +57,8 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusOK, 0
 	case errors.As(err, &chosen):
 		return chosen.status(), chosen.grpcCode()
+	case errors.Is(err, message.ErrSlowBody):
+		return http.StatusRequestTimeout, grpcDeadlineExceeded
 	case isRate(err):
 		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
@@ -89,7 +93,7 @@ func closes(err error) bool {
 // isBadGateway reports whether err is the fault of a peer or about its
 // identity.
 func isBadGateway(err error) bool {
-	var reset streamError
+	var reset *message.ResetError
 	var identity *IdentityError
 	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
 }
@@ -100,8 +104,8 @@ func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable
 	}
-	if reset, ok := errors.AsType[streamError](err); ok {
-		return reset.grpcCode()
+	if reset, ok := errors.AsType[*message.ResetError](err); ok {
+		return resetCode(reset)
 	}
 	return grpcUnavailable
 }
@@ -146,34 +150,16 @@ type peerError struct{ err error }
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// streamError receives net/http's unexported error of an HTTP/2 stream reset.
-// That type converts itself, in errors.As, to a struct with these fields.
-type streamError struct {
-	StreamID uint32
-	Code     uint32
-	Cause    error
-}
-
-func (e streamError) Error() string { return "HTTP/2 stream reset" }
-
-// Error codes of RFC 9113, section 7.
-const (
-	h2RefusedStream      = 0x7
-	h2Cancel             = 0x8
-	h2EnhanceYourCalm    = 0xb
-	h2InadequateSecurity = 0xc
-)
-
-// grpcCode maps reset codes as in gRPC's PROTOCOL-HTTP2.md, section "Errors".
-func (e streamError) grpcCode() uint32 {
-	switch e.Code {
-	case h2RefusedStream:
+// resetCode maps reset codes as in gRPC's PROTOCOL-HTTP2.md, section "Errors".
+func resetCode(reset *message.ResetError) uint32 {
+	switch reset.Code {
+	case message.CodeRefusedStream:
 		return grpcUnavailable
-	case h2Cancel:
+	case message.CodeCancel:
 		return grpcCanceled
-	case h2EnhanceYourCalm:
+	case message.CodeEnhanceYourCalm:
 		return grpcResourceExhausted
-	case h2InadequateSecurity:
+	case message.CodeInadequateSecurity:
 		return grpcPermissionDenied
 	}
 	return grpcInternal

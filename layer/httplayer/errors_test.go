@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // statuses is the table of proxy.md §9, as far as there are such errors.
@@ -66,11 +67,11 @@ func statuses() map[string]struct {
 		"caller gone":              {&layer.Error{Layer: "func", Kind: layer.ErrNotReady, Err: context.Canceled}, 502, 1, true},
 		"no route":                 {&layer.Error{Layer: "router", Kind: layer.ErrNoRoute}, 404, 5, false},
 		"no route, refused":        {fmt.Errorf("%w: %w", layer.ErrNoRoute, layer.ErrNotReady), 404, 5, false},
-		"stream refused":           {&peerError{streamError{1, h2RefusedStream, nil}}, 502, 14, true},
-		"stream cancelled":         {streamError{1, h2Cancel, nil}, 502, 1, true},
-		"calm down":                {streamError{1, h2EnhanceYourCalm, nil}, 502, 8, true},
-		"not secure enough":        {streamError{1, h2InadequateSecurity, nil}, 502, 7, true},
-		"stream broken":            {streamError{1, 1, nil}, 502, 13, true},
+		"stream refused":           {&peerError{&message.ResetError{Code: message.CodeRefusedStream, Remote: true}}, 502, 14, true},
+		"stream cancelled":         {&message.ResetError{Code: message.CodeCancel, Remote: true}, 502, 1, true},
+		"calm down":                {&message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}, 502, 8, true},
+		"not secure enough":        {&message.ResetError{Code: message.CodeInadequateSecurity, Remote: true}, 502, 7, true},
+		"stream broken":            {&message.ResetError{Code: 1, Remote: true}, 502, 13, true},
 		"rate limit":               {&layer.Error{Layer: "rate", Kind: layer.ErrNotReady, Reason: "10 a second"}, 429, 8, false},
 		"rate limit of a key":      {&layer.Error{Layer: "rate_by", Kind: layer.ErrNotReady}, 429, 8, false},
 		"queued for a rate limit":  {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: &layer.Error{Layer: "rate", Kind: layer.ErrNotReady}}, 503, 14, true},
@@ -89,7 +90,7 @@ func statuses() map[string]struct {
 		"chosen, 504":              {&StatusError{Code: 504}, 504, 14, false},
 		"chosen, and closed":       {&StatusError{Code: 400, Close: true}, 400, 13, true},
 		"identity required":        {&layer.Error{Layer: "require_id", Err: &IdentityError{Required: "a", Found: "b"}}, 502, 14, true},
-		"downgraded reset":         {&layer.Error{Layer: "orig_proto", Err: &downgradedError{streamError{1, h2EnhanceYourCalm, nil}}}, 502, 14, true},
+		"downgraded reset":         {&layer.Error{Layer: "orig_proto", Err: &downgradedError{&message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}}}, 502, 14, true},
 		"gateway loop":             {&StatusError{Code: 508, Reason: "gateway loop", Close: true}, 508, 10, true},
 		"dispatcher failed":        {&StatusError{Code: 502, Reason: "no backend", Close: true}, 502, 14, true},
 		"unauthorized by policy":   {&StatusError{Code: 403, Reason: "unauthorized"}, 403, 7, false},
@@ -124,6 +125,10 @@ func TestHandlerErrors(t *testing.T) {
 			for _, two := range []bool{false, true} {
 				proxy := serve(t, failing(tt.err))
 				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
+				if _, resets := asReset(tt.err); resets && two {
+					require.ErrorContains(t, err, "stream error")
+					continue
+				}
 				require.NoError(t, err)
 				assert.Equal(t, tt.status, rsp.StatusCode)
 				assert.Equal(t, "0", rsp.Header.Get("Content-Length"))
@@ -145,6 +150,10 @@ func TestHandlerErrorsInGRPC(t *testing.T) {
 			req := request(t, "POST", "http://"+proxy+"/", "body")
 			req.Header.Set("Content-Type", "application/grpc+proto")
 			rsp, err := client(t, true).Do(req)
+			if _, resets := asReset(tt.err); resets {
+				require.ErrorContains(t, err, "stream error")
+				return
+			}
 			require.NoError(t, err)
 			assert.Equal(t, 200, rsp.StatusCode)
 			assert.Equal(t, "application/grpc", rsp.Header.Get("Content-Type"))
@@ -250,6 +259,10 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 			proxy := serve(t, Handler(svc, WithErrorHeaders(true)))
 			for i, two := range []bool{false, true} {
 				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
+				if name == "reset" && two { // tests.md A28
+					require.ErrorContains(t, err, "INTERNAL_ERROR")
+					continue
+				}
 				require.NoError(t, err)
 				want := tt.status
 				if tt.after != 0 && i > 0 {

@@ -149,7 +149,7 @@ func ExampleWithMaxConnAge() {
 	_, _ = io.Copy(io.Discard, rsp.Body)
 	_ = rsp.Body.Close()
 	state := endpoint.Describe().State
-	fmt.Println(state.Get("connections"), "open,", state.Get("aged_out"), "replaced")
+	fmt.Println(state.Get("connections"), "open")
 	// Output:
-	// 1 open, 0 replaced
+	// 1 open
 }

@@ -3,32 +3,9 @@ package httplayer
 import (
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 )
-
-// form is the HTTP/1 form of a request target, and the kind of connection that
-// it needs.
-type form uint8
-
-const (
-	originForm   form = iota
-	absoluteForm      // "GET http://web/ HTTP/1.1"
-	dedicated         // HTTP/1.0, or without a Host: a connection for one request
-)
-
-// formOf returns the form in which req was received. A request that this
-// process makes has origin form.
-func formOf(req *http.Request) form {
-	switch {
-	case isHTTP10(req), req.RequestURI != "" && (Accessor{}).Authority(req) == "":
-		return dedicated
-	case cameAbsolute(req):
-		return absoluteForm
-	}
-	return originForm
-}
 
 // cameAbsolute reports whether req was received in absolute form.
 func cameAbsolute(req *http.Request) bool { return req.ProtoMajor == 1 && cameAsURL(req) }
@@ -48,17 +25,6 @@ func absoluteTarget(r *http.Request) string {
 		target += "?" + r.URL.RawQuery
 	}
 	return target
-}
-
-// inAbsoluteForm returns u so that net/http sends it with scheme and authority.
-func inAbsoluteForm(u *url.URL) *url.URL {
-	path := u.EscapedPath()
-	if path == "" {
-		path = "/"
-	}
-	absolute := *u
-	absolute.Opaque = "//" + u.Host + path
-	return &absolute
 }
 
 // misdirected returns an error if a received request cannot be proxied:

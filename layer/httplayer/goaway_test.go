@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
 	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
-	"pgregory.net/rapid"
 )
 
 // framerClient is a client of HTTP/2 that does what it is told.
@@ -174,109 +171,4 @@ func TestGoAwayWithoutAnAnswer(t *testing.T) {
 	require.Equal(t, []string{"goaway", "ping", "goaway"}, kindsOf(seen))
 	assert.EqualValues(t, 1, seen[2].last)
 	require.NoError(t, (<-done).err)
-}
-
-// Whatever the pieces that the frames come in, the notice comes between two, and
-// within no field block.
-func TestGoAwayKeepsFramesWhole(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var text, want bytes.Buffer
-		out := xhttp2.NewFramer(&text, nil)
-		require.NoError(t, out.WriteSettings())
-		for i := range rapid.IntRange(0, 6).Draw(t, "frames") {
-			stream := uint32(2*i + 1)
-			switch rapid.IntRange(0, 3).Draw(t, "kind") {
-			case 0:
-				require.NoError(t, out.WriteData(stream, true, bytes.Repeat([]byte{7}, rapid.IntRange(0, 50).Draw(t, "data"))))
-			case 1:
-				more := rapid.IntRange(0, 3).Draw(t, "continuations")
-				require.NoError(t, out.WriteHeaders(xhttp2.HeadersFrameParam{
-					StreamID: stream, BlockFragment: []byte{0x88}, EndHeaders: more == 0,
-				}))
-				for ; more > 0; more-- {
-					require.NoError(t, out.WriteContinuation(stream, more == 1, []byte{0x88}))
-				}
-			case 2:
-				require.NoError(t, out.WritePing(false, [8]byte{1, 6}))
-			case 3:
-				require.NoError(t, out.WriteRSTStream(stream, xhttp2.ErrCodeCancel))
-			}
-		}
-		require.NoError(t, out.WriteRSTStream(99, xhttp2.ErrCodeCancel)) // somewhere it must come
-		all := text.Bytes()
-		want.Write(all)
-
-		s := NewServer(http.NotFoundHandler())
-		sink := &sinkConn{}
-		c := newAccepted(context.Background(), s, sink)
-		defer c.cancel()
-		c.h2 = newGoodbye(c)
-		when := rapid.IntRange(0, len(all)-1).Draw(t, "when")
-		for n := 0; n < len(all); {
-			if n >= when && when >= 0 {
-				c.h2.tell(goAway(maxStream, 0))
-				when = -1
-			}
-			k := min(len(all)-n, rapid.IntRange(1, 40).Draw(t, "piece"))
-			wrote, err := c.Write(all[n : n+k])
-			require.NoError(t, err)
-			require.Equal(t, k, wrote)
-			n += k
-		}
-		in := xhttp2.NewFramer(io.Discard, bytes.NewReader(sink.Bytes()))
-		in.ReadMetaHeaders = nil
-		goAways, first := 0, ""
-		for {
-			f, err := in.ReadFrame()
-			if err == io.EOF {
-				break
-			}
-			require.NoError(t, err, "a frame was parted")
-			if first == "" {
-				first = f.Header().Type.String()
-			}
-			if _, ok := f.(*xhttp2.GoAwayFrame); ok {
-				goAways++
-			}
-		}
-		if when < 0 {
-			require.Equal(t, 1, goAways)
-		}
-		require.Equal(t, "SETTINGS", first)
-		rest := bytes.Replace(sink.Bytes(), goAway(maxStream, 0), nil, 1)
-		require.Equal(t, want.String(), string(rest))
-	})
-}
-
-// sinkConn keeps what is written.
-type sinkConn struct {
-	net.Conn
-	bytes.Buffer
-}
-
-func (s *sinkConn) Write(p []byte) (int, error)      { return s.Buffer.Write(p) }
-func (s *sinkConn) Read([]byte) (int, error)         { return 0, io.EOF }
-func (s *sinkConn) SetWriteDeadline(time.Time) error { return nil }
-func (s *sinkConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-
-// The scanner of frames finds no end that is none, and survives anything.
-func FuzzFrameScan(f *testing.F) {
-	f.Add([]byte("\x00\x00\x08\x06\x00\x00\x00\x00\x00goodbye!"), 3)
-	f.Add([]byte("\x00\x00\x01\x01\x00\x00\x00\x00\x01\x88\x00\x00\x01\x09\x04\x00\x00\x00\x01\x88"), 1)
-	f.Add([]byte("\x00\x00\x0b\x06\x00\x00\x00\x00\x00too long...\x00\x00\x02\x06\x00\x00\x00\x00\x00no"), 4)
-	f.Fuzz(func(t *testing.T, text []byte, piece int) {
-		piece = max(1, piece%64)
-		scan := func(size int) string {
-			var s frameScan
-			var log strings.Builder
-			for rest := text; len(rest) > 0; {
-				k := min(size, len(rest))
-				s.scan(rest[:k], func(h frameHead, p []byte) { sayf(&log, "%v %x\n", h, p) })
-				rest = rest[k:]
-			}
-			sayf(&log, "%v %v", s.between(), s.begun)
-			return log.String()
-		}
-		require.Equal(t, scan(len(text)+1), scan(piece))
-	})
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // isGRPC reports whether r expects its status as gRPC.
@@ -58,15 +60,20 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If the body fails, it ends with a
-// status in the trailers, because a reset would give the client no reason.
+// grpcBody is the body of a gRPC response. If the endpoint's connection fails,
+// the body ends with a status in the trailers, because a reset would give the
+// client no reason.
 type grpcBody struct {
 	io.ReadCloser
 	req     *http.Request
 	rsp     *http.Response
 	began   time.Time
 	informs bool // grpc-message carries the text of the error
+	resets  bool // the stream of the client can be reset with a code
 }
+
+// Pending reports what Read returns without waiting.
+func (b *grpcBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
@@ -74,21 +81,19 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	err = overdue(b.req, b.began, err)
+	if reset, ok := asReset(err); ok && reset.Remote && b.resets && !isUpgraded(b.req) && !errors.Is(err, context.DeadlineExceeded) {
+		return n, err
+	}
 	_, code := StatusFromError(err)
-	if _, reset := errors.AsType[streamError](err); code == grpcInternal && !reset {
+	if _, reset := asReset(err); code == grpcInternal && !reset {
 		code = grpcUnavailable // the peer ended the response
 	}
-	message := ""
+	text := ""
 	if b.informs {
-		message = "the response broke off: " + err.Error()
+		text = "the response broke off: " + err.Error()
 	}
-	// Keep the announced trailers in the map, because ReverseProxy sends all
-	// trailers if there are more than the announced ones.
-	trailer := make(http.Header, len(b.rsp.Trailer)+2)
-	for name := range b.rsp.Trailer {
-		trailer[name] = nil
-	}
-	setStatus(trailer, code, message)
+	trailer := make(http.Header, 2)
+	setStatus(trailer, code, text)
 	b.rsp.Trailer = trailer
 	return n, io.EOF
 }
@@ -97,8 +102,8 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 // and the endpoint canceled the stream, because a gRPC server ends a late call
 // that way.
 func overdue(req *http.Request, began time.Time, err error) error {
-	reset, ok := errors.AsType[streamError](err)
-	if !ok || reset.Code != h2Cancel {
+	reset, ok := errors.AsType[*message.ResetError](err)
+	if !ok || reset.Code != message.CodeCancel {
 		return err
 	}
 	timeout, ok := grpcTimeout(req.Header.Get("Grpc-Timeout"))

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,9 +49,7 @@ func TestClientPausesInItsBody(t *testing.T) {
 					_, _ = io.Copy(io.Discard, conn)
 				}
 			}))
-			srv := httptest.NewServer(Handler(tt.svc(endpoint(t, up))))
-			defer srv.Close()
-			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+			conn, err := net.Dial("tcp", serve(t, Handler(tt.svc(endpoint(t, up)))))
 			require.NoError(t, err)
 			defer conn.Close()
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -64,20 +61,4 @@ func TestClientPausesInItsBody(t *testing.T) {
 			require.Equal(t, tt.status, rsp.StatusCode)
 		})
 	}
-}
-
-// What has come is not thrown away because it is late as well.
-func TestRoundTripTakesWhatIsThere(t *testing.T) {
-	for range 1000 {
-		ended, over := make(chan tripped, 1), make(chan struct{})
-		close(over)
-		ended <- tripped{rsp: &http.Response{StatusCode: http.StatusTeapot}}
-		got, ok := outcome(ended, over, -time.Second)
-		require.True(t, ok)
-		require.Equal(t, http.StatusTeapot, got.rsp.StatusCode)
-	}
-	over := make(chan struct{})
-	close(over)
-	_, ok := outcome(nil, over, time.Millisecond)
-	require.False(t, ok)
 }

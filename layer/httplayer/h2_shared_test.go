@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Who asks to close a connection of HTTP/2 ends it for nobody.
@@ -41,7 +42,7 @@ func TestConnectionCloseByHTTP2(t *testing.T) {
 			close(answer)
 			read(t, waits)
 			assert.Same(t, conn, e.h2.current.Load())
-			assert.NoError(t, conn.cc.Err())
+			assert.NoError(t, conn.Err())
 		})
 	}
 }
@@ -65,7 +66,7 @@ func TestEndpointH2GoAwayWithAnError(t *testing.T) {
 					c.respond(c.request(), "served")
 				}
 				if c.request() != 0 {
-					c.frame(frameGoAway, 0, 0, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, tt.last), h2EnhanceYourCalm))
+					c.frame(frameGoAway, 0, 0, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, tt.last), message.CodeEnhanceYourCalm))
 					if !tt.refused {
 						c.Close()
 					}

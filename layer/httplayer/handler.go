@@ -8,40 +8,37 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httputil"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/lograte"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Handler is a reverse proxy that serves requests by svc. It is built on
-// [httputil.ReverseProxy]. Hop-by-hop headers are dropped; trailers, 1xx
-// responses and upgrades are forwarded. Request and response bodies flow at the
-// same time and each piece is flushed. The context given to svc ends when the
-// client disconnects.
+// Handler is a reverse proxy that serves requests by svc. Hop-by-hop headers
+// are dropped; trailers, 1xx responses and upgrades are forwarded. Request and
+// response bodies flow at the same time. The context given to svc ends when the
+// client disconnects. A [Server] calls svc without an [http.ResponseWriter]; in any
+// other server HTTP/1.1 is half duplex.
 //
 // svc receives the authority, path, query and headers of the client unchanged.
 // No X-Forwarded-For or Via is added, and those of the client are kept. A
-// gateway that does not trust its clients removes them in a layer.
-//
-// An upgraded connection lives as long as the context that the [Endpoint] was
-// given, so a Timeout in svc closes it. CONNECT is answered with 501 unless
-// [WithConnect] is given. Malformed targets and upgrades get 400; an
-// unrequested 101 of the endpoint becomes 502.
+// gateway that does not trust its clients removes them in a layer. CONNECT is
+// answered with 501 unless [WithConnect] is given. Malformed targets and
+// upgrades get 400; an unrequested 101 of the endpoint becomes 502.
 //
 // An error of svc is answered with the status of [StatusFromError] and an empty
 // body, because the text of an error names endpoints ([WithErrorHeaders] adds
 // it). Most errors also close the client's connection. A rejection with a
 // retry-after sends Retry-After or, to gRPC, grpc-retry-pushback-ms. gRPC
 // requests get the status as gRPC, also in trailers if their response is cut
-// off. Other responses that are cut off are aborted.
+// off. A stream that the endpoint reset is reset with the same code.
 //
-// Handler is safe for concurrent use and starts no goroutine. It panics if svc
-// is nil.
+// Handler is safe for concurrent use and panics if svc is nil.
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
@@ -55,20 +52,8 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 		}
 	}
 	h.log = limitedLog(h.log)
-	h.proxy = httputil.ReverseProxy{
-		Rewrite:       rewrite,
-		FlushInterval: headerPatience,
-		ErrorHandler:  h.failExchange,
-		BufferPool:    &buffers{},
-		ErrorLog:      slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
-	}
 	return h
 }
-
-// headerPatience is how long response headers wait for the first piece of the
-// body, because one write is cheaper than two. It applies to bodies of known
-// length. Other headers and all body pieces are written at once.
-const headerPatience = 5 * time.Millisecond
 
 // HandlerOption sets how a [Handler] answers.
 type HandlerOption interface{ apply(h *handler) }
@@ -115,184 +100,178 @@ func limitedLog(l *slog.Logger) *slog.Logger {
 }
 
 type handler struct {
-	svc   Service
-	log   *slog.Logger
-	proxy httputil.ReverseProxy
-	heads heads
-
+	svc     Service
+	log     *slog.Logger
 	tunnels bool
 	informs bool // error responses carry the text of the error
 }
 
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// exchange serves a request of a [Server].
+func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
+
+// serve serves a request whose hop-by-hop headers have been removed. It returns
+// an error only if resets is true, to reset the stream as the endpoint did; other
+// errors become responses.
+func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
+	rsp, err := h.respond(r, resets)
+	if rsp != nil {
+		setConnection(r, rsp)
+	}
+	return rsp, err
+}
+
+// setConnection removes the hop-by-hop headers of a response, and adds
+// Connection: close if the client's connection is to be closed. After a rejected
+// CONNECT it is, because the client may have sent bytes for the tunnel.
+func setConnection(r *http.Request, rsp *http.Response) {
+	_, closes := rsp.Header[closesClient]
+	delete(rsp.Header, closesClient)
+	rsp.Close = false
+	if _, ok := rsp.Header["Connection"]; ok && rsp.StatusCode != http.StatusSwitchingProtocols {
+		message.RemoveHopByHop(rsp.Header)
+	}
+	if (closes || r.Method == http.MethodConnect && rsp.StatusCode/100 != 2) && r.ProtoMajor == 1 {
+		rsp.Header["Connection"] = []string{"close"}
+	}
+}
+
+func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) {
+	if r.Method == http.MethodConnect && !h.tunnels {
+		return h.reject(r, http.StatusNotImplemented), nil
+	}
 	if err := misdirected(r); err != nil {
-		h.fail(w, r, err)
-		return
+		return h.failure(r, err), nil
 	}
-	if r.Method == http.MethodConnect {
-		h.connect(w, r)
-		return
-	}
-	h.forward(w, r)
-}
-
-func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 	if err := upgradeError(r); err != nil {
-		h.fail(w, r, err)
-		return
+		return h.failure(r, err), nil
 	}
-	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy, ten: !r.ProtoAtLeast(1, 1)}
-	x.proxy.Transport = x
-	if r.ProtoMajor == 1 && r.ContentLength != 0 {
-		x.received = &received{ReadCloser: r.Body}
-		r = r.WithContext(r.Context()) // the server keeps using its own request
-		r.Body = x.received
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			x.abandon()
-		}
-	}()
-	x.proxy.ServeHTTP(x, r)
-	returned = true
-	if x.upgraded != nil {
-		_ = x.upgraded.Close()
-	}
-	x.finish(r)
-}
-
-// exchange is one request and its response in the proxy. It is the transport of
-// ReverseProxy for the request and the writer for the response.
-type exchange struct {
-	http.ResponseWriter
-	handler *handler
-	proxy   httputil.ReverseProxy
-	whole   bool  // the response has no body and is written when the handler returns
-	left    int64 // bytes of the body still to be written; -1 if unknown
-
-	head  http.Header // headers written before the response starts
-	begun bool
-	ten   bool // the client speaks HTTP/1.0
-
-	informing sync.Mutex // guards the server's header and writer until answered is set
-	answered  bool
-
-	received *received // the body of an HTTP/1.1 request, or nil
-	duplex   bool      // the response may start before the request body ends
-	upgraded io.Closer // the body of a 101 response; closed after ReverseProxy returns
-}
-
-// Unwrap gives http.ResponseController access to the server's writer.
-func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
-
-// Write flushes each piece of a body of known length except the last.
-// ReverseProxy flushes bodies of unknown length.
-func (x *exchange) Write(p []byte) (int, error) {
-	n, err := x.ResponseWriter.Write(p)
-	if x.left > 0 {
-		if x.left -= int64(n); x.left > 0 && err == nil {
-			err = x.FlushError()
-		}
-	}
-	return n, err
-}
-
-// FlushError does not flush a response without a body, because a flush would
-// separate the headers from the end of the stream and gRPC clients would miss
-// the status. It does not flush the last piece of a body of known length,
-// because the server writes it as soon as the handler returns.
-func (x *exchange) FlushError() error {
-	if x.whole || x.left == 0 {
-		return nil
-	}
-	return http.NewResponseController(x.ResponseWriter).Flush()
-}
-
-func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
+	complete(r)
 	began := time.Time{}
-	if isGRPC(req) {
+	grpc := isGRPC(r)
+	if grpc {
 		began = time.Now()
 	}
-	rsp, err := x.handler.roundTrip(req)
-	x.settled()
+	rsp, err := h.call(r)
 	if err != nil {
-		return nil, overdue(req, began, err)
+		err = overdue(r, began, err)
+		if reset, ok := asReset(err); ok && reset.Remote && resets && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded) {
+			h.logFailure(r, http.StatusBadGateway, err)
+			return nil, reset
+		}
+		return h.failure(r, err), nil
 	}
-	if x.received != nil {
-		// Full duplex is enabled only after svc has responded, because for an
-		// error the server itself reads the rest of the body or closes the
-		// connection. If the writer does not support it, the exchange stays
-		// half duplex.
-		x.duplex = http.NewResponseController(x.ResponseWriter).EnableFullDuplex() == nil
+	if grpc {
+		h.prepareGRPC(r, rsp, began, resets)
 	}
-	x.whole = ended(rsp)
-	header := x.ResponseWriter.Header()
-	if _, ok := rsp.Header["Content-Type"]; !ok {
-		header["Content-Type"] = nil // prevents the server from guessing one
+	if len(rsp.Trailer) > 0 && r.ProtoMajor == 1 {
+		delete(rsp.Header, "Content-Length") // HTTP/1.1 sends trailers only with a chunked body
+		rsp.ContentLength = -1
 	}
-	if len(rsp.Trailer) > 0 && req.ProtoMajor == 1 {
-		// HTTP/1.1 sends trailers only with a chunked body.
-		rsp.Header.Del("Content-Length")
-	}
-	x.left = -1
-	if rsp.Header.Get("Content-Length") != "" {
-		x.left = rsp.ContentLength
-	}
-	switch {
-	case began.IsZero():
-	case x.whole:
-		header["Content-Length"] = nil // prevents the server from adding one, which gRPC clients read as metadata
-	default:
-		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, informs: x.handler.informs}
-	}
-	if rsp.StatusCode != http.StatusSwitchingProtocols {
-		return rsp, nil
-	}
-	// Copy the headers: ReverseProxy changes them while observers of the
-	// closing body may read them.
-	out := *rsp
-	out.Header = rsp.Header.Clone()
-	x.upgraded = rsp.Body
-	return &out, nil
+	return rsp, nil
 }
 
-// fail writes the error response for err.
-func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+// prepareGRPC prepares a response to a gRPC request.
+func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
+	if ended(rsp) {
+		_ = rsp.Body.Close()
+		rsp.Body, rsp.ContentLength = http.NoBody, -1 // a content-length would be metadata for the client
+		delete(rsp.Header, "Content-Length")
+		return
+	}
+	rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: r, rsp: rsp, began: began, informs: h.informs, resets: resets}
+}
+
+// call calls svc.
+func (h *handler) call(req *http.Request) (*http.Response, error) {
+	rsp, err := roundTripper{h.svc}.RoundTrip(req)
+	if err == nil {
+		err = checkResponse(req, rsp)
+	}
+	return rsp, err
+}
+
+// checkResponse returns why rsp cannot be sent, and then closes it.
+func checkResponse(req *http.Request, rsp *http.Response) (err error) {
+	switch code := rsp.StatusCode; {
+	case code == http.StatusSwitchingProtocols:
+		err = switchError(req, rsp)
+	case code < http.StatusOK || code > 999:
+		err = &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
+	case req.Method == http.MethodConnect && code/100 == 2:
+		err = tunnelError(rsp)
+	}
+	if err != nil {
+		_ = rsp.Body.Close()
+	}
+	return err
+}
+
+// tunnelError returns why the 2xx response to CONNECT is not a tunnel.
+func tunnelError(rsp *http.Response) error {
+	if _, ok := rsp.Body.(io.ReadWriteCloser); ok {
+		return nil
+	}
+	return &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
+}
+
+// complete adds to a received request what the layers and an endpoint expect
+// of a request to send: the scheme and the authority of the URL. It removes an
+// upgrade to h2c, which an endpoint chooses by itself.
+func complete(r *http.Request) {
+	if r.URL.Scheme == "" && r.TLS == nil {
+		r.URL.Scheme = "http"
+	}
+	r.URL.Host = (Accessor{}).Authority(r)
+	if upgrade := r.Header["Upgrade"]; len(upgrade) > 0 && strings.EqualFold(upgrade[0], "h2c") {
+		delete(r.Header, "Upgrade")
+		delete(r.Header, "Connection")
+	}
+	delete(r.Header, "Http2-Settings")
+	onlyHost(r)
+}
+
+// reject returns a response to a request that svc does not see.
+func (h *handler) reject(r *http.Request, status int) *http.Response {
+	return &http.Response{
+		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
+		Header: make(http.Header), Body: http.NoBody, Request: r,
+	}
+}
+
+// failure returns the error response for err.
+func (h *handler) failure(r *http.Request, err error) *http.Response {
 	status, code := StatusFromError(err)
 	if r.Context().Err() == nil {
 		h.logFailure(r, status, err)
 	}
-	header := w.Header()
-	if closes(err) {
-		if mayClose(r) {
-			header.Set("Connection", "close")
-		}
-		if h.informs {
-			header.Set("L5d-Proxy-Connection", "close")
-		}
+	rsp := h.reject(r, status)
+	header := rsp.Header
+	if closes(err) && mayClose(r) {
+		header[closesClient] = []string{"close"}
 	}
 	if h.informs {
+		if closes(err) {
+			header.Set("L5d-Proxy-Connection", "close")
+		}
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
-	refused := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
-	if after, ok := layer.RetryAfter(err); ok && refused {
+	rejected := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
+	if after, ok := layer.RetryAfter(err); ok && rejected {
 		askAfter(header, after, grpc)
 	}
-	if grpc {
-		message := ""
-		if h.informs {
-			message = err.Error()
-		}
-		setStatus(header, code, message)
-		header.Set("Content-Type", "application/grpc")
-		header["Content-Length"] = nil
-		status = http.StatusOK
-	} else {
+	if !grpc {
 		header.Set("Content-Length", "0")
+		return rsp
 	}
-	w.WriteHeader(status)
+	message := ""
+	if h.informs {
+		message = err.Error()
+	}
+	setStatus(header, code, message)
+	header.Set("Content-Type", grpcType)
+	rsp.StatusCode, rsp.ContentLength = http.StatusOK, -1
+	return rsp
 }
 
 // mayClose reports whether an error response for r may close the connection. It
@@ -328,172 +307,172 @@ func printable(s string) string {
 	return string(out)
 }
 
-// heads is a pool of the headers that exchanges give to ReverseProxy.
-type heads struct{ pool sync.Pool }
-
-func (p *heads) get() http.Header {
-	if h, ok := p.pool.Get().(http.Header); ok {
-		return h
-	}
-	return make(http.Header)
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	rsp := h.failure(r, err)
+	setConnection(r, rsp)
+	send(w, r, rsp)
 }
 
-func (p *heads) put(h http.Header) {
-	clear(h)
-	p.pool.Put(h)
+// ServeHTTP serves a request of any other server than [Server].
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &informer{w: w}
+	out := r.WithContext(reqctx.WithValue(r.Context(), message.InformerKey, x))
+	out.Header = r.Header.Clone()
+	message.RemoveHopByHop(out.Header)
+	url := *r.URL
+	out.URL = &url
+	switch {
+	case r.ContentLength == 0:
+		out.Body = http.NoBody // of a received request; else 0 is an unknown length
+	case r.ProtoMajor == 1:
+		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
+		defer body.wait()
+		out.Body = body
+	}
+	defer x.stop()
+	rsp, _ := h.serve(out, false) // without resets there is no error
+	x.stop()
+	send(w, out, rsp)
 }
 
-// Header returns a separate map until the response starts. ReverseProxy writes
-// 1xx headers into it from the transport's goroutine, while the handler may
-// write the server's header.
-func (x *exchange) Header() http.Header {
-	if x.begun {
-		return x.ResponseWriter.Header()
-	}
-	if x.head == nil {
-		x.head = x.handler.heads.get()
-	}
-	return x.head
+// receivedBody is an HTTP/1.1 request body of net/http. Its Close only ends a Read
+// in progress, because that of net/http waits for the rest of the body. The server
+// closes the body after the handler.
+type receivedBody struct {
+	io.Reader
+	control *http.ResponseController
+	reads   sync.Mutex
+	closed  atomic.Bool
 }
 
-func (x *exchange) WriteHeader(status int) {
-	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
-		x.inform(status)
+func (b *receivedBody) Read(p []byte) (int, error) {
+	b.reads.Lock()
+	defer b.reads.Unlock()
+	if b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.Reader.Read(p)
+}
+
+func (b *receivedBody) Close() error {
+	b.closed.Store(true)
+	if b.reads.TryLock() {
+		b.reads.Unlock()
+		return nil
+	}
+	return b.control.SetReadDeadline(time.Now())
+}
+
+// wait ends the use of the body: net/http does not permit a Read after the handler
+// has returned.
+func (b *receivedBody) wait() {
+	_ = b.Close()
+	b.reads.Lock()
+	defer b.reads.Unlock()
+}
+
+// informer sends 1xx responses to a client, until the final response exists.
+type informer struct {
+	mu   sync.Mutex
+	w    http.ResponseWriter
+	over bool
+}
+
+// Inform is part of [message.Informer].
+func (x *informer) Inform(status int, header http.Header) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over || status == http.StatusContinue { // the server sends 100 itself
+		return nil
+	}
+	to := x.w.Header()
+	final := maps.Clone(to)
+	clear(to)
+	maps.Copy(to, header)
+	x.w.WriteHeader(status)
+	clear(to)
+	maps.Copy(to, final)
+	return nil
+}
+
+func (x *informer) stop() {
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+}
+
+// send writes a response to the writer of any server, and closes it. A response
+// that breaks off is aborted.
+func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
+	defer rsp.Body.Close()
+	header := w.Header()
+	for name, values := range rsp.Header {
+		if !message.IsHopByHop(name) || name == "Connection" && message.Listed(values, "close") {
+			header[name] = append(header[name], values...)
+		}
+	}
+	if _, ok := header["Content-Type"]; !ok {
+		header["Content-Type"] = nil // prevents the server from guessing one
+	}
+	switch {
+	case rsp.StatusCode == http.StatusSwitchingProtocols, r.Method == http.MethodConnect && rsp.StatusCode/100 == 2:
+		serveTunnel(w, r, rsp)
+		return
+	case rsp.ContentLength < 0 || len(rsp.Trailer) > 0:
+		delete(header, "Content-Length")
+	}
+	announced := maps.Clone(rsp.Trailer)
+	for name := range announced {
+		header.Add("Trailer", name)
+	}
+	if ended(rsp) && (rsp.ContentLength < 0 || isGRPC(r)) {
+		header["Content-Length"] = nil // keeps the server from adding one
+	}
+	w.WriteHeader(rsp.StatusCode)
+	if ended(rsp) {
 		return
 	}
-	x.begin()
-	x.ResponseWriter.WriteHeader(status)
-}
-
-// begin copies the headers written so far into the server's header, which is
-// used from then on.
-func (x *exchange) begin() {
-	if x.begun {
-		return
+	if copyBody(w, rsp.Body, rsp.ContentLength) != nil {
+		panic(http.ErrAbortHandler)
 	}
-	x.begun = true
-	header := x.ResponseWriter.Header()
-	for name, values := range x.head {
-		if there := header[name]; len(there) > 0 {
-			values = slices.Concat(there, values)
+	if len(rsp.Trailer) > len(announced) {
+		_ = http.NewResponseController(w).Flush() // else net/http would send a Content-Length and no trailers
+	}
+	for name, values := range rsp.Trailer {
+		if _, ok := announced[name]; !ok {
+			name = http.TrailerPrefix + name
 		}
 		header[name] = values
 	}
-	if x.head != nil {
-		x.handler.heads.put(x.head)
-		x.head = nil
-	}
 }
 
-// inform sends a 1xx response. It does nothing once the final response exists,
-// or if the client speaks HTTP/1.0. Headers already set for the final response
-// are kept for it.
-func (x *exchange) inform(status int) {
-	x.informing.Lock()
-	defer x.informing.Unlock()
-	if x.answered || x.ten {
-		return
-	}
-	header := x.ResponseWriter.Header()
-	kept := maps.Clone(header)
-	clear(header)
-	maps.Copy(header, x.head)
-	x.ResponseWriter.WriteHeader(status)
-	clear(header)
-	maps.Copy(header, kept)
-}
-
-// settled stops 1xx responses, so that the server's header and writer belong to
-// the handler alone.
-func (x *exchange) settled() {
-	x.informing.Lock()
-	x.answered = true
-	x.informing.Unlock()
-}
-
-// failExchange is the ErrorHandler of ReverseProxy.
-func (h *handler) failExchange(w http.ResponseWriter, r *http.Request, err error) {
-	if x, ok := w.(*exchange); ok {
-		w = x.ResponseWriter
-	}
-	h.fail(w, r, err)
-}
-
-// roundTrip calls svc. A response with a status that a server cannot send is an
-// error.
-func (h *handler) roundTrip(req *http.Request) (*http.Response, error) {
-	rsp, err := roundTripper{h.svc}.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	switch code := rsp.StatusCode; {
-	case code == http.StatusSwitchingProtocols:
-		err = switchError(req, rsp)
-	case code < http.StatusOK || code > 999:
-		err = &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
-	}
-	if err != nil {
-		_ = rsp.Body.Close()
-		return nil, err
-	}
-	return rsp, nil
-}
-
-// rewrite undoes the changes of ReverseProxy that a transparent proxy must not
-// make.
-func rewrite(p *httputil.ProxyRequest) {
-	var a Accessor
-	in, out := p.In, p.Out
-	if in.URL.Scheme == "" && in.TLS == nil {
-		out.URL.Scheme = "http"
-	}
-	out.URL.Host = a.Authority(in)
-	out.URL.RawQuery = in.URL.RawQuery
-	out.Host = in.Host
-	// The original map and not the copy: the server fills it when the body
-	// ends.
-	out.Trailer = in.Trailer
-	if out.Body != nil && in.ProtoMajor == 2 {
-		out.Body = &closable{out.Body, in.Body}
-	}
-	for _, name := range [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if values, ok := in.Header[name]; ok && !namedInConnection(in.Header, name) {
-			out.Header[name] = slices.Clone(values)
+// copyBody sends a body of the given length, or -1. It flushes before it waits
+// for more.
+func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
+	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert // see New
+	defer bodyBuffers.Put(buf)
+	for {
+		if n, eof := message.Pending(body); n == 0 && !eof && length != 0 {
+			_ = flusher.Flush()
 		}
-	}
-	if strings.EqualFold(out.Header.Get("Upgrade"), "h2c") {
-		out.Header.Del("Upgrade")
-		out.Header.Del("Connection")
-	}
-	out.Header.Del("HTTP2-Settings")
-	onlyHost(out)
-	if in.ContentLength == 0 && len(in.Header["Content-Length"]) > 0 {
-		// Send the client's Content-Length of 0, which net/http would drop for
-		// methods that usually have no body.
-		out.Body, out.TransferEncoding = http.NoBody, []string{"identity"}
-	}
-}
-
-func namedInConnection(h http.Header, name string) bool {
-	for _, value := range h["Connection"] {
-		for token := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), name) {
-				return true
+		n, err := body.Read(buf[:])
+		if length > 0 {
+			length -= min(length, int64(n))
+		}
+		if n > 0 {
+			if _, failed := w.Write(buf[:n]); failed != nil {
+				return failed
 			}
 		}
+		switch {
+		case err == io.EOF: //nolint:errorlint // a Reader ends with just this value
+			return nil
+		case err != nil:
+			return err
+		}
 	}
-	return false
 }
 
-// closable is the body of an HTTP/2 request. ReverseProxy wraps request bodies
-// and does not forward Close. That is right for HTTP/1.1, where Close waits for
-// the client. For HTTP/2 Close must end a waiting Read, because an endpoint
-// that finished early would block in it (golang/go#78973, #80085).
-type closable struct {
-	io.ReadCloser
-	received io.Closer
-}
+const bodyBuffer = 32 << 10
 
-func (c *closable) Close() error {
-	return errors.Join(c.ReadCloser.Close(), c.received.Close())
-}
+var bodyBuffers = sync.Pool{New: func() any { return new([bodyBuffer]byte) }}

@@ -16,11 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // hint has the transport of a request say 103, as one that got it does.
 func hint(ctx context.Context) {
-	_ = httptrace.ContextClientTrace(ctx).Got1xxResponse(http.StatusEarlyHints, textproto.MIMEHeader{"Link": {"</a>"}})
+	_ = message.Inform(ctx, http.StatusEarlyHints, http.Header{"Link": {"</a>"}})
 }
 
 // What is said of the response before there is one is not lost to a 103, and a

@@ -10,16 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gotower/gotower/layer"
 )
 
 func TestHandlerFlushes(t *testing.T) {
@@ -282,27 +278,4 @@ func TestCurl(t *testing.T) {
 		got := run(t, "--http2", "--include", "http://"+proxy+"/length")
 		assert.True(t, strings.HasPrefix(got, "HTTP/1.1 200"), got)
 	})
-}
-
-// The last piece of a body whose length is known goes out with the end of the
-// response; a flush before that would be a system call for nothing.
-func TestHandlerFlushesWhatMayBeWaitedFor(t *testing.T) {
-	for name, length := range map[string]int64{"length known": 5, "length not known": -1} {
-		t.Run(name, func(t *testing.T) {
-			h := Handler(layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
-				rsp := &http.Response{
-					StatusCode: http.StatusOK, ContentLength: length, Header: http.Header{},
-					Body: io.NopCloser(strings.NewReader("hello")),
-				}
-				if length >= 0 {
-					rsp.Header.Set("Content-Length", strconv.FormatInt(length, 10))
-				}
-				return rsp, nil
-			}))
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://web/", http.NoBody))
-			require.Equal(t, "hello", w.Body.String())
-			require.Equal(t, length < 0, w.Flushed)
-		})
-	}
 }

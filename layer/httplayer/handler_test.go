@@ -248,7 +248,7 @@ func TestHandlerSendsWhatCame(t *testing.T) {
 		},
 		"trailers are asked for": {
 			"GET /a HTTP/1.1\nHost: web\nTE: trailers, deflate\n\n",
-			"GET /a HTTP/1.1", []string{"Host: web", "Te: trailers"},
+			"GET /a HTTP/1.1", []string{"Connection: TE", "Host: web", "Te: trailers"},
 		},
 		"OPTIONS *": {
 			"OPTIONS * HTTP/1.1\nHost: web\n\n",

@@ -34,8 +34,11 @@ func askH2(t *testing.T, addr string, fields ...string) (status string) {
 	for {
 		frame, err := c.ReadFrame()
 		require.NoError(t, err)
-		if head, ok := frame.(*xhttp2.MetaHeadersFrame); ok {
-			return head.PseudoValue("status")
+		switch frame := frame.(type) {
+		case *xhttp2.MetaHeadersFrame:
+			return frame.PseudoValue("status")
+		case *xhttp2.RSTStreamFrame:
+			return frame.ErrCode.String()
 		}
 	}
 }
@@ -61,6 +64,8 @@ func TestHostBesideAuthority(t *testing.T) {
 					return e.Call(ctx, r)
 				})))
 				status := askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "private")
+				assert.Equal(t, "PROTOCOL_ERROR", status)
+				status = askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "public")
 				assert.Equal(t, "200", status)
 				assert.Equal(t, saidHost{"public", "", "/x"}, <-routed)
 				// A server of HTTP/2 shows no field that a client of Go's sends.
@@ -82,7 +87,7 @@ func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
 	front := servingBy(t, Middleware(layers)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		saw <- r.Host + " " + r.Header.Get("Host")
 	})))
-	status := askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "private")
+	status := askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "public")
 	assert.Equal(t, "200", status)
 	assert.Equal(t, "public ", <-saw)
 	assert.Equal(t, "public ", <-saw)
@@ -125,7 +130,8 @@ func TestPathOfHTTP2IsNoURL(t *testing.T) {
 	} {
 		front := servingBy(t, h)
 		for path, status := range map[string]string{
-			"http://public/x": "400", "http://private/x": "400", "file:///x": "400", "/http://public/x": "200", "//public/x": "200", "*": "200",
+			"http://public/x": "PROTOCOL_ERROR", "http://private/x": "PROTOCOL_ERROR", "file:///x": "PROTOCOL_ERROR",
+			"/http://public/x": "200", "//public/x": "200", "*": "PROTOCOL_ERROR",
 		} {
 			t.Run(name+" "+path, func(t *testing.T) {
 				require.Equal(t, status, askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "private", ":path", path))

@@ -263,9 +263,8 @@ type proxyErrors struct {
 	log    *slog.Logger
 }
 
-// closesClient is a Connection header that no endpoint can send, because
-// net/http canonicalizes received names. ReverseProxy drops the endpoint's
-// Connection but forwards this one.
+// closesClient is a Connection header that closes the client's connection. No
+// endpoint can send it, because received names are canonical.
 const closesClient = "connection"
 
 func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Response, error) {

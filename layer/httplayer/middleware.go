@@ -7,9 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
@@ -37,7 +37,7 @@ import (
 // The cost is two allocations per request, and one more if a layer makes a
 // context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
-	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{WithConnect()})...)
+	answer := newHandler(handled{}, opts...)
 	return func(h http.Handler) http.Handler {
 		if h == nil {
 			panic("httplayer: nil handler")
@@ -65,7 +65,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rsp, err := m.svc.Call(x, r)
 	switch {
 	case err == nil && rsp != nil && !x.begun.Load():
-		m.sendInstead(x, w, r, rsp)
+		m.sendInstead(w, r, rsp)
 		return
 	case err == nil && rsp == nil:
 		err = errNoResponse
@@ -86,32 +86,25 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
 // sendInstead sends a response of the layers.
-func (m *middleware) sendInstead(x *served, w http.ResponseWriter, r *http.Request, rsp *http.Response) {
-	x.instead = rsp
-	r = r.WithContext(x)
-	if r.Method == http.MethodConnect {
-		m.answer.connect(w, r)
-	} else {
-		m.answer.forward(w, r)
+func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
+	if rsp.Body == nil {
+		rsp.Body = http.NoBody
 	}
-	if x.instead != nil && rsp.Body != nil {
+	err := upgradeError(r)
+	if err == nil {
+		err = checkResponse(r, rsp)
+	} else {
 		_ = rsp.Body.Close()
 	}
-}
-
-// instead is the Service that returns the response in served.instead.
-type instead struct{}
-
-func (instead) Ready(context.Context) error { return nil }
-
-func (instead) Call(ctx context.Context, _ *http.Request) (*http.Response, error) {
-	x, ok := ctx.Value(servingKey{}).(*served)
-	if !ok || x.instead == nil {
-		return nil, errNoResponse
+	if err != nil {
+		m.answer.fail(w, r, err)
+		return
 	}
-	rsp := x.instead
-	x.instead = nil
-	return rsp, nil
+	if isGRPC(r) {
+		m.answer.prepareGRPC(r, rsp, time.Now(), false)
+	}
+	setConnection(r, rsp)
+	send(w, r, rsp)
 }
 
 // handled adapts the handler to a Service.
@@ -168,9 +161,8 @@ type served struct {
 	writer   http.ResponseWriter // served with the optional interfaces of net/http's writer
 	begun    atomic.Bool         // the handler was called
 	hijacked bool
-	status   int            // 0 before the headers are written
-	hear     []hearer       // set before the handler is called
-	instead  *http.Response // response of the layers, until it is sent
+	status   int      // 0 before the headers are written
+	hear     []hearer // set before the handler is called
 }
 
 type servingKey struct{}

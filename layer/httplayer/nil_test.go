@@ -76,10 +76,6 @@ func TestNilLoggers(t *testing.T) {
 	Handler(refused, WithLogger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusNotFound, rec.Code)
 
-	g := NewGuard(WithGuardLogger(nil))
-	g.cut(&GuardError{Reason: BadHost})
-	require.EqualValues(t, 1, g.Rejected(BadHost))
-
 	told := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{Header: http.Header{proxyErrorField: {"odd"}}, Body: http.NoBody}, nil
 	})

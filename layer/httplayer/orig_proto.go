@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // UpgradeOrigProto sends HTTP/1 requests to another proxy by HTTP/2. The header
@@ -33,6 +34,9 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 		delete(out.Header, name) // not allowed in HTTP/2
 	}
 	out.Header[origProtoField] = []string{origProto(req)}
+	if req.Host != "" {
+		out.Header["Host"] = []string{req.Host} // linkerd's proxies read it
+	}
 	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/2.0", 2, 0
 	out.TransferEncoding = nil
 	rsp, err := l.Service.Call(ctx, out)
@@ -181,9 +185,9 @@ func isUpgraded(r *http.Request) bool {
 
 // asReset returns the stream reset in err, unless err proves that the request
 // was not processed.
-func asReset(err error) (streamError, bool) {
-	if errors.Is(err, layer.ErrNotReady) {
-		return streamError{}, false
+func asReset(err error) (*message.ResetError, bool) {
+	if _, downgraded := errors.AsType[*downgradedError](err); downgraded || errors.Is(err, layer.ErrNotReady) {
+		return nil, false
 	}
-	return errors.AsType[streamError](err)
+	return errors.AsType[*message.ResetError](err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // tests.md I4 and J "outbound endpoint".
@@ -92,7 +93,7 @@ func TestDowngradeOrigProtoBelievesNoHTTP1(t *testing.T) {
 
 // A stream that was refused is untouched: the request may go elsewhere.
 func TestUpgradeOrigProtoPassesRefusals(t *testing.T) {
-	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{streamError{1, h2RefusedStream, nil}}}
+	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{&message.ResetError{Code: message.CodeRefusedStream}}}
 	svc := UpgradeOrigProto()(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
 	_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 	assert.Same(t, refusal, err)

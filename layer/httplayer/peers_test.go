@@ -16,12 +16,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// serve runs a real server for h, HTTP/1.1 and cleartext HTTP/2, until the
-// test ends.
+// serve runs a server for h, HTTP/1.1 and cleartext HTTP/2, until the test ends: a
+// Server for a Handler, else that of net/http.
 func serve(t testing.TB, h http.Handler, opts ...func(*http.Server)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	if _, ok := h.(*handler); ok && len(opts) == 0 {
+		return servingOn(t, l, h, 0).addr
+	}
 	serveOn(t, l, h, opts...)
 	return l.Addr().String()
 }
@@ -53,7 +56,6 @@ func endpoint(t testing.TB, addr string, opts ...EndpointOption) *Endpoint {
 	t.Cleanup(cancel)
 	// What a loaded machine needs; who tests a limit gives his own.
 	e := NewEndpoint(ctx, addr, append([]EndpointOption{WithConnectTimeout(patience), WithIdleTimeout(patience)}, opts...)...)
-	e.h1.transport.ExpectContinueTimeout, e.h2.transport.ExpectContinueTimeout = patience, patience
 	return e
 }
 

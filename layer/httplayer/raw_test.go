@@ -20,11 +20,14 @@ const (
 	frameData         = 0x0
 	frameHeaders      = 0x1
 	frameRST          = 0x3
+	frameSettings     = 0x4
+	frameGoAway       = 0x7
 	framePing         = 0x6
 	frameWindowUpdate = 0x8
 	flagEndStream     = 0x1
 	flagAck           = 0x1
 	flagEndHeader     = 0x4
+	maxStream         = 1<<31 - 1
 )
 
 var headerOK = []byte{0x88} // :status 200, from the static table of HPACK

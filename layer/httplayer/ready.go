@@ -7,9 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recheck is the interval at which Ready checks an Endpoint at capacity,
-// because net/http can omit a call of its state hook.
-const recheck = 100 * time.Millisecond
+// recheck is the longest time between two checks of Ready.
+const recheck = time.Second
 
 // Ready waits until a connection has room, or until there is room for a new
 // one. It connects only while the address cannot be reached; see [Endpoint].
@@ -24,7 +23,6 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return e.notReady(ctx)
 		}
-		e.h2.refresh()
 		wait := recheck
 		if e.link.down() && e.canProbe() {
 			var mine attempt
@@ -59,19 +57,19 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 // rejected requests.
 func (e *Endpoint) room() bool {
 	mayConnect := !e.link.down()
-	h1, h2 := e.asked[0].Load(), e.asked[1].Load()
+	h1, h2 := e.used[0].Load(), e.used[1].Load()
 	if !h1 && !h2 {
 		return mayConnect
 	}
 	return (!h1 || e.h1.room(mayConnect)) && (!h2 || e.h2.room(mayConnect))
 }
 
-func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.hasSlot() }
+func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
 // probesH2 reports whether a probe uses HTTP/2. It does not while HTTP/2 has a
 // connection.
 func (e *Endpoint) probesH2() bool {
-	return e.lastH2.Load() && (!e.asked[0].Load() || !e.h2.serves())
+	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
 
 // probe connects in the background and keeps the connection. It uses the last
@@ -87,7 +85,7 @@ func (e *Endpoint) probe(mine attempt) {
 // turn makes the next probe use the protocol other than p, if requests use
 // both, because the failure of p may not affect it.
 func (e *Endpoint) turn(p protocol) {
-	if !e.opts.protocol.isFixed() && e.asked[0].Load() && e.asked[1].Load() {
+	if !e.opts.protocol.isFixed() && e.used[0].Load() && e.used[1].Load() {
 		e.lastH2.Store(p != http2)
 	}
 }

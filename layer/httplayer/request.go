@@ -5,94 +5,144 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
+	"sync"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing is a request for net/http: a shallow copy with the context of Call
-// and a body that can be withdrawn.
-type outgoing struct {
-	*http.Request
-	body *guard // nil without a body
+// outgoing returns the request to send: a shallow copy with the context of Call
+// and an observed body, which is nil if there is none.
+func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
+	hasBody := req.Body != nil && req.Body != http.NoBody
+	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is sent as it is
+	if ctx == req.Context() && !hasBody && hasHost {
+		return req, nil
+	}
+	out := req.WithContext(ctx)
+	if !hasHost {
+		out.Host = e.addr
+	}
+	if !hasBody {
+		return out, nil
+	}
+	body := &requestBody{ReadCloser: req.Body}
+	out.Body = body
+	return out, body
 }
 
-func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {
-	out := outgoing{Request: req.WithContext(ctx)}
-	out.RequestURI = ""
-	if req.Header == nil {
-		out.Header = make(http.Header)
-	}
-	if req.URL != nil && (req.URL.Scheme == "" || req.URL.Host == "") {
-		out.URL = e.completed(req.URL)
-	}
-	if req.Body != nil && req.Body != http.NoBody {
-		out.body = &guard{body: req.Body, talk: isTalk(req)}
-		if req.ContentLength > 0 {
-			out.body.sized, out.body.left = true, req.ContentLength
-		}
-		out.Body = out.body
-	}
-	return out
+// requestBody finds out whether the body was touched, and whether a failure is
+// its fault. Until the request is admitted, an untouched body is not closed,
+// because the request may be rejected.
+type requestBody struct {
+	io.ReadCloser
+	waits   atomic.Bool           // in Read
+	awaited atomic.Bool           // a Read was waiting when the body was closed
+	broken  atomic.Pointer[error] // of Read, unless caused by Close
+
+	mu       sync.Mutex
+	admitted bool // touched, or the request is not rejected
+	closed   bool // by the connection
 }
 
-// completed adds the scheme and host that net/http requires. They only set the
-// Host of a request without one, because the connection exists already.
-func (e *Endpoint) completed(u *url.URL) *url.URL {
-	filled := *u
-	if filled.Scheme == "" {
-		filled.Scheme = e.scheme()
+func (b *requestBody) Read(p []byte) (n int, err error) {
+	defer panics.Recover(&err)
+	b.admit()
+	b.waits.Store(true)
+	n, err = b.ReadCloser.Read(p)
+	b.waits.Store(false)
+	if err != nil && err != io.EOF && !b.isClosed() { //nolint:errorlint // a Reader ends with just this value
+		b.broken.CompareAndSwap(nil, &err)
 	}
-	if filled.Host == "" {
-		filled.Host = e.addr
-	}
-	return &filled
+	return n, err
 }
 
-// withdraw takes the request back from net/http. It reports whether the body
-// was neither read nor closed.
-func (o outgoing) withdraw() bool { return o.body == nil || o.body.withdraw() }
+// Pending reports what Read returns without waiting.
+func (b *requestBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
-// admit gives the body to net/http; it can no longer be withdrawn.
-func (o outgoing) admit() {
-	if o.body != nil {
-		o.body.admit()
+func (b *requestBody) Close() error {
+	b.mu.Lock()
+	first, admitted := !b.closed, b.admitted
+	b.closed = true
+	b.mu.Unlock()
+	if !first || !admitted {
+		return nil
+	}
+	return b.close()
+}
+
+func (b *requestBody) close() (err error) {
+	defer panics.Recover(&err)
+	b.awaited.Store(b.waits.Load())
+	return b.ReadCloser.Close()
+}
+
+func (b *requestBody) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+// admit closes the body if the connection wanted to.
+func (b *requestBody) admit() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	late := b.closed && !b.admitted
+	b.admitted = true
+	b.mu.Unlock()
+	if late {
+		_ = b.close()
 	}
 }
 
-// fail closes the body of a request that net/http was given and does not serve,
-// because net/http does not always close it.
-func (o outgoing) fail() {
-	o.admit()
-	if o.body != nil {
-		_ = o.body.Close()
+// fail closes the body of a request that failed.
+func (b *requestBody) fail() {
+	if b == nil {
+		return
 	}
+	b.admit()
+	_ = b.Close()
 }
 
-// blame marks err of net/http as the fault of the endpoint or of the request
-// body. The end of ctx is the fault of the endpoint, unless an upload was
-// waiting for its body. A conversation may have sent everything already, so its
-// wait does not count.
-func (o outgoing) blame(ctx context.Context, err error) error {
+// withdraw reports whether the body is untouched.
+func (b *requestBody) withdraw() bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.admitted
+}
+
+// blame marks the error of a request as the fault of the endpoint or of the
+// request body. The end of ctx is the fault of the endpoint, unless an upload was
+// waiting for its body. A stream may have sent everything already, so its wait
+// does not count.
+func blame(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
-	if o.body != nil {
-		broken = o.body.broken.Load()
+	if body != nil {
+		broken = body.broken.Load()
 	}
+	invalid, isInvalid := errors.AsType[*message.RequestError](err)
 	switch {
-	case ctx.Err() != nil && o.body != nil && o.body.awaited.Load() && !o.body.talk:
+	case ctx.Err() != nil && body != nil && (body.awaited.Load() || body.waits.Load()) && !isStream(req):
 		return &bodyError{"was awaited", context.Cause(ctx)}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case broken != nil:
 		return &bodyError{"broke off", *broken}
+	case isInvalid:
+		return invalid
 	}
 	return &peerError{err}
 }
 
-// isTalk reports whether the request body may be one side of a conversation and
+// isStream reports whether the request body may be one side of a conversation and
 // not an upload.
-func isTalk(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
+func isStream(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
 // bodyError reports that a request body could not be read. It does not count
 // against the endpoint.
@@ -101,88 +151,8 @@ type bodyError struct {
 	err  error
 }
 
-func (e *bodyError) Error() string { return "the body of the request " + e.what + ": " + e.err.Error() }
+func (e *bodyError) Error() string { return "the request body " + e.what + ": " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
-
-// guard is a request body that can be withdrawn until its first Read. A Close
-// before the request is admitted takes effect after that.
-type guard struct {
-	body      io.ReadCloser
-	left      int64 // remaining bytes, if the length is known
-	sized     bool
-	talk      bool
-	state     atomic.Uint32
-	wantClose atomic.Bool
-	closed    atomic.Bool
-	reading   atomic.Bool
-	awaited   atomic.Bool           // a Read was waiting when the body was closed
-	broken    atomic.Pointer[error] // error of Read, unless caused by Close
-}
-
-const (
-	bodyUntouched = iota
-	bodyAdmitted
-	bodyWithdrawn
-)
-
-var (
-	errWithdrawn = errors.New("httplayer: the request was withdrawn")
-	errLength    = errors.New("httplayer: it is not as long as ContentLength says")
-)
-
-func (g *guard) Read(p []byte) (int, error) {
-	if g.state.Load() != bodyAdmitted && !g.admit() {
-		return 0, errWithdrawn
-	}
-	g.reading.Store(true)
-	n, err := g.readBody(p)
-	g.reading.Store(false)
-	g.left -= int64(n)
-	why := err
-	if g.sized && (g.left < 0 || g.left > 0 && errors.Is(err, io.EOF)) {
-		why = errLength
-	}
-	// After Close, a Read fails because of that.
-	if why != nil && !errors.Is(why, io.EOF) && !g.wantClose.Load() {
-		g.broken.CompareAndSwap(nil, &why)
-	}
-	return n, err
-}
-
-// readBody runs on goroutines of net/http.
-func (g *guard) readBody(p []byte) (n int, err error) {
-	defer panics.Recover(&err)
-	return g.body.Read(p)
-}
-
-func (g *guard) Close() error {
-	g.wantClose.Store(true)
-	if g.state.Load() != bodyAdmitted {
-		return nil
-	}
-	return g.close()
-}
-
-func (g *guard) close() (err error) {
-	if g.closed.Swap(true) {
-		return nil
-	}
-	defer panics.Recover(&err)
-	g.awaited.Store(g.reading.Load())
-	return g.body.Close()
-}
-
-func (g *guard) admit() bool {
-	if !g.state.CompareAndSwap(bodyUntouched, bodyAdmitted) {
-		return g.state.Load() == bodyAdmitted
-	}
-	if g.wantClose.Load() {
-		_ = g.close()
-	}
-	return true
-}
-
-func (g *guard) withdraw() bool { return g.state.CompareAndSwap(bodyUntouched, bodyWithdrawn) }
 
 // closeBody closes the body of a request that is not sent.
 func closeBody(req *http.Request) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,43 +16,38 @@ import (
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/h1"
+	"github.com/gotower/gotower/layer/httplayer/internal/h2"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Server serves accepted connections by net/http. It is the [tcplayer.Server]
-// at the end of tcplayer.Serve, tcplayer.DetectTLS and tcplayer.Detect:
+// Server serves accepted connections by HTTP/1.1 and HTTP/2. It is the
+// [tcplayer.Server] at the end of tcplayer.Serve, tcplayer.DetectTLS and
+// tcplayer.Detect. The handler is a [Handler] or any other [http.Handler], such
+// as a mux; its writer supports all of [http.ResponseController].
 //
-//	tcplayer.Serve → Detect … → Server ─┬ HTTP/1.1 → Guard ─┬→ net/http → Handler
-//	                                    └ HTTP/2 → GOAWAY ──┘
-//
-// HTTP/1.1 is checked by a [Guard]. HTTP/2 needs prior knowledge, because TLS
-// ends before the Server. [ConnFromContext] returns the connection of a
-// request. The context of a request has the values of the ctx given to Call and
-// ends with the connection at the latest.
+// HTTP/2 needs prior knowledge, because TLS ends before the Server.
+// [ConnFromContext] returns the connection of a request. The context of a
+// request has the values of the ctx given to Call and ends with the connection
+// at the latest. A request that violates RFC 9112 or RFC 9113 is not served:
+// see "Strictness" in the package documentation.
 //
 // Limits: see [ServerOption]. The defaults are 100 streams per HTTP/2
 // connection, headers of 32 KiB within 5 s, and 100 stream resets per second. A
-// request body may pause for 10 s, and the reading client for 5 minutes. Idle connections are kept, as in linkerd's proxy.
-//
-// Draining ([WithDrainOnDone], [Server.Drain]): every connection is still
-// served, also new ones, until it can close. HTTP/2 clients get a first GOAWAY,
-// and after its PING returns, or after [WithDrainTimeout], the final one;
-// streams finish. HTTP/1.1 responses say Connection: close, and idle
-// connections are closed after that timeout. Upgraded connections and tunnels
-// are waited for. Nothing is cut before the ctx of Call ends.
+// request body may pause for 10 s, and the reading client for 5 minutes. Idle
+// connections are kept, as in linkerd's proxy.
 //
 // A Server starts nothing that outlives its Calls. It is safe for concurrent
-// use.
+// use. For draining see [Server.Drain].
 type Server struct {
 	serverOptions
 	handler http.Handler
-	h1      *http.Server
+	sweeper sweep.Sweeper
 
 	draining atomic.Bool
 	begun    context.Context //nolint:containedctx // ends when draining starts
 	begin    context.CancelFunc
-	lastCall sync.Once
-	cut      cutOff
 
 	conns atomic.Int64
 	empty notify.Broadcast
@@ -64,8 +61,13 @@ func NewServer(h http.Handler, opts ...ServerOption) *Server {
 		panic("httplayer: nil handler")
 	}
 	s := &Server{serverOptions: newServerOptions(opts), handler: h}
+	s.Sweeper, s.ServerConfig.Draining = &s.sweeper, &s.draining
+	if proxy, ok := h.(*handler); ok {
+		s.Exchange = proxy.exchange
+	} else {
+		s.ServerConfig.Handler = h
+	}
 	s.begun, s.begin = context.WithCancel(context.Background())
-	s.h1 = s.httpServer(h1Only())
 	if s.drainOn != nil {
 		context.AfterFunc(s.drainOn, s.drain)
 	}
@@ -92,16 +94,155 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	}
 	s.conns.Add(1)
 	defer s.leave()
-	c := newAccepted(ctx, s, conn)
-	defer c.cancel()
-	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = c.Close() }) })
-	defer stop()
-
-	err := c.serve()
+	c := &accepted{Conn: conn}
+	defer context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = conn.Close() }) })()
+	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
 	}
 	return tcplayer.ByteCount{Sent: c.sent.Load(), Received: c.received.Load()}, err
+}
+
+func (s *Server) serve(ctx context.Context, c *accepted) error {
+	two, err := s.detect(c)
+	if err != nil {
+		_ = c.Close()
+		return err
+	}
+	if two {
+		e := h2.NewServerConn(ctx, c, &s.ServerConfig)
+		defer context.AfterFunc(s.begun, func() { _ = panics.Contain(e.Drain) })()
+		_ = e.Serve() // the requests were served, whatever ended the connection
+		return nil
+	}
+	e := h1.NewServerConn(ctx, c, &s.ServerConfig)
+	done := make(chan struct{})
+	defer close(done)
+	defer context.AfterFunc(s.begun, func() { _ = panics.Contain(func() { s.drainConn(e, done) }) })()
+	if err := e.Serve(); err != nil {
+		s.logMalformed(c, err)
+	}
+	return nil
+}
+
+// logMalformed logs why a request was answered with 400 or the like.
+func (s *Server) logMalformed(c net.Conn, err error) {
+	if malformed, ok := errors.AsType[*h1.SyntaxError](err); ok {
+		s.Log.Debug("malformed request", "client", c.RemoteAddr(), "error", malformed)
+	}
+}
+
+// drainConn drains an HTTP/1.1 connection: its responses close it, and after
+// DrainTimeout it is closed when it is idle.
+func (s *Server) drainConn(e *h1.ServerConn, done <-chan struct{}) {
+	e.Drain()
+	timer := time.NewTimer(s.DrainTimeout)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		e.CloseIdle()
+	case <-done:
+	}
+}
+
+// detect reads the bytes that distinguish HTTP/2 from HTTP/1.1.
+func (s *Server) detect(c *accepted) (two bool, err error) {
+	const enough = len("PRI * HTTP/2.0")
+	var first [enough]byte
+	n := 0
+	start := &opening{conn: c.Conn}
+	start.limit(s.HeaderTimeout)
+	defer context.AfterFunc(s.begun, func() { start.hurry(max(s.DrainTimeout, leastDrain)) })()
+	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) && err == nil {
+		var more int
+		more, err = c.Conn.Read(first[n:])
+		if n == 0 && more > 0 {
+			start.begins(s.HeaderTimeout)
+		}
+		n += more
+	}
+	c.sent.Add(int64(n))
+	c.first = first[:n]
+	if err != nil && (n == 0 || isTimeout(err)) {
+		return false, noRequest(n, err)
+	}
+	start.begins(0)
+	return n == enough && strings.HasPrefix(h2Preface, string(first[:])), nil
+}
+
+// opening is the read deadline of a connection before its protocol is known.
+type opening struct {
+	conn net.Conn
+
+	mu    sync.Mutex
+	by    time.Time // the deadline, or zero
+	heard bool      // a byte has arrived
+}
+
+// limit sets the time until the next byte; 0 is no limit.
+func (o *opening) limit(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limitLocked(d)
+}
+
+func (o *opening) limitLocked(d time.Duration) {
+	by := time.Time{}
+	if d > 0 {
+		by = time.Now().Add(d)
+	}
+	if !by.Equal(o.by) {
+		o.by = by
+		_ = o.conn.SetReadDeadline(by)
+	}
+}
+
+// begins sets the limit after the first byte.
+func (o *opening) begins(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.heard = true
+	o.limitLocked(d)
+}
+
+// hurry shortens the limit to d when draining starts, unless a byte has arrived.
+func (o *opening) hurry(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.heard && (o.by.IsZero() || time.Until(o.by) > d) {
+		o.limitLocked(d)
+	}
+}
+
+// leastDrain is the time that a new connection has for its first byte when
+// draining starts.
+const leastDrain = 100 * time.Millisecond
+
+const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+var (
+	errSilent    = errors.New("the client sent nothing")
+	errBrokenOff = errors.New("the client sent only a part of a request line")
+)
+
+// noRequest returns the error of a connection that sent n bytes and no request.
+func noRequest(n int, err error) error {
+	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
+	switch {
+	case errors.Is(err, io.EOF):
+		e.Err = io.ErrUnexpectedEOF
+	case isTimeout(err):
+		e.Kind, e.Err = layer.ErrTimeout, errSilent
+	}
+	if n > 0 {
+		e.Reason, e.Err = "no request", errBrokenOff
+	}
+	return e
+}
+
+func isTimeout(err error) bool {
+	late, ok := errors.AsType[net.Error](err)
+	return ok && late.Timeout()
 }
 
 func (s *Server) leave() {
@@ -110,8 +251,15 @@ func (s *Server) leave() {
 	}
 }
 
-// Drain starts draining, permanently, and waits until no connection is left. If
-// ctx ends first, the remaining connections continue, and Drain returns a
+// Drain starts draining, permanently, and waits until no connection is left.
+// Every connection is still served, also new ones, until it can close. HTTP/2
+// clients get a first GOAWAY, and after its PING returns, or after
+// [WithDrainTimeout], the final one; streams finish. HTTP/1.1 responses carry
+// Connection: close, and idle connections are closed after that timeout.
+// Upgraded connections and tunnels are waited for. [WithDrainOnDone] does the
+// same without waiting.
+//
+// If ctx ends first, the remaining connections continue, and Drain returns a
 // [layer.Error] with their number and the cause of ctx. It may be called
 // several times, also concurrently.
 func (s *Server) Drain(ctx context.Context) error {
@@ -136,18 +284,11 @@ func (s *Server) drain() {
 	s.begin()
 }
 
-// closeIdle closes idle HTTP/1.1 connections and makes net/http close the
-// others after their response. net/http's Shutdown would drop requests that
-// were just read.
-func (s *Server) closeIdle() {
-	s.lastCall.Do(func() { s.h1.SetKeepAlivesEnabled(false) })
-}
-
 // Describe returns the number of connections and the limits.
 func (s *Server) Describe() layer.Node {
 	n := layer.Node{Name: "server", State: layer.State{
 		{Key: "connections", Value: s.conns.Load()}, {Key: "draining", Value: s.Draining()},
-		{Key: "streams", Value: s.http2.MaxConcurrentStreams},
+		{Key: "streams", Value: s.MaxStreams},
 	}}
 	if d, ok := s.handler.(layer.Describer); ok {
 		n.Children = []layer.Node{d.Describe()}
@@ -155,24 +296,40 @@ func (s *Server) Describe() layer.Node {
 	return n
 }
 
-// serveHTTP is the handler of every request.
-func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	c, ok := r.Context().Value(connKey{}).(*accepted)
-	if !ok || !c.enter() {
-		return // the connection is closed, so a response would be lost
+// accepted is a connection of a Server: it returns the bytes read for detection
+// again, and counts all bytes.
+type accepted struct {
+	net.Conn
+	first          []byte // not yet read again
+	sent, received atomic.Int64
+}
+
+func (c *accepted) Read(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
 	}
-	defer c.leave()
-	if r.ProtoMajor == 1 && s.draining.Load() && r.Header.Get("Upgrade") == "" && r.Method != http.MethodConnect {
-		w.Header().Set("Connection", "close")
+	n, err := c.Conn.Read(p)
+	c.sent.Add(int64(n))
+	return n, err
+}
+
+func (c *accepted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+// NetConn returns the wrapped connection.
+func (c *accepted) NetConn() net.Conn { return c.Conn }
+
+// CloseWrite ends the sending direction, if supported.
+func (c *accepted) CloseWrite() error {
+	if half, ok := c.Conn.(halfCloser); ok {
+		return half.CloseWrite()
 	}
-	if body := s.pace(w, r, c); body != nil {
-		defer body.stop()
-		own := r.WithContext(r.Context()) // the server keeps using its own request
-		own.Body = body
-		defer handBack(r, own)
-		r = own
-	}
-	s.handler.ServeHTTP(w, r)
+	return errors.ErrUnsupported
 }
 
 type connKey struct{}
@@ -181,13 +338,6 @@ type connKey struct{}
 // Use it with tcplayer.OriginalDst and tcplayer.TLSState. It must not be read,
 // written or closed.
 func ConnFromContext(ctx context.Context) net.Conn {
-	if c, ok := ctx.Value(connKey{}).(*accepted); ok {
-		return c.Conn
-	}
-	return nil
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	return conn
 }
-
-var (
-	errSilent    = errors.New("the client said nothing")
-	errBrokenOff = errors.New("the client did not go on")
-)

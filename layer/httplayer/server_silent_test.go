@@ -37,7 +37,7 @@ func TestServerDrainsSilentClients(t *testing.T) {
 		"default":                {nil, time.Second},
 		"no header timeout":      {[]ServerOption{WithHeaderTimeout(0)}, time.Second},
 		"shorter header timeout": {[]ServerOption{WithHeaderTimeout(500 * time.Millisecond)}, 500 * time.Millisecond},
-		"no patience":            {[]ServerOption{WithDrainTimeout(0)}, onItsWay},
+		"no patience":            {[]ServerOption{WithDrainTimeout(0)}, leastDrain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {
@@ -75,7 +75,7 @@ func TestServerDrainingWaitsForWhatHasBegun(t *testing.T) {
 					synctest.Wait()
 					s.drain()
 					if !early {
-						time.Sleep(defaultPatience - time.Millisecond)
+						time.Sleep(defaultDrainTimeout - time.Millisecond)
 						say(client, first)
 					}
 					time.Sleep(defaultHeaderTimeout - time.Millisecond)

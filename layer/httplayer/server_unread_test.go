@@ -145,7 +145,7 @@ func TestServerTakesAnUnreadBodyThatComesInTime(t *testing.T) {
 		for _, path := range []string{"/first", "/second"} {
 			sayf(client, "POST %s HTTP/1.1\r\nHost: web\r\nContent-Length: 3\r\n\r\na", path)
 			time.Sleep(900 * time.Millisecond)
-			say(client, "bc")
+			go say(client, "bc")
 			rsp, err := http.ReadResponse(in, nil)
 			require.NoError(t, err)
 			assert.Equal(t, path, read(t, rsp))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 func TestA7LoopsAreRefused(t *testing.T) {
@@ -90,31 +91,6 @@ func TestA25RequestsWithoutHostShareNoConnection(t *testing.T) {
 	}
 }
 
-func TestAbsoluteAndOriginFormShareNoConnection(t *testing.T) {
-	up, got := application(t, okAnswer)
-	for name, tt := range map[string]struct {
-		opts []EndpointOption
-		want []int
-	}{
-		"two pools":                {nil, []int{0, 1, 0, 1}},
-		"one gives way to another": {[]EndpointOption{WithMaxConns(1)}, []int{0, 1, 2, 3}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			proxy := oneProxy(t, up, tt.opts...)
-			base := -1
-			for i, sent := range []string{"/a", "http://web/a", "/b", "http://web/b"} {
-				first, _, _ := wireTo(t, proxy).ask("GET " + sent + " HTTP/1.1\nHost: web\n\n")
-				assert.Equal(t, "HTTP/1.1 200 OK", first)
-				r := <-got
-				if base < 0 {
-					base = r.conn
-				}
-				assert.Equal(t, tt.want[i], r.conn-base)
-			}
-		})
-	}
-}
-
 func TestA26SuccessComesLateAfterRefusedConnections(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	var dials atomic.Int32
@@ -157,7 +133,7 @@ func TestA27HTTP2WithoutAuthority(t *testing.T) {
 func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
 	inbound := h2Server(t, 100, func(_ int, c *rawH2) {
 		for stream := c.request(); stream != 0; stream = c.request() {
-			c.reset(stream, h2EnhanceYourCalm)
+			c.reset(stream, message.CodeEnhanceYourCalm)
 		}
 	})
 	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())), WithErrorHeaders(true)))

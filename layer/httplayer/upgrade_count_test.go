@@ -8,10 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -22,43 +20,6 @@ func upgradeRequest(t testing.TB) *http.Request {
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")
 	return req
-}
-
-// For net/http a connection has ended before RoundTrip returns with its upgrade.
-// Nobody else gets its place.
-func TestAnUpgradeKeepsItsPlace(t *testing.T) {
-	for name, tt := range map[string]struct {
-		served   http.HandlerFunc
-		upgraded bool
-	}{
-		"upgraded": {switchToEcho, true},
-		"refused":  {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") }, false},
-		"broken":   {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, ctx context.Context) {
-				h := newHost(ctx, 0)
-				h.srv.Handler = tt.served
-				e := NewEndpoint(ctx, "10.0.0.1:80", WithMaxConns(1), WithDialContext(h.network.DialContext))
-				c, err := e.h1.dial(ctx, originForm)
-				require.NoError(t, err)
-				require.NoError(t, c.cc.Reserve())
-				rsp, err := e.h1.roundTrip(c, e.outgoing(ctx, upgradeRequest(t)))
-				require.Equal(t, name == "broken", err != nil)
-				synctest.Wait() // net/http has said that it ended
-				require.Error(t, c.cc.Err())
-				assert.Equal(t, tt.upgraded, e.Describe().State.Get("connections") == 1)
-				assert.Equal(t, !tt.upgraded, e.h1.hasSlot())
-				if err != nil {
-					return
-				}
-				e.h1.deliver(ctx, c, rsp)
-				assert.Equal(t, tt.upgraded, e.Describe().State.Get("connections") == 1)
-				require.NoError(t, rsp.Body.Close())
-				assert.Equal(t, 0, e.Describe().State.Get("connections"))
-			})
-		})
-	}
 }
 
 // However many want one, there are no more connections than there may be.

@@ -84,7 +84,7 @@ func TestA101ThatNobodyTakesIsClosed(t *testing.T) {
 		status int
 	}{
 		"body":   {onClose(sync.OnceFunc(func() { close(closed) })), closed, http.StatusBadGateway},
-		"client": {both, both.closed, http.StatusInternalServerError},
+		"client": {both, both.closed, http.StatusBadGateway},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := Handler(serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {

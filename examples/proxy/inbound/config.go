@@ -54,8 +54,7 @@ type Inbound struct {
 	countTCP func(context.Context, net.Conn, error)
 	clients  func(netip.AddrPort, meters.Client) *tcplayer.Meter
 	decided  decisions
-	pauses   *httplayer.SlowBodyQuota // of clients without an identity
-	watches  atomic.Int64             // profiles that are watched
+	watches  atomic.Int64 // profiles that are watched
 
 	logicals  cache[logicalKey, *http.Request, *http.Response]
 	endpoints cache[netip.AddrPort, *http.Request, *http.Response]
@@ -76,7 +75,6 @@ func newInbound(c Config) *Inbound {
 	}
 	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c)}
 	in.clients = c.Meters.Clients(meters.Inbound, string(c.DefaultPolicy))
-	in.pauses = httplayer.NewSlowBodyQuota(c.BodyPauses, pausingClients*c.BodyPauses)
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
@@ -121,8 +119,7 @@ func (in *Inbound) detectMetrics() tcplayer.DetectOption {
 }
 
 const (
-	minBodyRate    = 240 // bytes a second
-	pausingClients = 10  // number of clients that may use all their pauses at once
+	minBodyRate = 240 // bytes a second
 )
 
 // dial connects to one port of the application and counts the connections.

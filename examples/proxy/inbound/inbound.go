@@ -145,11 +145,9 @@ func (in *Inbound) meshedServer(requests httplayer.Service) tcplayer.Server {
 }
 
 // unmeshedServer serves HTTP connections of clients without an identity. It does not
-// send them the cause of errors. Their uploads have a minimum rate, except for a few
-// chunked uploads of each client.
+// send them the cause of errors. Their uploads have a minimum rate.
 func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
-	return in.pauses.Allow(
-		in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate)))
+	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate))
 }
 
 func (in *Inbound) server(

@@ -34,48 +34,14 @@ func TestSlowBodies(t *testing.T) {
 	slowly(t, tn, limit, "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 1000000\r\n\r\n")
 }
 
-// Of those whose body is in chunks, which honest clients may send as slowly as they
-// like, one address holds no more than it may.
+// A chunked body has the same limit.
 func TestSlowChunks(t *testing.T) {
-	limit, attackers := time.Second, size(50, 500)
+	limit := time.Second
 	if full {
 		limit = 10 * time.Second
 	}
-	allowed := attackers / 5
-	pauses := httplayer.NewSlowBodyQuota(allowed, attackers)
-	tn := newTownBehind(t, pauses.Allow, httplayer.WithMinBodyRate(limit, 240))
-	before := heap()
-	var most time.Duration
-	held, stop := make(chan time.Duration, attackers), make(chan struct{})
-	var all sync.WaitGroup
-	tn.under(t, func() {
-		for range attackers {
-			conn, err := net.Dial("tcp", tn.addr)
-			require.NoError(t, err)
-			all.Go(func() {
-				defer conn.Close()
-				d := trickleUntil(conn, "POST / HTTP/1.1\r\nHost: web.test\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n", limit/5, stop)
-				select {
-				case <-stop: // it is one of those that are not cut
-				default:
-					held <- d
-				}
-			})
-		}
-		for range attackers - allowed {
-			select {
-			case d := <-held:
-				most = max(most, d)
-			case <-time.After(patience):
-				assert.Fail(t, "they are not cut off")
-			}
-		}
-	})
-	assert.Empty(t, held, "no more than those")
-	close(stop)
-	all.Wait()
-	t.Logf("%d of %d attackers cut off after %v at the most, with a limit of %v; heap: %+.1f MiB",
-		attackers-allowed, attackers, most.Round(time.Millisecond), limit, grown(t, before))
+	tn := newTown(t, httplayer.WithMinBodyRate(limit, 240))
+	slowly(t, tn, limit, "POST / HTTP/1.1\r\nHost: web.test\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n")
 }
 
 // slowly begins many requests and goes on by a byte now and then, beside honest

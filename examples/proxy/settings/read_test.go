@@ -59,7 +59,7 @@ func TestDefaultsAreLinkerds(t *testing.T) {
 		},
 		Inbound: settings.Inbound{
 			Listen: addr("0.0.0.0:4143"), Server: http2,
-			DetectTimeout: 10 * time.Second, MaxInFlight: 100_000, BodyIdle: 10 * time.Second, BodyPauses: 100,
+			DetectTimeout: 10 * time.Second, MaxInFlight: 100_000, BodyIdle: time.Minute,
 			HTTPQueue:     settings.Queue{Capacity: 10_000, FailFast: time.Second},
 			Connect:       settings.Connect{Timeout: 300 * time.Millisecond, Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.1}},
 			Pool:          settings.Pool{MaxIdle: 10_000, Idle: 3 * time.Second},

@@ -63,7 +63,6 @@ type Inbound struct {
 
 	MaxInFlight int           // INBOUND_MAX_IN_FLIGHT
 	BodyIdle    time.Duration // GOTOWER_INBOUND_BODY_IDLE: maximum pause of uploads of clients without an identity; 0: no limit
-	BodyPauses  int           // GOTOWER_INBOUND_BODY_PAUSES: chunked uploads of one address that may pause longer; ten times as many in total
 	HTTPQueue   Queue         // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
 
 	Connect       Connect

@@ -63,12 +63,8 @@ func inbound(i *Inbound) []variable {
 		},
 		{name: "INBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&i.MaxInFlight, parseNumber), help: "maximum number of concurrent requests"},
 		{
-			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, def: "10s", set: to(&i.BodyIdle, parseDuration),
+			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, def: "1m", set: to(&i.BodyIdle, parseDuration),
 			help: "maximum pause of uploads of clients without an identity, with at least 240 bytes/s; 0s: no limit, as in linkerd",
-		},
-		{
-			name: "INBOUND_BODY_PAUSES", prefix: OwnPrefix, def: "100", set: to(&i.BodyPauses, parseNumber),
-			help: "chunked uploads per client address that may pause longer; ten times as many in total",
 		},
 		{
 			name: "INBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),

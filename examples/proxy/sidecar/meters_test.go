@@ -1,8 +1,6 @@
 package sidecar_test
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -18,8 +16,6 @@ import (
 	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"       //nolint:depguard // its Framer
-	"golang.org/x/net/http2/hpack" //nolint:depguard // with its Framer
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
@@ -338,58 +334,6 @@ func grpcAndMore(t *testing.T) (addr string) {
 	srv.Start()
 	t.Cleanup(srv.Close)
 	return srv.Listener.Addr().String()
-}
-
-// An HTTP/2 endpoint can say any number for a status. It does not make as many
-// series.
-func TestEndpointStatusesAreBounded(t *testing.T) {
-	var said atomic.Int64
-	up := accepting(t, func(_ int, conn net.Conn) {
-		in := bufio.NewReader(conn)
-		if _, err := io.ReadFull(in, make([]byte, len(http2.ClientPreface))); err != nil {
-			return
-		}
-		f := http2.NewFramer(conn, in)
-		_ = f.WriteSettings()
-		var buf bytes.Buffer
-		enc := hpack.NewEncoder(&buf)
-		for {
-			frame, err := f.ReadFrame()
-			if err != nil {
-				return
-			}
-			switch frame := frame.(type) {
-			case *http2.HeadersFrame:
-				buf.Reset()
-				_ = enc.WriteField(hpack.HeaderField{Name: ":status", Value: fmt.Sprint(1_000_000 + said.Add(1))})
-				_ = f.WriteHeaders(http2.HeadersFrameParam{
-					StreamID: frame.StreamID, BlockFragment: buf.Bytes(), EndStream: true, EndHeaders: true,
-				})
-			case *http2.SettingsFrame:
-				if !frame.IsAck() {
-					_ = f.WriteSettingsAck()
-				}
-			}
-		}
-	})
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })
-	for range 3 {
-		rsp, err := h2Client(t, tn.Addr).Get("http://web.example/") // what the client sees of it is not the matter
-		if err == nil {
-			rsp.Body.Close()
-		}
-	}
-	require.EqualValues(t, 3, said.Load())
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		text := tn.scraped(c)
-		for _, counted := range []string{
-			`response_total{.*status_code="unknown"`, `response_latency_ms_count{.*status_code="unknown"`,
-			`outbound_http_route_backend_response_statuses_total{.*http_status="unknown"`,
-		} {
-			require.Regexp(c, `(?m)^`+strings.Replace(counted, "{", `\{`, 1)+`.* 3$`, text)
-		}
-	}, soon, tick)
-	require.NotContains(t, tn.scraped(t), `="100000`)
 }
 
 // Every family of linkerd's that means something here, after traffic of all kinds:

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -77,37 +76,6 @@ func TestMeshedUploadsMayPause(t *testing.T) {
 			})
 		}
 	})
-}
-
-// Chunked uploads may pause, but only a limited number per client.
-func TestChunkedUploadsMayPause(t *testing.T) {
-	t.Parallel()
-	app := uploaded(t)
-	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
-		c.Settings.Inbound.Origin = fixed(app)
-		c.Settings.Inbound.BodyIdle, c.Settings.Inbound.BodyPauses = 20*time.Millisecond, 1
-	})
-	admin := h1Client(t, tn.Admin)
-	paused := func(n string) {
-		t.Helper()
-		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			_, tree := get(c, admin, "http://"+tn.Admin+"/stack")
-			assert.Contains(c, tree, "paused="+n)
-		}, soon, tick)
-	}
-	const chunk = "POST / HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-	for range 2 {
-		w := dialWire(t, tn.Inbound)
-		say(w, chunk)
-		paused("1")
-		late(t, tn.Inbound)
-		first, _, _ := dialWire(t, tn.Inbound).ask(t, "POST / HTTP/1.1\nHost: web\nTransfer-Encoding: chunked\n\n5\nhello\n")
-		require.Equal(t, "HTTP/1.1 408 Request Timeout", first, "another one")
-		first, _, body := w.ask(t, "5\nworld\n0\n\n")
-		require.Equal(t, "HTTP/1.1 200 OK", first)
-		require.Equal(t, "helloworld", body)
-		paused("0")
-	}
 }
 
 // gRPC and HTTP/2 streams without a length may be silent for minutes.

@@ -80,17 +80,15 @@ func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 	})
 }
 
-// A reset is answered with 502, through one proxy and through two. linkerd's
-// proxy resets the stream of the client with the same code, which no server of
-// net/http can choose.
-func TestA28AResetIs502(t *testing.T) {
+// A reset reaches the client with its code, through one proxy and through two.
+func TestA28ResetKeepsItsCode(t *testing.T) {
 	up := resetting(t, http2.ErrCodeEnhanceYourCalm)
 	two := newMesh(t, up, speaksH2)
 	one := newTown(t, two.ctl.addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })
 	for name, proxy := range map[string]string{"one": one.Addr, "two": two.a.Addr} {
 		t.Run(name, func(t *testing.T) {
-			status, _ := get(t, h2Client(t, proxy), "http://web.example/")
-			require.Equal(t, http.StatusBadGateway, status)
+			_, err := h2Client(t, proxy).Get("http://web.example/")
+			require.ErrorContains(t, err, "ENHANCE_YOUR_CALM")
 		})
 	}
 }

@@ -126,7 +126,7 @@ func TestA14ConnectThroughTheMesh(t *testing.T) {
 	m := newMesh(t, up, speaksH2)
 	w := dialWire(t, m.a.Addr)
 	first, fields, _ := w.ask(t, "CONNECT web:443 HTTP/1.1\nHost: web:443\n\n")
-	assert.Equal(t, "HTTP/1.1 200 Connection established", first)
+	assert.Equal(t, "HTTP/1.1 200 OK", first)
 	assert.Empty(t, fields)
 	assert.True(t, strings.HasPrefix(<-heads, "CONNECT web:443 HTTP/1.1\n"))
 	converse(t, w)

@@ -30,7 +30,8 @@ type ClientConn struct {
 	cfg  *ClientConfig
 	head head
 	out  writer
-	used bool // a request was sent on it
+	used bool        // a request was sent on it
+	busy atomic.Bool // between RoundTrip and Released
 	sock socket
 
 	cause  atomic.Pointer[error] // why the connection was closed
@@ -80,6 +81,14 @@ func (c *ClientConn) fail(cause error) {
 func (c *ClientConn) ContextDone(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		go c.conn.Close()
+		c.release(false)
+	}
+}
+
+// release reports the end of the exchange, once.
+func (c *ClientConn) release(reusable bool) {
+	if c.busy.CompareAndSwap(true, false) {
+		c.cfg.Released(c, reusable)
 	}
 }
 
@@ -95,10 +104,11 @@ func (c *ClientConn) readError(err error) error {
 // upgrade or to CONNECT is an [io.ReadWriteCloser] with CloseWrite. It closes the
 // request body, except with [message.ErrNotSent].
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.busy.Store(true)
 	ctx := req.Context()
 	if reqctx.Ended(ctx) {
 		closeBody(req)
-		c.cfg.Released(c, true)
+		c.release(true)
 		return nil, context.Cause(ctx)
 	}
 	if c.used && c.Stale() {
@@ -111,7 +121,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		c.out.end()
 		closeBody(req)
-		c.cfg.Released(c, true)
+		c.release(true)
 		return nil, err
 	}
 	c.used, c.keep = true, !closesAfter(req)
@@ -133,7 +143,7 @@ func (c *ClientConn) give(err error) error {
 	c.fail(err)
 	c.cut()
 	c.drop()
-	c.cfg.Released(c, false)
+	c.release(false)
 	return err
 }
 
@@ -189,6 +199,11 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 			return 0, err
 		}
 		status := c.head.status
+		if req.Method != http.MethodConnect || status/100 != 2 { // a tunnel has no framing (RFC 9110, section 9.3.6)
+			if err := c.head.checkFraming(); err != nil {
+				return 0, err
+			}
+		}
 		if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 			if status == http.StatusSwitchingProtocols && upgradeOf(req.Header) == "" {
 				return 0, errUnasked
@@ -314,7 +329,7 @@ func (c *ClientConn) bodyEnded(whole bool) {
 		c.cut()
 	}
 	c.drop()
-	c.cfg.Released(c, reusable && c.cause.Load() == nil)
+	c.release(reusable && c.cause.Load() == nil)
 }
 
 // tunnelBody is the body of a response that made a tunnel of the connection.
@@ -343,7 +358,7 @@ func (t *tunnelBody) Close() error {
 		c.watch.Stop()
 		c.fail(errClosed)
 		c.cut()
-		c.cfg.Released(c, false)
+		c.release(false)
 	})
 	return nil
 }

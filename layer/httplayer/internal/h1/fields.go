@@ -175,8 +175,12 @@ func lengthOfRequest(req *http.Request) int64 {
 
 // appendRequest appends the headers of a request.
 func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
-	if !message.ValidName(req.Method) {
-		return b, invalidRequest("invalid method " + strconv.Quote(req.Method))
+	method := req.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	if !message.ValidName(method) {
+		return b, invalidRequest("invalid method " + strconv.Quote(method))
 	}
 	host := req.Host
 	if host == "" {
@@ -185,7 +189,7 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	if !message.ValidHost(host) {
 		return b, invalidRequest("invalid host " + strconv.Quote(host))
 	}
-	b = append(b, req.Method...)
+	b = append(b, method...)
 	b = append(b, ' ')
 	b, err := appendTarget(b, req, host)
 	if err != nil {
@@ -208,8 +212,9 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	}
 	switch {
 	case length == 0:
-		if req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch ||
-			req.Header["Content-Length"] != nil && req.Method != http.MethodConnect {
+		usual := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+		if usual && req.RequestURI == "" || // a received request is sent as it is
+			req.Header["Content-Length"] != nil && method != http.MethodConnect {
 			b = append(b, "Content-Length: 0\r\n"...)
 		}
 	case length > 0:

@@ -174,12 +174,10 @@ func (h *head) parseResponse(b []byte) error {
 		return errStatusLine
 	}
 	h.target = span{9, int32(line - 1)}
-	if err := h.parseFields(b, line+1); err != nil {
-		return err
-	}
-	return h.checkFraming()
+	return h.parseFields(b, line+1)
 }
 
+// checkFraming returns why the length of a body is ambiguous.
 func (h *head) checkFraming() error {
 	switch {
 	case h.chunked && h.length >= 0:

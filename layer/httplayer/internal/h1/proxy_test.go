@@ -305,9 +305,9 @@ func TestProxyOldClients(t *testing.T) {
 		w.Write([]byte("hello"))
 	}))
 	got := exchangeRaw(t, s.addr, "GET / HTTP/1.0\r\n\r\n")
-	assert.Regexp(t, "(?s)^HTTP/1.1 200 OK\r\n.*Connection: close\r\n\r\nhello$", got)
+	assert.Regexp(t, "(?s)^HTTP/1.0 200 OK\r\n.*Connection: close\r\n\r\nhello$", got)
 	got = exchangeRaw(t, s.addr, "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n")
-	assert.Regexp(t, "(?s)^HTTP/1.1 200 OK\r\n.*Connection: keep-alive\r\n\r\nhelloHTTP/1.1 200 .*hello$", got)
+	assert.Regexp(t, "(?s)^HTTP/1.0 200 OK\r\n.*Connection: keep-alive\r\n\r\nhelloHTTP/1.0 200 .*hello$", got)
 }
 
 func TestProxyNoBodyStatuses(t *testing.T) {

@@ -49,14 +49,18 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	out := &c.out
 	out.begin()
 	out.wait = &r.writes
-	b, invalid := appendFields(appendStatus(out.b, status), header)
+	b := appendStatus(out.b, status)
+	if r.old {
+		copy(b[len(out.b):], "HTTP/1.0")
+	}
+	b, invalid := appendFields(b, header)
 	if invalid != "" {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
-	if _, ok := header["Date"]; !ok {
+	if _, ok := header["Date"]; !ok && !isTunnel(r, status) {
 		b = appendField(b, "Date", message.Date())
 	}
-	if message.Listed(header["Connection"], "close") || c.draining.Load() {
+	if message.Listed(header["Connection"], "close") || c.drains() {
 		r.keep = false
 	}
 	b = c.appendFraming(b, r, status, header, length, trailer)

@@ -122,6 +122,11 @@ func (c *ServerConn) Serve() error {
 // Drain makes the connection close after the current or next response.
 func (c *ServerConn) Drain() { c.draining.Store(true) }
 
+// drains reports whether the connection, or its server, is draining.
+func (c *ServerConn) drains() bool {
+	return c.draining.Load() || c.cfg.Draining != nil && c.cfg.Draining.Load()
+}
+
 // CloseIdle closes the connection if it is between requests, else after the
 // current one.
 func (c *ServerConn) CloseIdle() {

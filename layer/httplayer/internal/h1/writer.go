@@ -1,7 +1,6 @@
 package h1
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -10,8 +9,8 @@ import (
 )
 
 var (
-	errBodyLong  = errors.New("body is longer than its Content-Length")
-	errBodyShort = errors.New("body is shorter than its Content-Length")
+	errBodyLong  error = &message.RequestError{Reason: "body is longer than its Content-Length"}
+	errBodyShort error = &message.RequestError{Reason: "body is shorter than its Content-Length"}
 )
 
 // writer sends one message. It has a buffer between begin and end.

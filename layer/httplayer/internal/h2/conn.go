@@ -17,7 +17,8 @@ const (
 	writeChunk  = 64 << 10               // of one Write, so that its progress can be observed
 	lastWrite   = time.Second            // limit for writing the final GOAWAY
 	lingerTime  = 500 * time.Millisecond // for the peer to read what was written last
-	resetMemory = 64                     // streams that were reset and may still receive frames
+	lingerBytes = 256 << 10
+	resetMemory = 64 // streams that were reset and may still receive frames
 )
 
 // conn is a connection of either role.
@@ -339,10 +340,14 @@ func (c *conn) trimmed(err error) bool {
 		return false
 	}
 	c.mu.Lock()
-	trim := c.server != nil && c.server.trimming && c.stop == nil && !c.closing && c.err == nil
+	trim := c.server != nil && c.server.trimming && c.stop == nil && c.err == nil
 	if trim {
 		c.server.trimming = false
-		_ = c.nc.SetReadDeadline(time.Time{})
+		by := time.Time{}
+		if c.closing { // the writer sends the last GOAWAY
+			by = time.Now().Add(lingerTime)
+		}
+		_ = c.nc.SetReadDeadline(by)
 	}
 	c.mu.Unlock()
 	if trim && c.large != nil && c.r == c.w {
@@ -411,7 +416,7 @@ func (c *conn) end(err error) error {
 func (c *conn) linger() {
 	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-		_, _ = io.Copy(io.Discard, c.nc)
+		_, _ = io.CopyN(io.Discard, c.nc, lingerBytes)
 	}
 }
 

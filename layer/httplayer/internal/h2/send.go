@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"errors"
 	"io"
 	"net/http"
 
@@ -9,8 +8,8 @@ import (
 )
 
 var (
-	errShortBody = errors.New("body shorter than its content-length")
-	errLongBody  = errors.New("body longer than its content-length")
+	errShortBody error = &message.RequestError{Reason: "body shorter than its content-length"}
+	errLongBody  error = &message.RequestError{Reason: "body longer than its content-length"}
 )
 
 // wakeBlocked wakes the senders that wait for the connection, with mu held.
@@ -169,9 +168,13 @@ func (s *sender) fill(wait bool) error {
 			continue // for io.EOF
 		}
 		if s.eof || more == 0 || len(s.buf.b) >= largeBuffer {
-			return nil
+			break
 		}
 		s.buf = s.buf.grown(min(more, largeBuffer-len(s.buf.b)))
+	}
+	if s.eof && len(s.buf.b) == 0 { // END_STREAM is sent with the headers
+		s.buf.release()
+		s.buf = nil
 	}
 	return nil
 }

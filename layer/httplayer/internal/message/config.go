@@ -3,6 +3,7 @@ package message
 import (
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
@@ -21,6 +22,7 @@ type ServerConfig struct {
 	Handler  http.Handler
 	Sweeper  *sweep.Sweeper
 	Log      *slog.Logger // not nil
+	Draining *atomic.Bool // the server is draining; may be nil
 
 	MaxHeaderBytes int           // of a request
 	HeaderTimeout  time.Duration // from the first byte to the end of the headers

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/gotower/gotower/layer"
 )
 
 var (
@@ -14,11 +16,18 @@ var (
 	// ErrNotProcessed means that the server reported that it did not process
 	// the request: REFUSED_STREAM, or a GOAWAY with a lower last stream.
 	ErrNotProcessed = errors.New("request not processed by the server")
-
-	// ErrSlowBody is the error of reading a request body that arrives too
-	// slowly.
-	ErrSlowBody = errors.New("request body arrives too slowly")
 )
+
+// ErrSlowBody is the error of reading a request body that arrives too slowly. It
+// is a timeout and matches [layer.ErrIdleTimeout].
+var ErrSlowBody error = slowBody{}
+
+type slowBody struct{}
+
+func (slowBody) Error() string        { return "request body arrives too slowly" }
+func (slowBody) Timeout() bool        { return true }
+func (slowBody) Temporary() bool      { return false }
+func (slowBody) Is(target error) bool { return target == layer.ErrIdleTimeout }
 
 // RequestError is a request that cannot be sent, because a part of it is
 // invalid.

@@ -30,6 +30,9 @@ func ServeHandler(h http.Handler, s Stream, req *http.Request, log *slog.Logger)
 	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
 	defer w.release()
 	err = call(h, w, req)
+	if req.MultipartForm != nil {
+		_ = req.MultipartForm.RemoveAll() // the files of an upload
+	}
 	if p, ok := errors.AsType[*panics.Error](err); ok {
 		if p.Value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
 			err = http.ErrAbortHandler

@@ -1,0 +1,338 @@
+package httplayer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/h1"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// pool has the HTTP/1.1 connections of an Endpoint.
+type pool struct {
+	endpoint *Endpoint
+
+	mu      sync.Mutex
+	idle    []*h1Conn // the last is the one that was used last
+	conns   int       // idle, in use and being dialed
+	dialing int
+	reaper  *time.Timer
+	reaping bool // the reaper is set
+	closed  bool
+}
+
+// h1Conn is one connection. It is idle or used by one request.
+type h1Conn struct {
+	*h1.ClientConn
+	tls   *tls.ConnectionState
+	age   age
+	since time.Time // idle
+	once  bool      // for one request
+}
+
+func (p *pool) init(e *Endpoint) { p.endpoint = e }
+
+// call sends a request by an idle connection, or by a new one.
+func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	e := p.endpoint
+	for {
+		c, fresh, err := p.get(ctx, needsOwnConn(req))
+		if err != nil {
+			return nil, err
+		}
+		out, body := e.outgoing(ctx, req)
+		if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
+			out = fork(out)
+			delete(out.Header, origProtoField)
+		}
+		rsp, err := c.RoundTrip(out)
+		switch {
+		case err == nil:
+			body.admit()
+			rsp.Request, rsp.TLS = req, c.tls
+			return rsp, nil
+		case !errors.Is(err, message.ErrNotSent):
+			if fresh {
+				e.forgetProtocol()
+			}
+			body.fail()
+			return nil, e.failed(blame(ctx, req, body, err))
+		case ctx.Err() != nil:
+			return nil, e.goneError(ctx)
+		case fresh:
+			e.forgetProtocol()
+			return nil, e.reject("the new connection was lost", &peerError{err})
+		}
+		// The server closed the connection while it was idle.
+	}
+}
+
+// get returns a connection for one request.
+func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
+	for !own {
+		if c = p.takeIdle(); c == nil {
+			break
+		}
+		if !c.age.over() && !c.Stale() {
+			return c, false, nil
+		}
+		p.drop(c)
+	}
+	if c, err = p.dial(ctx); err == nil {
+		c.once = own
+	}
+	return c, true, err
+}
+
+// needsOwnConn reports whether a received request uses a connection that no other
+// request shares, as in linkerd's proxy: one of HTTP/1.0, or without a Host.
+func needsOwnConn(req *http.Request) bool {
+	return isHTTP10(req) || req.RequestURI != "" && (Accessor{}).Authority(req) == ""
+}
+
+func (p *pool) takeIdle() *h1Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 || p.closed {
+		return nil
+	}
+	c := p.idle[n-1]
+	p.idle[n-1] = nil
+	p.idle = p.idle[:n-1]
+	return c
+}
+
+// release returns a connection to the pool after a request, or closes it.
+func (p *pool) release(c *h1Conn, reusable bool) {
+	p.mu.Lock()
+	most := p.endpoint.opts.maxIdle
+	if !reusable || c.once || p.closed || most >= 0 && len(p.idle) >= most || c.age.over() {
+		p.conns--
+		p.mu.Unlock()
+		_ = c.Close()
+	} else {
+		c.since = time.Now()
+		p.idle = append(p.idle, c)
+		p.reapAfter(p.endpoint.opts.idleTimeout)
+		p.mu.Unlock()
+	}
+	p.endpoint.wake.Wake()
+}
+
+// drop closes a connection that was idle.
+func (p *pool) drop(c *h1Conn) { p.release(c, false) }
+
+// dial connects on a separate goroutine. The attempt continues after ctx ends,
+// because other requests may wait for its result.
+func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
+	e := p.endpoint
+	if err := p.reserve(); err != nil {
+		return nil, err
+	}
+	mine, err := e.link.admit()
+	if err != nil {
+		p.unreserve()
+		return nil, e.unreachable(err)
+	}
+	type result struct {
+		conn *h1Conn
+		err  error
+	}
+	out := make(chan result)
+	go func() {
+		c, err := p.connect()
+		p.report(mine, err)
+		select {
+		case out <- result{c, err}:
+		case <-ctx.Done():
+			if err == nil {
+				p.release(c, true)
+			}
+		}
+	}()
+	select {
+	case r := <-out:
+		return r.conn, p.dialError(r.err)
+	case <-ctx.Done():
+		return nil, e.goneError(ctx)
+	}
+}
+
+// probe connects without a request.
+func (p *pool) probe(mine attempt) {
+	if p.reserve() != nil {
+		p.endpoint.link.forgo(mine)
+		p.endpoint.wake.Wake()
+		return
+	}
+	go func() {
+		c, err := p.connect()
+		if err == nil {
+			p.release(c, true)
+		}
+		p.report(mine, err)
+	}()
+}
+
+var errNotH1 = errors.New("the server does not speak HTTP/1.1")
+
+// connect makes a connection for a reserved place.
+func (p *pool) connect() (*h1Conn, error) {
+	e := p.endpoint
+	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+	defer cancel()
+	conn, state, err := e.dial(ctx, http1)
+	p.mu.Lock()
+	p.dialing--
+	if err != nil {
+		p.conns--
+	}
+	p.mu.Unlock()
+	if err != nil {
+		e.forgetProtocol()
+		if !errors.Is(err, errNotH1) {
+			e.turn(http1)
+		}
+		return nil, &peerError{err}
+	}
+	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
+	c.ClientConn = h1.NewClientConn(conn, &h1.ClientConfig{
+		Released: func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) },
+	})
+	return c, nil
+}
+
+// report reports the outcome of an attempt to connect.
+func (p *pool) report(mine attempt, err error) {
+	e := p.endpoint
+	if errors.Is(err, errNotH1) {
+		e.used[0].Store(false) // else Ready would wait for HTTP/1.1
+		err = nil              // the server can be reached, for HTTP/2
+	}
+	e.link.report(mine, err)
+	e.wake.Wake()
+}
+
+func (p *pool) dialError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errNotH1):
+		return &layer.Error{Layer: "endpoint", Endpoint: p.endpoint.addr, Err: err}
+	}
+	return p.endpoint.unreachable(err)
+}
+
+// reserve takes a place for a new connection, that of an idle one if need be.
+func (p *pool) reserve() error {
+	p.mu.Lock()
+	if !p.closed && !p.belowMaxLocked() && len(p.idle) > 0 {
+		oldest := p.idle[0]
+		p.idle = slices.Delete(p.idle, 0, 1)
+		p.conns--
+		defer oldest.Close()
+	}
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return p.endpoint.closedError()
+	case !p.belowMaxLocked():
+		return p.endpoint.full
+	}
+	p.conns++
+	p.dialing++
+	return nil
+}
+
+// unreserve gives up the place of a connection that is not dialed.
+func (p *pool) unreserve() {
+	p.mu.Lock()
+	p.conns--
+	p.dialing--
+	p.mu.Unlock()
+	p.endpoint.wake.Wake()
+}
+
+func (p *pool) belowMaxLocked() bool {
+	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
+}
+
+// mayDial reports whether there is a place for a new connection.
+func (p *pool) mayDial() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.belowMaxLocked() || len(p.idle) > 0
+}
+
+// room reports whether a request would find a connection, or a place for one.
+func (p *pool) room(mayConnect bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.idle) > 0 || mayConnect && p.belowMaxLocked()
+}
+
+// usage is for Describe.
+func (p *pool) usage() (conns, idle, inFlight int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns - p.dialing, len(p.idle), p.conns - p.dialing - len(p.idle)
+}
+
+// reapAfter closes idle connections after d. It is called with mu.
+func (p *pool) reapAfter(d time.Duration) {
+	if p.reaping {
+		return
+	}
+	p.reaping = true
+	if p.reaper == nil {
+		p.reaper = time.AfterFunc(d, p.reap)
+	} else {
+		p.reaper.Reset(d)
+	}
+}
+
+// reap closes the connections that have been idle for the idle timeout. They are
+// the first ones.
+func (p *pool) reap() {
+	now, limit := time.Now(), p.endpoint.opts.idleTimeout
+	p.mu.Lock()
+	p.reaping = false
+	n := 0
+	for n < len(p.idle) && now.Sub(p.idle[n].since) >= limit {
+		n++
+	}
+	old := slices.Clone(p.idle[:n])
+	p.idle = slices.Delete(p.idle, 0, n)
+	p.conns -= n
+	if len(p.idle) > 0 && !p.closed {
+		p.reapAfter(limit - now.Sub(p.idle[0].since))
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		_ = c.Close()
+	}
+	p.endpoint.wake.Wake()
+}
+
+// shut closes the idle connections, and the others when their requests end.
+func (p *pool) shut() {
+	p.mu.Lock()
+	p.closed = true
+	old := p.idle
+	p.idle = nil
+	p.conns -= len(old)
+	if p.reaper != nil {
+		p.reaper.Stop()
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		_ = c.Close()
+	}
+}
