@@ -17,7 +17,7 @@ const (
 	responseTrailers = "\x00\x0bgrpc-status\x010"
 )
 
-// backend is the server behind all proxies.
+// backend is the role of the server behind all proxies.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
 	response := "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: " + strconv.Itoa(responseSize) +
 		headEnd + strings.Repeat("x", responseSize)

@@ -31,11 +31,11 @@ const (
 // load is the load generator of one proxy.
 type load struct {
 	clients []*client
-	streams int // requests at once of one connection
+	streams int // concurrent requests of one connection
 
-	// They are set while no request is open.
+	// The fields below are set while no request is open.
 	end  time.Time
-	free chan *client // in an open loop, a connection for each request that it may take; else nil
+	free chan *client // has a connection once for each request that it can accept; nil in a closed loop
 	open sync.WaitGroup
 }
 
@@ -48,7 +48,7 @@ type client struct {
 	message string // of each gRPC request
 
 	mu     sync.Mutex // of the fields below, and of out
-	stream uint32     // that was used last
+	stream uint32     // last used stream
 	calls  map[uint32]call
 	took   []time.Duration
 }
@@ -59,7 +59,7 @@ type call struct {
 	body int // bytes of the response body so far
 }
 
-// generate is the load generator. The first error of a connection ends it.
+// generate is the role of the load generator. The first error of a connection ends it.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
 	l, grpc := &load{streams: 1}, args[0] == grpcProtocol
 	if grpc {
@@ -89,8 +89,8 @@ type summary struct {
 	P99      time.Duration
 }
 
-// run sends requests for a time and waits for their responses. The words are the rate,
-// 0 for a closed loop, and the duration.
+// run sends requests for a time and waits for their responses. line has the rate in
+// requests per second, or 0 for a closed loop, and the duration in seconds.
 func (l *load) run(line string) (any, error) {
 	var rate, seconds float64
 	if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {
@@ -132,8 +132,8 @@ func (l *load) closedLoop(float64) error {
 	return nil
 }
 
-// openLoop sends requests by a Poisson process. A request waits for a connection if
-// none is free. Its latency begins when it was due.
+// openLoop sends requests by a Poisson process. A request waits for a connection if none
+// is free. Its latency is measured from the time when it was due.
 func (l *load) openLoop(rate float64) error {
 	l.free = make(chan *client, atOnce)
 	for range l.streams {

@@ -53,7 +53,7 @@ type bench struct {
 // target is a proxy that is compared.
 type target struct {
 	name    string
-	isRole  bool // its allocations are known
+	isRole  bool // the proxy is a role of this program, so its allocations are known
 	start   func(ctx context.Context, b *bench, protocol string) (*process, error)
 	samples map[loop][]sample // one of each round
 }
@@ -95,7 +95,7 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return nil
 }
 
-// run starts what all proxies use and measures each of them once a round.
+// run starts the processes that all proxies use, and measures each proxy once a round.
 func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err

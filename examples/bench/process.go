@@ -23,8 +23,8 @@ type role func(ctx context.Context, args []string, ready func(addr string, serve
 // command is a function that the parent process calls with a line.
 type command func(line string) (result any, err error)
 
-// playRole runs a role until in ends. It writes the address, and for each line of in a
-// line of JSON.
+// playRole runs a role until in ends. It writes the address of the role to out. For each
+// line of in, it calls the command of the role and writes the result as a line of JSON.
 func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -97,7 +97,8 @@ func startRole(ctx context.Context, cpus []int, role string, args ...string) (*p
 	return p, err
 }
 
-// line reads a line of output. If the process has ended, the error has its text.
+// line reads a line of output. If the process has ended, the error contains its error
+// output.
 func (p *process) line() (string, error) {
 	text, err := p.out.ReadString('\n')
 	if err != nil {
@@ -107,7 +108,7 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// ask has a role serve a command.
+// ask sends a command line to the process and decodes the response into result.
 func (p *process) ask(result any, words ...any) error {
 	fmt.Fprintln(p.in, words...) // line reports an error of it
 	text, err := p.line()
@@ -117,7 +118,7 @@ func (p *process) ask(result any, words ...any) error {
 	return json.Unmarshal([]byte(text), result)
 }
 
-// usage is what a process has used so far.
+// usage is the CPU time and the number of allocations of a process since its start.
 type usage struct {
 	Allocations uint64 // 0 for programs of other projects
 	cpu         time.Duration

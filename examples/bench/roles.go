@@ -39,7 +39,8 @@ func roles() map[string]role {
 	}
 }
 
-// memory is the command of a proxy.
+// memory returns the number of allocations of this process. It is the command of the
+// proxies.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -70,7 +71,8 @@ func serve(ready func(string, command), handle func(net.Conn)) error {
 	return err
 }
 
-// relay copies bytes between two connections and parses nothing.
+// relay is the role of a proxy that copies bytes between two connections and parses
+// nothing.
 func relay(ctx context.Context, args []string, ready func(string, command)) error {
 	return serve(ready, func(client net.Conn) {
 		upstream, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
@@ -83,8 +85,8 @@ func relay(ctx context.Context, args []string, ready func(string, command)) erro
 	})
 }
 
-// transfer copies through memory as a proxy that parses. io.Copy would copy inside
-// the kernel.
+// transfer copies bytes through memory, as a proxy that parses does. io.Copy would copy
+// them inside the kernel.
 func transfer(to, from net.Conn) {
 	defer to.Close()
 	for b := make([]byte, 32<<10); ; {
@@ -110,7 +112,7 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(room []byte) { b.Pool.Put(&room) }
 
-// reverseProxy is httputil.ReverseProxy with the settings that make it fast.
+// reverseProxy is the role of httputil.ReverseProxy with the settings that make it fast.
 func reverseProxy(_ context.Context, args []string, ready func(string, command)) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(args[0] == http1Protocol)
@@ -127,7 +129,7 @@ func reverseProxy(_ context.Context, args []string, ready func(string, command))
 	return srv.Serve(l)
 }
 
-// hop is a proxy of five layers: limit, queue, balance, tap and endpoint.
+// hop is the role of a proxy of five layers: limit, queue, balance, tap and endpoint.
 func hop(ctx context.Context, args []string, ready func(string, command)) error {
 	endpoints, err := static.Endpoints(args[1])
 	if err != nil {
@@ -149,7 +151,7 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
 }
 
-// control is the destination controller of the sidecar.
+// control is the role of the destination controller of the sidecar.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {
@@ -169,7 +171,7 @@ func control(ctx context.Context, args []string, ready func(string, command)) er
 	return c.Serve(ctx, l)
 }
 
-// wholeSidecar is examples/proxy with its default settings.
+// wholeSidecar is the role of examples/proxy with its default settings.
 func wholeSidecar(ctx context.Context, args []string, ready func(string, command)) error {
 	variables := map[string]string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": args[2],

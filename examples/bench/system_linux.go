@@ -47,8 +47,8 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 }
 
-// cpuTime returns the CPU time that a process has used. Its clock has the number that
-// clock_getcpuclockid(3) returns.
+// cpuTime returns the CPU time that a process has used. The number of its clock is the
+// one that clock_getcpuclockid(3) returns.
 func cpuTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(int32(^pid<<3|2), &t)
@@ -63,7 +63,8 @@ func processor() string {
 	return string(line)
 }
 
-// alarm sleeps for less than a millisecond, which timers of an idle Go program cannot.
+// alarm sleeps for less than a millisecond. Timers of an idle Go program are not that
+// exact.
 type alarm struct {
 	fd   int
 	file *os.File

@@ -29,7 +29,7 @@ const (
 // The latencies of the replicas, and the times of the replica that leaves and returns.
 const (
 	quick = 2 * time.Millisecond
-	slow  = 400 * time.Millisecond // so that it is the slowest on a busy machine, too
+	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
 
 	stays = 2 * time.Second
 	// drains is the time between leaving discovery and rejecting requests, as
@@ -38,8 +38,8 @@ const (
 	away   = time.Second
 )
 
-// application is emojivoto: the replicas, and the controller with their endpoints. //
-// replica serves a pod of a service until ctx ends, and is announced until
+// application is the emoji-voting application: its replicas, and the controller that has
+// their endpoints.
 type application struct {
 	controller *controller.Controller
 	running    *errgroup.Group
@@ -120,7 +120,7 @@ func deployment(service string) string {
 	return name
 }
 
-// profile names the routes of a service, for tap.
+// profile returns a profile that names the routes of a service, for tap.
 func profile(service string) *controller.Profile {
 	switch service {
 	case webName:
@@ -158,7 +158,7 @@ func (a *application) backends(ctx context.Context) error {
 	return nil
 }
 
-// comeAndGo lets a voting replica join and leave repeatedly.
+// comeAndGo starts and stops a voting replica repeatedly.
 func (a *application) comeAndGo(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
 		present, leave := context.WithCancel(ctx)

@@ -113,8 +113,8 @@ type demo struct {
 	proxies []*sidecar.Proxy
 }
 
-// start starts the controller, the application and the proxies. They serve until ctx ends;
-// then running ends.
+// start starts the controller, the application and the proxies as goroutines of running.
+// They serve until ctx ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
 	ctl := controller.New(log)
 	var g serve.Group

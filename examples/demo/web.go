@@ -43,8 +43,7 @@ func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr st
 	return p, nil
 }
 
-// web starts the web front, which calls the gRPC services through its proxy.
-// It knows them by name alone.
+// web starts the web front. It calls the gRPC services by their names through its proxy.
 func (a *application) web(ctx context.Context, proxy string) error {
 	emoji, err := grpcThrough(proxy, emojiName)
 	if err != nil {

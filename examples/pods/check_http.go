@@ -14,8 +14,8 @@ func (r *running) as(ctx context.Context, p pod, argv ...string) (string, error)
 	return output(command(ctx, p, app, nil, argv...))
 }
 
-// How many requests the checks send: most of them, that with a forged name, and
-// that to the address of a pod.
+// The numbers of requests: of most checks, of the check with a forged client id, and of
+// the check with the address of a pod.
 const (
 	requests = 200
 	forged   = 20

@@ -51,7 +51,7 @@ func counted(ctx context.Context, direction, peer string, pods ...pod) (string, 
 	return fmt.Sprintf("response_total: %d, with %s; none failed", good, peer), nil
 }
 
-// series calls f for each series of a metric.
+// series calls each for every series of the metrics at url whose name begins with prefix.
 func series(ctx context.Context, client *http.Client, url, prefix string, each func(labels string, value int)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

@@ -134,7 +134,8 @@ func label(labels map[string]string, key, want string) error {
 	return nil
 }
 
-// checkTapRejected taps in cleartext and with the certificate of a server.
+// checkTapRejected verifies that tap rejects clients in cleartext and clients with the
+// certificate of a server.
 func (r *running) checkTapRejected(ctx context.Context) (string, error) {
 	cleartext, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
 	if err != nil {

@@ -21,7 +21,7 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	if r.captured != nil {
 		return r.captured, nil
 	}
-	// tcpdump is behind. After this connection it has captured all earlier ones.
+	// tcpdump writes with a delay. After this connection it has captured all earlier ones.
 	last := netip.AddrPortFrom(r.unmeshedClient.addr, 9)
 	if conn, err := new(net.Dialer).DialContext(ctx, "tcp", last.String()); err == nil {
 		conn.Close()
@@ -64,8 +64,8 @@ func (r *running) name(addr netip.Addr) string {
 	return "this program"
 }
 
-// checkWire requires that all connections between pods with proxies are TLS from the first
-// byte to the last.
+// checkWire verifies that all connections between pods with proxies are TLS from the
+// first byte to the last.
 func (r *running) checkWire(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected requires the known connections to be among the captured ones.
+// expected returns an error if a known connection is missing among the captured ones.
 func (r *running) expected(seen map[string]int) error {
 	for _, c := range []struct {
 		from, to pod

@@ -16,7 +16,7 @@ import (
 const (
 	root  = 0
 	proxy = 2102  // which examples/init does not redirect
-	app   = 65534 // nobody
+	app   = 65534 // unprivileged
 )
 
 // process is a running program in a pod.

@@ -33,7 +33,7 @@ func run(ctx context.Context, dir string, o options) error {
 	for _, step := range []struct {
 		name  string
 		do    func(context.Context) error
-		fault error // if the step fails
+		fault error // returned if the step fails
 	}{
 		{"sandbox", func(context.Context) error { return mountSandbox(dir, r.hosts()) }, errSkip},
 		{"network", r.startNetwork, errSkip}, // the kernel may lack bridges

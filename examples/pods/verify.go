@@ -19,7 +19,8 @@ const (
 	public = "m4rker-that-is-sent-in-clear"
 )
 
-// checks returns all checks in order. Those of the wire come last, after all traffic.
+// checks returns all checks in order. Those of the captured traffic are the last, because
+// they need all of it.
 func (r *running) checks() []check {
 	return []check{
 		{"curl → nginx, HTTP/1.1", r.checkNginx},
@@ -42,8 +43,8 @@ func (r *running) checks() []check {
 	}
 }
 
-// verify runs all checks, prints a line for each, and returns how many failed:
-// fewer, if ctx ends before they were all run.
+// verify runs the checks until ctx ends, prints a line for each, and returns the number
+// of failed checks.
 func (r *running) verify(ctx context.Context, to io.Writer) (failed int) {
 	checks := r.checks()
 	width := 0

@@ -31,7 +31,7 @@ func names() []string {
 	return append(list, longSentence)
 }
 
-// found has the places of one count: "file:line: text".
+// found is one count: the places where its wording is, as "file:line: text".
 type found struct{ places []string }
 
 func count(texts []text) map[string]*found {
@@ -54,7 +54,7 @@ func count(texts []text) map[string]*found {
 	return counts
 }
 
-// place formats a position in t with the following words.
+// place returns the position of offset in t and the words after it.
 func (t text) place(offset int) string {
 	line := t.line + strings.Count(t.words[:offset], "\n")
 	words := strings.Fields(t.words[offset:])

@@ -82,7 +82,7 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 	}, nil
 }
 
-// closure returns a file after all its imports.
+// closure returns f and the files that it imports. A file comes after its imports.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil

@@ -13,10 +13,9 @@ import (
 const (
 	// patience is the timeout of a request.
 	patience = 5 * time.Second
-	// inFlight is how many requests the bot has in progress at most. When that
-	// x
+	// inFlight is the maximum number of open requests of the bot.
 	inFlight = 64
-	// defaultRate is in requests a second.
+	// defaultRate is the default rate in requests per second.
 	defaultRate = 10
 )
 

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// replica has the latency and the counters of a server. The map of counters does not
-// change after the server has begun to serve.
+// replica has the latency and the counters of a server. The map of counters is complete
+// before the server serves.
 type replica struct {
 	delay  func() time.Duration
 	counts map[string]*atomic.Uint64
@@ -43,8 +43,8 @@ func (r *replica) pause(ctx context.Context) error {
 	}
 }
 
-// Requests returns how many requests have reached this replica, failed ones
-// and those still in progress included.
+// Requests returns the number of requests that have reached this replica, including
+// failed and open ones.
 func (r *replica) Requests() uint64 {
 	var n uint64
 	for _, c := range r.counts {
@@ -53,8 +53,8 @@ func (r *replica) Requests() uint64 {
 	return n
 }
 
-// Counts returns the same by method ("VoteRocket"), without those that were
-// never called.
+// Counts returns the number of requests by method ("VoteRocket"). Methods without
+// requests are missing.
 func (r *replica) Counts() map[string]uint64 {
 	counts := make(map[string]uint64)
 	for method, c := range r.counts {

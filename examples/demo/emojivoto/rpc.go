@@ -15,14 +15,14 @@ const (
 
 func fullMethod(service, method string) string { return "/" + service + "/" + method }
 
-// register describes a service to gRPC, as generated code would. The handlers
-// know their server, so gRPC need not hold one.
+// register adds a service to a gRPC server, as generated code would. The handlers are
+// closures over their server, so gRPC gets no server value.
 func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary is a method that a replica serves: it is counted, delayed, and then
-// called.
+// unary returns a method of a replica. The method counts the request, waits for the
+// latency of the replica and calls call.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {

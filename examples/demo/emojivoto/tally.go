@@ -13,7 +13,7 @@ type Tally struct {
 	votes map[string]uint64
 }
 
-// Result is how many votes an emoji has.
+// Result is the number of votes of an emoji.
 type Result struct {
 	Shortcode string
 	Votes     uint64
@@ -29,8 +29,8 @@ func (t *Tally) Vote(shortcode string) {
 	t.votes[shortcode]++
 }
 
-// Results returns every emoji with votes, most votes first; a draw is in the
-// order of the shortcodes.
+// Results returns the emoji with votes, the one with the most votes first. Equal ones are
+// in the order of their shortcodes.
 func (t *Tally) Results() []Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -41,8 +41,8 @@ func (r *reader) destination(y destinationYAML) Destination {
 	}
 }
 
-// endpoints reports addresses that are given twice, because a client would keep an
-// arbitrary one of them.
+// endpoints converts a list of endpoints. An address that is given twice is an error,
+// because a client would keep an arbitrary one of the two.
 func (r *reader) endpoints(list []endpointYAML) []Endpoint {
 	endpoints := make([]Endpoint, 0, len(list))
 	first := make(map[netip.AddrPort]int)
@@ -97,8 +97,8 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels prefers a label to a merged one of the same name. An anchor is above its aliases,
-// so the label on the later line wins.
+// labels converts labels. Of two labels with the same name it uses the one on the later
+// line, because the anchors of merged labels are above their aliases.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {
@@ -110,7 +110,7 @@ func (r *reader) labels(m map[text]text) map[string]string {
 	return labels
 }
 
-// boolean accepts true and false only, not the other booleans of YAML 1.1.
+// boolean parses true or false. The other booleans of YAML 1.1 are errors.
 func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	switch {
 	case !t.given():
@@ -123,8 +123,8 @@ func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	return false
 }
 
-// number and duration return a valid value after an error, so that one mistake results in
-// one error.
+// number and duration parse a value. After an error they return a valid value, so that
+// one mistake results in one error.
 func (r *reader) number(name string, t text) uint32 {
 	n, err := strconv.ParseUint(t.value, 10, 32)
 	if err != nil {

@@ -117,7 +117,8 @@ func (r *reader) class(y classYAML) ResponseClass {
 	return c
 }
 
-// split requires a weight, because there is no default share of traffic.
+// split converts a split. The weight is required, because a share of traffic has no
+// default.
 func (r *reader) split(y splitYAML) Split {
 	s := Split{Authority: y.Authority.value}
 	if !y.Authority.given() {

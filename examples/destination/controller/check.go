@@ -93,7 +93,8 @@ func checkInboundPort(port uint16, identity string) error {
 	return nil
 }
 
-// checkAuthority accepts addresses, because authorities are sent and not resolved.
+// checkAuthority returns an error unless name is a valid authority. An IP address is
+// valid, because authorities are sent and not resolved.
 func checkAuthority(name string) error {
 	if name == "" {
 		return nil
@@ -124,7 +125,8 @@ func registered(method string) (http_types.HttpMethod_Registered, bool) {
 	return http_types.HttpMethod_Registered(n), ok
 }
 
-// checkMethod accepts the characters of a token (RFC 9110, section 5.6.2).
+// checkMethod returns an error unless method is an upper-case token (RFC 9110, section
+// 5.6.2).
 func checkMethod(method string) error {
 	for _, r := range method {
 		if r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) {
@@ -139,8 +141,9 @@ func checkMethod(method string) error {
 	return nil
 }
 
-// checkPath accepts Go's regular expressions. Proxies use Rust's, which have the same
-// syntax for usual paths. It rejects expressions that are too large for package profiles.
+// checkPath returns an error unless pattern is a valid regular expression of Go that
+// package profiles accepts. Proxies use Rust's regular expressions, which have the same
+// syntax for usual paths.
 func checkPath(pattern string) error {
 	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return fmt.Errorf("path: %w", err)

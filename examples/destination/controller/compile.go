@@ -20,10 +20,10 @@ type entry struct {
 	profile   *pb.DestinationProfile
 }
 
-// exists is the field of no_endpoints.
+// exists returns the value of the field exists of no_endpoints.
 func (e *entry) exists() bool { return e != nil && !e.absent }
 
-// describe returns the profile to send.
+// describe returns the profile of the entry, which may be empty.
 func (e *entry) describe() *pb.DestinationProfile {
 	if e == nil {
 		return &pb.DestinationProfile{}
@@ -52,7 +52,8 @@ func compile(cfg Config) (map[string]*entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// compileDestination returns an unusable entry if there are errors.
+// compileDestination checks and compiles a destination. If there are errors, the entry
+// must not be used.
 func compileDestination(t target, d Destination) (*entry, []error) {
 	e := &entry{
 		absent: d.Absent,

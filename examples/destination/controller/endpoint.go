@@ -42,8 +42,8 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	return msg
 }
 
-// identityMessage leaves out a missing server name, because clients then use a DNS-like
-// identity as the server name.
+// identityMessage returns the identity of an endpoint. It leaves out a missing server
+// name, because clients then use a DNS-like identity as the server name.
 func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	if ep.Identity == "" {
 		return nil

@@ -135,7 +135,8 @@ func routeMessages(r Route) []*pb.Route {
 	return []*pb.Route{routeMessage(idempotent), routeMessage(r)}
 }
 
-// routeMessage adds the route's name to its labels, for metrics and tap.
+// routeMessage returns the message of a route. Its labels contain the name of the route,
+// for metrics and tap.
 func routeMessage(r Route) *pb.Route {
 	msg := &pb.Route{
 		Condition:     matchMessage(r.Match),
@@ -188,7 +189,8 @@ func matchMessages(ms []Match) *pb.RequestMatch_Seq {
 	return seq
 }
 
-// methodMessage enumerates the well-known methods, as clients compare them.
+// methodMessage returns the message of a method. Well-known methods are enum values,
+// because clients compare them so.
 func methodMessage(method string) *http_types.HttpMethod {
 	if n, ok := registered(method); ok {
 		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: n}}

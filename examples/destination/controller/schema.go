@@ -98,12 +98,11 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the line on which a mapping begins. Inlined in a struct it is given
-// the mapping's node, and leaves the fields to the struct.
+// line is the line on which a mapping begins. It is an inlined field: it receives the
+// node of the mapping, and the other fields of the struct are decoded as usual.
 type line struct{ n int }
 
-// UnmarshalYAML remembers the first line that it is given: after that come
-// those of merged mappings.
+// UnmarshalYAML sets the line at its first call. Later calls are for merged mappings.
 func (l *line) UnmarshalYAML(n *yaml.Node) error {
 	if l.n == 0 {
 		l.n = n.Line
@@ -111,8 +110,8 @@ func (l *line) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// fieldsOf returns the names that a struct of the file knows, by the name that
-// the YAML package gives the struct in its errors.
+// fieldsOf returns the keys of a struct of the file. typeName is the name of the struct
+// in the errors of the YAML package.
 func fieldsOf(typeName string) []string {
 	for _, v := range []any{
 		fileYAML{}, destinationYAML{}, endpointYAML{}, profileYAML{}, routeYAML{},

@@ -94,8 +94,8 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow subscribes and queues the first message, if there is a state, under one lock. No
-// change is lost or sent twice.
+// follow adds a subscription and, if the controller has a state, queues the first
+// message. It does both under one lock, so that no change is lost or sent twice.
 func follow[M any](c *Controller, f hub[M], name string, first func(*entry) M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,8 @@ func parseTarget(s string) (target, error) {
 	return t, nil
 }
 
-// addrTarget rejects a zone, because it belongs to another machine.
+// addrTarget returns the target of an address. An address with a zone is an error,
+// because the zone belongs to another machine.
 func addrTarget(addr netip.AddrPort) (target, error) {
 	if addr.Port() == 0 {
 		return target{}, fmt.Errorf("%q is not host:port: the port must not be 0", addr)
@@ -66,8 +67,8 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// checkName accepts DNS names, with underscores. It rejects a name whose last label is a
-// number, which is a mistyped IP address.
+// checkName returns an error unless s is a DNS name, in which underscores are allowed. A
+// name whose last label is a number is an error, because it is a mistyped IP address.
 func checkName(s string) error {
 	if s == "" {
 		return errors.New("the name must not be empty")

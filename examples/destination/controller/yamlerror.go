@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// unreadable reports bytes that are invalid in YAML, with their line. The YAML package
-// reports them without a line.
+// unreadable returns an error for bytes that are invalid in YAML, or nil. It adds the
+// line, which the errors of the YAML package lack.
 func unreadable(data []byte) *FileError {
 	at := 1
 	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
@@ -123,7 +123,7 @@ func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	return found
 }
 
-// isNull resolves an alias.
+// isNull reports whether n is null, or an alias of a node that is null.
 func isNull(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

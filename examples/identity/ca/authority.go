@@ -87,7 +87,8 @@ func newIssuer(name string, parent *x509.Certificate, by crypto.Signer) (*x509.C
 	return cert, key, err
 }
 
-// sign sets the serial number and signs a certificate.
+// sign sets the serial number of template, and returns the certificate signed by the key
+// of parent.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, by)
 	if err != nil {

@@ -32,7 +32,7 @@ type service struct {
 	check     Check
 }
 
-// Certify is the only method of the API.
+// Certify checks a request and issues a certificate. It is the only method of the API.
 func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 	name := req.GetIdentity()
 	csr, err := parse(req)
@@ -113,7 +113,8 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns check with an error for the name of the authority itself.
+// butOwn returns a Check that rejects the name own of the authority itself. For other
+// names it calls check.
 func butOwn(own string, check Check) Check {
 	return func(name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

@@ -35,7 +35,8 @@ func TokenDir(dir string) Check {
 // have are escaped.
 func TokenName(name string) string { return url.PathEscape(name) }
 
-// compare compares in constant time and ignores surrounding white space.
+// compare returns an error unless token equals the content of the file at path. It
+// ignores surrounding white space and takes constant time.
 func compare(path string, token []byte) error {
 	want, err := os.ReadFile(path)
 	switch {

@@ -1,4 +1,3 @@
-// Package serve runs the listeners of an example program, and drains them when
 // Package serve runs the servers of an example program and drains them at its end.
 package serve
 
@@ -20,7 +19,8 @@ import (
 )
 
 // Group is a set of servers. Each is bound when it is added, so that all addresses are
-// known, and a bad address is an error, before a server serves. The zero Group is empty.
+// known before a server serves, and an address that cannot be bound is an error. The zero
+// Group is empty.
 type Group struct {
 	servers []server
 	err     error
@@ -33,10 +33,10 @@ type server struct {
 	drain    func(context.Context) error
 }
 
-// headerTimeout is the time for the header of a request.
+// headerTimeout is the time limit of the headers of a request.
 const headerTimeout = 10 * time.Second
 
-// idleTimeout is the time that a connection may be idleTimeout.
+// idleTimeout is the time after which an idle connection is closed.
 const idleTimeout = 2 * time.Minute
 
 // The limits of an HTTP/2 connection. maxStreams is the minimum that RFC 9113 recommends.
@@ -48,14 +48,14 @@ const (
 )
 
 // HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2, and returns
-// its address. A connection has at most 100 concurrent requests, and closes if its client
-// reads nothing for 30 s. A fallback is used if addr is taken. A handler with stopper
-// responses has a method Shutdown that ends them.
+// its address. A connection has at most 100 concurrent requests, and is closed if its
+// client reads nothing for 30 s. A fallback is used if addr is taken. A handler with
+// streaming responses has a method Shutdown that ends them.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind is HTTP with the listener that wrap returns.
+// HTTPBehind is HTTP with a listener that wrap returns for the bound one.
 func (g *Group) HTTPBehind(
 	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
@@ -79,9 +79,9 @@ func (g *Group) HTTPBehind(
 	}})
 }
 
-// Front adds a server for untrusted clients: an [httplayer.Server], with its limits and
-// its guard against request smuggling. It returns the address. Connections drain for
-// grace.
+// Front adds a server for untrusted clients, an [httplayer.Server] with its default
+// limits, and returns the address. Open requests get the time grace when the server
+// drains.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
 	ctx, stop := context.WithCancel(context.Background())
 	srv := httplayer.NewServer(h, httplayer.WithDrainOnDone(ctx))

@@ -22,14 +22,14 @@ type echo struct {
 	pod string
 }
 
-// back returns the response of a stream.
+// back returns a response message for a message of a stream.
 func (e *echo) back(req *grpc_testing.StreamingOutputCallRequest) *grpc_testing.StreamingOutputCallResponse {
 	return &grpc_testing.StreamingOutputCallResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}
 }
 
 func payload(body string) *grpc_testing.Payload { return &grpc_testing.Payload{Body: []byte(body)} }
 
-// UnaryCall echoes.
+// UnaryCall returns the payload of the request.
 func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
 	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
 }
@@ -93,7 +93,7 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 }
 
 // callGRPC makes n calls of each of the four kinds on one connection, and prints the pod
-// of each response. It is unknown for calls that count bytes.
+// of each response. The pod is unknown for calls that count bytes.
 func callGRPC(ctx context.Context, to, marker string, n int) error {
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -199,7 +199,7 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// answered returns the line for a response.
+// answered returns the line to print for a response.
 func answered(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {

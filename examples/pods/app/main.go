@@ -1,6 +1,5 @@
 // Command app has the applications of examples/pods: ordinary servers and clients without
-// knowledge of a proxy. It imports nothing of
-// gotower.
+// knowledge of a proxy. It imports nothing of gotower.
 //
 //	app http  :8080           an HTTP echo server
 //	app post  URL N MARKER    its client

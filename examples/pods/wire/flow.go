@@ -70,7 +70,7 @@ func (a *assembly) add(s segment) {
 	a.parts = append(a.parts, part{at, slices.Clone(s.data)})
 }
 
-// flow leaves out retransmissions and ends at the first gap.
+// flow returns the assembled flow, without retransmissions and up to the first gap.
 func (a *assembly) flow() Flow {
 	slices.SortStableFunc(a.parts, func(x, y part) int { return int(x.at - y.at) })
 	f := a.Flow

@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// only responds to other methods with 405.
+// only returns a handler that calls next for the given methods and responds to others
+// with 405.
 func only(next http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(methods, r.Method) {
@@ -28,7 +29,8 @@ func notAllowed(w http.ResponseWriter, methods ...string) {
 	writeText(w, http.StatusMethodNotAllowed, "only "+strings.Join(methods, ", ")+"\n")
 }
 
-// local responds with 403 to clients of other machines and to forwarded requests.
+// local returns a handler that calls next for direct requests from this machine and
+// responds to others with 403.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := view.Loopback(r); err != nil {
@@ -39,7 +41,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// guarded responds with 403 to pages of other origins.
+// guarded returns a handler that responds with 403 to browser pages of other origins and
+// calls next for other requests.
 func (h *Handler) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.permit(r); err != nil {
@@ -66,9 +69,9 @@ func (h *Handler) permit(r *http.Request) error {
 	return nil
 }
 
-// isAllowedHost reports whether host, with or without a port, cannot be a foreign name
-// that resolves to this machine. A missing host is allowed, because only HTTP/1.0 clients
-// that are not browsers omit it.
+// isAllowedHost reports whether host, with or without a port, is localhost, an address or
+// one of Config.Hosts. Other names may resolve to this machine by DNS rebinding. A
+// missing host is allowed, because only HTTP/1.0 clients that are not browsers omit it.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {

@@ -52,12 +52,11 @@ func shown(name, value string) string {
 	return withoutSecrets(withoutUser(value))
 }
 
-// login is user:password@ outside a URL, as in a MySQL data source name. // login is
-// user:password@ outside a URL, as in a MySQL data source name.
+// login matches user:password@ outside a URL, as in a MySQL data source name.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser removes user and password. A password may contain "@", so the last "@"
-// counts.
+// withoutUser replaces user and password in value. They end at the last "@", because a
+// password may contain "@".
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {
@@ -68,8 +67,8 @@ func withoutUser(value string) string {
 	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
-// named is a name and its value inside a variable, as in a query, flag, header or JSON:
-// k=v, --k v, k: v or "k":"v".
+// named matches a name and its value inside a variable, as in a query, flag, header or
+// JSON: k=v, --k v, k: v or "k":"v".
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
@@ -112,7 +111,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// acceptsJSON evaluates Accept. A missing header accepts everything.
+// acceptsJSON reports whether the header Accept allows JSON. A missing header allows
+// everything.
 func acceptsJSON(h http.Header) bool {
 	accept := h.Values("Accept")
 	if len(accept) == 0 {

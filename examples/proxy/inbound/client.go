@@ -16,7 +16,7 @@ import (
 // client describes the client of a connection.
 type client struct {
 	addr   netip.Addr
-	secure bool   // its TLS ends here
+	secure bool   // this proxy terminates its TLS
 	id     string // its proven identity; "" means no identity
 }
 
@@ -38,8 +38,8 @@ func clientOf(conn net.Conn) client {
 // clientKey is the context key of the *client of a connection.
 type clientKey struct{}
 
-// withClient adds the client of conn to ctx, because each clientOf parses the
-// certificate.
+// withClient returns ctx with the client of conn. The client is stored, because clientOf
+// parses the certificate.
 func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return ctx, c

@@ -68,7 +68,7 @@ func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) 
 	}
 }
 
-// isMeshed rejects connections from clients without an identity.
+// isMeshed returns an error for a connection from a client without an identity.
 func isMeshed(conn net.Conn) error {
 	if clientOf(conn).id == "" {
 		return errors.New("a direct connection needs a client with an identity")
@@ -76,7 +76,7 @@ func isMeshed(conn net.Conn) error {
 	return nil
 }
 
-// isOwn rejects connections to addresses that do not belong to this pod.
+// isOwn returns an error for a connection to an address that does not belong to this pod.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {

@@ -65,8 +65,8 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	return balancer, queue
 }
 
-// endpointStates is the gauge of endpoints with the unbound label endpoint_state. Its
-// value ends with ctx.
+// endpointStates is the gauge of endpoints by the label endpoint_state. The numbers of
+// this balancer are removed when ctx ends.
 type endpointStates struct {
 	ctx    context.Context //nolint:containedctx // of the balancer
 	family *family[prometheus.Gauge]
@@ -82,7 +82,8 @@ func (e endpointStates) With(label ...string) metrics.Gauge {
 func (endpointStates) Set(float64) {}
 func (endpointStates) Add(float64) {}
 
-// queueWait counts each wait that it observes.
+// queueWait is the histogram of waiting times in a queue. It also counts the requests
+// that waited.
 type queueWait struct {
 	seconds
 	queued *handle[prometheus.Counter]

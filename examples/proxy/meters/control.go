@@ -30,7 +30,7 @@ type answered struct{ atomic.Bool }
 
 type answeredKey struct{}
 
-// TagRPC is called for each attempt.
+// TagRPC adds an answered to the context of each attempt.
 func (*controller) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
 	return context.WithValue(ctx, answeredKey{}, new(answered))
 }
@@ -42,7 +42,7 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	case *stats.Begin:
 		c.requests.get().Inc()
 		c.inFlight.get().Inc()
-	case *stats.InHeader, *stats.InTrailer: // a response may have its trailer for a header
+	case *stats.InHeader, *stats.InTrailer: // a response without messages has trailers only
 		a.Store(true)
 	case *stats.End:
 		code := status.Code(s.Error)

@@ -120,7 +120,7 @@ func isShed(err error) bool {
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
-// timeoutKind tells the timeout of a handshake from that of a response.
+// timeoutKind returns the kind of a timeout: of a handshake, or of a response.
 func timeoutKind(err error) string {
 	var at *layer.Error
 	if errors.As(err, &at) && at.Layer == "tls" {

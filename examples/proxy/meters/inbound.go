@@ -177,7 +177,7 @@ type inboundExchange struct {
 	code  int // of the response; 0: there was no response
 }
 
-// bodyEnd observes when a request body ended.
+// bodyEnd records when the request body ended.
 type bodyEnd struct{ at atomic.Int64 } // in Unix nanoseconds; 0: it has not ended, or there is no body
 
 func (*bodyEnd) Data(int) {}

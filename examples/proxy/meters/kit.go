@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counter, gauge and histogram adapt series to go-kit. Their labels are bound; go-kit's
-// own adapter would look them up on each call. A counter is shown from its first write.
+// counter, gauge and histogram adapt series to the interfaces of go-kit. Their labels are
+// bound already; go-kit's own adapter would look them up on each call. A counter is shown
+// after its first write.
 type counter struct{ *handle[prometheus.Counter] }
 
 func (c counter) With(...string) metrics.Counter { return c }
@@ -30,13 +31,14 @@ type histogram struct{ *handle[prometheus.Histogram] }
 func (h histogram) With(...string) metrics.Histogram { return h }
 func (h histogram) Observe(value float64)            { h.get().Observe(value) }
 
-// seconds is a histogram of seconds that observes milliseconds.
+// seconds is a histogram in seconds whose observations are in milliseconds.
 type seconds struct{ *handle[prometheus.Histogram] }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
 func (s seconds) Observe(ms float64)               { s.get().Observe(ms / 1000) }
 
-// labelled is counters with one unbound label. Without the label it counts nothing.
+// labelled is the counters that differ in one label, whose value With binds. Add without
+// With counts nothing.
 type labelled struct {
 	family *family[prometheus.Counter]
 	labels labelSet
@@ -90,7 +92,8 @@ func (s *share) add(delta float64) {
 	}
 }
 
-// end withdraws the share. It is not a write, so the series expires as if it had been 0.
+// end subtracts the share from the gauge. That is not a write, so it does not delay the
+// expiry of the series.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 // is the same as no label.
 type Labels map[string]string
 
-// With returns l extended by more, whose values win.
+// With returns l and more. For a name in both, it has the value of more.
 func (l Labels) With(more Labels) Labels {
 	all := make(Labels, len(l)+len(more))
 	maps.Copy(all, l)
@@ -94,7 +94,7 @@ func cleanName(name string) string {
 	return name
 }
 
-// key returns the same string for the same labels.
+// key returns a string that is equal for equal labels only.
 func (l Labels) key() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(l)) {

@@ -143,8 +143,8 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 	return e
 }
 
-// unknownStatus stands for all statuses that are not of three digits, because an HTTP/2
-// endpoint can send any number.
+// unknownStatus is the status of all responses whose status does not have three digits,
+// because an HTTP/2 endpoint can send any number.
 const unknownStatus = -1
 
 // httpStatus returns status if it has three digits, or unknownStatus.

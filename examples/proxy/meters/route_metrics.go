@@ -76,7 +76,8 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 // routeParents is the limit of the destinations in one direction.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
-// skipReasons has linkerd's words for the reasons why there was no retry.
+// skipReasons counts the requests that were not retried, by linkerd's names of the
+// reasons.
 type skipReasons struct{ labelled }
 
 func (s skipReasons) With(label ...string) metrics.Counter {
@@ -102,9 +103,9 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// timeoutFailures counts failures, and failures by a timeout apart. A timeout counts before
-// the failure that it causes. Of two concurrent failures either may get the timeout, which
-// makes no difference to the numbers.
+// timeoutFailures counts failures, and separately those by a timeout. A timeout is
+// counted before the failure that it causes. Of two concurrent failures, either may be
+// counted as the timeout, which does not change the numbers.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64

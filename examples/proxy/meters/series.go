@@ -28,7 +28,7 @@ type series[M prometheus.Metric] struct {
 	metric     M
 	state      atomic.Int32
 	quietSince time.Time // guarded by family.mu
-	release    func()    // releases the name, see names; nil: there is no name
+	release    func()    // releases the name, see names; nil without a name
 	overflow   bool      // the series of all names beyond the limit
 }
 
@@ -39,14 +39,16 @@ const (
 	expired              // not shown any more
 )
 
-// use marks s as written. It returns false if the caller has to bind again.
+// use marks s as written. It returns false if the series has expired, so that the caller
+// must bind again.
 func (s *series[M]) use() bool {
 	state := s.state.Load()
 	return state == written || state == quiet && s.state.CompareAndSwap(quiet, written)
 }
 
-// handle is how a writer holds a series. The first write, and the first write after the
-// series has expired, bind it. A later write costs two atomic loads more than the metric.
+// handle is a writer's reference to a series. The first write binds it, and so does the
+// first write after the series has expired. Later writes cost two atomic loads in
+// addition to those of the metric.
 type handle[M prometheus.Metric] struct {
 	family *family[M]
 	labels labelSet
@@ -63,10 +65,10 @@ func (h *handle[M]) get() M {
 	return s.metric
 }
 
-// lazy returns a series that is shown from its first write.
+// lazy returns the handle of a series that is shown after its first write.
 func (f *family[M]) lazy(l labelSet) *handle[M] { return &handle[M]{family: f, labels: l} }
 
-// now returns a series that is shown from now.
+// now returns the handle of a series that is shown at once.
 func (f *family[M]) now(l labelSet) *handle[M] {
 	h := f.lazy(l)
 	h.get()
@@ -178,7 +180,7 @@ func (m *Meters) histograms(name, help string, buckets ...float64) *family[prome
 	})
 }
 
-// permanent returns f, whose series then do not expire.
+// permanent marks f, so that its series do not expire, and returns it.
 func permanent[M prometheus.Metric](f *family[M]) *family[M] {
 	f.permanent = true
 	return f
@@ -200,7 +202,7 @@ func (m *Meters) sweepIfDue() {
 // the application choose.
 type labelSet struct {
 	labels Labels
-	limit  *names // nil: there is no name
+	limit  *names // nil without a name
 	name   string
 	rest   Labels // replaces labels if the name is beyond the limit
 }
@@ -220,7 +222,7 @@ func (m *Meters) limited(kind, name string, labels, rest Labels) labelSet {
 	return labelSet{labels: labels, limit: limit, name: name, rest: rest}
 }
 
-// with returns l extended by more, whose values win.
+// with returns l and more. For a name in both, it has the value of more.
 func (l labelSet) with(more Labels) labelSet {
 	if len(more) > 0 {
 		l.labels = l.labels.With(more)
@@ -242,7 +244,7 @@ type names struct {
 	series map[string]int // number of series by name
 }
 
-// take takes a place for one series of name, if there is one.
+// take takes a place for one series of name. It returns false if no place is free.
 func (n *names) take(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -261,8 +263,8 @@ func (n *names) release(name string) {
 	}
 }
 
-// lookup finds series by keys that requests and connections have. It forgets them when
-// it holds maxNames keys, because their handles can be made again.
+// lookup is a cache of series by a key of a request or connection. It is emptied when it
+// has maxNames keys, because their handles can be made again.
 type lookup[K comparable, V any] struct {
 	make func(K) V
 
@@ -291,8 +293,8 @@ func (l *lookup[K, V]) of(key K) V {
 	return v
 }
 
-// byLabel finds series by the labels of an outcome, which have few values. Most lookups
-// have the key of the one before.
+// byLabel has the series by the labels of an outcome, which have few values. It remembers
+// the last one, because most outcomes have the same labels as the previous one.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]

@@ -153,7 +153,8 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the faults that have the same name with and without a response.
+// faultOf returns the fault of an error. It is for the errors that have the same name
+// with and without a response.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
@@ -170,8 +171,8 @@ func faultOf(err error) fault {
 	return noFault
 }
 
-// timeoutFault tells the time limit of a request from that of connecting to an endpoint,
-// which is a failure of the endpoint.
+// timeoutFault distinguishes the time limit of a request from that of connecting to an
+// endpoint. The latter is a failure of the endpoint.
 func timeoutFault(err error) fault {
 	var at *layer.Error
 	for errors.As(err, &at) {

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Peer tells connections of clients from connections to servers.
+// Peer distinguishes connections of clients from connections to servers.
 type Peer string
 
 // The peers.
@@ -94,19 +94,20 @@ func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 		Open:    gauge{f.open.now(l)},
 		Read:    counter{f.read.now(l)},
 		Written: counter{f.written.now(l)},
-		Closed:  closed{counter{f.closed.lazy(l.with(Labels{"errno": ""}))}, newLabelled(f.closed, l, "errno")},
+		Closed:  closedConnections{counter{f.closed.lazy(l.with(Labels{"errno": ""}))}, newLabelled(f.closed, l, "errno")},
 	}
 }
 
-// closed is labelled; without a label it counts clean ends.
-type closed struct {
+// closedConnections counts closed connections. Add counts those that ended without an
+// error. With("errno", e) counts those that ended with e.
+type closedConnections struct {
 	clean  metrics.Counter
 	failed labelled
 }
 
-func (c closed) Add(delta float64) { c.clean.Add(delta) }
+func (c closedConnections) Add(delta float64) { c.clean.Add(delta) }
 
-func (c closed) With(label ...string) metrics.Counter {
+func (c closedConnections) With(label ...string) metrics.Counter {
 	if label[1] == "" {
 		return c.clean
 	}
@@ -115,8 +116,8 @@ func (c closed) With(label ...string) metrics.Counter {
 
 // Client describes the client of a connection.
 type Client struct {
-	Secure  bool   // its TLS ends at this proxy
-	ID      string // its proven identity; "" means none
+	Secure  bool   // this proxy terminates its TLS
+	ID      string // its proven identity; "" means no identity
 	Passed  bool   // its TLS is forwarded unchanged
 	Skipped bool   // TLS was not detected, because the server may speak first
 }

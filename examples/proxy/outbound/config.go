@@ -103,7 +103,8 @@ func newResolver(c Config) resolve.Resolver {
 		resolve.StalePolicy{}))
 }
 
-// only resolves by r the names below the suffixes. Other names do not exist.
+// only returns a resolver that resolves the names below the suffixes by r. For it, other
+// names do not exist.
 func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	if suffixes.Contains("") {
 		return r

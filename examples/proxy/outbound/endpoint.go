@@ -79,8 +79,8 @@ func (p peer) announcesProtocol() bool {
 	return p.header != nil && p.Endpoint.Protocol != resolve.Opaque
 }
 
-// proxyErrors lets the errors of the endpoint's proxy close the client's
-// connection. It is used if there is no other endpoint.
+// proxyErrors returns the options by which an error of the endpoint's proxy closes the
+// client's connection. They are used if no other endpoint exists.
 func (p peer) proxyErrors() []httplayer.ProxyErrorsOption {
 	if p.tls == nil {
 		return nil
@@ -149,8 +149,8 @@ func (f forwardTarget) discovered() discover.Target {
 	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
 }
 
-// balanced is an endpoint that rejects requests while it is not ready, so that the
-// balancer picks another one.
+// balanced returns e, which rejects requests while it is not ready, so that the balancer
+// picks another endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
 // byVersion sends each request to the client of its HTTP version.

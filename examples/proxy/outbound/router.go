@@ -88,7 +88,7 @@ func (r *router) Describe() layer.Node {
 	return layer.Node{Name: "canonical", State: layer.State{{Key: "name", Value: canonicalName(r.Profile(), r.target)}}}
 }
 
-// metrics counts requests by route.
+// metrics returns the option that counts requests by route.
 func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 	return profiles.Join(
 		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// sharedProfile lets two routers use one watch of a target's profile. The first
+// sharedProfile allows two routers to use one watch of a target's profile. The first
 // router watches sharedProfile, the second watches replay.
 type sharedProfile struct {
 	profiles.Source

@@ -16,9 +16,8 @@ import (
 // from the authority. It is removed from requests.
 const overrideHeader = "L5d-Dst-Override"
 
-// origProtoHeader is the header by which linkerd's proxy marks an HTTP/2 request that
-// was HTTP/1. This proxy keeps the version instead, because net/http cannot send the
-// field named host that linkerd's proxy needs then.
+// origProtoHeader is the header by which linkerd's proxy marks an HTTP/2 request that was
+// HTTP/1. This proxy keeps the HTTP version of requests instead.
 const origProtoHeader = "L5d-Orig-Proto"
 
 // Target returns the target of a request as name:port: the override header, or else

@@ -1,17 +1,18 @@
-// Package reliability attacks the proxy, restarts it and what it depends on, and
-// measures what that costs. It has tests alone; README.md has the tables.
+// Package reliability attacks the proxy, restarts the proxy and the servers that it uses,
+// and measures the effects. It has tests only; README.md has the results.
 //
-// The whole proxy is a process of its own, and so are its attackers:
+// The proxy is a process, and so are its attackers:
 //
-//	attacker ──▶ ┌───────┐ ──▶ upstreams, which are restarted, come and go
+//	attacker ──▶ ┌───────┐ ──▶ upstreams, which restart, join and leave
 //	load     ──▶ │ proxy │
-//	             └───────┘ ──▶ controller, which goes away
+//	             └───────┘ ──▶ controller, which fails and returns
 //
-// Its front is attacked in this process, where all can be counted:
+// The server part of the proxy is attacked in this process, where goroutines, connections
+// and memory can be counted:
 //
 //	attacker ──▶ tcplayer.Serve ─▶ Detect ─▶ httplayer.Server ─▶ Handler ─▶ Limit ─▶ Endpoint ──▶ upstream
-//	good     ──▶        (the town that newTown builds, all of it on real sockets)                 counts
+//	good     ──▶        (newTown builds all of it on real sockets)                        counts
 //
-// Each test prints its figure by t.Log. Those that take longer than a few seconds
-// have a short form, which is what runs unless GOTOWER_TESTS is "full".
+// Each test prints its figure by t.Log. Tests that take longer than a few seconds have a
+// short form, which runs unless GOTOWER_TESTS is "full".
 package reliability

@@ -30,7 +30,7 @@ func (s Socket) Options() []tcplayer.SocketOption {
 // MaxWait returns FailFast for a layer for which 0 means no limit.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
-// Dial makes a connection.
+// Dial is a function that makes a connection.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Requests returns the options of an endpoint for requests, with connections made by

@@ -29,7 +29,7 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
-// parseNo accepts only false, for unsupported features.
+// parseNo returns an error unless s is false. It is for unsupported features.
 func parseNo(s string) error {
 	yes, err := parseBool(s)
 	if yes {

@@ -52,7 +52,7 @@ const (
 	Fixed                           // one address for all connections
 )
 
-// Origin is how a listener finds original destinations.
+// Origin is the way in which a listener finds original destinations.
 type Origin struct {
 	Kind OriginKind
 	Addr netip.AddrPort // if Kind is Fixed

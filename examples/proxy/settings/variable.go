@@ -44,7 +44,7 @@ func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// checked returns a function that only validates a text.
+// checked returns a function that validates a text and discards the value.
 func checked[T any](parse func(string) (T, error)) func(string) error { return to(new(T), parse) }
 
 func (v *variable) full(name string) string {

@@ -56,7 +56,8 @@ func controlCalls(c *Control) []variable {
 	}...)...)
 }
 
-// identityVariables starts with those that are required for an identity.
+// identityVariables returns the variables of the identity. Those that an identity
+// requires are the first.
 func identityVariables(s *Settings) []variable {
 	s.Identity = new(Identity)
 	i := s.Identity

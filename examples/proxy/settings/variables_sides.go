@@ -109,8 +109,8 @@ func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	}...)...)
 }
 
-// backoff has the defaults minDefault and maxDefault. Without them the defaults are those
-// of the outbound side.
+// backoff returns the variables of a backoff. Its defaults are minDefault and maxDefault,
+// or else the values of the outbound side.
 func backoff(of string, c *Connect, minDefault, maxDefault string) []variable {
 	jitter := "0.1"
 	if maxDefault == "" {

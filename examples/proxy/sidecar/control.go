@@ -64,7 +64,7 @@ const (
 	authority    = "identity"
 )
 
-// newConn connects now.
+// newConn returns a connection to the control plane without waiting for a certificate.
 func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return grpclayer.NewControlPlaneConn(ctx, cfg)
 }

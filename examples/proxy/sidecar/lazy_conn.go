@@ -42,7 +42,7 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 	}
 }
 
-// conn waits for the certificate.
+// conn waits until the proxy has a certificate, and returns the connection.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())

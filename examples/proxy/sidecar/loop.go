@@ -23,7 +23,8 @@ func (o *ownPorts) refuse(addr netip.AddrPort) error {
 	return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
 }
 
-// at includes the unspecified addresses, because systems connect them to loopback.
+// at reports whether ip is an address of this pod. That includes the unspecified
+// addresses, because systems connect them to loopback.
 func (o *ownPorts) at(ip netip.Addr) bool {
 	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// optionalTLS are the credentials of a server that accepts TLS, without ALPN as proxies of
-// the mesh send it, and cleartext. The server decides which clients are authorized.
+// optionalTLS is the credentials of a server that accepts cleartext, and TLS without
+// ALPN, which proxies of the mesh use. The server decides which clients are authorized.
 type optionalTLS struct {
 	credentials.TransportCredentials // cleartext
 	cfg                              *tls.Config
