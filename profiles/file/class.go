@@ -7,7 +7,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// statusClasses reads a status or a range, or a list of them, as one class each.
+// statusClasses reads a status, a range, or a list of these. The result has one class
+// for each.
 func (v value) statusClasses(failure bool) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.oneOrMore() {
@@ -18,7 +19,7 @@ func (v value) statusClasses(failure bool) []profiles.ResponseClass {
 	return classes
 }
 
-// status reads "404" or "500-599".
+// status reads a status such as "404", or a range such as "500-599".
 func (v value) status() (s profiles.Status, ok bool) {
 	text, ok := v.text()
 	if !ok {
@@ -58,6 +59,7 @@ func (v value) shortClasses() []profiles.ResponseClass {
 	return classes
 }
 
+// shortResponses returns the syntax of conditions on responses in the short form.
 func shortResponses() conditions {
 	c := conditions{invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
@@ -89,7 +91,7 @@ func shortResponses() conditions {
 	return c
 }
 
-// parseGRPCRange parses a status or a range of them.
+// parseGRPCRange parses a gRPC status or a range such as "13-15".
 func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
 	low, high, ranged := strings.Cut(s, "-")
 	if !ranged {
@@ -103,7 +105,7 @@ func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
 
 const aGRPCStatus = "a status of gRPC from 0 to 16, or its name, such as UNAVAILABLE"
 
-// parseGRPCStatus parses the number of a status, or its name in any case.
+// parseGRPCStatus parses the number or the name of a gRPC status. Case does not matter.
 func parseGRPCStatus(s string) (uint32, bool) {
 	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
 		return uint32(n), n <= 16

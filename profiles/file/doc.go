@@ -1,4 +1,4 @@
-// Package file has profiles from YAML or JSON files, and follows their changes.
+// Package file reads profiles from YAML or JSON files, and follows their changes.
 //
 //	web.yaml  ◀┐
 //	api.yaml  ◀┼─ stat, twice a second ── Source ──▶ each Watch: the profile of
@@ -6,7 +6,7 @@
 //	     │                                   │
 //	     └── read and parse what changed ────┘
 //
-// A [Source] follows one file, or the files in a directory. A file may have several
+// A [Source] follows one file, or the files in a directory. A file contains one or more
 // documents, each in one of two formats. While a file has mistakes, its last valid
 // content stays active. JSON is read as YAML, which has no escape \/ and no surrogate
 // pairs.
@@ -16,17 +16,18 @@
 // A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
 // linkerd's controller and proxy do. The output of "linkerd profile", flagger and
 // "kubectl get serviceprofiles -o yaml" works unchanged. metadata.name is the target,
-// for all of its ports. Of two with one name, that in the namespace of the service is used.
-// The default retryBudget is 20 %, 10 per second, 10 s. isRetryable retries all methods.
+// for all of its ports. If two have the same name, the one in the namespace of the
+// service is used. The default retryBudget is 20 %, 10 per second, 10 s. isRetryable
+// retries all methods.
 //
 // Documents that linkerd rejects are mistakes. linkerd silently leaves out an invalid
-// expression, a status range with one end, and an address in a split. They are left out
-// here too, with a warning in [Set.Warnings] and to a [WithLogger]. So is an expression
-// that is too large, see [profiles.Path]. A Router leaves out routes that exceed the limit
-// of all expressions together.
+// expression, a status range with one end, and an IP address in a split. They are left
+// out here too, with a warning in [Set.Warnings] and in the log of [WithLogger]. An
+// expression that is too large is also left out, see [profiles.Path]. A Router leaves
+// out routes that exceed the limit of all expressions together.
 //
-// Any other document is in the short form, which has all fields of a [profiles.Profile].
-// FORMAT.md in this directory documents it:
+// Any other document is in the short form, which has all fields of a
+// [profiles.Profile]. FORMAT.md in this directory documents it:
 //
 //	target: web.default.svc.cluster.local
 //	routes:
@@ -35,13 +36,13 @@
 //	  retry: true
 //	split: {web-v1.default.svc.cluster.local: 90, web-v2.default.svc.cluster.local: 10}
 //
-// A short form takes precedence over a ServiceProfile of the same target, and a target
-// with a port over one without.
+// A short form takes precedence over a ServiceProfile of the same target. A target with
+// a port takes precedence over one without.
 //
 // # Mistakes
 //
-// Unknown and duplicate fields, two profiles for one target, YAML aliases and tags,
-// resources of other kinds and invalid values are mistakes. An empty file is a mistake
+// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases
+// and tags, resources of other kinds, and invalid values. An empty file is a mistake
 // too, because it is probably being written. All mistakes of a file are reported at
 // once, each as an [*Error] with its line, column and field. A syntax error is reported
 // alone. If two files have a profile for one target, the first file by name is used,
@@ -49,15 +50,17 @@
 //
 // # Changes
 //
-// The files are polled twice a second ([WithPollInterval]). A poll compares the file at the
-// path, its size and its time. So a rename, a changed symbolic link and a Kubernetes
-// ConfigMap mounted as a volume are detected. A ConfigMap mounted with a subPath is never
-// updated. If a watched target is no longer in any file, that is an error which lists the
-// targets found, and its last profile stays active. To return to the default profile,
-// write the target without any other field. A path that does not exist is an error, and
-// all profiles stay active.
+// The files are polled twice a second ([WithPollInterval]). A poll compares the file at
+// the path, its size and its modification time. This detects a rename, a changed
+// symbolic link, and an update of a Kubernetes ConfigMap mounted as a volume.
+// Kubernetes never updates a ConfigMap that is mounted with a subPath.
 //
-// Replace a file by a rename. A file that is written in place may be read when half
-// written, and that content is active until the next poll. A network file system may
-// show a change late.
+// If a watched target is in none of the files any more, the error lists the targets
+// found, and the last profile of the target stays active. To return to the default
+// profile, write the target without any other field. A path that does not exist is an
+// error, and all profiles stay active.
+//
+// Replace a file by a rename. If a file is written in place, a half-written version may
+// be read and be active until the next poll. A network file system may show a change
+// late.
 package file

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Error is one mistake in a file, or one part that is left out. The errors of [Parse]
-// and of a stream join one for each mistake.
+// Error is a mistake in a file, or a part of a file that is left out. [Parse] and
+// [Source.Watch] return one for each mistake, joined into one error.
 type Error struct {
-	File   string // the name given to [New] or [Parse], or the path in the directory
+	File   string // the name given to New or Parse, or the path in the directory
 	Line   int    // from 1
 	Column int    // from 1; 0 if only the line is known
 	Field  string // "spec.routes[2].timeout"; empty: the whole document
@@ -18,7 +18,7 @@ type Error struct {
 	Reason string // the mistake and the allowed values
 }
 
-// Error reads like a compiler's message: file:line:column: field "value": reason.
+// Error has the format of compiler messages: file:line:column: field "value": reason.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File + ":" + strconv.Itoa(e.Line) + ":")
@@ -36,7 +36,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// inOrder sorts notes by where they are.
+// inOrder sorts errors by line and column.
 func inOrder(notes []*Error) {
 	slices.SortStableFunc(notes, func(a, b *Error) int {
 		if a.Line != b.Line {

@@ -78,8 +78,7 @@ func (v value) serviceProfile() []*entry {
 	return []*entry{e}
 }
 
-// metadata reads the name and the namespace, and ignores the other fields that
-// Kubernetes has there.
+// metadata reads the name and the namespace. It ignores other fields of Kubernetes.
 func (e *entry) metadata(v value) {
 	known := fields{
 		"name": func(v value) {
@@ -104,8 +103,8 @@ func (e *entry) metadata(v value) {
 	v.require("name", "the name of the service: web.default.svc.cluster.local")
 }
 
-// isDNS1123 reports whether Kubernetes allows name for an object, and name is not an
-// address.
+// isDNS1123 reports whether name is an object name that Kubernetes allows, other than
+// an IP address.
 func isDNS1123(name string) bool {
 	if _, err := netip.ParseAddr(name); err == nil || strings.ToLower(name) != name || strings.Contains(name, "_") {
 		return false
@@ -123,7 +122,7 @@ func (e *entry) linkerdRoutes(v value) {
 	}
 }
 
-// linkerdRoute reads a route, and returns false if it is left out.
+// linkerdRoute reads a route. ok is false if the route is left out.
 func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 	v.read(fields{
 		"name":            word(&r.Name),
@@ -142,7 +141,7 @@ func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 	return r, r.Match != nil
 }
 
-// linkerdTimeout accepts an empty timeout as none.
+// linkerdTimeout reads a timeout. An empty text means no timeout.
 func (v value) linkerdTimeout() (d time.Duration) {
 	if text, ok := v.text(); ok && text != "" {
 		signedDuration(&d)(v)
@@ -217,8 +216,8 @@ func (e *entry) dstOverrides(v value) {
 	}
 }
 
-// readOpaquePorts accepts a mapping with ports as keys, as linkerd does, and a list of
-// ports, as in linkerd's schema.
+// readOpaquePorts reads a list of ports, as in linkerd's schema, or a mapping with
+// ports as keys, which linkerd accepts too.
 func (e *entry) readOpaquePorts(v value) {
 	e.opaquePorts = map[uint16]bool{}
 	add := func(v value, text string) {
@@ -240,8 +239,8 @@ func (e *entry) readOpaquePorts(v value) {
 }
 
 // parseWeight parses a Kubernetes quantity as linkerd's controller does: in
-// thousandths, rounded up, times ten. So "1" is 10000 and "500m" is 5000. Suffixes
-// other than m, and exponents, are mistakes.
+// thousandths, rounded up, times ten. "1" is 10000, and "500m" is 5000. Exponents and
+// suffixes other than m are mistakes.
 func parseWeight(text string) (uint32, bool) {
 	digits, milli := strings.CutSuffix(text, "m")
 	f, err := strconv.ParseFloat(digits, 64)
@@ -251,6 +250,6 @@ func parseWeight(text string) (uint32, bool) {
 	if !milli {
 		f *= 1000
 	}
-	units := 10 * math.Ceil(f-1e-9) // a decimal may be stored as a little more
+	units := 10 * math.Ceil(f-1e-9) // 1e-9 compensates for the rounding of decimals
 	return uint32(min(units, math.MaxUint32)), units <= math.MaxUint32
 }

@@ -11,17 +11,16 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// conditions is the syntax of one kind of condition.
+// conditions is the syntax of conditions on requests or responses in one format.
 type conditions struct {
-	// leaves returns the fields of conditions other than all, any and not. Each calls add
-	// with the condition, or with nil if it is left out of the profile.
+	// leaves returns the fields other than all, any and not. The function of a field
+	// calls add with its condition, or with nil if the condition is left out.
 	leaves func(add func(profiles.Match)) fields
 
-	// allowEmpty accepts "all: []" and "any: []".
+	// allowEmpty specifies whether "all: []" and "any: []" are valid.
 	allowEmpty bool
 
-	// invalid reports an invalid condition, as a mistake or as a warning that it is left
-	// out.
+	// invalid reports an invalid condition, as a mistake or as a warning.
 	invalid func(v value, reason string)
 }
 
@@ -33,7 +32,7 @@ func linkerdRequests() conditions {
 		return fields{
 			"method": func(v value) {
 				if method, ok := v.text(); ok && method != "" {
-					add(v.leaf(c, profiles.Method(strings.ToUpper(method)))) // as the controller does
+					add(v.leaf(c, profiles.Method(strings.ToUpper(method)))) // the controller ignores case
 				}
 			},
 			"pathRegex": func(v value) {
@@ -62,7 +61,7 @@ func (v value) requestMatch() profiles.Match  { return v.condition(linkerdReques
 func (v value) responseMatch() profiles.Match { return v.condition(linkerdResponses()) }
 
 // condition reads a condition. All fields of a mapping must match. It returns nil if
-// all of them are left out.
+// none is left.
 func (v value) condition(c conditions) profiles.Match {
 	if v.tooDeep() {
 		return nil
@@ -99,7 +98,7 @@ func (v value) condition(c conditions) profiles.Match {
 	return profiles.All(parts)
 }
 
-// joined reads the members of all or of any.
+// joined reads the members of an all or any and joins them.
 func (v value) joined(c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
 	for _, item := range v.items() {
@@ -116,7 +115,7 @@ func (v value) joined(c conditions, join func([]profiles.Match) profiles.Match) 
 	return join(members)
 }
 
-// leaf returns m, or nil if it is invalid.
+// leaf returns m, or nil if m is invalid, after reporting it.
 func (v value) leaf(c conditions, m profiles.Match) profiles.Match {
 	if why := checkLeaf(m); why != "" {
 		c.invalid(v, why)
@@ -125,8 +124,8 @@ func (v value) leaf(c conditions, m profiles.Match) profiles.Match {
 	return m
 }
 
-// linkerdStatus rejects the same ranges as linkerd's controller. A range with one end
-// is left out, as in linkerd's proxy.
+// linkerdStatus reads a range. It rejects the ranges that linkerd's controller rejects,
+// and leaves out a range with one end, as linkerd's proxy does.
 func (v value) linkerdStatus() (s profiles.Status, ok bool) {
 	var low, high uint32
 	wrong := len(v.wrong)
@@ -148,7 +147,7 @@ func (v value) linkerdStatus() (s profiles.Status, ok bool) {
 	return profiles.Status{Min: int(low), Max: int(high)}, true
 }
 
-// checkLeaf returns the reason for which a condition is invalid, or "".
+// checkLeaf returns the reason why m is invalid, or "".
 func checkLeaf(m profiles.Match) string {
 	var regex string
 	switch m := m.(type) {
@@ -176,8 +175,8 @@ func reason(err error) string {
 
 func fail(v value, why string) { v.failf("%s", why) }
 
-// shortRequests is the syntax of conditions on requests in the short form. A list in
-// place of a value matches any of its members.
+// shortRequests returns the syntax of conditions on requests in the short form. A list
+// in place of a value matches if one of its members matches.
 func shortRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
@@ -220,7 +219,7 @@ func shortRequests() conditions {
 	return c
 }
 
-// anyOf reads a value, or a list of which any member matches.
+// anyOf reads a value, or a list of values of which one must match.
 func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
 	if v.n.Kind != yaml.SequenceNode {
 		return read(v)
@@ -237,7 +236,7 @@ func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named reads a mapping of names to conditions on their values, which must all match.
+// named reads a mapping from names to conditions on their values. All must match.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.each(func(key, item value) {
@@ -251,7 +250,7 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.StringMat
 	}
 }
 
-// textMatch reads an exact text, or a mapping with one of the other kinds. It returns
+// textMatch reads a text for an exact match, or a mapping for another kind. It returns
 // nil after a mistake.
 func (v value) textMatch() (t profiles.StringMatch) {
 	if v.n.Kind != yaml.MappingNode {
@@ -296,7 +295,7 @@ func (v value) textMatch() (t profiles.StringMatch) {
 	return t
 }
 
-// exactPath returns a literal regular expression, which is fast to match.
+// exactPath returns a condition for exactly this path, as a literal regular expression.
 func (v value) exactPath(path string) profiles.Match {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
 		v.failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
@@ -305,8 +304,8 @@ func (v value) exactPath(path string) profiles.Match {
 	return profiles.Path("^" + regexp.QuoteMeta(path) + "$")
 }
 
-// pathRegex adds a group around the expression, so that "/a|/b" matches either path.
-// linkerd does not add one.
+// pathRegex returns a condition with a group around regex, so that "/a|/b" matches both
+// paths. linkerd adds no group.
 func (v value) pathRegex(regex string) profiles.Match {
 	if regex == "" {
 		v.failf("want a regular expression for the whole path")
@@ -317,8 +316,8 @@ func (v value) pathRegex(regex string) profiles.Match {
 	return v.leaf(conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex parses the expression without the group, because one such as "a)|(b" is
-// only valid with it.
+// checkRegex parses the expression without the group. "a)|(b" would be valid only with
+// a group.
 func (v value) checkRegex() bool {
 	if _, err := syntax.Parse(v.n.Value, syntax.Perl); err != nil {
 		v.failf("%s", regexReason(err))

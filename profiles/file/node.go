@@ -15,35 +15,36 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// notes collects the mistakes in a file, and the warnings.
+// notes collects the mistakes and the warnings of a file.
 type notes struct {
 	file     string
-	lines    int // in the file
+	lines    int // number of lines in the file
 	wrong    []*Error
 	warnings []*Error
 }
 
-// value is a node of a file, and its path from the root of the document.
+// value is a node of a YAML document, with its path from the root.
 type value struct {
 	*notes
 	n    *yaml.Node
 	path string
 }
 
-// fields has the function that reads each field of a mapping.
+// fields maps the name of each field of a mapping to the function that reads it.
 type fields map[string]func(value)
 
+// failf adds a mistake at v.
 func (v value) failf(format string, args ...any) {
 	v.wrong = append(v.wrong, v.note(fmt.Sprintf(format, args...)))
 }
 
-// warnf adds a warning of a part that linkerd accepts and then leaves out.
+// warnf adds a warning for a part that is left out because linkerd leaves it out.
 func (v value) warnf(format string, args ...any) {
 	v.warnings = append(v.warnings, v.note(fmt.Sprintf(format, args...)))
 }
 
-// note returns an Error at the position of v. The line of something missing at the end
-// of a file is after the last one, so it is limited to that.
+// note returns an Error at the position of v. For a part that is missing at the end of
+// the file, it uses the last line.
 func (v value) note(reason string) *Error {
 	e := &Error{File: v.file, Line: min(max(v.n.Line, 1), v.lines), Column: v.n.Column, Field: v.path, Reason: reason}
 	if v.n.Kind == yaml.ScalarNode && !v.isNull() {
@@ -60,11 +61,11 @@ func abbreviate(s string) string {
 	return strings.ToValidUTF8(s[:enough], "") + "…"
 }
 
-// isNull reports whether v is null, which is the same as a missing field.
+// isNull reports whether v is null. A null field is treated as missing.
 func (v value) isNull() bool { return yamlfile.IsNull(v.n) }
 
-// each calls f with every key and its value. Other nodes, duplicate keys and keys that
-// are not scalars are mistakes. Null is an empty mapping.
+// each calls f with every key and value of a mapping. Other nodes, duplicate keys and
+// keys that are not scalars are mistakes. Null counts as an empty mapping.
 func (v value) each(f func(key, item value)) {
 	if v.isNull() {
 		return
@@ -100,14 +101,14 @@ func below(path, name string) string {
 	return path + "." + abbreviate(name)
 }
 
-// read calls the function of each field of a mapping. Unknown fields are mistakes, and
-// null fields are skipped.
+// read calls the function of each field of a mapping. Unknown fields are mistakes. Null
+// fields are skipped.
 func (v value) read(known fields) {
 	v.each(func(key, item value) {
 		read, ok := known[key.n.Value]
 		switch {
 		case !ok:
-			key.n = &yaml.Node{Line: key.n.Line, Column: key.n.Column} // the path has its text
+			key.n = &yaml.Node{Line: key.n.Line, Column: key.n.Column} // the path contains the name
 			key.failf("unknown field: there are %s", names(known))
 		case !item.isNull():
 			read(item)
@@ -115,7 +116,7 @@ func (v value) read(known fields) {
 	})
 }
 
-// field returns a field of a mapping.
+// field returns the field of a mapping with this name. ok is false if there is none.
 func (v value) field(name string) (value, bool) {
 	if v.n.Kind != yaml.MappingNode {
 		return v, false
@@ -128,7 +129,7 @@ func (v value) field(name string) (value, bool) {
 	return v, false
 }
 
-// require adds a mistake if a mapping lacks a field.
+// require adds a mistake if the mapping has no field with this name.
 func (v value) require(name, want string) {
 	if item, ok := v.field(name); v.n.Kind == yaml.MappingNode && (!ok || item.isNull()) {
 		item.path = below(v.path, name)
@@ -136,7 +137,7 @@ func (v value) require(name, want string) {
 	}
 }
 
-// items returns the members of a list. Null is an empty list.
+// items returns the members of a list. Null counts as an empty list.
 func (v value) items() []value {
 	if v.isNull() || !v.is(yaml.SequenceNode, "a list") {
 		return nil
@@ -148,7 +149,7 @@ func (v value) items() []value {
 	return items
 }
 
-// oneOrMore returns the members of a list, or v itself if it is a single value.
+// oneOrMore returns the members of a list, or v itself if v is not a list.
 func (v value) oneOrMore() []value {
 	if v.n.Kind == yaml.ScalarNode {
 		return []value{v}
@@ -156,7 +157,7 @@ func (v value) oneOrMore() []value {
 	return v.items()
 }
 
-// text returns the text of a scalar.
+// text returns the text of a scalar. For other nodes it adds a mistake.
 func (v value) text() (string, bool) {
 	if !v.is(yaml.ScalarNode, "a single value") {
 		return "", false
@@ -168,7 +169,7 @@ func (v value) text() (string, bool) {
 	return v.n.Value, true
 }
 
-// maxPath limits the nesting, in bytes of the path, which are some hundred levels.
+// maxPath limits the nesting of a document, as the length of a path in bytes.
 const maxPath = 1000
 
 func (v value) tooDeep() bool {
@@ -189,7 +190,8 @@ func (v value) is(kind yaml.Kind, want string) bool {
 
 func names(known fields) string { return strings.Join(slices.Sorted(maps.Keys(known)), ", ") }
 
-// into returns a function that parses a scalar into field, or adds a mistake.
+// into returns a function that parses a scalar and stores the result in field. If parse
+// returns false, it adds the mistake "want ...".
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return func(v value) {
 		text, ok := v.text()
@@ -213,7 +215,7 @@ func anyText(field *string) func(value) {
 	return into(field, "", func(s string) (string, bool) { return s, true })
 }
 
-// boolean accepts true and false only, as YAML 1.2 does.
+// boolean reads true or false. It rejects yes, no, on and off, as YAML 1.2 does.
 func boolean(field *bool) func(value) {
 	return into(field, "true or false", parseBool)
 }
@@ -222,7 +224,7 @@ func parseBool(s string) (value, ok bool) { return s == "true", s == "true" || s
 
 const aDuration = "a duration such as 300ms, 10s or 1m30s"
 
-// duration rejects negative durations.
+// duration reads a duration of at least 0.
 func duration(field *time.Duration) func(value) {
 	return into(field, aDuration, func(s string) (time.Duration, bool) {
 		d, err := time.ParseDuration(s)
@@ -230,7 +232,7 @@ func duration(field *time.Duration) func(value) {
 	})
 }
 
-// signedDuration accepts the same durations as linkerd's controller.
+// signedDuration reads a duration as linkerd's controller does.
 func signedDuration(field *time.Duration) func(value) {
 	return into(field, aDuration, func(s string) (time.Duration, bool) {
 		d, err := time.ParseDuration(s)
@@ -264,7 +266,7 @@ func parsePort(s string) (uint16, bool) {
 	return uint16(n), err == nil && n > 0
 }
 
-// withPort returns authority with port added if it has none.
+// withPort returns authority, with port added if it has none.
 func withPort(authority string, port uint16) string {
 	if _, _, err := net.SplitHostPort(authority); err == nil {
 		return authority
@@ -272,7 +274,7 @@ func withPort(authority string, port uint16) string {
 	return net.JoinHostPort(authority, strconv.Itoa(int(port)))
 }
 
-// labels returns a function that reads a mapping of texts.
+// labels reads a mapping from names to texts.
 func labels(field *map[string]string) func(value) {
 	return func(v value) {
 		read := make(map[string]string, len(v.n.Content)/2)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Option changes what [New] returns.
+// Option configures the Source of [New].
 type Option interface{ apply(*options) }
 
 type options struct {
@@ -20,9 +20,9 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithPollInterval sets the interval of polling while there are streams. A poll of an
-// unchanged file is one stat. The default, and 0, is 500 ms. A negative duration
-// panics.
+// WithPollInterval sets the interval of polls. The files are polled while there are
+// streams. A poll of an unchanged file costs one stat. The default, and 0, is 500 ms. A
+// negative duration panics.
 func WithPollInterval(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("file: WithPollInterval: %v must not be negative", d))
@@ -30,9 +30,9 @@ func WithPollInterval(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// WithMaxSize sets the largest size of a file in bytes. Parsing may briefly take several
-// hundred times that size of memory. The default,
-// and 0, is 16 MiB. A negative size panics.
+// WithMaxSize sets the maximum size of a file in bytes. Parsing may take several
+// hundred times that size of memory for a short time. The default, and 0, is 16 MiB. A
+// negative size panics.
 func WithMaxSize(bytes int64) Option {
 	if bytes < 0 {
 		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
@@ -40,10 +40,10 @@ func WithMaxSize(bytes int64) Option {
 	return option(func(o *options) { o.max = bytes })
 }
 
-// WithLogger logs to l, after each change of a file, the parts of ServiceProfiles that are
-// left out as linkerd does. It also logs when mistakes in the files change, because a
-// [profiles.Router] logs only the begin and the end of an outage. By default, and with
-// nil, nothing is logged.
+// WithLogger logs the parts of ServiceProfiles that are left out, after each change of
+// a file. It also logs changes of the mistakes in the files, because a
+// [profiles.Router] logs only the first error and the recovery. The default, and nil,
+// is no log.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }
@@ -55,7 +55,7 @@ func (o options) orDefault() options {
 	if o.max == 0 {
 		o.max = 16 << 20
 	}
-	o.max = min(o.max, math.MaxInt64-1) // one byte more is read, to see that there is more
+	o.max = min(o.max, math.MaxInt64-1) // the reader reads max+1 bytes to detect larger files
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)
 	}

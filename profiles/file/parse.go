@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Parse parses the content of a file in the formats that the package documentation
-// describes. The error joins an [*Error] for each mistake, with name as the file. A
-// syntax error is reported alone, because the rest cannot be read.
+// Parse parses the content of a file in the formats of the package documentation. The
+// error joins an [*Error] for each mistake, with name as the file. A syntax error is
+// reported alone, because the rest of the file cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
 	roots, err := documents(data)
 	if err != nil {
@@ -37,7 +37,7 @@ func Parse(name string, data []byte) (*Set, error) {
 	return s, nil
 }
 
-// document reads a document of either format.
+// document reads a document in one of the two formats.
 func (v value) document() []*entry {
 	if !v.is(yaml.MappingNode, "a mapping") {
 		return nil
@@ -50,12 +50,12 @@ func (v value) document() []*entry {
 	return v.short()
 }
 
-// maxDocuments limits the time that a file of separators takes.
+// maxDocuments limits the number of documents in a file, and so the time of parsing it.
 const maxDocuments = 10_000
 
 var errTooManyDocuments = errors.New("more than 10000 documents: split the file")
 
-// documents returns the roots of the documents that are not empty.
+// documents returns the root nodes of the documents that are not empty.
 func documents(data []byte) ([]*yaml.Node, error) {
 	all, err := yamlfile.Documents(data, maxDocuments+1)
 	if err != nil {
@@ -73,7 +73,7 @@ func documents(data []byte) ([]*yaml.Node, error) {
 	return roots, nil
 }
 
-// syntaxError returns the decoder's error as one of the file.
+// syntaxError converts an error of the YAML decoder.
 func syntaxError(name string, data []byte, err error) *Error {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
 		_, err := documents(data)

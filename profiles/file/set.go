@@ -13,19 +13,19 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Set has the profiles of a file. It does not change.
+// Set has the profiles of a file. It is immutable.
 type Set struct {
-	// Warnings are the parts of ServiceProfiles that linkerd accepts and that are left
-	// out here, in the order of the lines. linkerd's proxy leaves out the same, except
-	// expressions that are too large for a Router.
+	// Warnings has the parts of ServiceProfiles that are valid for linkerd's controller
+	// but left out, in the order of the lines. linkerd's proxy leaves out the same
+	// parts, except expressions that are too large for a Router.
 	Warnings []*Error
 
 	entries map[string][]*entry // by host
 	order   []*entry            // in the order of the file
 }
 
-// Targets returns the targets that have a profile, sorted. A target has a port if the
-// profile is for that port only.
+// Targets returns the targets that have a profile, sorted. A target has a port if its
+// profile is only for that port.
 func (s *Set) Targets() []string {
 	names := map[string]bool{}
 	for _, entries := range s.entries {
@@ -59,8 +59,8 @@ func (s *Set) profile(host string, port uint16) *profiles.Profile {
 	return found.with(port)
 }
 
-// add adds e, or returns the entry that has the same key.
-func (s *Set) add(e *entry) (was *entry) {
+// add adds e. If there is an entry with the same key, it returns that entry instead.
+func (s *Set) add(e *entry) (existing *entry) {
 	i := slices.IndexFunc(s.entries[e.host], func(other *entry) bool { return other.key() == e.key() })
 	if i >= 0 {
 		return s.entries[e.host][i]
@@ -73,22 +73,21 @@ func (s *Set) add(e *entry) (was *entry) {
 	return nil
 }
 
-// entry is one profile of a file. Some of its fields depend on the port of the target:
-// see [entry.with].
+// entry is one profile of a file. [entry.with] completes it with the port of a target.
 type entry struct {
-	at *Error // its position, for later mistakes
+	at *Error // position of the profile in the file
 
 	host      string // in lower case, without a dot at the end
-	port      uint16 // 0: all ports that other entries do not have
-	namespace string // of a ServiceProfile, may be empty
+	port      uint16 // 0 means all ports without an entry of their own
+	namespace string // namespace of a ServiceProfile; may be empty
 	linkerd   bool
 
-	profile     profiles.Profile // without targets; opaque if all ports are
+	profile     profiles.Profile // without targets; OpaqueProtocol if all ports are opaque
 	split       []profiles.Target
 	opaquePorts map[uint16]bool
 }
 
-// The ranks of the entries for one host. The lowest rank is used.
+// Precedence of the entries for one host. The lowest value is used.
 const (
 	shortWithPort = iota
 	short
@@ -97,8 +96,9 @@ const (
 	unused
 )
 
-// rank orders the profiles of one host. A ServiceProfile in another namespace than its
-// service, by which linkerd's clients override it, comes last.
+// rank returns the precedence of e for a request to port. The entry with the lowest
+// value is used. A ServiceProfile in the namespace of its service precedes one in
+// another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):
@@ -113,8 +113,8 @@ func (e *entry) rank(port uint16) int {
 	return unused
 }
 
-// ownNamespace returns the namespace in the name of a Kubernetes service such as
-// "web.default.svc.cluster.local", or "".
+// ownNamespace returns the namespace in the name of a Kubernetes service, such as
+// "default" for "web.default.svc.cluster.local". It returns "" for other names.
 func ownNamespace(host string) string {
 	labels := strings.SplitN(host, ".", 4)
 	if len(labels) >= 3 && labels[2] == "svc" {
@@ -123,8 +123,8 @@ func ownNamespace(host string) string {
 	return ""
 }
 
-// splitTarget returns the normalized name or address of a target, and its port or 0. It
-// returns false if target has neither.
+// splitTarget returns the normalized name or address of a target, and its port, or 0
+// for none. ok is false if target is neither a name nor an address.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -155,14 +155,14 @@ func (e *entry) with(port uint16) *profiles.Profile {
 	return &p
 }
 
-// mistake returns a mistake at the position of e.
+// mistake returns an Error at the position of e.
 func (e *entry) mistake(format string, args ...any) *Error {
 	at := *e.at
 	at.Reason = fmt.Sprintf(format, args...)
 	return &at
 }
 
-// key identifies an entry. Two entries with one key are a mistake.
+// key identifies an entry. Two entries with the same key are a mistake.
 type key struct {
 	host      string
 	port      uint16

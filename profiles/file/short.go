@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// short reads a document of the short form. All of its targets have the same profile.
+// short reads a document in the short form. All of its targets share one profile.
 func (v value) short() []*entry {
 	e := &entry{profile: profiles.Profile{RetryBudget: defaultBudget()}}
 	var targets []*entry
@@ -33,7 +33,7 @@ func (v value) short() []*entry {
 		"endpoint":    e.endpoint,
 	})
 	if len(v.n.Content) == 0 {
-		return nil // {} is a file without a profile
+		return nil // {} has no profile
 	}
 	v.require("target", "the name of the service: web.default.svc.cluster.local")
 	v.oneEndpoint()
@@ -46,7 +46,8 @@ func (v value) short() []*entry {
 	return targets
 }
 
-// target returns an entry for a name or an address, with or without a port.
+// target reads a name or an address, with or without a port, and returns an entry for
+// it.
 func (v value) target() *entry {
 	text, ok := v.text()
 	if !ok {
@@ -73,7 +74,7 @@ func (e *entry) name(v value) {
 	}
 }
 
-// readSplit reads the targets in the order of the file.
+// readSplit reads the targets of a split in the order of the file.
 func (e *entry) readSplit(v value) {
 	v.each(func(key, item value) {
 		t := profiles.Target{Authority: key.n.Value}
@@ -85,7 +86,7 @@ func (e *entry) readSplit(v value) {
 	})
 }
 
-// shortBudget uses linkerd's defaults for missing fields.
+// shortBudget reads a retry budget. Missing fields have linkerd's defaults.
 func (e *entry) shortBudget(v value) {
 	b := defaultBudget()
 	wrong := len(v.wrong)
@@ -154,8 +155,7 @@ func retry(r *profiles.Route) func(value) {
 	}
 }
 
-// labelled returns labels with the name of the route as the label route, which metrics
-// and tap show.
+// labelled returns labels with the label route=name added. Metrics and tap show it.
 func labelled(labels map[string]string, name string) map[string]string {
 	if _, ok := labels["route"]; ok || name == "" {
 		return labels
@@ -167,7 +167,7 @@ func labelled(labels map[string]string, name string) map[string]string {
 	return labels
 }
 
-// rate accepts a number per second, or a mapping.
+// rate reads a number per second, or a mapping of the fields of a Rate.
 func rate(field *profiles.Rate) func(value) {
 	return func(v value) {
 		if v.n.Kind != yaml.MappingNode {
@@ -183,7 +183,7 @@ func rate(field *profiles.Rate) func(value) {
 	}
 }
 
-// endpoint reads the endpoint of a target that has only one.
+// endpoint reads the only endpoint of a target.
 func (e *entry) endpoint(v value) {
 	to := &profiles.Endpoint{}
 	wrong := len(v.wrong)
@@ -222,7 +222,7 @@ func parseProtocol(s string) (profiles.Protocol, bool) {
 	return profiles.UnknownProtocol, false
 }
 
-// oneEndpoint rejects fields that have no effect beside an endpoint.
+// oneEndpoint rejects fields that have no effect together with an endpoint.
 func (v value) oneEndpoint() {
 	if item, ok := v.field("endpoint"); !ok || item.isNull() {
 		return

@@ -13,8 +13,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// check adds the reason for which a Router would leave out the only field of r, unless
-// reading it added a mistake. prefix is that of the field in package profiles.
+// check adds a mistake if Validate of r, which has only the field that v is, returns an
+// error. It does nothing if reading v added mistakes to the first wrongBefore ones.
+// prefix is the name of the field in errors of package profiles.
 func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.wrong) > wrongBefore {
 		return
@@ -26,7 +27,7 @@ func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges reads changes of a header. in returns a route with them.
+// headerChanges reads a HeaderMutation. in returns a route with it, for validation.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.wrong)
@@ -56,7 +57,7 @@ func headerChanges(field *layer.HeaderMutation, header string, in func(layer.Hea
 	}
 }
 
-// appendField reads the value of a header field.
+// appendField reads the value of the header field called name and appends the field.
 func (v value) appendField(list []layer.HeaderField, name value) []layer.HeaderField {
 	if text, ok := v.text(); ok {
 		list = append(list, layer.HeaderField{Name: name.n.Value, Value: text})
@@ -111,8 +112,8 @@ func faults(field *[]profiles.Fault) func(value) {
 	}
 }
 
-// fault requires share and ttl, because defaults of all requests and forever would be
-// dangerous.
+// fault reads a Fault. share and ttl are required, because a fault of all requests that
+// never ends would be dangerous.
 func (v value) fault() (f profiles.Fault) {
 	wrong := len(v.wrong)
 	v.read(fields{
@@ -132,7 +133,7 @@ func (v value) fault() (f profiles.Fault) {
 	return f
 }
 
-// share accepts a number and a percentage.
+// share reads a fraction such as 0.1, or a percentage such as 10%.
 func share(field *float64) func(value) {
 	return into(field, "a share from 0 to 1, or from 0% to 100%", func(s string) (float64, bool) {
 		digits, percent := strings.CutSuffix(s, "%")
@@ -156,7 +157,7 @@ func mirrors(field *[]profiles.Mirror) func(value) {
 	}
 }
 
-// mirror leaves out a missing port. [withMirrorPorts] adds it.
+// mirror reads a Mirror. If the target has no port, [withMirrorPorts] adds it later.
 func (v value) mirror() (m profiles.Mirror) {
 	wrong := len(v.wrong)
 	v.read(fields{
@@ -176,7 +177,8 @@ func (v value) mirror() (m profiles.Mirror) {
 	return m
 }
 
-// bodySize accepts bytes, KiB and MiB. 0 means no body, which is -1 in a Mirror.
+// bodySize reads a number of bytes, KiB or MiB. 0 means no body, which is -1 in a
+// Mirror.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)
@@ -194,8 +196,8 @@ func bodySize(field *int64) func(value) {
 	})
 }
 
-// withMirrorPorts returns routes with a port added to mirrors without one. It copies
-// what it changes, because all targets of the profile share the routes.
+// withMirrorPorts returns routes with port added to the targets of mirrors that have
+// none. It does not change the argument, because several entries share the routes.
 func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
 	open := func(m profiles.Mirror) bool {
 		_, _, err := net.SplitHostPort(m.Authority)

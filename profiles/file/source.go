@@ -16,20 +16,19 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Source has the profiles of a file, or of the files in a directory. It is safe for
-// concurrent use, does not need to be closed, and must not be copied. Its goroutine,
-// which polls the files, runs only while there are streams.
+// Source provides the profiles of a file, or of the files in a directory. It is safe
+// for concurrent use, needs no Close, and must not be copied. Its goroutine polls the
+// files and runs only while there are streams.
 type Source struct {
 	poller *follow.Poller[state]
 }
 
 var _ profiles.Source = (*Source)(nil)
 
-// New returns a Source of the file at path, or of the files in the directory at path
-// that end in .yaml, .yml or .json and do not begin with a dot. A relative path is
-// relative to the working directory at each poll. No file is read before Watch is
-// called. To reject an invalid file when a program starts, call [Parse] on its content
-// first. An empty path panics.
+// New returns a Source of the file at path. If path is a directory, its files that end
+// in .yaml, .yml or .json and do not begin with a dot are used. A relative path is
+// resolved at each poll. No file is read before Watch is called. To reject an invalid
+// file when a program starts, call [Parse] on its content first. An empty path panics.
 func New(path string, opts ...Option) *Source {
 	if path == "" {
 		panic("file: New: the path is empty")
@@ -54,22 +53,20 @@ func isProfileFile(name string) bool {
 	return false
 }
 
-// Watch yields the profile of target, and again after each change of it, until
-// ctx ends or the consumer breaks. A target that no file names has the default
-// profile until a file names it. If a change removes the profile of a target, as
-// when target is renamed, the stream yields an error that lists the targets found,
-// and the last profile stays active. A [profiles.Router] logs it as a warning. To
-// return to the default profile, write the target without any other field.
+// Watch yields the profile of target, and again after each change, until ctx ends or
+// the consumer breaks. A target that is in no file has the default profile. If a change
+// removes the profile of a target, the stream yields an error that lists the targets
+// found, and the last profile stays active. To return to the default profile, write the
+// target without any other field.
 //
-// Files that cannot be read or have mistakes are an error, yielded once for as
-// long as it stays the same, with an [*Error] in it for each mistake. The last
-// valid content of each file stays active. If a file has never been valid and no
-// other file names the target, the stream yields only the error. When all files
-// are valid again, the profile is yielded again, even if it is unchanged.
+// Unreadable files and mistakes are an error with an [*Error] for each mistake. It is
+// yielded again only if it changes. The last valid content of each file stays active.
+// If a file was never valid and no other file has the target, only the error is
+// yielded. When all files are valid again, the profile is yielded, even if it is
+// unchanged.
 //
-// A slow consumer gets the latest profile only. A target that is neither a name
-// nor an address, with a port or without, has the final error
-// [profiles.ErrNoProfile].
+// A slow consumer receives only the latest profile. A target that is neither a name nor
+// an address has the final error [profiles.ErrNoProfile].
 func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		host, port, ok := splitTarget(target)
@@ -94,20 +91,20 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	}
 }
 
-// view is what one stream has yielded of its target.
+// view records what one stream has yielded.
 type view struct {
 	target string
 	host   string
 	port   uint16
 
-	seen    *state            // of which profile has been yielded, or was the same
-	profile *profiles.Profile // the last one yielded; nil before the first
-	named   bool              // profile is from a file, not the default one
-	err     string            // the last error yielded; empty after its end was yielded
+	seen    *state            // the last state that update has examined
+	profile *profiles.Profile // the last profile yielded; nil before the first
+	named   bool              // whether a file has had the target
+	err     string            // the last error yielded; empty after the recovery
 }
 
-// next returns the next item of st to yield, or nil and nil. The profile comes
-// before the error, because it serves while a file has mistakes.
+// next returns the next item to yield for st, or nil and nil. A profile is yielded
+// before an error, because it is valid in spite of mistakes in other files.
 func (v *view) next(st *state) (*profiles.Profile, error) {
 	now := st.set.profile(v.host, v.port)
 	err := st.err
@@ -129,15 +126,15 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 	return nil, err
 }
 
-// update reports whether now, which is nil if no file has the target, is to be
-// yielded, and sets the profile to it. After the end of an error the same profile
-// is yielded again.
+// update sets the profile to now if it must be yielded, and reports whether it must.
+// now is nil if no file has the target. After a recovery, an equal profile is yielded
+// again.
 func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
 	switch {
 	case now != nil:
 		v.named = true
 	case !complete || v.named:
-		return false // a file that has not been read may have it, or it was removed
+		return false // an unread file may have the target, or it was removed
 	default:
 		now = &profiles.Profile{}
 	}
@@ -152,7 +149,7 @@ func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
 	return true
 }
 
-// removed is the error for a target that the files had and no longer have.
+// removed returns the error for a target that is no longer in any file.
 func (v *view) removed(found []string) error {
 	const most = 10
 	list := strings.Join(found[:min(len(found), most)], ", ")
@@ -163,14 +160,14 @@ func (v *view) removed(found []string) error {
 	return fmt.Errorf("file: the profile of target %q was removed; its last profile stays active; targets found: %s", v.target, list)
 }
 
-// state is the merged content of all files. It does not change.
+// state is the merged content of all files. It is immutable.
 type state struct {
 	set   *Set
-	whole bool  // every file has been valid once, so set has all targets
-	err   error // of the files now
+	whole bool  // whether each file has been valid once, so that set has all targets
+	err   error // current error of the files
 }
 
-// merger merges the files. It is used by the polling goroutine only.
+// merger merges the files. Only the polling goroutine uses it.
 type merger struct {
 	log  *slog.Logger
 	tree follow.Tree[*Set]
@@ -190,7 +187,8 @@ func (m *merger) parse(name string, data []byte) (*Set, error) {
 	return set, err
 }
 
-// look polls the files. It returns the same pointer until something changes.
+// look reads changed files and returns the merged state. It returns the same pointer if
+// nothing changed.
 func (m *merger) look() *state {
 	view := m.tree.Look()
 	if view == m.seen {
@@ -204,8 +202,8 @@ func (m *merger) look() *state {
 	return m.latest
 }
 
-// merge merges the profiles of the files in order. Of two for one target the first is
-// used, and the second is a mistake.
+// merge merges the profiles of the files in order. If two files have a profile for one
+// target, the first is used, and the second is a mistake.
 func merge(view *follow.View[*Set]) *state {
 	st := &state{set: &Set{}, whole: view.Err == nil || len(view.Files) > 0}
 	var errs []error
@@ -240,7 +238,8 @@ func merge(view *follow.View[*Set]) *state {
 	return st
 }
 
-// located adds the package to errors of the operating system. Mistakes name the file.
+// located adds the name of the package to errors of the operating system. An [*Error]
+// already has the name of the file.
 func located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// convert returns the Profile of a message. It reports each part that is left out to
-// drop. Invalid members of a condition stay for the Router to leave out.
+// convert converts a message to a Profile. It calls drop with an error for each part
+// that it leaves out. The Router leaves out invalid members of conditions.
 func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Profile {
 	p := &profiles.Profile{
 		Name:           m.GetFullyQualifiedName(),
@@ -41,7 +41,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 		p.Endpoint = convertEndpoint(e, drop)
 	}
 	if b := m.GetRetryBudget(); b != nil {
-		ttl, _ := convertDuration(b.GetTtl()) // an invalid one is 0, which is out of range
+		ttl, _ := convertDuration(b.GetTtl()) // 0 if invalid, which Validate rejects
 		budget := &profiles.RetryBudget{
 			Ratio: float64(b.GetRetryRatio()), MinPerSecond: b.GetMinRetriesPerSecond(), TTL: ttl,
 		}
@@ -56,11 +56,11 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 
 func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	route := profiles.Route{
-		Name:      r.GetMetricsLabels()["route"], // a message has no other name
+		Name:      r.GetMetricsLabels()["route"], // the only name in a message
 		Match:     convertRequestMatch(r.GetCondition(), drop),
 		Labels:    r.GetMetricsLabels(),
 		Retryable: r.GetIsRetryable(),
-		// linkerd's is_retryable applies to all methods.
+		// In linkerd, is_retryable applies to all methods.
 		RetryNonIdempotent: r.GetIsRetryable(),
 	}
 	for i, c := range r.GetResponseClasses() {
@@ -81,7 +81,7 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	return route
 }
 
-// convertDuration returns 0 and an error for an invalid or negative duration.
+// convertDuration converts d. It returns 0 and an error if d is invalid or negative.
 func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	if err := d.CheckValid(); err != nil {
 		return 0, err
@@ -92,7 +92,7 @@ func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	return d.AsDuration(), nil
 }
 
-// convertRequestMatch returns nil, which is an invalid condition, for an empty one.
+// convertRequestMatch converts m. It returns nil, an invalid condition, if m is empty.
 func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles.Match {
 	switch m := m.GetMatch().(type) {
 	case *destination.RequestMatch_All:
@@ -118,7 +118,7 @@ func convertResponseMatch(m *destination.ResponseMatch, drop func(error)) profil
 	case *destination.ResponseMatch_Not:
 		return convertNot(convertResponseMatch(m.Not, drop))
 	case *destination.ResponseMatch_Status:
-		// An int may have 32 bits. Larger values are out of range in any case.
+		// The values fit into 32 bits, the size of int on some machines, or are invalid.
 		return profiles.Status{
 			Min: int(min(m.Status.GetMin(), math.MaxInt32)),
 			Max: int(min(m.Status.GetMax(), math.MaxInt32)),
@@ -163,7 +163,7 @@ func convertMethod(m *http_types.HttpMethod, drop func(error)) profiles.Match {
 }
 
 // convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It
-// returns nil without a valid address. It reports each part that is left out to drop.
+// returns nil without a valid address, and calls drop for each part that it leaves out.
 func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.Endpoint {
 	addr, err := wire.Addr(m.GetAddr())
 	if err != nil {

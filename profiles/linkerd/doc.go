@@ -1,4 +1,4 @@
-// Package linkerd has profiles from linkerd's destination controller, or from any
+// Package linkerd gets profiles from linkerd's destination controller, or from another
 // server of the streaming call Destination.GetProfile of linkerd2-proxy-api.
 //
 //	New(conn) ── GetProfile{path: "web.default.svc.cluster.local:80"} ──▶ controller
@@ -7,13 +7,13 @@
 //	       stream lost: an error, a backoff, GetProfile again
 //	       InvalidArgument, FailedPrecondition: profiles.ErrNoProfile, the end
 //
-// The caller owns the connection, and may use it for other calls. All targets are
-// streams of it. It determines how soon gRPC dials again (grpc.WithConnectParams): a
-// stream that is opened between two dials fails at once.
+// The caller owns the connection and may use it for other calls. Each target is one
+// stream on it. The connection determines how soon gRPC dials again
+// (grpc.WithConnectParams). A stream that is opened between two dials fails at once.
 //
-// Each stream has time limits, see [WithStreamLimits], which find a controller that
-// does not answer.
+// Each stream has time limits, which detect a controller that does not answer. See
+// [WithStreamLimits].
 //
-// Invalid parts of a message are logged and left out. As in linkerd's proxy, the
-// references parent_ref, profile_ref, backend_ref and resource_ref are ignored.
+// Invalid parts of a message are logged and left out. The references parent_ref,
+// profile_ref, backend_ref and resource_ref are ignored, as in linkerd's proxy.
 package linkerd

@@ -23,7 +23,7 @@ type Option interface {
 }
 
 type options struct {
-	limited      bool // by suffixes and networks
+	limited      bool // whether only suffixes and networks are requested
 	suffixes     []string
 	networks     []netip.Prefix
 	contextToken string
@@ -36,14 +36,14 @@ type optionFunc func(*options)
 
 func (f optionFunc) apply(o *options) { f(o) }
 
-// WithSuffixes limits the requested targets to names below one of the suffixes, such
-// as "svc.cluster.local.", in addition to [WithNetworks]. "." means all names. Whole
-// labels are compared, without regard to case or a final dot. An empty suffix matches
-// no name. linkerd's proxy reads the suffixes from
+// WithSuffixes requests profiles only for names below one of the suffixes, such as
+// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." means all
+// names. Whole labels are compared. Case and a final dot do not matter. An empty suffix
+// matches no name. linkerd's proxy has this setting in
 // LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
 // Any other target has [profiles.ErrNoProfile] at once, without a call. Without
-// WithSuffixes and WithNetworks all targets are requested.
+// WithSuffixes and WithNetworks, all targets are requested.
 func WithSuffixes(suffixes ...string) Option {
 	return optionFunc(func(o *options) {
 		o.limited = true
@@ -55,9 +55,9 @@ func WithSuffixes(suffixes ...string) Option {
 	})
 }
 
-// WithNetworks limits the requested targets to addresses in one of the networks, in
-// addition to [WithSuffixes]. An IPv6 network contains no IPv4 address. An invalid
-// network panics.
+// WithNetworks requests profiles only for addresses in one of the networks, and for
+// targets that [WithSuffixes] allows. An IPv6 network contains no IPv4 address. An
+// invalid network panics.
 func WithNetworks(networks ...netip.Prefix) Option {
 	for i, n := range networks {
 		if !n.IsValid() {
@@ -70,7 +70,7 @@ func WithNetworks(networks ...netip.Prefix) Option {
 	})
 }
 
-// requests reports whether the controller is asked for target.
+// requests reports whether the profile of target is requested from the controller.
 func (o *options) requests(target string) bool {
 	if !o.limited {
 		return true
@@ -89,15 +89,16 @@ func (o *options) requests(target string) bool {
 
 func plainName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
 
-// WithContextToken sets the context token of each request, by which the controller
-// knows the client, such as {"ns":"default","nodeName":"n1"}. The default is none.
+// WithContextToken sets the context token of each request, such as
+// {"ns":"default","nodeName":"n1"}. It tells the controller about the client. The
+// default is no token.
 func WithContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the wait before GetProfile is called again. It starts from Min
-// again after a stream that had a message and lasted 10 s, or Max if that is less.
-// The default is [layer.DefaultBackoff], as in linkerd. Zero fields have their
+// WithBackoff sets the wait before GetProfile is called again. The wait starts at Min
+// again after a stream that received a message and lasted 10 s, or Max if that is less.
+// The default is [layer.DefaultBackoff], as in linkerd. Fields that are zero have their
 // defaults. Invalid values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
@@ -106,37 +107,36 @@ func WithBackoff(b layer.Backoff) Option {
 	return optionFunc(func(o *options) { o.backoff = b })
 }
 
-// Limits are the time limits of each stream, see [WithStreamLimits]. The zero value
-// means the limits that linkerd's chart sets for its proxies: 3 s, 5 min and 1 h. A
-// negative field means no limit. Time in which the consumer does not read counts for
-// Lifetime only.
+// Limits are the time limits of each stream, see [WithStreamLimits]. A zero field has
+// the value that linkerd's chart sets for its proxies. A negative field means no limit.
+// While the consumer does not read, only Lifetime counts.
 type Limits struct {
-	// Initial limits the time to the first message, connecting included. A stream
-	// that exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
+	// Initial limits the time to the first message, including the dial. A stream that
+	// exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time to each later message, and Lifetime the whole stream. A
-	// stream that exceeds one of them is reopened and brings the profile again; the
-	// last profile stays current. Up to a tenth is added at random, so that the
-	// streams of many clients do not end at once. 0 means 5 min and 1 h; the
-	// smallest value is 10 s.
+	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the
+	// duration of the stream; 0 means 1 h. The least value is 10 s. A stream that
+	// exceeds one of them is reopened and receives the profile again. The last profile
+	// stays current. Up to 10 % is added at random, so that the streams of many clients
+	// end at different times.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// WithStreamLimits sets the time limits of each stream. The default is the zero
-// [Limits]. The limits find a controller that does not answer. Lifetime also bounds
-// the effect of a lost message.
+// WithStreamLimits sets the time limits of each stream. They detect a controller that
+// does not answer. Lifetime also limits the effect of a lost message. The default is
+// the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
 
-// errNoAnswer ends a stream that exceeded Limits.Initial.
+// errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// WithLogger logs to l the parts that are left out of profiles. Each is logged once,
-// until a message without it: at most ten of a message, and the number of the others.
-// The default, and nil, logs nothing.
+// WithLogger logs the parts that are left out of profiles to l. Each part is logged
+// once as long as all messages have it. Of one message at most ten are logged, and the
+// number of the others. The default, and nil, is no log.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(o *options) { o.log = l })
 }

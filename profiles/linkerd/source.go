@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// scheme is that of linkerd's proxy; controllers ignore it.
+// scheme is the value that linkerd's proxy sends; controllers ignore it.
 const scheme = "k8s"
 
 type source struct {
@@ -28,8 +28,8 @@ type source struct {
 }
 
 // New returns a Source that requests profiles from the controller at conn. The caller
-// closes conn after the last use. Targets are names with a port
-// ("web.default.svc.cluster.local:80") or addresses ("10.0.0.7:80"). A nil conn
+// closes conn after the last use. A target is a name with a port
+// ("web.default.svc.cluster.local:80") or an address ("10.0.0.7:80"). A nil conn
 // panics.
 func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	if conn == nil {
@@ -49,7 +49,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	return s
 }
 
-// Watch yields the profiles of target as they arrive. See [profiles.Source].
+// Watch implements [profiles.Source].
 func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	if !s.requests(target) {
 		return func(yield func(*profiles.Profile, error) bool) {
@@ -66,17 +66,17 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	}
 }
 
-// follower is the watch of one target, with all of its streams.
+// follower is the watch of one target. It reopens its stream.
 type follower struct {
 	*source
 	target string
 
 	last    *destination.DestinationProfile
-	profile *profiles.Profile // of last
+	profile *profiles.Profile // converted from last
 	invalid oncelog.Logger
 }
 
-// stream is one GetProfile. When its ctx ends, gRPC resets the stream.
+// stream calls GetProfile and yields its profiles. When ctx ends, the stream is reset.
 func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		dog := w.limits.Begin(ctx, errNoAnswer)
@@ -88,7 +88,8 @@ func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, erro
 	}
 }
 
-// read returns the error that ended the stream, or nil if the consumer broke.
+// read yields profiles until the stream ends. It returns the error of the stream, or
+// nil if yield returned false.
 func (w *follower) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -115,8 +116,8 @@ func (w *follower) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool
 	}
 }
 
-// convert returns the previous profile for an equal message, which is usually the
-// first one of a later stream, because compiling all expressions is slow.
+// convert converts a message. If the message equals the previous one, it returns the
+// previous profile, because compiling all expressions again is slow.
 func (w *follower) convert(message *destination.DestinationProfile) *profiles.Profile {
 	if w.last == nil || !proto.Equal(message, w.last) {
 		w.last, w.profile = message, convert(message, w.invalid.Add)
@@ -125,7 +126,7 @@ func (w *follower) convert(message *destination.DestinationProfile) *profiles.Pr
 	return w.profile
 }
 
-// failure returns the error for the end of a stream.
+// failure returns the error to yield when a stream for target ended with err.
 func failure(target string, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded

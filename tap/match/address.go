@@ -8,17 +8,17 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 )
 
-// Source holds when the client's address is in net. IPv4 networks hold no IPv6
-// address, nor the reverse.
+// Source matches requests of clients whose address is in net. IPv4 networks contain no
+// IPv6 address, and IPv6 networks no IPv4 address.
 func Source(net netip.Prefix) *pb.ObserveRequest_Match { return source(netmask(net)) }
 
-// SourcePorts holds when the client's port is from lo to hi, both included.
+// SourcePorts matches requests of clients whose port is from lo to hi, both included.
 func SourcePorts(lo, hi uint16) *pb.ObserveRequest_Match { return source(ports(lo, hi)) }
 
-// Destination holds when the endpoint's address is in net.
+// Destination matches requests to endpoints whose address is in net.
 func Destination(net netip.Prefix) *pb.ObserveRequest_Match { return destination(netmask(net)) }
 
-// DestinationPorts holds when the endpoint's port is from lo to hi, both
+// DestinationPorts matches requests to endpoints whose port is from lo to hi, both
 // included.
 func DestinationPorts(lo, hi uint16) *pb.ObserveRequest_Match { return destination(ports(lo, hi)) }
 

@@ -1,7 +1,7 @@
-// Package match makes conditions on tapped requests:
+// Package match builds conditions on tapped requests:
 //
 //	match.All(match.Method("POST"), match.PathPrefix("/api/"), match.Not(match.Authority("health")))
 //
-// Each function returns a message of linkerd's tap API. The process that
-// receives it checks it, and answers InvalidArgument with the wrong field.
+// Each function returns a message of linkerd's tap API. The process that receives the
+// message validates it, and returns InvalidArgument with the invalid field.
 package match

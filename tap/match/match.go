@@ -5,30 +5,32 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 )
 
-// All holds when every one of ms does; with none, always.
+// All matches requests that match every one of ms. Without arguments it matches every
+// request.
 func All(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_All{All: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
 }
 
-// Any holds when one of ms does; with none, never.
+// Any matches requests that match at least one of ms. Without arguments it matches no
+// request.
 func Any(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Any{Any: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
 }
 
-// Not holds when m does not.
+// Not matches requests that do not match m.
 func Not(m *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Not{Not: m}}
 }
 
-// DestinationLabel holds when the endpoint has this label, such as
-// deployment=web. Neither may be empty.
+// DestinationLabel matches requests to endpoints with this label, such as
+// deployment=web. key and value must not be empty.
 func DestinationLabel(key, value string) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_DestinationLabel{
 		DestinationLabel: &pb.ObserveRequest_Match_Label{Key: key, Value: value},
 	}}
 }
 
-// RouteLabel holds when the route that matched has this label. Neither may be
+// RouteLabel matches requests of routes with this label. key and value must not be
 // empty.
 func RouteLabel(key, value string) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_RouteLabel{
@@ -36,7 +38,7 @@ func RouteLabel(key, value string) *pb.ObserveRequest_Match {
 	}}
 }
 
-// Method holds for this method, as sent: "GET".
+// Method matches requests with this method, such as "GET". Case matters.
 func Method(name string) *pb.ObserveRequest_Match {
 	method := &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: name}}
 	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
@@ -45,8 +47,8 @@ func Method(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Method{Method: method}})
 }
 
-// Scheme matches the scheme "http" or "https". A request without a scheme has
-// http.
+// Scheme matches requests with the scheme "http" or "https". A request without a scheme
+// has the scheme "http".
 func Scheme(name string) *pb.ObserveRequest_Match {
 	scheme := &http_types.Scheme{}
 	switch name {
@@ -60,19 +62,20 @@ func Scheme(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: scheme}})
 }
 
-// Authority holds for just this authority, or Host: "web.example:80".
+// Authority matches requests with exactly this authority or Host, such as
+// "web.example:80".
 func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
 
-// AuthorityPrefix matches authorities with this prefix.
+// AuthorityPrefix matches requests whose authority begins with s.
 func AuthorityPrefix(s string) *pb.ObserveRequest_Match { return authority(prefix(s)) }
 
-// Path matches this path, without the query.
+// Path matches requests with exactly this path. The query is not part of the path.
 func Path(s string) *pb.ObserveRequest_Match { return path(exact(s)) }
 
-// PathPrefix matches paths with this prefix.
+// PathPrefix matches requests whose path begins with s.
 func PathPrefix(s string) *pb.ObserveRequest_Match { return path(prefix(s)) }
 
-// Headers is the Extract of an ObserveRequest that asks for header and trailer
+// Headers returns the Extract of an ObserveRequest that requests header and trailer
 // fields.
 func Headers() *pb.ObserveRequest_Extract {
 	return &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Loopback is the default of Config.Authorize. It allows clients of this machine
-// whose requests were not forwarded by a proxy.
+// Loopback is the default of Config.Authorize. It allows clients of this machine whose
+// requests were not forwarded by a proxy.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
-		if _, ok := r.Header[name]; ok { // also an empty one
+		if _, ok := r.Header[name]; ok { // an empty value counts
 			return errors.New("the request was forwarded by a proxy")
 		}
 	}
@@ -29,7 +29,7 @@ func Loopback(r *http.Request) error {
 	return nil
 }
 
-// permit returns the reason to reject r, or nil.
+// permit returns an error if r must be rejected.
 func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
@@ -37,12 +37,11 @@ func (h *Handler) permit(r *http.Request) error {
 	if !h.isAllowedHost(r.Host) {
 		return fmt.Errorf("the host %q is not allowed; use localhost or an address", r.Host)
 	}
-	// A page of another origin cannot read the response, but could keep streams
-	// open. Following a link from there is allowed.
+	// A page of another origin could keep streams open. A link there is allowed.
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return nil
-	case "": // browsers send it only to https and loopback
+	case "": // browsers send the field only to https and loopback
 		if origin := r.Header.Get("Origin"); origin == "" || isOf(origin, r.Host) {
 			return nil
 		}
@@ -58,9 +57,8 @@ func isOf(origin, host string) bool {
 	return err == nil && strings.EqualFold(u.Host, host)
 }
 
-// isAllowedHost reports whether a Host header is localhost, an address or one of
-// Config.Hosts. This prevents DNS rebinding, where a browser sends the name of
-// another site.
+// isAllowedHost reports whether a Host header is localhost, an IP address or one of
+// Config.Hosts. This prevents DNS rebinding, where a browser sends another site's name.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
@@ -76,9 +74,9 @@ func (h *Handler) isAllowedHost(host string) bool {
 	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// guard sets the security headers of every response: only the page's own scripts
-// and style run, and no other page may embed it.
-func guard(to http.Header) {
+// setSecurityHeaders lets a browser run only the scripts and style of this page, and
+// prevents other pages from embedding it.
+func setSecurityHeaders(to http.Header) {
 	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
 		"require-trusted-types-for 'script'; trusted-types 'none'")

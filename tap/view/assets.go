@@ -15,11 +15,11 @@ import (
 //go:embed page
 var files embed.FS
 
-// edition identifies the version of the page.
-func edition() string {
+// pageVersion returns a hash of the files of the page.
+func pageVersion() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
-		body, _ := fs.ReadFile(files, name) // empty for a folder
+		body, _ := fs.ReadFile(files, name) // empty for a directory
 		_, _ = fmt.Fprintf(sum, "%s %d ", name, len(body))
 		_, _ = sum.Write(body)
 		return nil
@@ -27,7 +27,8 @@ func edition() string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// serveAsset serves one file of the page. "" is the document.
+// serveAsset serves the file of the page with this name. An empty name means
+// index.html.
 func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" {
 		name = "index.html"
@@ -37,7 +38,7 @@ func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string
 		http.NotFound(w, r)
 		return
 	}
-	// The types of the operating system may be wrong.
+	// Types registered in the operating system may be wrong.
 	w.Header().Set("Content-Type", map[string]string{
 		".html": "text/html; charset=utf-8",
 		".css":  "text/css; charset=utf-8",

@@ -85,16 +85,16 @@ func TestBars(t *testing.T) {
 	var l latency
 	require.Empty(t, l.bars().Counts)
 	l.add(10 * time.Millisecond)
-	l.turn(2)
+	l.endInterval(2)
 	l.add(40 * time.Millisecond)
-	l.turn(2)
+	l.endInterval(2)
 	b := l.bars()
 	require.Equal(t, []uint64{1, 0, 0, 0, 1}, b.Counts, "four times as long is four bars on")
 	require.EqualValues(t, 4, b.Of, "not all were looked at")
 	require.LessOrEqual(t, b.From, float64(10*time.Millisecond))
 	require.Greater(t, b.From*math.Sqrt2, float64(10*time.Millisecond))
 	for range window - 1 {
-		l.turn(2)
+		l.endInterval(2)
 	}
 	require.Equal(t, []uint64{1}, l.bars().Counts, "what is a minute ago is forgotten")
 }
@@ -103,11 +103,11 @@ func TestAnIdleProcessKeepsItsPoints(t *testing.T) {
 	r := &run{}
 	at := time.Unix(1000, 0)
 	for i := range 3 * pointsKept {
-		r.turn(sum{Count: uint64(10 * i), Successes: uint64(9 * i)}, at.Add(time.Duration(i)*2*time.Second))
+		r.addPoint(sum{Count: uint64(10 * i), Successes: uint64(9 * i)}, at.Add(time.Duration(i)*2*time.Second))
 	}
 	require.Len(t, r.points, pointsKept)
 	require.InDelta(t, 5, r.points[0].Rate, 1e-9)
 	require.InDelta(t, 0.5, r.points[0].Failures, 1e-9)
-	r.turn(sum{}, at.Add(time.Hour))
+	r.addPoint(sum{}, at.Add(time.Hour))
 	require.Zero(t, r.points[pointsKept-1].Rate, "who counts anew has not gone back")
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// filter selects the requests of a page.
+// filter selects the requests that a page shows.
 type filter struct {
 	*tappb.WatchRequest
-	unrouted bool // only requests without a route, for which tap has no condition
+	unrouted bool // only requests without a route; tap has no such condition
 }
 
 // Names of the rows of requests without a route, and of the label of routes.
@@ -27,18 +27,19 @@ const (
 	routeLabel = "route"
 )
 
-// inspected is the limit of requests a second that a page chooses from.
-const inspected = 1000
+// maxInspected is the number of live requests a second that a page receives. It shows
+// some of them.
+const maxInspected = 1000
 
-// readFilter parses a query: method, authority, route, path (a prefix, or the whole
-// path after a "="), status (1xx to 5xx), failures (1) and slower (a duration such
-// as 250ms). All of them must hold.
+// readFilter parses the parameters method, authority, route, path (a prefix, or an
+// exact path after "="), status (1xx to 5xx), failures (1) and slower (a duration such
+// as 250ms). A request must match all of them.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
 		return filter{}, err
 	}
-	f := filter{WatchRequest: &tappb.WatchRequest{Fields: true, Explain: true, MaxRps: inspected}}
+	f := filter{WatchRequest: &tappb.WatchRequest{Fields: true, Explain: true, MaxRps: maxInspected}}
 	var conditions []*pb.ObserveRequest_Match
 	for name, values := range q {
 		value := values[0]
@@ -64,7 +65,8 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition returns a condition on the request, or nil if name is another filter.
+// condition returns the condition of a parameter on the request, or nil if the
+// parameter is no such condition.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":
@@ -82,7 +84,7 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether e begins a request that is not shown.
+// omits reports whether e begins a request that the page does not show.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {

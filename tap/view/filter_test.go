@@ -15,7 +15,7 @@ import (
 func TestFilter(t *testing.T) {
 	f, err := readFilter("")
 	require.NoError(t, err)
-	want := &tappb.WatchRequest{Match: match.All(), Fields: true, Explain: true, MaxRps: inspected}
+	want := &tappb.WatchRequest{Match: match.All(), Fields: true, Explain: true, MaxRps: maxInspected}
 	require.True(t, proto.Equal(want, f.WatchRequest), "%v", f.WatchRequest)
 
 	for query, want := range map[string]*tappb.WatchRequest{
@@ -33,7 +33,7 @@ func TestFilter(t *testing.T) {
 	} {
 		f, err := readFilter(query)
 		require.NoError(t, err, query)
-		want.Fields, want.Explain, want.MaxRps = true, true, inspected
+		want.Fields, want.Explain, want.MaxRps = true, true, maxInspected
 		require.True(t, proto.Equal(want, f.WatchRequest), "%s: %v", query, f.WatchRequest)
 		require.False(t, f.unrouted)
 	}

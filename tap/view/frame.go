@@ -8,22 +8,23 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// hello is the first event of a stream of frames.
+// hello is the first event of the stream "live".
 type hello struct {
 	Title   string `json:"title"`
-	Started int64  `json:"started"` // in milliseconds since 1970; it identifies the process
-	Edition string `json:"edition"` // of the page, which reloads if it changes
+	Started int64  `json:"started"` // start of the process, in milliseconds since 1970
+	Edition string `json:"edition"` // page version; a page with another one reloads
 }
 
-// frame has all data of a page except live requests. Durations are in nanoseconds.
+// frame has the data that a page shows, except live requests. Durations are in
+// nanoseconds.
 type frame struct {
-	Span     time.Duration `json:"span"` // of the count; 0 if requests are not counted
+	Span     time.Duration `json:"span"` // time in which the rows were counted; 0 if they are not
 	Rows     []row         `json:"rows"`
 	Omitted  uint64        `json:"omitted"` // rows that are not shown
 	Routes   []row         `json:"routes"`
 	Hidden   uint64        `json:"hidden"` // routes that are not shown
 	Sum      sum           `json:"sum"`
-	Points   []point       `json:"points"` // the last is that of this frame
+	Points   []point       `json:"points"` // oldest first; the last one is that of this frame
 	Bars     bars          `json:"bars"`
 	Missed   uint64        `json:"missed"` // events that are not in the plots
 	Tree     *node         `json:"tree"`
@@ -50,7 +51,7 @@ type row struct {
 	Last        time.Duration `json:"last"`
 }
 
-// sum is the sum of all rows, including hidden ones.
+// sum has the totals of all rows, including those that are not shown.
 type sum struct {
 	Count     uint64  `json:"count"`
 	Successes uint64  `json:"successes"`
@@ -58,11 +59,11 @@ type sum struct {
 	Rate      float64 `json:"rate"`
 }
 
-// point is one moment of the plots.
+// point is one moment of the charts.
 type point struct {
 	At       int64         `json:"at"`       // in milliseconds since 1970
-	Rate     float64       `json:"rate"`     // requests that ended, a second
-	Failures float64       `json:"failures"` // of these
+	Rate     float64       `json:"rate"`     // ended requests per second
+	Failures float64       `json:"failures"` // failed requests per second
 	P50      time.Duration `json:"p50"`
 	P95      time.Duration `json:"p95"`
 	P99      time.Duration `json:"p99"`
@@ -70,11 +71,12 @@ type point struct {
 }
 
 const (
-	countedRows = 1001 // all rows, for the sum
+	countedRows = 1001 // limit of a registry's rows, plus the row "(other)"
 	shownRows   = 200
 )
 
-// frame returns the state for a page. It is called by one goroutine.
+// frame returns the next state to send to the pages, and adds rsp to the history of the
+// charts. It must not be called concurrently.
 func (r *run) frame(rsp *tappb.TopResponse) frame {
 	all := rsp.GetRows()
 	var now sum
@@ -84,7 +86,7 @@ func (r *run) frame(rsp *tappb.TopResponse) frame {
 		now.Open += one.GetOpen()
 		now.Rate += one.GetRate()
 	}
-	r.turn(now, time.Now())
+	r.addPoint(now, time.Now())
 	shown := all[:min(len(all), shownRows)]
 	f := frame{
 		Span: rsp.GetSpan().AsDuration(), Rows: rows(shown), Omitted: rsp.GetOmitted() + uint64(len(all)-len(shown)), Sum: now,

@@ -9,34 +9,35 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner joins events into records, and records into bounded batches.
+// joiner joins the events of each request into a record, and returns the records in
+// batches of limited size. Each page of the stream "tap" has one.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
 	began   uint64
-	fresh   []*record // not shown, in the order of their begin
-	changed []*record // shown, and changed since
-	skipped uint64    // never shown
-	dropped uint64    // events that tap dropped
-	lost    uint64    // of these, possible ends of open records
-	second  int64     // the current second
-	begun   int       // records of that second
-	limited bool      // a second had as many records as tap shows
+	fresh   []*record // not sent yet, in the order of their start
+	changed []*record // changed since they were sent
+	skipped uint64    // number of records that were never sent
+	dropped uint64    // number of events that tap dropped
+	lost    uint64    // of these, number that may have been ends of open records
+	second  int64     // the current second since 1970
+	begun   int       // number of records that started in that second
+	limited bool      // whether maxInspected was reached
 }
 
-// Bounds of one page.
+// Limits of one page.
 const (
 	maxOpen  = 500 // concurrent requests
 	maxFresh = 1000
 	maxBatch = 25
 )
 
-// batch is one message to a page.
+// batch is one message of the stream "tap".
 type batch struct {
 	Records []record `json:"records"`
-	Skipped uint64   `json:"skipped"` // since the start
-	Dropped uint64   `json:"dropped"` // since the start
-	Limit   int      `json:"limit"`   // inspected requests a second, if there were more; or 0
+	Skipped uint64   `json:"skipped"` // requests that were not shown, since the start
+	Dropped uint64   `json:"dropped"` // events that tap dropped, since the start
+	Limit   int      `json:"limit"`   // maxInspected if it was reached, otherwise 0
 }
 
 func (j *joiner) add(e *tap.Event, now time.Time) {
@@ -74,9 +75,9 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 		j.second, j.begun = now.Unix(), 0
 	}
 	j.begun++
-	j.limited = j.limited || j.begun >= inspected
+	j.limited = j.limited || j.begun >= maxInspected
 	if len(j.open) >= maxOpen && j.lost > 0 {
-		j.giveUp()
+		j.dropOldest()
 	}
 	if len(j.open) >= maxOpen || len(j.fresh) >= maxFresh {
 		j.skipped++
@@ -92,8 +93,9 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 	j.fresh = append(j.fresh, r)
 }
 
-// giveUp removes the oldest record, because its end may have been dropped.
-func (j *joiner) giveUp() {
+// dropOldest removes the oldest open record and marks it as lost, because tap may have
+// dropped its end.
+func (j *joiner) dropOldest() {
 	j.lost--
 	var id tap.StreamID
 	var oldest *record
@@ -107,7 +109,7 @@ func (j *joiner) giveUp() {
 	j.change(oldest)
 }
 
-// take returns the next batch. Records that ended and did not fit are dropped.
+// take returns the next batch. Ended records that do not fit are counted in Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -129,13 +131,13 @@ func (j *joiner) take() batch {
 	})
 	b.Skipped, b.Dropped = j.skipped, j.dropped
 	if j.limited {
-		b.Limit = inspected
+		b.Limit = maxInspected
 	}
 	return b
 }
 
-// choose returns at most maxBatch fresh records in order of their begin. It
-// prefers failures, and later records.
+// choose returns at most maxBatch fresh records in the order of their start. It prefers
+// failures, and later records.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

@@ -178,12 +178,12 @@ func TestEndsThatWereDropped(t *testing.T) {
 // A batch reports that requests were omitted by the rate of tap.
 func TestASampleIsSaidToBeOne(t *testing.T) {
 	var j joiner
-	for i := range uint64(inspected) {
+	for i := range uint64(maxInspected) {
 		require.Zero(t, j.take().Limit)
-		j.add(begins(i), noon.Add(time.Duration(i)*time.Second/inspected))
+		j.add(begins(i), noon.Add(time.Duration(i)*time.Second/maxInspected))
 		j.add(ends(i), noon)
 	}
-	require.Equal(t, inspected, j.take().Limit)
+	require.Equal(t, maxInspected, j.take().Limit)
 }
 
 func TestRecords(t *testing.T) {

@@ -10,20 +10,20 @@ import (
 
 // latency is the distribution of the durations of recent requests.
 type latency struct {
-	mu    sync.Mutex
-	now   durations
-	past  [window]durations // a ring
-	turns int
+	mu        sync.Mutex
+	now       durations
+	past      [window]durations // ring buffer with one entry per interval
+	intervals int
 }
 
 const (
-	window = 60 // turns of the distribution
-	perBar = 4  // buckets in one bar of the page
+	window = 60 // number of intervals in the distribution
+	perBar = 4  // histogram buckets in one bar of the page
 )
 
-// durations are those of one turn.
+// durations has the durations of the requests that ended in one interval.
 type durations struct {
-	measured, ended uint64 // requests
+	measured, ended uint64 // number of measured requests, and of all
 	longest         time.Duration
 	counts          histogram.Histogram
 }
@@ -42,23 +42,24 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// turn ends a turn with this number of requests, and returns its durations.
-func (l *latency) turn(ended uint64) durations {
+// endInterval starts the next interval and returns the durations of the previous one.
+// ended is the number of requests that ended in it.
+func (l *latency) endInterval(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.now
 	h.ended = max(ended, h.measured)
 	l.now = durations{}
-	l.past[l.turns%window] = h
-	l.turns++
+	l.past[l.intervals%window] = h
+	l.intervals++
 	return h
 }
 
-// bars is the distribution over the last turns.
+// bars is the distribution of the durations in all intervals of the window.
 type bars struct {
-	From   float64  `json:"from"`   // shortest duration of the first, in nanoseconds
-	Counts []uint64 `json:"counts"` // each is √2 times as wide as the one before
-	Of     uint64   `json:"of"`     // all requests, of which the counts may be a sample
+	From   float64  `json:"from"`   // lower bound of the first bar, in nanoseconds
+	Counts []uint64 `json:"counts"` // requests by bar; each bar is √2 times as wide as the previous one
+	Of     uint64   `json:"of"`     // number of all requests; counts may be of a sample
 }
 
 func (l *latency) bars() bars {

@@ -9,18 +9,19 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// live computes the data that all open pages share, while a page is open.
+// live computes the data that all open pages share, while at least one page is open.
 type live struct {
 	config Config
 	every  time.Duration // between two frames
 
 	mu    sync.Mutex
 	pages map[chan []byte]struct{}
-	end   func() // ends the current run
+	end   func() // stops the goroutines of the current run
 }
 
 // serveLive sends frames until the client or the server ends the stream.
@@ -44,7 +45,8 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join adds a page. It does not get frames that it does not read in time.
+// join adds a page and returns its frames. A frame that the page does not read in time
+// is dropped.
 func (l *live) join() (frames <-chan []byte, leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +61,7 @@ func (l *live) join() (frames <-chan []byte, leave func()) {
 	return page, func() { l.leave(page) }
 }
 
-// leave ends a page. After the last one, it waits for the work of all pages.
+// leave removes a page. After the last one it stops the run and waits for its end.
 func (l *live) leave(page chan []byte) {
 	l.mu.Lock()
 	delete(l.pages, page)
@@ -86,8 +88,8 @@ func (l *live) begin() {
 	}
 }
 
-// repeat calls f until ctx ends, with a pause, and keeps its error. A call that lasts
-// clears the error.
+// repeat calls f until ctx ends, with a pause between calls. It stores the error of f
+// in problem, and clears it when a call has lasted l.every.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})
@@ -100,12 +102,12 @@ func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Cont
 			<-cleared
 		}
 		problem.set(err)
-		pause(ctx, l.every)
+		_ = backoff.Sleep(ctx, l.every)
 	}
 }
 
-// publish counts requests, and sends a frame with each count: the tree is shown
-// even if nothing can be counted.
+// publish counts requests and sends a frame with each count. If requests cannot be
+// counted, it sends frames with the layers.
 func (l *live) publish(ctx context.Context, r *run) {
 	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
 	for ctx.Err() == nil {
@@ -127,31 +129,22 @@ func (l *live) publish(ctx context.Context, r *run) {
 		if ctx.Err() == nil && r.noRows.get() != "" {
 			l.send(r.frame(nil))
 		}
-		pause(ctx, l.every)
+		_ = backoff.Sleep(ctx, l.every)
 	}
 }
 
 func (l *live) send(f frame) {
 	data, err := json.Marshal(f)
 	if err != nil {
-		return // not possible for numbers and text
+		return // numbers and text can always be encoded
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for page := range l.pages {
-		select { // there is room, because this is the only sender
+		select { // the channel has room, because this is the only sender
 		case <-page:
 		default:
 		}
 		page <- data
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
@@ -37,7 +38,7 @@ func counting(n int) fake {
 				if !yield(rsp, nil) {
 					return
 				}
-				pause(ctx, max(req.GetEvery().AsDuration(), time.Millisecond))
+				_ = backoff.Sleep(ctx, max(req.GetEvery().AsDuration(), time.Millisecond))
 			}
 		},
 		watch: func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {
@@ -45,7 +46,7 @@ func counting(n int) fake {
 				if !yield(tap.Event{ResponseEnd: &tap.ResponseEnd{SinceRequestInit: 10 * time.Millisecond}}, nil) {
 					return
 				}
-				pause(ctx, time.Millisecond)
+				_ = backoff.Sleep(ctx, time.Millisecond)
 			}
 		},
 	}
@@ -159,7 +160,7 @@ func (p pipes) Close() error {
 
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// The inspected requests are bounded, because each costs its caller time.
+// The maxInspected requests are bounded, because each costs its caller time.
 func TestAPageLooksAtSoMany(t *testing.T) {
 	asked := make(chan uint32, 10)
 	_, at := serve(t, Config{Registry: fake{watch: func(ctx context.Context, req *tappb.WatchRequest, _ func(tap.Event, error) bool) {
@@ -167,9 +168,9 @@ func TestAPageLooksAtSoMany(t *testing.T) {
 		<-ctx.Done()
 	}}})
 	listen(t, at+"/live").await("frame")
-	require.EqualValues(t, sampled, <-asked)
+	require.EqualValues(t, latencySample, <-asked)
 	listen(t, at+"/tap").await("batch")
-	require.EqualValues(t, inspected, <-asked)
+	require.EqualValues(t, maxInspected, <-asked)
 }
 
 // A page shows the errors of its sources, and the data of the others.
@@ -182,7 +183,7 @@ func TestProblemsAreSaid(t *testing.T) {
 			l.await("frame").into(t, &f)
 		}
 		require.Equal(t, []string{errNothing.Error()}, f.Problems, "once")
-		require.Equal(t, []attr{{"error", "panic at live_test.go:177: no tree"}}, f.Tree.State)
+		require.Equal(t, []attr{{"error", "panic at live_test.go:178: no tree"}}, f.Tree.State)
 	}
 }
 
@@ -277,7 +278,7 @@ func TestASlowPage(t *testing.T) {
 // One that never reads is dropped, though its connection is fine.
 func TestAPageThatDoesNotRead(t *testing.T) {
 	h, at := serve(t, Config{Registry: counting(shownRows)})
-	h.patience = time.Second
+	h.writeTimeout = time.Second
 	h.live.every = time.Millisecond
 	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(at, "http://"))
 	require.NoError(t, err)

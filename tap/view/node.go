@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// node is a layer.Node with numbers, bools and text as values.
+// node is a layer.Node for JSON.
 type node struct {
 	Name     string  `json:"name"`
 	State    []attr  `json:"state,omitempty"`
@@ -23,20 +23,20 @@ type node struct {
 // attr is a key and its value.
 type attr [2]any
 
-// Bounds of one tree.
+// Limits of one tree of nodes.
 const (
 	maxNodes = 2000
 	maxDepth = 64
 	maxText  = 500
 )
 
-// tree converts a limited number of nodes.
-type tree struct{ left int }
+// converter converts layer nodes. It stops after left more nodes.
+type converter struct{ left int }
 
-// cut replaces the parts beyond the bounds.
+// cut replaces text and nodes beyond the limits.
 const cut = "…"
 
-func (t *tree) node(n *layer.Node, depth int) *node {
+func (t *converter) node(n *layer.Node, depth int) *node {
 	if n == nil {
 		return nil
 	}
@@ -57,9 +57,9 @@ func (t *tree) node(n *layer.Node, depth int) *node {
 	return d
 }
 
-// nodes converts an explanation.
+// nodes converts the nodes of an explanation.
 func nodes(of []layer.Node) []*node {
-	t := tree{left: maxNodes}
+	t := converter{left: maxNodes}
 	out := make([]*node, 0, len(of))
 	for i := range of {
 		out = append(out, t.node(&of[i], 0))
@@ -67,13 +67,14 @@ func nodes(of []layer.Node) []*node {
 	return out
 }
 
-// describe returns the tree. A panic of a layer becomes a node.
-func describe(of func() layer.Node) (n *node) {
-	if of == nil {
+// describe returns the converted result of layers. If layers panics, the result is a
+// node with the error.
+func describe(layers func() layer.Node) (n *node) {
+	if layers == nil {
 		return nil
 	}
 	err := panics.Contain(func() {
-		root, t := of(), tree{left: maxNodes}
+		root, t := layers(), converter{left: maxNodes}
 		n = t.node(&root, 0)
 	})
 	if err != nil {
@@ -82,6 +83,7 @@ func describe(of func() layer.Node) (n *node) {
 	return n
 }
 
+// value converts an attribute to a value that JSON can represent.
 func value(v any) any {
 	switch v := v.(type) {
 	case time.Duration:
@@ -104,7 +106,8 @@ func value(v any) any {
 	return text(fmt.Sprint(v))
 }
 
-// text replaces characters that are not printable, which could hide other text.
+// text shortens s and replaces characters that are not printable, because they could
+// hide other text.
 func text(s string) string {
 	end := ""
 	if len(s) > maxText {

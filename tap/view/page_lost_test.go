@@ -22,7 +22,7 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 	source := counting(2)
 	measured := source.watch
 	source.watch = func(ctx context.Context, req *tappb.WatchRequest, yield func(tap.Event, error) bool) {
-		if req.GetMaxRps() != inspected {
+		if req.GetMaxRps() != maxInspected {
 			measured(ctx, req, yield)
 			return
 		}
@@ -87,7 +87,7 @@ func TestBrowserCountsWhatCameWhilePaused(t *testing.T) {
 	source := counting(2)
 	measured := source.watch
 	source.watch = func(ctx context.Context, req *tappb.WatchRequest, yield func(tap.Event, error) bool) {
-		if req.GetMaxRps() != inspected {
+		if req.GetMaxRps() != maxInspected {
 			measured(ctx, req, yield)
 			return
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -176,7 +177,7 @@ func TestBrowserInAFlood(t *testing.T) {
 				}
 			}
 			if i%20 == 0 {
-				pause(ctx, time.Millisecond)
+				_ = backoff.Sleep(ctx, time.Millisecond)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
@@ -83,7 +84,7 @@ func TestBrowserTellsOfDrops(t *testing.T) {
 			if !yield(*begins(i), nil) || !yield(*ends(i), nil) || !yield(tap.Event{Dropped: 700}, nil) {
 				return
 			}
-			pause(ctx, 300*time.Millisecond)
+			_ = backoff.Sleep(ctx, 300*time.Millisecond)
 		}
 	}
 	h := newHost(t, Config{Registry: source})
@@ -120,7 +121,7 @@ func TestBrowserWithTheWorstOfTexts(t *testing.T) {
 				if !yield(rsp, nil) {
 					return
 				}
-				pause(ctx, req.GetEvery().AsDuration())
+				_ = backoff.Sleep(ctx, req.GetEvery().AsDuration())
 			}
 		},
 		watch: func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {

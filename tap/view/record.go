@@ -8,13 +8,13 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// record is a request or connection with the data of its events so far.
+// record is a request or connection, joined from its events so far.
 type record struct {
 	ID   string `json:"id"`
-	At   int64  `json:"at"`             // of its begin, in milliseconds since 1970
+	At   int64  `json:"at"`             // start, in milliseconds since 1970
 	Kind string `json:"kind"`           // http or tcp
-	Open bool   `json:"open"`           // has not ended
-	Lost bool   `json:"lost,omitempty"` // its end may have been dropped
+	Open bool   `json:"open"`           // whether it has not ended
+	Lost bool   `json:"lost,omitempty"` // whether its end may have been dropped
 
 	Direction         string            `json:"direction"`
 	Source            string            `json:"source"`
@@ -40,18 +40,18 @@ type record struct {
 	Failed      bool          `json:"failed"`
 	Explanation []*node       `json:"explanation,omitempty"`
 
-	Sent  uint64 `json:"sent,omitempty"` // of a connection
+	Sent  uint64 `json:"sent,omitempty"` // bytes sent over a connection
 	Error string `json:"error,omitempty"`
 
-	number  uint64 // of its begin
-	shown   bool   // the page has it
-	current bool   // the page has its last change
+	number  uint64 // position in the order of starts
+	shown   bool   // whether the page has it
+	current bool   // whether the page has its last change
 }
 
-// field is a name and a value.
+// field is the name and the value of a header or trailer field.
 type field [2]string
 
-// Bounds of one record.
+// Limits of one record.
 const (
 	maxFields     = 100
 	maxFieldsText = 16 << 10
@@ -72,7 +72,7 @@ func newRecord(e *tap.Event, now time.Time) *record {
 	return r
 }
 
-// add adds an event. It reports whether it was the last.
+// add adds an event. It returns true if it was the last one.
 func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	if len(e.RouteLabels) > 0 {
 		r.RouteLabels = labels(e.RouteLabels)
@@ -92,7 +92,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 		return false
 	}
 	r.Open = false
-	// A request with a condition on the response is shown at its end.
+	// With a condition on the response, the first event arrives at the end.
 	r.At = min(r.At, now.Add(-r.Duration).UnixMilli())
 	return true
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is the state since the first of the open pages.
+// run is the state that all open pages share. It exists from the first open page to the
+// last.
 type run struct {
 	config  Config
 	latency latency
@@ -20,15 +21,15 @@ type run struct {
 	noRows, noRoutes, noLatency problem
 
 	routes atomic.Pointer[tappb.TopResponse]
-	missed atomic.Uint64 // events that are not in latency
+	missed atomic.Uint64 // number of events that latency does not include
 
-	// Of publish alone.
+	// The following are used by publish only.
 	last   sum
 	when   time.Time
 	points []point
 }
 
-// problem is the error of a part of the page, or "".
+// problem is an error text that a page shows for one of its parts, or "".
 type problem struct{ text atomic.Pointer[string] }
 
 func (p *problem) set(err error) {
@@ -61,12 +62,12 @@ func (r *run) countRoutes(ctx context.Context) error {
 	return nil
 }
 
-// sampled is the number of requests a second for the latencies.
-const sampled = 2000
+// latencySample is the number of requests a second whose latency is measured.
+const latencySample = 2000
 
-// measure records latencies.
+// measure adds the durations of requests to latency.
 func (r *run) measure(ctx context.Context) error {
-	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: sampled}) {
+	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: latencySample}) {
 		switch {
 		case err != nil:
 			return err
@@ -79,17 +80,17 @@ func (r *run) measure(ctx context.Context) error {
 	return nil
 }
 
-// pointsKept is the number of frames in the plots.
+// pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// turn adds the time since the last frame to the plots.
-func (r *run) turn(now sum, at time.Time) {
+// addPoint adds a point to the charts for the time since the last one.
+func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {
 		ended = now.Count - r.last.Count
 		failed = ended - min(ended, now.Successes-min(now.Successes, r.last.Successes))
 	}
-	h := r.latency.turn(ended)
+	h := r.latency.endInterval(ended)
 	p := point{
 		At: at.UnixMilli(), P50: h.quantile(0.5), P95: h.quantile(0.95), P99: h.quantile(0.99), Longest: h.longest,
 	}

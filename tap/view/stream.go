@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// stream is one response of server-sent events.
+// stream is a response of server-sent events.
 type stream struct {
-	w        http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration // how long a client may take to read one message
-	buf      bytes.Buffer
+	w            http.ResponseWriter
+	control      *http.ResponseController
+	writeTimeout time.Duration // limit for writing one event
+	buf          bytes.Buffer
 }
 
-func newStream(w http.ResponseWriter, patience time.Duration) *stream {
+func newStream(w http.ResponseWriter, writeTimeout time.Duration) *stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // no buffering by proxies
-	return &stream{w: w, control: http.NewResponseController(w), patience: patience}
+	return &stream{w: w, control: http.NewResponseController(w), writeTimeout: writeTimeout}
 }
 
-// send writes one event with v as JSON, which has no line break.
+// send writes an event with v as JSON, which has no line breaks.
 func (s *stream) send(event string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -35,8 +35,8 @@ func (s *stream) send(event string, v any) error {
 func (s *stream) raw(event string, data []byte) error {
 	s.buf.Reset()
 	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", event, data)
-	// Replaces the WriteTimeout of the server, which would end the stream.
-	_ = s.control.SetWriteDeadline(time.Now().Add(s.patience))
+	// This replaces the WriteTimeout of the server, which would end the stream.
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.writeTimeout))
 	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// serveTap sends the requests that match the query as they happen, until the
-// client or the server ends the stream. Errors are events, because a script
-// cannot read the body of an error response.
+// serveTap sends the requests that match the query, until the client or the server ends
+// the stream. Errors are sent as events, because a script cannot read the body of an
+// error response.
 func (h *Handler) serveTap(s *stream, r *http.Request) {
 	f, err := readFilter(r.URL.RawQuery)
 	if err != nil {
@@ -51,8 +51,8 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// sendBatches sends batches until done, the first at once. It returns the error of
-// the client.
+// sendBatches sends a batch at once, and then at intervals until done is closed. It
+// returns the error of writing to the client.
 func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap"
@@ -116,7 +117,7 @@ func TestAFlood(t *testing.T) {
 				}
 			}
 			if i%100 == 0 {
-				pause(ctx, time.Millisecond)
+				_ = backoff.Sleep(ctx, time.Millisecond)
 			}
 		}
 	}}

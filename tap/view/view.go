@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source is the source of requests, such as a [tap.Registry].
+// Source provides the requests, as [tap.Registry] does.
 type Source interface {
 	Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[tap.Event, error]
 	Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error]
@@ -23,35 +23,35 @@ type Source interface {
 
 // Config configures a page.
 type Config struct {
-	Registry Source            // of the requests; nil for none
-	Describe func() layer.Node // the tree of layers; it must not block; nil for none
+	Registry Source            // provides the requests; nil means none
+	Describe func() layer.Node // returns the layers and must not block; nil means none
 	Title    string            // name of the process; default "gotower"
 
 	Authorize func(*http.Request) error // returns an error to reject a client; default Loopback
 	Hosts     []string                  // allowed host names besides localhost, without a port
 }
 
-// Handler serves the page. It works below [http.StripPrefix]. It is safe for
-// concurrent use and has no goroutine while no page is open.
+// Handler serves the page. Mount it below a path with [http.StripPrefix]. It is safe
+// for concurrent use and has no goroutine while no page is open.
 type Handler struct {
-	config     Config
-	live       live
-	batchEvery time.Duration
-	beatEvery  time.Duration // between heartbeats, which detect a lost peer
-	patience   time.Duration
-	started    time.Time
-	edition    string
+	config       Config
+	live         live
+	batchEvery   time.Duration
+	beatEvery    time.Duration // interval of batches without requests, which detect a lost peer
+	writeTimeout time.Duration // limit for writing one event
+	started      time.Time
+	edition      string
 
 	down    chan struct{}
 	once    sync.Once
 	streams atomic.Int64
 }
 
-// maxStreams is the limit of all pages together.
+// maxStreams is the maximum number of streams of all pages.
 const maxStreams = 64
 
-// New returns a Handler. Register its Shutdown, because the server would wait
-// for the streams of open pages:
+// New returns a Handler. The server should call its Shutdown, because otherwise it
+// waits for the streams of open pages:
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {
@@ -65,21 +65,21 @@ func New(c Config) *Handler {
 		c.Authorize = Loopback
 	}
 	h := &Handler{
-		config: c, batchEvery: 200 * time.Millisecond, beatEvery: 5 * time.Second, patience: 10 * time.Second,
-		started: time.Now(), edition: edition(), down: make(chan struct{}),
+		config: c, batchEvery: 200 * time.Millisecond, beatEvery: 5 * time.Second, writeTimeout: 10 * time.Second,
+		started: time.Now(), edition: pageVersion(), down: make(chan struct{}),
 	}
 	h.live.config = c
 	h.live.every = time.Second
 	return h
 }
 
-// Shutdown ends the streams of all open pages and rejects later ones. It does not
-// wait, and may be called more than once.
+// Shutdown ends the streams of all open pages and rejects later ones. It does not wait,
+// and may be called more than once.
 func (h *Handler) Shutdown() { h.once.Do(func() { close(h.down) }) }
 
 // ServeHTTP serves the page, its files and its streams.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	guard(w.Header())
+	setSecurityHeaders(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "view: only GET and HEAD are served", http.StatusMethodNotAllowed)
@@ -90,10 +90,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch name := strings.TrimPrefix(r.URL.Path, "/"); {
-	case r.URL.Path == "" && !strings.HasSuffix(asked(r), "/"):
-		// The page has relative addresses. Without the "./" a colon in the path
-		// would end a scheme.
-		w.Header().Set("Location", "./"+path.Base(asked(r))+"/")
+	case r.URL.Path == "" && !strings.HasSuffix(requestPath(r), "/"):
+		// The page uses relative URLs. "./" keeps a colon in the path from ending a scheme.
+		w.Header().Set("Location", "./"+path.Base(requestPath(r))+"/")
 		w.WriteHeader(http.StatusMovedPermanently)
 	case name == "live":
 		h.stream(w, r, h.serveLive)
@@ -104,12 +103,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// asked returns the path of r with the prefix, as sent.
-func asked(r *http.Request) string {
+// requestPath returns the path of r as sent, including the prefix that StripPrefix
+// removed.
+func requestPath(r *http.Request) string {
 	p, _, _ := strings.Cut(r.RequestURI, "?")
 	return p
 }
 
+// stream calls serve with a stream, unless the limit is reached or the server is
+// shutting down.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
 	select {
 	case <-h.down:
@@ -123,7 +125,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*str
 		return
 	}
 	defer h.streams.Add(-1)
-	s := newStream(w, h.patience)
+	s := newStream(w, h.writeTimeout)
 	if r.Method == http.MethodGet {
 		serve(s, r)
 	}

@@ -16,21 +16,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Run gets certificates from the CA at conn until ctx ends, and then returns
-// nil. It renews a certificate after 70 % of its remaining life, within
-// MinRefresh and MaxRefresh. After a failure it logs to Log and retries after a
-// backoff; the current certificate stays in use until it expires. The timer
-// stands still while the machine is suspended.
+// Run gets certificates from the CA at conn until ctx ends, and then returns nil. It
+// renews a certificate after 70 % of its remaining life, limited by MinRefresh and
+// MaxRefresh. After a failure it logs to Log and retries after a backoff. The current
+// certificate stays in use until it expires. The renewal timer stops while the machine
+// is suspended.
 //
-// Run accepts a certificate for Key and Name if its chain leads to Roots, if
-// servers and clients may use it, and if no certificate of the chain has
-// expired.
+// Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
+// allows use by servers and clients. No certificate of the chain may have expired.
 //
-// The caller must close conn. A request on conn must fail without a
-// connection, as by default without grpc.WaitForReady. gRPC waits up to 120 s between two
-// attempts, so set grpc.WithConnectParams according to Backoff.
+// The caller closes conn. A call on conn must fail while there is no connection, which
+// is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two dials, so
+// set grpc.WithConnectParams according to Backoff.
 //
-// Run returns an error if it runs already, and for an Identity of [Static].
+// Run returns an error if it is already running, and for a [Static] Identity.
 func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	if !i.renews {
 		return errors.New("identity: Run does not support a Static identity")
@@ -41,7 +40,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	defer i.certifies.Store(false)
 	client := pb.NewIdentityClient(conn)
 	for ctx.Err() == nil {
-		cert, err := i.ask(ctx, client)
+		cert, err := i.requestCertificate(ctx, client)
 		if ctx.Err() != nil {
 			break
 		}
@@ -56,8 +55,8 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	return nil
 }
 
-// ask requests a certificate and checks it.
-func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certificate, error) {
+// requestCertificate requests a certificate from the CA and verifies it.
+func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityClient) (*certificate, error) {
 	token, err := i.cfg.Token()
 	if err != nil {
 		return nil, err
@@ -75,7 +74,7 @@ func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certific
 	return cert, nil
 }
 
-// renewed uses cert and returns the time of the next request.
+// renewed puts cert into use and returns the time of the next request.
 func (i *Identity) renewed(cert *certificate) time.Time {
 	life := time.Until(cert.expires)
 	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
@@ -94,7 +93,7 @@ func (i *Identity) renewed(cert *certificate) time.Time {
 	return next
 }
 
-// failed returns the time of the next request.
+// failed records and logs err, and returns the time of the next request.
 func (i *Identity) failed(err error) time.Time {
 	i.mu.Lock()
 	wait := i.cfg.Backoff.Delay(i.failures)
@@ -110,7 +109,7 @@ func (i *Identity) failed(err error) time.Time {
 	return next
 }
 
-// accept checks the response of the CA.
+// accept verifies the response of the CA and returns its certificate.
 func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	chain, err := parseChain(rsp.GetLeafCertificate(), rsp.GetIntermediateCertificates())
 	if err != nil {
@@ -123,12 +122,12 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The CA can only shorten the life of the certificate.
+	// ValidUntil can only shorten the life of the certificate.
 	if until := rsp.GetValidUntil(); until != nil && until.AsTime().Before(expires) {
 		expires = until.AsTime()
 	}
 	if !expires.After(time.Now()) {
-		return nil, fmt.Errorf("the CA says that the certificate expired at %s", clock(expires))
+		return nil, fmt.Errorf("the certificate of the CA expired at %s", clock(expires))
 	}
 	cert := tls.Certificate{PrivateKey: i.cfg.Key, Leaf: chain[0]}
 	for _, c := range chain {
@@ -137,7 +136,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	return &certificate{cert, expires}, nil
 }
 
-// parseChain parses a certificate and its intermediate certificates.
+// parseChain parses a certificate and its intermediate certificates, all in DER.
 func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	first, err := x509.ParseCertificate(leaf)
 	if err != nil {
@@ -154,7 +153,8 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn checks a certificate as a peer does, and returns its expiration.
+// verifyOwn verifies the certificate of this identity as a peer would, and returns its
+// expiration.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
@@ -170,8 +170,8 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 	return expires, err
 }
 
-// verify checks a certificate for one use, and returns the first expiration of
-// its chain.
+// verify verifies a chain for one key usage. It returns the earliest expiration of a
+// certificate in the chain.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
 	others := x509.NewCertPool()
 	for _, c := range chain[1:] {

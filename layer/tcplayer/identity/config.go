@@ -22,19 +22,20 @@ import (
 
 // Config is the configuration of an [Identity]. [Load] reads it from files.
 type Config struct {
-	Name       string                 // identity: DNS-like, or a SPIFFE ID
+	Name       string                 // the identity: a DNS-like name or a SPIFFE ID
 	ServerName string                 // TLS server name; default: Name, if it is DNS-like
 	Roots      []byte                 // trust anchors, PEM
-	Key        crypto.Signer          // ECDSA P-256 for linkerd's proxies; see Request
+	Key        crypto.Signer          // private key: ECDSA P-256 for linkerd's proxies; see Request
 	CSR        []byte                 // certificate signing request for Name and Key, DER; see Request
 	Token      func() ([]byte, error) // returns the token of a request to the CA; see TokenFile
 
-	// Limits of the time between two certificates: 10 s and 24 h by default.
+	// MinRefresh and MaxRefresh limit the time between two renewals. The defaults are
+	// 10 s and 24 h.
 	MinRefresh, MaxRefresh time.Duration
 
 	Timeout     time.Duration // limit of a request to the CA; default: 10 s
 	Backoff     layer.Backoff // after a failed request; default: layer.DefaultBackoff
-	Log         *slog.Logger  // nil: no log
+	Log         *slog.Logger  // nil means no log
 	Instruments Instruments
 }
 
@@ -75,7 +76,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns all errors of c, which must have its defaults.
+// check returns all errors of c. c must have its defaults.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
@@ -100,7 +101,7 @@ func (c Config) checkServerName() error {
 	return nil
 }
 
-// checkRequest checks Key and CSR before the CA does.
+// checkRequest checks Key and CSR as the CA would.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
 		return errors.New("no Key")
@@ -130,12 +131,12 @@ func sameKey(a, b crypto.PublicKey) bool {
 
 // Load returns a [Config] from the inputs of linkerd's proxy:
 //
-//   - dir has key.p8, a private key (PKCS#8, DER), and csr.der, its certificate signing request for name (DER); [Generate] makes both
-//   - anchors are the trust anchors: PEM, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS, or the name of a PEM file
-//   - tokenFile is a file with the token for the CA; it is read now and before each request
+//   - dir contains key.p8, a private key (PKCS#8, DER), and csr.der, its certificate signing request for name (DER); [Generate] makes both
+//   - anchors is the PEM text of the trust anchors, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS, or the name of a PEM file
+//   - tokenFile is the name of a file with the token for the CA; it is read now and before each request
 //   - name is the identity; serverName is the TLS server name, or "" for name
 //
-// The error has one line for each problem, with the file name.
+// The error has one line for each problem, with the name of the file.
 func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	c := Config{Name: name, ServerName: serverName, Token: TokenFile(tokenFile)}
 	_, err := c.Token()
@@ -159,8 +160,8 @@ func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	return c, nil
 }
 
-// TokenFile returns a function that reads a token from a file. An empty file is
-// an error.
+// TokenFile returns a function that reads the token from the file at path. An empty
+// file is an error.
 func TokenFile(path string) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		token, err := readFile(path)
@@ -207,17 +208,17 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path) //nolint:gosec // the configuration names it, not a peer
 }
 
-// prefix adds a location to err.
-func prefix(where string, err error) error {
+// prefix returns err with text before it, or nil.
+func prefix(text string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", where, err)
+	return fmt.Errorf("%s: %w", text, err)
 }
 
-// parseRoots parses trust anchors. Text between certificates is ignored. A
-// truncated block, or a block of another type, is an error, because a trust
-// anchor would be missing.
+// parseRoots parses PEM trust anchors. Text between blocks is ignored. A truncated
+// block or a block of another type is an error, because a trust anchor would be
+// missing.
 func parseRoots(data []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	n := 0

@@ -15,32 +15,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Identity is a name and its certificate, which [Identity.Run] renews. It is
-// safe for concurrent use.
+// Identity is a name and its certificate, which [Identity.Run] renews. It is safe for
+// concurrent use.
 type Identity struct {
 	cfg       Config // with defaults
 	roots     *x509.CertPool
 	renews    bool                        // false for Static
-	certifies atomic.Bool                 // Run is running
+	certifies atomic.Bool                 // whether Run is running
 	current   atomic.Pointer[certificate] // nil before the first certificate
 	certified chan struct{}               // closed after the first certificate
 
 	mu        sync.Mutex
 	refreshes int
-	failures  int       // in sequence
+	failures  int       // since the last success
 	err       error     // of the last request, or nil
 	next      time.Time // time of the next request
 }
 
-// certificate is a checked certificate.
+// certificate is a verified certificate.
 type certificate struct {
 	tls.Certificate
 
-	expires time.Time // first expiration of its chain
+	expires time.Time // earliest expiration of a certificate in its chain
 }
 
-// New returns an Identity without a certificate. [Identity.Run] gets it. The
-// error has all problems of c.
+// New returns an Identity without a certificate. [Identity.Run] requests one. The error
+// lists all problems of c.
 func New(c Config) (*Identity, error) {
 	c = c.withDefaults()
 	roots, err := parseRoots(c.Roots)
@@ -50,10 +50,9 @@ func New(c Config) (*Identity, error) {
 	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
 }
 
-// Static returns an Identity with a fixed certificate, which is not renewed.
-// Its name is the first name of the certificate. Its server name is the first
-// DNS-like name, or "". The certificate must be valid under roots, and its
-// PrivateKey must be its [crypto.Signer].
+// Static returns an Identity with a fixed certificate. Its name is the first name of
+// the certificate. Its server name is the first DNS-like name, or "". The certificate
+// must be valid under roots, and its PrivateKey must implement [crypto.Signer].
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
 		return nil, errors.New("identity: Static needs a certificate, its key and roots")
@@ -92,8 +91,8 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 // Name returns the identity.
 func (i *Identity) Name() string { return i.cfg.Name }
 
-// ServerName returns the TLS server name. It is "" for a [Static] identity that
-// has only URIs.
+// ServerName returns the TLS server name. It is "" for a [Static] identity whose names
+// are all URIs.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
 // use makes cert the certificate of new handshakes.
@@ -104,9 +103,9 @@ func (i *Identity) use(cert *certificate) {
 	}
 }
 
-// Ready waits until there is a certificate. Later it always returns nil, even
-// if the certificate has expired, as in linkerd's proxy. The error is a
-// [layer.Error] that matches the cause of ctx and has the last failure.
+// Ready waits for the first certificate. After that it returns nil, even if the
+// certificate has expired, as in linkerd's proxy. If ctx ends, the error is a
+// [layer.Error] that matches the cause of ctx and includes the last failure.
 func (i *Identity) Ready(ctx context.Context) error {
 	select {
 	case <-i.certified:
@@ -127,9 +126,9 @@ func (i *Identity) Ready(ctx context.Context) error {
 
 var errNoCertificate = errors.New("no certificate yet")
 
-// present returns the certificate for a handshake, or an error if it is missing
-// or expired.
-func (i *Identity) present() (*tls.Certificate, error) {
+// handshakeCertificate returns the current certificate, or an error if there is none or
+// it has expired.
+func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {
 		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Err: errNoCertificate}
@@ -146,8 +145,8 @@ func (i *Identity) present() (*tls.Certificate, error) {
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Describe shows the names, the expiration, the number of certificates and the
-// last failure.
+// Describe returns the names, the expiration, the number of certificates and the last
+// failure.
 func (i *Identity) Describe() layer.Node {
 	n := layer.Node{Name: "identity", State: layer.State{{Key: "name", Value: i.cfg.Name}}}
 	add := func(key string, value any) { n.State = append(n.State, layer.Attr{Key: key, Value: value}) }

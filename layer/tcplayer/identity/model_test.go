@@ -118,7 +118,7 @@ func TestCertifyModel(t *testing.T) {
 					if asked != m.want {
 						r.Fatalf("asked %d times, not %d", asked, m.want)
 					}
-					if _, err := i.present(); (err == nil) != (m.certified && !time.Now().After(m.expires)) {
+					if _, err := i.handshakeCertificate(); (err == nil) != (m.certified && !time.Now().After(m.expires)) {
 						r.Fatalf("%v, but it expires at %v and now is %v", err, m.expires, time.Now())
 					}
 					if (i.Ready(gone) == nil) != m.certified {

@@ -15,14 +15,14 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// The files of [Generate].
+// Names of the files that Generate writes.
 const (
 	keyFile = "key.p8"  // private key: PKCS#8, DER
 	csrFile = "csr.der" // certificate signing request, DER
 )
 
-// Request makes an ECDSA P-256 key and a certificate signing request (DER) for
-// name: the Key and CSR of a [Config].
+// Request generates an ECDSA P-256 key and its certificate signing request (DER) for
+// name. They are the Key and the CSR of a [Config].
 func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	if err := caller.Check(name); err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
@@ -46,9 +46,9 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	return private, csr, nil
 }
 
-// Generate writes key.p8 and csr.der for name into dir, for [Load], as
-// linkerd's proxy-identity does. dir must exist and should be in memory. Only
-// the owner can read the files. Existing files are replaced.
+// Generate writes key.p8 and csr.der for name into dir, which [Load] reads. linkerd's
+// proxy-identity does the same. dir must exist and should be in memory. Only the owner
+// can read the files. Existing files are replaced.
 func Generate(dir, name string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -69,12 +69,13 @@ func Generate(dir, name string) error {
 	return errors.Join(replace(filepath.Join(dir, keyFile), der), replace(filepath.Join(dir, csrFile), csr))
 }
 
-// replace removes an existing file with its permissions, and writes a new one.
+// replace writes a new file, readable by the owner only. It removes an existing one,
+// which could have other permissions.
 func replace(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("identity: %w", err)
 	}
-	// O_EXCL rejects a file or link that another process made meanwhile.
+	// O_EXCL fails if another process made a file or link in the meantime.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names it
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)

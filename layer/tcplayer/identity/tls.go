@@ -12,21 +12,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ErrPeerIdentity reports a peer that did not prove the expected identity. No
+// ErrPeerIdentity is the error for a peer that did not prove the expected identity. No
 // application data was sent to it.
 var ErrPeerIdentity = errors.New("peer not verified")
 
-// Server returns a config for servers with this identity: TLS 1.3, with
-// optional and verified client certificates; see [PeerIdentity]. Without a
-// valid certificate each handshake fails. It accepts any server name, because
+// Server returns a TLS 1.3 config for servers with this identity. Client certificates
+// are optional; see [PeerIdentity]. Those that clients send are verified. Handshakes
+// fail without a valid certificate. Any server name is accepted, because
 // tcplayer.DetectTLS checks it.
 //
-// alpn are the accepted protocols. The handshake fails if the client offers
-// only others. Without alpn, ALPN is ignored, as in linkerd's proxy.
+// alpn lists the accepted protocols. The handshake fails if the client offers only
+// others. Without alpn, ALPN is ignored, as in linkerd's proxy.
 func (i *Identity) Server(alpn ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.present() },
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.handshakeCertificate() },
 		ClientAuth:             tls.VerifyClientCertIfGiven,
 		ClientCAs:              i.roots,
 		NextProtos:             alpn,
@@ -34,29 +34,27 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 	}
 }
 
-// Client returns a config for connections to the server serverName, which must
-// prove the identity peer, a DNS-like name or a URI. It uses TLS 1.3 and sends
-// the certificate of this identity if the server asks for it. An empty
-// serverName means peer, if that is DNS-like.
+// Client returns a TLS 1.3 config for connections to the server serverName, which must
+// prove the identity peer, a DNS-like name or a URI. The certificate of this identity
+// is sent if the server requests it. An empty serverName means peer, if that is
+// DNS-like.
 //
-// If the server does not prove peer, the handshake fails with a [layer.Error]
-// that matches [ErrPeerIdentity] and names the expected and the actual
-// identity. It also fails if the server asks for a certificate and this
-// identity has no valid one.
+// If the server does not prove peer, the handshake fails with a [layer.Error] that
+// matches [ErrPeerIdentity] and includes the expected and the actual identity. It also
+// fails if the server requests a certificate and this identity has no valid one.
 //
-// alpn are the offered protocols. The config may be cloned, but its
-// VerifyConnection must stay, because it verifies the peer. [PeerIdentity] does
-// not work for these connections.
+// alpn lists the offered protocols. The config may be cloned, but VerifyConnection must
+// stay, because it verifies the peer. [PeerIdentity] does not work for these
+// connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
-	return i.client(serverName, peer, i.present, alpn)
+	return i.client(serverName, peer, i.handshakeCertificate, alpn)
 }
 
-// Bootstrap is [Identity.Client] for a connection that also works without a
-// valid certificate, such as the one to the CA. The server must still prove its
-// identity.
+// Bootstrap is [Identity.Client] for connections before this process has a valid
+// certificate, such as the one to the CA. The server must still prove its identity.
 func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, func() (*tls.Certificate, error) {
-		if cert, err := i.present(); err == nil {
+		if cert, err := i.handshakeCertificate(); err == nil {
 			return cert, nil
 		}
 		return &tls.Certificate{}, nil
@@ -72,14 +70,14 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 		ServerName:           serverName,
 		NextProtos:           alpn,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
-		// VerifyConnection verifies the chain and the identity, because
-		// crypto/tls would compare serverName, and it does not support URIs.
+		// VerifyConnection verifies the chain and the identity instead, because
+		// crypto/tls compares serverName and does not support URIs.
 		InsecureSkipVerify: true, //nolint:gosec // verified below
 		VerifyConnection:   func(s tls.ConnectionState) error { return i.verifyPeer(peer, s.PeerCertificates) },
 	}
 }
 
-// verifyPeer returns an error if chain does not prove peer.
+// verifyPeer returns an error if chain does not prove the identity peer.
 func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	refused := func(seen string, err error) error {
 		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
@@ -100,7 +98,7 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	return nil
 }
 
-// has reports whether name is one of names.
+// has reports whether names contains name. DNS names ignore case.
 func has(names []string, name string) bool {
 	return name != "" && slices.ContainsFunc(names, func(n string) bool { return same(n, name) })
 }
@@ -109,8 +107,8 @@ func same(a, b string) bool {
 	return a == b || !caller.IsURI(a) && !caller.IsURI(b) && strings.EqualFold(a, b)
 }
 
-// list formats names for a message. It limits their number, because the peer
-// chooses them.
+// list formats names for a message. It limits their number, because a peer chooses
+// them.
 func list(names []string) string {
 	const most = 4
 	switch more := len(names) - most; {
@@ -122,12 +120,12 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// PeerIdentity returns the identity that the client of an [Identity.Server]
-// connection proved. ok is false without a client certificate. Of several names
-// it is the first DNS-like name or URI, as in linkerd's proxy. A DNS-like name
-// can have upper-case letters.
+// PeerIdentity returns the identity that a client proved on a connection to an
+// [Identity.Server]. ok is false without a client certificate. If the certificate has
+// several names, the result is the first DNS-like name or URI, as in linkerd's proxy. A
+// DNS-like name can have upper-case letters.
 //
-// state comes from tcplayer.TLSState, from the TLS of an http.Request, or from
+// state comes from tcplayer.TLSState, from the TLS field of an http.Request, or from
 // the State of gRPC's credentials.TLSInfo.
 func PeerIdentity(state tls.ConnectionState) (name string, ok bool) {
 	name = caller.Client(&state)
