@@ -45,14 +45,14 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "--max-time", "30", "smtp://"+r.mail.String(),
 		"--mail-from", "a@example.com", "--mail-rcpt", "b@example.com", "-T", letter)
 	begun := time.Now()
-	said, err := cmd.CombinedOutput()
+	output, err := cmd.CombinedOutput()
 	took := time.Since(begun)
 	if err != nil {
-		return "", fmt.Errorf("curl: %w\n%s", err, said)
+		return "", fmt.Errorf("curl: %w\n%s", err, output)
 	}
 	for _, want := range []string{"< 220 data ready", "< 250 data has ", secret} {
-		if !strings.Contains(string(said), want) {
-			return "", fmt.Errorf("no %q in\n%s", want, said)
+		if !strings.Contains(string(output), want) {
+			return "", fmt.Errorf("no %q in\n%s", want, output)
 		}
 	}
 	if took > tooLong {

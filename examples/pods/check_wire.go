@@ -41,8 +41,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	if err := r.capture.stop(ctx, syscall.SIGINT); err != nil {
 		return nil, err
 	}
-	if said := r.capture.tail(); !strings.Contains(said, " 0 packets dropped by kernel") {
-		return nil, fmt.Errorf("the capture is incomplete:\n%s", said)
+	if output := r.capture.tail(); !strings.Contains(output, " 0 packets dropped by kernel") {
+		return nil, fmt.Errorf("the capture is incomplete:\n%s", output)
 	}
 	var err error
 	for _, f := range flows {

@@ -80,8 +80,8 @@ func (r *running) startNetwork(ctx context.Context) error {
 	}
 	r.capture = p
 	return until(ctx, "tcpdump to listen", func() (bool, error) {
-		said, err := os.ReadFile(p.log)
-		return bytes.Contains(said, []byte("listening on")), errors.Join(err, p.ended())
+		output, err := os.ReadFile(p.log)
+		return bytes.Contains(output, []byte("listening on")), errors.Join(err, p.ended())
 	})
 }
 

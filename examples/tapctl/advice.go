@@ -31,8 +31,8 @@ func advise(err error) error {
 		return err
 	}
 	st := s.GRPCStatus()
-	if told, ok := trust.Told(reason(st.Message())); ok {
-		return &short{named(err, told), err}
+	if found, ok := trust.FindError(reason(st.Message())); ok {
+		return &short{named(err, found), err}
 	}
 	why := advice(st.Code(), st.Message())
 	if why == "" {
@@ -41,12 +41,12 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named prefixes said with the name of the process that err begins with.
-func named(err error, said string) string {
+// named returns message after the name of the process with which the text of err begins.
+func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
-		return name + ": " + said
+		return name + ": " + message
 	}
-	return said
+	return message
 }
 
 // short is an error with a shorter text.
@@ -59,34 +59,34 @@ func (s *short) Error() string { return s.text }
 
 func (s *short) Unwrap() error { return s.err }
 
-// reason returns a message without the prefixes of gRPC, in one line.
-func reason(said string) string {
-	if _, desc, ok := strings.Cut(said, `desc = "`); ok {
+// reason returns a message of gRPC without its prefixes, as one printable line.
+func reason(message string) string {
+	if _, desc, ok := strings.Cut(message, `desc = "`); ok {
 		if s, err := strconv.Unquote(`"` + strings.TrimSuffix(desc, `"`) + `"`); err == nil {
-			said = s
+			message = s
 		}
 	}
-	said = strings.TrimPrefix(said, "transport: Error while dialing: ")
-	return text.Clean(strings.TrimPrefix(said, "tap: "))
+	message = strings.TrimPrefix(message, "transport: Error while dialing: ")
+	return text.Clean(strings.TrimPrefix(message, "tap: "))
 }
 
 // adviceIdentity returns advice for a client that the process does not allow.
-func adviceIdentity(said string) string {
+func adviceIdentity(message string) string {
 	switch {
-	case strings.Contains(said, "may not watch"), strings.Contains(said, "Unauthorized peer"):
+	case strings.Contains(message, "may not watch"), strings.Contains(message, "Unauthorized peer"):
 		return "Use a certificate with an allowed name (--cert), or allow this name in the process:" +
 			" LINKERD2_PROXY_TAP_SVC_NAME, tap.WithAllowedIdentities(name)"
-	case strings.Contains(said, "no verified certificate"), strings.Contains(said, "not_provided_by_remote"):
+	case strings.Contains(message, "no verified certificate"), strings.Contains(message, "not_provided_by_remote"):
 		return trust.AdviceShow
 	}
 	return "Without TLS, tap serves clients of its own machine only. Run tapctl there," +
 		" or in a cluster: kubectl port-forward POD 4190; or use TLS with an allowed name: --cacert FILE --cert FILE"
 }
 
-func advice(code codes.Code, said string) string {
+func advice(code codes.Code, message string) string {
 	switch code {
 	case codes.Unavailable:
-		if strings.Contains(said, "preface") {
+		if strings.Contains(message, "preface") {
 			return "The server does not speak gRPC. Is this the tap port?" +
 				" If it uses TLS: --cacert FILE and --cert FILE"
 		}
@@ -95,9 +95,9 @@ func advice(code codes.Code, said string) string {
 	case codes.Unimplemented:
 		return "The gRPC server has no tap. Is this the tap port, and is tap enabled?"
 	case codes.Unauthenticated:
-		return adviceIdentity(said)
+		return adviceIdentity(message)
 	case codes.PermissionDenied:
-		if strings.Contains(said, "bod") {
+		if strings.Contains(message, "bod") {
 			return "Omit --body, or enable bodies in the program: tap.NewRegistry(tap.WithBodies(max, redact))."
 		}
 		return "The value of this header field is withheld. Match its presence (--header NAME), or omit it."

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// errUnfit is the error of a failed check, after the findings.
+// errUnfit is returned after the findings if a check failed.
 var errUnfit = errors.New("a check failed")
 
 // checkCommand checks each target, from the connection to the requests.

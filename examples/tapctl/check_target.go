@@ -36,7 +36,7 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves checks TLS in both directions.
+// proves checks that the TLS handshake succeeds in both directions.
 func proves(ctx context.Context, t target) finding {
 	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -54,7 +54,7 @@ func proves(ctx context.Context, t target) finding {
 	return f
 }
 
-// serves checks linkerd's tap, which all processes have.
+// serves checks that the process serves linkerd's tap, which all processes have.
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
 	f := finding{what: "it serves tap to this client"}.with(err)
@@ -85,7 +85,8 @@ func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// hasRoom watches with a condition that matches no request.
+// hasRoom checks that the process accepts one more watcher. It watches with a condition
+// that matches no request.
 func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it accepts another watcher"}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -120,7 +121,7 @@ func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// sees waits for a request.
+// sees checks that the process shows a request within the time wait.
 func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) finding {
 	f := finding{what: "it receives requests", warn: true}
 	// A deadline would be sent to the process, which might end the stream first.

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// endpoint is one endpoint of a balancer, as the process describes it.
+// endpoint is one endpoint of a balancer, from the description of a process.
 type endpoint struct {
 	From   string            `json:"from"` // the process
 	Target string            `json:"target"`
@@ -21,8 +21,8 @@ type endpoint struct {
 	State  map[string]string `json:"state"`
 }
 
-// endpointsCommand prints the endpoints that each target knows, with what its
-// balancers think of them.
+// endpointsCommand prints the endpoints of each target, and the state of each endpoint in
+// its balancer.
 type endpointsCommand struct {
 	output string
 }
@@ -98,14 +98,15 @@ func (c *endpointsCommand) print(on terminal, all []endpoint) error {
 	return w.Flush()
 }
 
-// pod is the label of this name, if there is one.
+// pod returns the label pod in the state of an endpoint, or "".
 func pod(state map[string]string) string {
 	_, after, _ := strings.Cut(" "+strings.TrimPrefix(state["labels"], "map["), " pod:")
 	name, _, _ := strings.Cut(after, " ")
 	return strings.TrimSuffix(name, "]")
 }
 
-// latency is what the balancer expects, if it has seen any.
+// latency returns the expected latency of an endpoint, or "" if the balancer has not
+// measured one.
 func latency(state map[string]string) string {
 	if state["known"] == "false" {
 		return ""
@@ -128,8 +129,8 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 	return r, nil
 }
 
-// appendEndpoints finds the endpoints below n; target is that of the nearest
-// node above that has one.
+// appendEndpoints appends the endpoints below n to all. target is the target of the
+// nearest layer above n that has one.
 func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
 	state := map[string]string{}
 	for _, a := range n.GetState() {
@@ -147,7 +148,7 @@ func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpo
 	return all
 }
 
-// rest is what has no column.
+// rest returns the parts of the state that have no column.
 func rest(state map[string]string) string {
 	var parts []string
 	for k, v := range state {

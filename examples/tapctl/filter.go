@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// filter is which requests to watch, and how many.
+// filter has the flags that select requests and limit their number.
 type filter struct {
 	method, path, authority, scheme, to, toNamespace string
 
@@ -51,7 +51,7 @@ func (f *filter) check() error {
 	return err
 }
 
-// match returns the conditions as one.
+// match returns all conditions on requests as one.
 func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	var all []*pb.ObserveRequest_Match
 	if f.method != "" {
@@ -79,8 +79,9 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	return match.All(all...), nil
 }
 
-// own is what of the conditions linkerd's tap does not have.
-func (f *filter) own() string {
+// gotowerOnly names the conditions that linkerd's tap does not support. It returns "" if
+// it supports all of them.
+func (f *filter) gotowerOnly() string {
 	if len(f.headers) > 0 {
 		return "conditions on header fields (--header)"
 	}
@@ -101,7 +102,7 @@ func (f *filter) headerMatches() []*tappb.HeaderMatch {
 	return all
 }
 
-// responses is which responses to watch.
+// responses has the flags that select responses.
 type responses struct {
 	status   []string
 	failures bool
@@ -119,13 +120,13 @@ func (r *responses) flags(flags *flag.FlagSet) {
 	flags.DurationVar(&r.slower, "slower", 0, "only what took longer than this `time`")
 }
 
-// match returns the condition, nil if there is none.
+// match returns the condition on responses, or nil if no flag is set.
 func (r *responses) match() (*tappb.ResponseMatch, error) {
 	if r.slower < 0 {
 		return nil, noTime("--slower", r.slower)
 	}
 	if len(r.status) == 0 && !r.failures && r.slower == 0 {
-		return nil, nil //nolint:nilnil // no condition is no mistake
+		return nil, nil //nolint:nilnil // nil means no condition
 	}
 	m := &tappb.ResponseMatch{Failures: r.failures}
 	if r.slower > 0 {
@@ -148,7 +149,7 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 	return m, nil
 }
 
-// grpcCode finds a code by its name.
+// grpcCode returns the gRPC code with this name.
 func grpcCode(s string) (codes.Code, bool) {
 	for c := range codes.Unauthenticated + 1 {
 		if strings.EqualFold(c.String(), s) {
@@ -158,7 +159,7 @@ func grpcCode(s string) (codes.Code, bool) {
 	return 0, false
 }
 
-// httpStatus reads 404, 5xx or 400-499.
+// httpStatus parses a status or a range of statuses: 404, 5xx or 400-499.
 func httpStatus(s string) (lo, hi uint32, err error) {
 	from, to, isRange := strings.Cut(strings.ToLower(s), "-")
 	if class, ok := strings.CutSuffix(from, "xx"); ok && !isRange {

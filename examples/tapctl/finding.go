@@ -39,11 +39,11 @@ func (f finding) with(err error) finding {
 	if err == nil {
 		return f
 	}
-	said := reason(status.Convert(err).Message())
-	if told, ok := trust.Told(said); ok { // an error of the handshake
-		f.err = errors.New(told)
+	message := reason(status.Convert(err).Message())
+	if found, ok := trust.FindError(message); ok { // an error of the handshake
+		f.err = errors.New(found)
 		return f
 	}
-	f.err, f.advice = errors.New(said), advice(status.Code(err), err.Error())
+	f.err, f.advice = errors.New(message), advice(status.Code(err), err.Error())
 	return f
 }

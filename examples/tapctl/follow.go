@@ -9,8 +9,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow calls each for all events until ctx ends or no process is left, which is
-// an error if all processes rejected the request. They share maxRPS.
+// follow calls each for every event until ctx ends or all processes have ended their
+// streams. It returns an error if all processes rejected the request. The processes share
+// maxRPS.
 func follow(
 	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {

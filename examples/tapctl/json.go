@@ -21,7 +21,7 @@ type jsonEvent struct {
 	ResponseInit   *jsonResponseInit `json:"responseInitEvent,omitempty"`
 	ResponseEnd    *jsonResponseEnd  `json:"responseEndEvent,omitempty"`
 
-	// What linkerd's tap does not have.
+	// Fields that linkerd's tap does not have.
 	Open  *jsonOpen  `json:"openEvent,omitempty"`
 	Close *jsonClose `json:"closeEvent,omitempty"`
 }

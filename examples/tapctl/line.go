@@ -14,7 +14,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// line is an event in the format of `linkerd viz tap`; wide adds all labels.
+// line returns an event in the format of `linkerd viz tap`. With wide it contains all
+// labels.
 func line(e tap.Event, wide bool) string {
 	var b strings.Builder
 	direction, tls := "???", ""
@@ -69,7 +70,7 @@ func ending(r *tap.ResponseEnd) string {
 	return fmt.Sprintf("%s duration=%dµs response-length=%dB", status, took.Microseconds(), r.Bytes)
 }
 
-// addr prints an unknown address as linkerd does: as nothing.
+// addr returns the text of an address, or "" for an unknown one, as linkerd does.
 func addr(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -83,8 +84,8 @@ func labels(b *strings.Builder, prefix string, l map[string]string) {
 	}
 }
 
-// writeMore prints what an event has beyond its line: bodies, and how the
-// request was routed and balanced.
+// writeMore writes the parts of an event that its line does not contain: bodies, the
+// route, and the explanation of the layers.
 func writeMore(w io.Writer, e tap.Event) error {
 	if e.ResponseEnd == nil {
 		return nil
@@ -110,7 +111,7 @@ func writeBody(b *strings.Builder, name string, body *tap.Body) {
 	fmt.Fprintf(b, "    %s=%s%s\n", name, strconv.Quote(string(body.Data)), more)
 }
 
-// writeNode prints what a layer said, and those below it.
+// writeNode writes the explanation of a layer and of the layers below it.
 func writeNode(b *strings.Builder, indent string, n layer.Node) {
 	parts := append(make([]string, 0, 1+len(n.State)), n.Name)
 	for _, a := range n.State {

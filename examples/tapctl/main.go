@@ -44,7 +44,7 @@ func report(stderr io.Writer, err error) (status int) {
 	return 1
 }
 
-// noTime returns the error of a duration that is not positive.
+// noTime returns the error for a duration that is not positive.
 func noTime(flag string, d time.Duration) error {
 	return fmt.Errorf("%s %v: must be positive", flag, d)
 }
@@ -151,7 +151,7 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	return usageError{fmt.Errorf("%q is not a command", args[0])}
 }
 
-// start reads the command line, and runs the command.
+// start parses the command line and runs the command.
 func (c command) start(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
 	r := c.new()
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)

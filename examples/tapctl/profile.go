@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// profileCommand writes a ServiceProfile of what it sees.
+// profileCommand writes a ServiceProfile of the observed requests.
 type profileCommand struct {
 	filter   filter
 	duration time.Duration
@@ -40,7 +40,7 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	}
 	defer closeAll()
 	warn := warner(on.err)
-	if err := reachable(ctx, all, c.filter.own(), warn); err != nil {
+	if err := reachable(ctx, all, c.filter.gotowerOnly(), warn); err != nil {
 		return err
 	}
 	began := time.Now()

@@ -16,7 +16,7 @@ import (
 type security struct {
 	files      trust.Files
 	serverName string
-	identities []string // of all targets, or, with target= before it, of one
+	identities []string // NAME for all targets, or TARGET=NAME for one
 }
 
 func (s *security) flags(f *flag.FlagSet) {
@@ -33,18 +33,18 @@ func (s *security) flags(f *flag.FlagSet) {
 		})
 }
 
-// given reports whether there is a flag that is of use with TLS alone.
+// given reports whether a flag is set that applies to TLS only.
 func (s *security) given() bool {
 	return s.files != trust.Files{} || s.serverName != "" || len(s.identities) > 0
 }
 
-// target is a process to be asked.
+// target is a process that tapctl connects to.
 type target struct {
-	name string // as it was written
+	name string // from the command line
 	addr string // host:port
 	tls  bool
 
-	proof *trust.Credentials // nil: in clear
+	proof *trust.Credentials // nil: cleartext
 }
 
 // targets parses targets: host:port uses TLS if there is a flag for it,
@@ -67,7 +67,7 @@ func (s *security) targets(written []string) ([]target, error) {
 	return all, s.check(all)
 }
 
-// isPort reports whether s is the number of a port, or the name of one.
+// isPort reports whether s is a port number or the name of a port.
 func isPort(s string) bool {
 	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // without network access
 	return err == nil && n > 0
@@ -112,7 +112,8 @@ func cutIdentity(s string) (of, name string) {
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf are the names that were given for all targets, and for t.
+// identitiesOf returns the names that the flags specify for all targets, and those for t
+// only.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
 		switch of, name := cutIdentity(i); {
@@ -125,7 +126,7 @@ func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	return forAll, forOne
 }
 
-// prove reads the files, for those of the targets that are by TLS.
+// prove reads the files and sets the credentials of the targets that use TLS.
 func (s *security) prove(all []target) error {
 	for i := range all {
 		t := &all[i]
@@ -146,7 +147,7 @@ func (s *security) server(t target) trust.Server {
 	server := trust.Server{Name: s.serverName}
 	forAll, forOne := s.identitiesOf(t)
 	for _, name := range append(forAll, forOne...) {
-		server.Identity = name // that of t alone is the last
+		server.Identity = name // a name for t only comes after the names for all
 	}
 	if server.Identity == "" || strings.Contains(server.Identity, "://") {
 		host, _, _ := net.SplitHostPort(t.addr)

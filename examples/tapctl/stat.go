@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// statCommand shows one table by destination.
+// statCommand prints one table of requests by destination.
 type statCommand struct {
 	filter   filter
 	output   string
@@ -49,7 +49,7 @@ func (c *statCommand) run(ctx context.Context, on terminal) error {
 	if err != nil {
 		return err
 	}
-	if err := reachable(ctx, all, c.filter.own(), config.Warn); err != nil {
+	if err := reachable(ctx, all, c.filter.gotowerOnly(), config.Warn); err != nil {
 		return err
 	}
 	config.Request.ByDestination = true
@@ -88,12 +88,12 @@ func writeStat(out io.Writer, rows []*tappb.Row) error {
 	return w.Flush()
 }
 
-// stat is a row as JSON.
+// stat is a row in JSON.
 type stat struct {
 	Destination string   `json:"destination"`
 	Direction   string   `json:"direction"`
 	Requests    uint64   `json:"requests"`
-	SuccessRate *float64 `json:"success_rate"` // null if none has ended
+	SuccessRate *float64 `json:"success_rate"` // null if no request has ended
 	Rate        float64  `json:"rps"`
 	P50         float64  `json:"p50_ms"`
 	P95         float64  `json:"p95_ms"`

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// tapCommand shows events.
+// tapCommand prints events.
 type tapCommand struct {
 	filter    filter
 	responses responses
@@ -75,7 +75,8 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request is what to ask for, and own what of it linkerd's tap does not have.
+// request returns the request for the processes. own names its parts that linkerd's tap
+// does not support.
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()
 	if err != nil {
@@ -93,7 +94,7 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	if c.duration > 0 {
 		req.Duration = durationpb.New(c.duration) // the process ends the stream
 	}
-	switch own = c.filter.own(); {
+	switch own = c.filter.gotowerOnly(); {
 	case own != "":
 	case response != nil:
 		own = "conditions on responses (--status, --failures, --slower)"
@@ -107,7 +108,7 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	return req, own, nil
 }
 
-// quiet is how long nothing may be seen until that is said.
+// quiet is the time without an event after which a message is printed.
 const quiet = 5 * time.Second
 
 func (c *tapCommand) run(ctx context.Context, on terminal) error {
@@ -131,7 +132,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	defer nothing.Stop()
 	if c.duration > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // one may be away at that time
+		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // the processes end the streams, unless one is not connected
 		defer cancel()
 	}
 	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.ProcessEvent) error {
@@ -142,7 +143,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 		}
 		return c.print(on, seen.Event, warn)
 	})
-	if err == nil && nothing.Stop() { // and it was not said before
+	if err == nil && nothing.Stop() { // the message was not printed yet
 		noRequest(on, spent(ctx, began, c.duration))
 	}
 	return err

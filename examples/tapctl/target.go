@@ -23,7 +23,7 @@ import (
 // patience is the timeout of a target.
 const patience = 3 * time.Second
 
-// dial returns a connection. It connects when it is used.
+// dial returns a connection to t. It connects at the first call.
 func dial(t target) (*grpc.ClientConn, error) {
 	proof := insecure.NewCredentials()
 	if t.proof != nil {
@@ -59,7 +59,7 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 	return all, closeAll, nil
 }
 
-// reachable asks all processes whether they serve tap. It calls warn for those that
+// reachable checks whether the processes serve tap. It calls warn for those that
 // do not, and returns an error if none does or ctx ends. own names features that
 // linkerd's tap does not have.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
@@ -86,7 +86,7 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask asks a process whether it serves gotower's tap or linkerd's.
+// ask returns an error unless a process serves gotower's tap or linkerd's.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
@@ -99,7 +99,7 @@ func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 		" A gotower program registers both by tap.Server.Register", own)
 }
 
-// servesOwn sends an invalid sample, which gotower's service rejects.
+// servesOwn calls gotower's tap with an invalid sample, which the tap rejects.
 func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -110,7 +110,7 @@ func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// servesLinkerds sends no limit, which linkerd's tap rejects.
+// servesLinkerds calls linkerd's tap without a limit, which the tap rejects.
 func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -121,7 +121,8 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if the server rejected the invalid request.
+// expected returns nil if err is the rejection of an invalid request, because the server
+// serves the method then.
 func expected(err error) error {
 	switch {
 	case err == nil:

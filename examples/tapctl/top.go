@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// topCommand shows the table.
+// topCommand shows a live table of requests.
 type topCommand struct {
 	filter   filter
 	columns  top.Columns
@@ -63,7 +63,7 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 	if err != nil {
 		return err
 	}
-	if err := reachable(ctx, all, c.filter.own(), config.Warn); err != nil {
+	if err := reachable(ctx, all, c.filter.gotowerOnly(), config.Warn); err != nil {
 		return err
 	}
 	config.Columns = c.columns
@@ -99,7 +99,7 @@ func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) e
 	return top.Write(on.out, rows, config.Columns)
 }
 
-// config is what top and stat show with these conditions.
+// config returns the configuration of top and stat for the conditions of f.
 func (f *filter) config(on terminal, all []tap.Process) (top.Config, error) {
 	m, err := f.match()
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *filter) config(on terminal, all []tap.Process) (top.Config, error) {
 	}, nil
 }
 
-// conditions are those that were given, for people.
+// conditions returns the conditions of the flags as text.
 func (f *filter) conditions() []string {
 	var all []string
 	for _, c := range []struct{ name, value string }{
@@ -134,8 +134,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent is how long a command has gone on since it began: for the time that it was
-// given, unless it was interrupted.
+// spent returns the running time of a command: the time given, or the time since began if
+// it was interrupted.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given
@@ -143,7 +143,7 @@ func spent(ctx context.Context, began time.Time, given time.Duration) time.Durat
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// noRequest says what an empty answer means.
+// noRequest prints the possible reasons of an empty result.
 func noRequest(on terminal, waited time.Duration) {
 	fmt.Fprintf(on.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
 }

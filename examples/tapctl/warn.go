@@ -13,19 +13,19 @@ import (
 // again is the time after which an unchanged error is printed again.
 const again = time.Minute
 
-// warner returns a function that prints errors. It omits repetitions, because
-// each process is asked repeatedly.
+// warner returns a function that prints errors. It omits repeated errors, because each
+// process is connected to repeatedly.
 func warner(w io.Writer) func(error) {
-	type said struct {
+	type printed struct {
 		text string
 		when time.Time
 	}
 	var mu sync.Mutex
-	last := map[string]said{}
+	last := map[string]printed{}
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		s := said{text.CleanLines(err.Error()), time.Now()}
+		s := printed{text.CleanLines(err.Error()), time.Now()}
 		process, _, _ := strings.Cut(s.text, ": ")
 		if before := last[process]; before.text != s.text || s.when.Sub(before.when) > again {
 			last[process] = s

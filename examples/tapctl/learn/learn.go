@@ -1,13 +1,13 @@
-// Package learn makes service profiles of requests that were seen.
+// Package learn makes service profiles from observed requests.
 //
 //	GET /books/1   200 ─┐
 //	GET /books/22  200 ─┼─▶ tree of segments, one per authority ─▶ ServiceProfile
 //	GET /books/new 404 ─┘     ids become one branch                 GET /books/new
 //	                                                                GET /books/[^/]*
 //
-// A segment that looks like an id (a number, a UUID, a long word with digits in
-// it) stands for all of its kind, and so do siblings when there are too many of
-// them to be names. Memory is bounded by that, whatever the paths are.
+// A segment that looks like an id becomes a wildcard: a number, a UUID, or a long word
+// with digits. Siblings become a wildcard when they are too many to be names. This bounds
+// the memory for all paths.
 package learn
 
 import (
@@ -21,13 +21,14 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// Profiles learns. The zero value is ready; it is not safe for concurrent use.
+// Profiles collects requests and makes profiles of them. The zero value is ready to use.
+// It is not safe for concurrent use.
 type Profiles struct {
 	hosts map[string]*host
 	open  map[stream]request
 }
 
-// stream tells requests apart: each process counts for itself.
+// stream identifies a request, because the ids of different processes may be equal.
 type stream struct {
 	from string
 	id   tap.StreamID
@@ -39,13 +40,13 @@ type request struct {
 	status                  int
 }
 
-// Bounds of the memory.
+// The limits of the memory.
 const (
 	maxOpen  = 10_000
 	maxHosts = 100
 )
 
-// Add takes one event that came from the process called from.
+// Add adds one event of the process with the name from.
 func (p *Profiles) Add(from string, e tap.Event) {
 	if p.open == nil {
 		p.hosts, p.open = map[string]*host{}, map[stream]request{}
@@ -69,7 +70,7 @@ func (p *Profiles) Add(from string, e tap.Event) {
 	}
 }
 
-// end counts a request.
+// end adds a request that has ended to the tree of its service.
 func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
 	if !ok || !isRoute(r, e) {
@@ -91,8 +92,8 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 // isRoute reports whether a request was for an existing resource with a printable
 // path. Requests without a response, or with "not found", are not.
 func isRoute(r request, e *tap.ResponseEnd) bool {
-	switch said := r.method + r.authority + r.path; {
-	case text.Clean(said) != said:
+	switch line := r.method + r.authority + r.path; {
+	case text.Clean(line) != line:
 		return false
 	case r.status == 0, r.status == 404, r.status == 405, r.method == "", !strings.HasPrefix(r.path, "/"):
 		return false
@@ -114,7 +115,7 @@ func serviceName(authority string) (string, bool) {
 	return host, err != nil
 }
 
-// failure is linkerd's list.
+// failure reports whether linkerd counts the gRPC code as a failure.
 func failure(c codes.Code) bool {
 	switch c {
 	case codes.Unknown, codes.DeadlineExceeded, codes.PermissionDenied, codes.Internal, codes.Unavailable, codes.DataLoss:
@@ -123,7 +124,7 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample is one request.
+// sample is the outcome of one request.
 type sample struct {
 	failed bool
 	took   time.Duration

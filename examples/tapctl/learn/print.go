@@ -13,9 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Write writes a ServiceProfile of linkerd for each service that was seen, as
-// YAML documents, each with a comment on what it rests on. It returns how many
-// there are.
+// Write writes a ServiceProfile of linkerd for each observed service, as YAML documents.
+// A comment in each has the number of requests. It returns the number of documents.
 func (p *Profiles) Write(w io.Writer) (int, error) {
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(p.hosts)) {
@@ -36,7 +35,7 @@ func (p *Profiles) Write(w io.Writer) (int, error) {
 	return n, nil
 }
 
-// The parts of a ServiceProfile that are written.
+// The written fields of a ServiceProfile.
 type (
 	serviceProfile struct {
 		APIVersion string   `json:"apiVersion"`
@@ -61,7 +60,7 @@ type (
 	}
 )
 
-// document returns nil if nothing was seen.
+// document returns the ServiceProfile of a service, or nil if it has no routes.
 func (h *host) document(name string) ([]byte, error) {
 	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
 	total := &route{}
@@ -85,7 +84,7 @@ func (h *host) document(name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// namespace is that of a name in a cluster, web.default.svc.cluster.local.
+// namespace returns the namespace in a name such as web.default.svc.cluster.local, or "".
 func namespace(name string) string {
 	if labels := strings.Split(name, "."); len(labels) > 2 && labels[2] == "svc" {
 		return labels[1]
@@ -93,7 +92,7 @@ func namespace(name string) string {
 	return ""
 }
 
-// written is a path for people, and as an expression.
+// written returns a path as the name of a route and as a regular expression.
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {

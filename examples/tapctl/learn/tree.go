@@ -11,11 +11,11 @@ import (
 // host has the requests of one service.
 type host struct{ root node }
 
-// node is a place in the tree of paths. The child any matches each segment.
+// node is a segment of a path. The child any is for all segments that are not in names.
 type node struct {
 	names map[string]*node
 	any   *node
-	wide  bool              // more names than are kept apart
+	wide  bool              // had more than maxNames names, which are merged in any
 	seen  map[string]*route // by method
 }
 
@@ -33,7 +33,7 @@ const (
 
 func segments(path string) []string { return strings.Split(path[1:], "/") }
 
-// add counts a request below n. Methods of gRPC are names, however many.
+// add adds a request with this path below n. Segments of gRPC paths are always names.
 func (n *node) add(path []string, grpc bool, method string, s sample) {
 	if len(path) > maxSegments {
 		return
@@ -84,7 +84,7 @@ func (n *node) child(segment string, grpc bool) *node {
 	return c
 }
 
-// merge makes one branch of all that were taken for names.
+// merge moves the requests of all names to the child any.
 func (n *node) merge() {
 	if n.any == nil {
 		n.any = &node{}
@@ -95,7 +95,7 @@ func (n *node) merge() {
 	n.names, n.wide = nil, true
 }
 
-// join adds all that is below other.
+// join adds the requests at and below other to n.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {
@@ -128,12 +128,12 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is how a segment that may be anything is told from names, which have
-// no '/'.
+// wildcard is the segment that matches all segments. It cannot be a name, because names
+// contain no slash.
 const wildcard = "/"
 
-// each visits all routes, names before wildcards, so that a list in this order
-// has no route that hides a later one.
+// each calls visit for all routes. Names come before wildcards, so that no route in the
+// list hides a later one.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])
@@ -146,9 +146,8 @@ func (n *node) each(path []string, visit func(path []string, method string, r *r
 	}
 }
 
-// isID reports whether a segment looks like one of many: a number, a UUID, or
-// at least eight letters, digits and marks of encodings with two digits
-// among them.
+// isID reports whether a segment looks like an id. An id is a number, a UUID, or at least
+// eight letters, digits and encoding characters of which two are digits.
 func isID(segment string) bool {
 	digits, letters, others := 0, 0, 0
 	for _, c := range segment {

@@ -8,13 +8,14 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// checker follows a template through types, as client-go does through objects.
+// checker checks the fields of a template against the types of an object.
 type checker struct {
-	around []shape // of what each range goes through, the outermost first
-	asks   bool    // for something of an object
+	around []shape // shapes of the open ranges, the outermost first
+	asks   bool    // the template has a field
 }
 
-// check returns the first error of nodes, whose actions are at places.
+// check returns the first error of the nodes of a template. at has the places of its
+// actions, and of is the type of the objects.
 func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 	c := &checker{around: []shape{{of}}}
 	n := 0

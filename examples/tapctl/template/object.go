@@ -7,16 +7,17 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// said is a string of an object, printed with escapes.
-type said string
+// cleanString is a string of an object. It is printed with escapes.
+type cleanString string
 
 // String returns the printable form.
-func (s said) String() string { return text.Clean(string(s)) }
+func (s cleanString) String() string { return text.Clean(string(s)) }
 
 // MarshalJSON returns the printable form in a list.
-func (s said) MarshalJSON() ([]byte, error) { return marshal(string(s)) }
+func (s cleanString) MarshalJSON() ([]byte, error) { return marshal(string(s)) }
 
-// fields are the fields of an object, with untrusted names such as labels.
+// fields has the fields of an object. Their names, such as those of labels, are not
+// trusted.
 type fields map[string]any
 
 // MarshalJSON returns the printable form.
@@ -27,7 +28,7 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode returns v converted through JSON.
+// decode converts v to JSON, and returns the decoded JSON with the types of typed.
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -42,8 +43,8 @@ func decode(v any) (any, error) {
 	return typed(object), nil
 }
 
-// typed gives strings and numbers the types by which they print and compare
-// well: 1000000 is not 1e+06.
+// typed returns v with strings as cleanString, objects as fields, and numbers as int64 or
+// float64, so that 1000000 is not printed as 1e+06.
 func typed(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -56,7 +57,7 @@ func typed(v any) any {
 			v[i] = typed(value)
 		}
 	case string:
-		return said(v)
+		return cleanString(v)
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
 			return n
@@ -64,7 +65,7 @@ func typed(v any) any {
 		if f, err := v.Float64(); err == nil {
 			return f
 		}
-		return said(v)
+		return cleanString(v)
 	}
 	return v
 }

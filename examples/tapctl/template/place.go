@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// place is one action of a template: from its brace to its brace.
+// place is one action of a template, from the opening to the closing brace.
 type place struct {
-	column int // of characters, from 1
+	column int // position in characters, from 1
 	text   string
 }
 
-// places finds the actions. They are those that client-go finds in what it can
-// read.
+// places returns the actions of a template. For a valid template they are those of
+// client-go's parser.
 func places(text string) []place {
 	var all []place
 	for at := 0; ; {
@@ -27,10 +27,10 @@ func places(text string) []place {
 	}
 }
 
-// length is where an action ends that text begins with: in quotes and in
-// brackets braces are like anything else.
+// length returns the length of the action at the beginning of text. Braces inside quotes
+// and brackets do not end it.
 func length(text string) int {
-	var within byte // what ends this, a quote or a bracket; 0 for neither
+	var within byte // the closing quote or bracket; 0 outside of both
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '\\':
@@ -50,13 +50,13 @@ func length(text string) int {
 	return len(text)
 }
 
-// in says where err is.
+// in adds the place to err.
 func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced says where err is in a template that cannot be read: in the first
-// action that cannot be read by itself.
+// misplaced adds to err the place of the first action that is invalid without the rest of
+// the template.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape has the types that a value at one place of an object may have. No types
-// means any.
+// shape is the types that a value at one place of an object may have. An empty shape
+// means any type.
 type shape []reflect.Type
 
 // then returns the shape that node selects in s.
@@ -32,10 +32,11 @@ func (s shape) then(node jsonpath.Node) (shape, error) {
 	case *jsonpath.UnionNode:
 		return s.union(node)
 	}
-	return nil, nil // all that is below
+	return nil, nil // any value below s
 }
 
-// plain looks behind pointers. Nothing is known of what marshals by itself.
+// plain returns s with pointers replaced by their element types. It returns nil if a type
+// has its own JSON encoding, because its fields are unknown.
 func (s shape) plain() shape {
 	marshaler := reflect.TypeFor[json.Marshaler]()
 	all := make(shape, 0, len(s))
@@ -55,7 +56,7 @@ func (s shape) plain() shape {
 }
 
 func isList(t reflect.Type) bool {
-	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8 // which is a string
+	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8 // []byte is a string in JSON
 }
 
 func (s shape) field(name string) (shape, error) {
@@ -89,7 +90,7 @@ func (s shape) field(name string) (shape, error) {
 	return nil, fmt.Errorf("unknown field %s; the fields are %s", name, strings.Join(slices.Compact(there), ", "))
 }
 
-// members yields the names of a struct in JSON.
+// members yields the names and types of the fields of a struct in JSON.
 func members(t reflect.Type) func(func(string, reflect.Type) bool) {
 	return func(yield func(string, reflect.Type) bool) {
 		for f := range t.Fields() {
@@ -164,8 +165,8 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow is what the nodes of list find, one after the other. Text and numbers
-// are what they are.
+// follow returns the shape that the nodes of list select in s, one after the other. Text
+// and numbers have an empty shape.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

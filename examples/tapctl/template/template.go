@@ -16,8 +16,8 @@ type Template struct {
 	blank string // the output of an empty object
 }
 
-// Parse parses a template for objects of the type of of, as JSON. The error has the
-// place. A name that no such object has is an error.
+// Parse parses a template for objects of the type of of, by their names in JSON. A field
+// that the type does not have is an error. The error contains the place in text.
 func Parse(text string, of any) (*Template, error) {
 	text = relaxed(text)
 	parsed, err := parse(text)
@@ -28,34 +28,34 @@ func Parse(text string, of any) (*Template, error) {
 		return nil, err
 	}
 	t := &Template{text: text}
-	t.blank, _ = t.print(fields{}) // an error means that a template needs more than that
+	t.blank, _ = t.print(fields{}) // the error of a template that requires a value is ignored
 	return t, nil
 }
 
-// bare is one field, with or without braces, as in linkerd:
-// .a.b, a.b, {a.b}.
-var bare = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
+// singleField matches a template that is one field path, as linkerd accepts it: .a.b, a.b
+// or {a.b}.
+var singleField = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
 
-// relaxed adds omitted braces and the dot.
+// relaxed returns text with the braces and the dot that linkerd allows to omit.
 func relaxed(text string) string {
-	if found := bare.FindStringSubmatch(text); found != nil {
+	if found := singleField.FindStringSubmatch(text); found != nil {
 		return "{." + found[1] + found[2] + "}"
 	}
 	return text
 }
 
-// Error means that an object does not have a required value, such as the second
-// element of a list of one.
+// Error reports that an object lacks a required value, such as the second element of a
+// list of one.
 type Error struct{ err error }
 
-// Error returns the missing value.
+// Error returns the text of the cause.
 func (e *Error) Error() string { return e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
 
-// Execute prints v. After an [Error] nothing of v was printed, and others may be;
-// any other error is of w.
+// Execute prints v to w. An [Error] means that nothing of v was printed; other objects
+// may be printed after it. Any other error is from w.
 func (t *Template) Execute(w io.Writer, v any) error {
 	object, err := decode(v)
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *Template) Execute(w io.Writer, v any) error {
 }
 
 func (t *Template) print(object any) (line string, err error) {
-	// It remembers how far it came, and so is good for one object.
+	// A jsonpath.JSONPath has state, so each object needs a new one.
 	path := jsonpath.New("template").AllowMissingKeys(true)
 	err = guard(func() error {
 		if err := path.Parse(t.text); err != nil {
@@ -98,8 +98,8 @@ func parse(text string) (p *jsonpath.Parser, err error) {
 	return p, err
 }
 
-// guard calls f, which may panic: so does client-go on some templates, such as
-// {range .a[*]}{[0]}{end} where there is no a.
+// guard calls f and returns a panic as an error. client-go panics on some templates, such
+// as {range .a[*]}{[0]}{end} if an object has no a.
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// CleanJSON escapes the characters of JSON that are not printable, except line
-// breaks between values. Encoders of JSON escape only those below space.
+// CleanJSON escapes the characters in JSON that are not printable, except line breaks
+// between values. encoding/json escapes only control characters below the space.
 func CleanJSON(data []byte) []byte {
 	const hex = "0123456789abcdef"
 	out := make([]byte, 0, len(data))
@@ -27,7 +27,7 @@ func CleanJSON(data []byte) []byte {
 	return out
 }
 
-// WriteJSON writes v as indented JSON that is fit to be shown.
+// WriteJSON writes v as indented JSON with all unprintable characters escaped.
 func WriteJSON(w io.Writer, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -56,11 +56,11 @@ func printable(s string) bool {
 	return true
 }
 
-// Width is how many columns of a terminal s takes.
+// Width returns the number of terminal columns of s.
 func Width(s string) int { return ansi.StringWidth(s) }
 
-// Fit returns s in at most n columns. It replaces a part of the middle by "…" and
-// keeps more of the end, where names of one kind differ.
+// Fit returns s in at most n columns. It replaces a part in the middle by "…". The end is
+// longer than the beginning, because names of one kind differ there.
 func Fit(s string, n int) string {
 	switch w := Width(s); {
 	case w <= n:
@@ -72,7 +72,7 @@ func Fit(s string, n int) string {
 	default:
 		begin := ansi.Truncate(s, (n-1)/4, "")
 		end := ""
-		for left := w - (n - 1 - Width(begin)); left < w; left++ { // again where half of a wide character is left
+		for left := w - (n - 1 - Width(begin)); left < w; left++ { // retries if a wide character was cut in half
 			if end = ansi.TruncateLeft(s, left, ""); Width(begin)+1+Width(end) <= n {
 				break
 			}
@@ -81,7 +81,7 @@ func Fit(s string, n int) string {
 	}
 }
 
-// Pad returns s with spaces up to n columns, before it or after it.
+// Pad returns s with spaces up to n columns. With right, the spaces come before s.
 func Pad(s string, n int, right bool) string {
 	space := strings.Repeat(" ", max(0, n-Width(s)))
 	if right {
@@ -90,8 +90,7 @@ func Pad(s string, n int, right bool) string {
 	return s + space
 }
 
-// Duration prints d in the largest unit that leaves it above 1, without
-// decimals.
+// Duration returns d without decimals, in the largest unit in which it is above 1.
 func Duration(d time.Duration) string {
 	switch {
 	case d.Round(time.Microsecond) < time.Millisecond:
@@ -102,7 +101,7 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// Exact prints d with three digits or so, for where one duration is looked at.
+// Exact returns d with about three digits, for places that show a single duration.
 func Exact(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -113,7 +112,7 @@ func Exact(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// Count prints n with commas between thousands.
+// Count returns n with commas between thousands.
 func Count(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -122,7 +121,7 @@ func Count(n uint64) string {
 	return s
 }
 
-// Rate prints how often something happens in a second.
+// Rate returns the text of a number of events per second.
 func Rate(r float64) string {
 	if r < 9.95 {
 		return fmt.Sprintf("%.1f", r)
@@ -130,7 +129,7 @@ func Rate(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// Percent prints a share of 0 to 1. Only all is 100 %.
+// Percent returns part of of in per cent. It returns 100 % only if both are equal.
 func Percent(part, of uint64) string {
 	if of == 0 {
 		return "-"
@@ -142,7 +141,7 @@ func Percent(part, of uint64) string {
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// Bytes prints a size in the largest unit that leaves it above 1.
+// Bytes returns a size in the largest unit in which it is above 1.
 func Bytes(n uint64) string {
 	const units = "kMGTPE"
 	if n < 1000 {
@@ -155,7 +154,7 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.1f%cB", size, units[unit])
 }
 
-// Plural is "1 row", "2 rows".
+// Plural returns n with the noun in singular or plural: "1 row", "2 rows".
 func Plural(n uint64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -163,7 +162,7 @@ func Plural(n uint64, noun string) string {
 	return Count(n) + " " + noun + "s"
 }
 
-// Fill joins as many of parts as fit into n columns; the first are worth most.
+// Fill joins the first parts, as many as fit into n columns.
 func Fill(parts []string, n int) string {
 	const space = "  "
 	line := ""

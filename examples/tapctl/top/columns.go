@@ -14,26 +14,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// column is one thing to know of a row.
+// column is a column of the table of rows.
 type column struct {
 	title string
-	width int // in a table that is printed, as `linkerd viz top` has it
+	width int // in a printed table, as in `linkerd viz top`
 	tight int // on a screen
-	least int // that it may shrink to; 0: it does not
+	least int // smallest width on a narrow screen; 0: width is fixed
 	right bool
 	value func(*tappb.Row) string
-	// before orders the rows that one looks for first before others.
+	// before compares two rows by the column. The more important row is less.
 	before func(a, b *tappb.Row) int
 }
 
-// shown is which columns to show.
+// shown selects the columns of a table.
 type shown struct {
 	hideSources, routes bool
-	direction           bool // there are rows of both
-	wide                bool // with more than `linkerd viz top` has
+	direction           bool // the rows have both directions
+	wide                bool // includes columns that `linkerd viz top` does not have
 }
 
-// columns are those to show, from left to right.
+// columns returns the columns of s, from left to right.
 func columns(s shown) []column {
 	var all []column
 	if !s.hideSources {
@@ -89,7 +89,8 @@ func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 	return c
 }
 
-// successRate has those that fail most first.
+// successRate returns the column of the success rate. It sorts the rows with the most
+// failures first.
 func successRate() column {
 	share := func(r *tappb.Row) float64 {
 		if r.GetCount() == 0 {
@@ -115,13 +116,13 @@ func direction(r *tappb.Row) string {
 	}
 }
 
-// key is what makes rows different ones on a screen.
+// key returns a string that identifies a row on the screen.
 func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }
 
-// byRoute is the route of a row that is one by route. Others have that of their
-// first request.
+// byRoute returns the route of a row that counts requests by route. It returns "" for
+// other rows, whose route is that of their first request.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()
@@ -129,8 +130,8 @@ func byRoute(r *tappb.Row) string {
 	return ""
 }
 
-// sorted puts rows in the order of c. Rows that are alike stay in theirs, which
-// is the same each time that they come.
+// sorted sorts rows by c. Equal rows stay in their order, which does not change between
+// updates.
 func sorted(rows []*tappb.Row, c *column, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b *tappb.Row) int {
 		if reverse {
@@ -140,7 +141,7 @@ func sorted(rows []*tappb.Row, c *column, reverse bool) {
 	})
 }
 
-// withoutSources adds up the rows that differ by nothing else.
+// withoutSources adds up the rows that differ by source only.
 func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	sums := map[string]*tappb.Row{}
 	var out []*tappb.Row
@@ -162,7 +163,8 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	return out
 }
 
-// add adds r to sum, with quantiles that are no better than the true ones.
+// add adds r to sum. The quantiles of the sum are the larger ones, so they are not below
+// the true ones.
 func add(sum, r *tappb.Row) {
 	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()
@@ -187,7 +189,7 @@ func later(a, b *durationpb.Duration) *durationpb.Duration {
 	return a
 }
 
-// milliseconds is d to the microsecond.
+// milliseconds returns d in milliseconds, with a resolution of a microsecond.
 func milliseconds(d *durationpb.Duration) float64 {
 	return float64(d.AsDuration().Round(time.Microsecond).Microseconds()) / 1000
 }

@@ -2,14 +2,16 @@ package top
 
 import "slices"
 
-// cursor is the selection in a changing list. It follows an item once it was moved.
+// cursor is the selection in a list that changes. After a move it stays on the selected
+// item.
 type cursor struct {
-	key   string // of the item; "" for the item at the place
+	key   string // key of the selected item; "" means the item at the position at
 	at    int
-	first int // that is on the screen
+	first int // first item on the screen
 }
 
-// place finds the selected among keys, of which so many fit on the screen.
+// place updates the position of the selected item and the first item on the screen for
+// new keys. height is the number of items on the screen.
 func (c *cursor) place(keys []string, height int) {
 	if c.key != "" {
 		if i := slices.Index(keys, c.key); i >= 0 {
@@ -23,8 +25,8 @@ func (c *cursor) place(keys []string, height int) {
 	c.first = max(0, min(c.first, len(keys)-height))
 }
 
-// move goes by items, to the ends at most. At the beginning it stays there,
-// whatever comes to stand there.
+// move moves the selection by a number of items. At the first position, the selection
+// stays there when the items change.
 func (c *cursor) move(by int, keys []string) {
 	if len(keys) == 0 {
 		return
@@ -35,7 +37,7 @@ func (c *cursor) move(by int, keys []string) {
 	}
 }
 
-// step is how far a key moves a cursor, where page is how much is on the
+// step returns by how many items a key moves a cursor. page is the number of items on the
 // screen.
 func step(key string, page int) (by int, ok bool) {
 	const far = 1 << 30
@@ -57,7 +59,7 @@ func step(key string, page int) (by int, ok bool) {
 	return 0, false
 }
 
-// sideways is how far a key scrolls to the right.
+// sideways returns by how many columns of the screen a key scrolls to the right.
 func sideways(key string) (by int, ok bool) {
 	const scroll = 5
 	switch key {

@@ -9,7 +9,7 @@ import (
 // detail is the screen of one request.
 type detail struct {
 	record *record
-	first  int // line on the screen
+	first  int // first line on the screen
 }
 
 func (d *detail) press(key string, width, height int) {
@@ -37,7 +37,7 @@ func (d *detail) lines(width, height int) drawn {
 	return drawn{text.Clean(init.Method + " " + url), r.outcome(), help, all[d.first:]}
 }
 
-// outcome is how it went, in a line.
+// outcome returns the status, the duration and the size of a request, in one line.
 func (r *record) outcome() string {
 	if r.end == nil {
 		return r.status()
@@ -45,7 +45,7 @@ func (r *record) outcome() string {
 	return fmt.Sprintf("%s  %s  %s", r.status(), text.Exact(r.end.SinceRequestInit), text.Bytes(r.end.Bytes))
 }
 
-// text is all that is known of a request.
+// text returns all known properties of a request as lines.
 func (r *record) text(width int) []string {
 	p := &page{width: width}
 	e := r.first

@@ -1,6 +1,5 @@
-// Package top shows the requests of several processes as a table that changes:
-// as a program on a terminal, and as text that is printed again and again
-// anywhere else.
+// Package top shows the requests of several processes as a table. On a terminal it is an
+// interactive program. Elsewhere it prints the table repeatedly.
 //
 //	processes ─▶ tap.FollowTop ─▶ rows ──────┬─▶ Live: on a terminal, or printed
 //	                                         └─▶ Write, WriteJSON

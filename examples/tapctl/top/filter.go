@@ -7,12 +7,12 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// haystack is what a filter looks at.
-func haystack(r *tappb.Row) string {
+// searchText returns the text of a row that a filter is compared with.
+func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
 }
 
-// write is a key while the filter is typed; typed is the text of it.
+// write handles a key while the filter is typed. typed is the text of the key.
 func (t *table) write(key, typed string) {
 	switch key {
 	case "enter":
@@ -29,7 +29,7 @@ func (t *table) write(key, typed string) {
 	}
 }
 
-// paste adds to the filter while it is typed.
+// paste appends s to the filter while it is typed.
 func (t *table) paste(s string) {
 	const most = 200
 	if t.typing && len(t.filter)+len(s) <= most {

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// grid is a table on a screen: a head, and rows of cells.
+// grid is a table on a screen: a row of titles, and rows of cells.
 type grid struct {
 	columns []gridColumn
 	cells   [][]cell
@@ -17,9 +17,9 @@ type grid struct {
 type gridColumn struct {
 	title string
 	right bool
-	width int  // at least
-	least int  // if more than 0, it shrinks down to that where space is short
-	mark  rune // after the title, if it is not 0
+	width int  // minimum width
+	least int  // if not 0, the column may shrink to this width
+	mark  rune // shown after the title, unless it is 0
 }
 
 type cell struct {
@@ -34,8 +34,8 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns what each column takes: what it holds, less where width is
-// short. Width 0 is no bound.
+// widths returns the width of each column. Columns shrink if the grid is wider than
+// width. A width of 0 means no limit.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)
@@ -54,7 +54,7 @@ func (g *grid) widths(width int) []int {
 			}
 		}
 		if widest < 0 {
-			break // the rest is seen by scrolling
+			break // the user can scroll
 		}
 		widths[widest]--
 		total--
@@ -64,13 +64,13 @@ func (g *grid) widths(width int) []int {
 
 // window is the part of a grid that is shown.
 type window struct {
-	width, height int // in cells of a screen; the head counts
-	left          int // columns of the screen that are scrolled out
-	first         int // row
-	selected      int // row, -1 for none
+	width, height int // in columns and lines of the screen, including the titles
+	left          int // columns of the screen to the left of the window
+	first         int // first row
+	selected      int // selected row; -1 means no row
 }
 
-// lines renders the part of g that is in w, the head first.
+// lines returns the part of g in w as lines, the titles first.
 func (g *grid) lines(w window) []string {
 	widths := g.widths(w.width)
 	head := make([]cell, len(g.columns))
@@ -88,7 +88,7 @@ func (g *grid) lines(w window) []string {
 	return lines
 }
 
-// span is how wide the whole grid is.
+// span returns the width of the whole grid.
 func (g *grid) span(width int) int {
 	total := max(0, len(g.columns)-1)
 	for _, w := range g.widths(width) {
@@ -97,7 +97,7 @@ func (g *grid) span(width int) int {
 	return total
 }
 
-// line renders cells as they are seen through w.
+// line returns the part of a row of cells in w.
 func (g *grid) line(cells []cell, widths []int, w window, base style) string {
 	var b strings.Builder
 	for i, c := range cells {

@@ -2,7 +2,7 @@ package top
 
 import "github.com/charmbracelet/x/ansi"
 
-// helpLines is what the keys do.
+// helpLines returns the lines of the help, which describe the keys.
 func helpLines(width int) []string {
 	lines := []string{
 		heading.of("rows"),

@@ -20,20 +20,20 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// How often the table changes on a terminal, and is printed elsewhere, if
-// Config does not say.
+// The default intervals: Refresh of updates on a terminal, Interval of prints elsewhere.
 const (
 	Refresh  = 500 * time.Millisecond
 	Interval = 5 * time.Second
 
-	least = 100 * time.Millisecond // that may be asked for
+	least = 100 * time.Millisecond // smallest interval of requests
 )
 
-// Columns are what a table shows: those of `linkerd viz top`, and more.
+// Columns selects the columns of a table. The zero value means those of `linkerd viz
+// top`.
 type Columns struct {
 	HideSources bool // combine rows that differ by source only
-	Routes      bool // rows by route; the request must ask for them
-	Wide        bool // quantiles, rates and open requests as well
+	Routes      bool // rows by route; the request must select them, too
+	Wide        bool // adds quantiles, rates and open requests
 }
 
 // Config configures a table. The zero value has no processes.
@@ -41,17 +41,17 @@ type Config struct {
 	Columns
 
 	Title     string // of the table, in one line
-	Note      string // lines above the table, if there is room
+	Note      string // lines above the table, if the screen is high enough
 	Processes []tap.Process
-	Request   *tappb.TopRequest // its Every and Rows are chosen here
-	MaxRPS    int               // requests a second that all processes are asked to show; 0 is 100
-	Every     time.Duration     // how often it changes; 0 is Refresh or Interval
+	Request   *tappb.TopRequest // Every and Rows are replaced
+	MaxRPS    int               // maximum requests per second of all processes; 0 means 100
+	Every     time.Duration     // interval of updates; 0 means Refresh or Interval
 
 	// Advise adds advice to an error. It may be nil.
 	Advise func(error) error
 
-	// Warn is called with errors that are not returned if there is no screen. It
-	// may be nil.
+	// Warn is called with errors that are not returned, if the output is not a
+	// terminal. It may be nil.
 	Warn func(error)
 }
 
@@ -72,19 +72,20 @@ func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	return printed(ctx, out, c)
 }
 
-// OnScreen reports whether out is a terminal that Live can draw on.
+// OnScreen reports whether out is a terminal on which Live is interactive.
 func OnScreen(out *os.File) bool {
 	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// Collect returns the rows that there are when ctx ends, as of the last tenth of
-// its time or half a second. It is an error if all processes have refused.
+// Collect returns the rows at the end of ctx. They are older by at most a tenth of its
+// time, or by half a second. If all processes have rejected the request, it returns an
+// error.
 func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often is how often to ask so that the last answer is of the end of ctx, where
-// it has one that is near.
+// often returns the interval of updates: most, or a tenth of the time until the end of
+// ctx if that is shorter.
 func often(ctx context.Context, most time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		most = max(least, min(most, time.Until(end)/10))
@@ -92,14 +93,14 @@ func often(ctx context.Context, most time.Duration) time.Duration {
 	return most
 }
 
-// printed prints the table again and again. Answers come more often than that.
+// printed prints the table once per interval. Updates are more frequent than prints.
 func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
 	every := cmp.Or(c.Every, Interval)
 	next := time.Now().Add(every)
 	return c.each(ctx, often(ctx, min(every, Refresh)), func(answer *tappb.TopResponse) error {
 		rows := answer.GetRows()
 		if len(rows) == 0 || time.Now().Before(next) {
-			return nil // a table of nothing tells nothing
+			return nil // an empty table is not printed
 		}
 		next = next.Add(every)
 		if c.Note != "" {
@@ -113,8 +114,8 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show with every answer, until ctx ends or no process is left to
-// ask. It returns the rows of the last.
+// each calls show for every update, until ctx ends or no process is left. It returns the
+// rows of the last update.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error
@@ -127,7 +128,7 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 			if Refused(err) {
 				refused = append(refused, err)
 			}
-			if c.Warn != nil && len(refused) < len(c.Processes) { // else it is returned
+			if c.Warn != nil && len(refused) < len(c.Processes) { // the last one is returned
 				c.Warn(err)
 			}
 		default:
@@ -150,13 +151,13 @@ func Refused(err error) bool {
 	return false
 }
 
-// answers follows the processes.
+// answers yields the updates of all processes.
 func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*tappb.TopResponse, error] {
 	req := &tappb.TopRequest{}
 	if c.Request != nil {
 		req = proto.CloneOf(c.Request)
 	}
-	const all = 1000 // as many as a process counts
+	const all = 1000 // the number of rows that a process counts
 	req.Every, req.Rows = durationpb.New(every), all
 	return tap.FollowTop(ctx, c.Processes, req, tap.WithMaxRPS(c.MaxRPS))
 }

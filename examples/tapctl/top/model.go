@@ -8,13 +8,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching starts to show requests, see follower.
+// watching is implemented by follower. Tests replace it.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
 
-// model is the state of the program. Its screens lie on each other: rows, the
-// requests of one, one request; and help above all.
+// model is the state of the interactive program. It is a stack of screens: rows, the
+// requests of one row, one request, and the help on top.
 type model struct {
 	config Config
 	source watching
@@ -26,25 +26,26 @@ type model struct {
 	requests      *requests
 	detail        *detail
 	help          bool
-	numbers       int // of lists of requests so far
+	numbers       int // number of lists of requests so far
 
 	news    error
 	newsAt  time.Time
-	refused []error // by processes that are not asked again
-	over    error   // by all of them
+	refused []error // rejections of processes, which are not retried
+	over    error   // all processes have rejected the request
 }
 
-// newsLast is how long an error is shown. A lasting error is repeated before that.
+// newsLast is the time for which an error is shown. An error that lasts is repeated
+// earlier than that.
 const newsLast = 15 * time.Second
 
 func newModel(c Config, source watching) *model {
 	return &model{config: c, source: source, now: time.Now, table: newTable(c)}
 }
 
-// Init asks for nothing: rows come by themselves.
+// Init returns nil, because follower sends the rows.
 func (m *model) Init() tea.Cmd { return nil }
 
-// Update takes a message.
+// Update handles a message.
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -53,7 +54,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.latest = msg.answer
 		m.table.take(msg.answer)
 	case newsMsg:
-		m.hear(msg)
+		m.addError(msg)
 	case overMsg:
 		m.over = msg.err
 		return m, tea.Quit
@@ -71,8 +72,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// hear keeps what will not come again: for as long as what it is about is there.
-func (m *model) hear(news newsMsg) {
+// addError stores an error. Rejections are stored with the rows or requests that they are
+// about, because they are not repeated. Other errors are shown for newsLast.
+func (m *model) addError(news newsMsg) {
 	switch {
 	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):
 	case !Refused(news.err):
@@ -84,7 +86,7 @@ func (m *model) hear(news newsMsg) {
 	}
 }
 
-// press is a key.
+// press handles a key.
 func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 	key := msg.String()
 	switch {

@@ -7,14 +7,13 @@ import (
 	"strconv"
 )
 
-// failed reports whether a request is one that the rows do not count as a
-// success.
+// failed reports whether the request has ended and the rows do not count it as a success.
 func (r *record) failed() bool {
 	return r.end != nil && (r.code() == 0 || r.end.Failed(r.code()))
 }
 
-// code is the HTTP status, 0 without a response. That there was one may be
-// known though its event was lost.
+// code returns the HTTP status, or 0 without a response. It returns 200 if the event of
+// the response was lost but its end shows that it existed.
 func (r *record) code() int {
 	switch {
 	case r.response != nil:
@@ -25,7 +24,7 @@ func (r *record) code() int {
 	return 0
 }
 
-// status is how a request went, in a word or two.
+// status returns the outcome of a request in one or two words.
 func (r *record) status() string {
 	code := ""
 	if r.response != nil {
@@ -53,7 +52,7 @@ func join(code, s string) string {
 	return code + " " + s
 }
 
-// peer is the pod of an address, and its port.
+// peer returns the pod and the port of an address, or else the address.
 func peer(labels map[string]string, addr netip.AddrPort) string {
 	switch pod := labels["pod"]; {
 	case pod != "" && addr.IsValid():

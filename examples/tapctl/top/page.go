@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// page is lines of at most width columns.
+// page has lines of at most width columns.
 type page struct {
 	width int
 	lines []string
@@ -20,12 +20,12 @@ type page struct {
 
 func (p *page) blank() { p.lines = append(p.lines, "") }
 
-// put adds a name and a value, which may wrap.
-func (p *page) put(what, said string) {
+// put appends a name and a value, which may take several lines.
+func (p *page) put(name, value string) {
 	const names = 11
-	head := text.Pad(what, names, false)
+	head := text.Pad(name, names, false)
 	space := strings.Repeat(" ", names)
-	for i, l := range wrap(said, max(20, p.width-names)) {
+	for i, l := range wrap(value, max(20, p.width-names)) {
 		if i > 0 {
 			head = space
 		}
@@ -41,7 +41,7 @@ func (p *page) fields(fields []tap.Field) {
 	}
 }
 
-// node adds what a layer said, and those below it.
+// node appends the explanation of a layer and of the layers below it.
 func (p *page) node(depth int, n layer.Node) {
 	parts := make([]string, 0, len(n.State))
 	for _, a := range n.State {
@@ -67,17 +67,17 @@ func (p *page) node(depth int, n layer.Node) {
 
 func (p *page) ending(r *record) {
 	end := r.end
-	said := fmt.Sprintf("%s after %s", text.Bytes(end.Bytes), text.Exact(end.SinceRequestInit))
+	value := fmt.Sprintf("%s after %s", text.Bytes(end.Bytes), text.Exact(end.SinceRequestInit))
 	if end.SinceResponseInit != nil {
-		said += fmt.Sprintf(", %s of that for the body", text.Exact(*end.SinceResponseInit))
+		value += fmt.Sprintf(", %s of that for the body", text.Exact(*end.SinceResponseInit))
 	}
 	if end.GRPCStatus != nil {
-		said += fmt.Sprintf(", grpc-status %v", *end.GRPCStatus)
+		value += fmt.Sprintf(", grpc-status %v", *end.GRPCStatus)
 	}
 	if end.ResetCode != nil {
-		said += ", reset " + end.Reset()
+		value += ", reset " + end.Reset()
 	}
-	p.put("end", said)
+	p.put("end", value)
 	if r.failed() {
 		last := len(p.lines) - 1
 		p.lines[last] = failing.of(p.lines[last])

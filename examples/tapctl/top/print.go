@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Write prints the rows as a table, of which nothing is cut.
+// Write prints the rows as a table without truncating cells.
 func Write(w io.Writer, rows []*tappb.Row, c Columns) error {
 	if c.HideSources {
 		rows = withoutSources(rows)
@@ -38,8 +38,7 @@ func Write(w io.Writer, rows []*tappb.Row, c Columns) error {
 	return err
 }
 
-// bothDirections reports whether rows are of requests to a process and of
-// requests by one.
+// bothDirections reports whether rows has inbound and outbound requests.
 func bothDirections(rows []*tappb.Row) bool {
 	for _, r := range rows {
 		if r.GetDirection() != rows[0].GetDirection() {
@@ -63,7 +62,7 @@ type row struct {
 	SuccessRate float64 `json:"success_rate"`
 }
 
-// wideRow is all of it.
+// wideRow is a row as JSON with all columns.
 type wideRow struct {
 	row
 
@@ -77,8 +76,8 @@ type wideRow struct {
 	P99       float64 `json:"p99_ms"`
 }
 
-// WriteJSON prints the rows of which a request has ended as an array of
-// objects.
+// WriteJSON prints the rows as a JSON array of objects. It omits rows of which no request
+// has ended.
 func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 	if c.HideSources {
 		rows = withoutSources(rows)

@@ -37,7 +37,7 @@ func TestRefusalsStay(t *testing.T) {
 	m.Update(newsMsg{err: errRefused})
 	require.Contains(t, screen(), "connection refused")
 	require.Contains(t, screen(), "a secret")
-	require.Contains(t, screen(), "tried again")
+	require.Contains(t, screen(), "The request is repeated")
 	later(newsLast + time.Second)
 	require.NotContains(t, screen(), "connection refused")
 	require.Contains(t, screen(), "a secret")

@@ -14,22 +14,22 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxRequests bounds the list.
+// maxRequests limits the list of requests.
 const maxRequests = 500
 
 // requests is the screen of the live requests of a row.
 type requests struct {
-	number int // of the seenMsgs
+	number int // number in the messages for this list
 	row    rowOf
 	stop   func()
 
-	refused []error // by processes that show none
+	refused []error // rejections of processes
 
 	all      []*record // the oldest first
 	byID     map[seenID]*record
-	count    uint64 // of all that were seen
+	count    uint64 // number of all requests so far
 	dropped  uint64
-	failures bool // show what failed alone
+	failures bool // show failed requests only
 	frozen   []*record
 	paused   bool
 	cursor   cursor
@@ -41,14 +41,14 @@ type seenID struct {
 	id   tap.StreamID
 }
 
-// record has the events of a request.
+// record has the events of one request.
 type record struct {
 	seenID
 
 	at        time.Time
 	key       string
 	direction tap.Direction
-	first     tap.Event // with its RequestInit
+	first     tap.Event // event with RequestInit
 	response  *tap.ResponseInit
 	end       *tap.ResponseEnd
 }
@@ -57,13 +57,13 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
-// PerProcess returns the share of one process in a rate of requests a second, at
-// least one.
+// PerProcess returns the share of one process in a rate of requests per second, at least
+// one.
 func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
 
-// ask is what to watch.
+// ask returns the request for the processes.
 func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	return &tappb.WatchRequest{
 		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
@@ -90,7 +90,7 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 		r := &record{seenID: id, at: at, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
 		q.all, q.byID[id] = append(q.all, r), r
 		if len(q.all) > maxRequests {
-			if old := q.all[0]; q.byID[old.seenID] == old { // and not a later one of a process that restarted
+			if old := q.all[0]; q.byID[old.seenID] == old { // it may be a later one of a restarted process
 				delete(q.byID, old.seenID)
 			}
 			q.all = q.all[1:]
@@ -144,7 +144,7 @@ func (q *requests) press(key string, height int) {
 		return
 	}
 	if by, ok := sideways(key); ok {
-		q.left = max(0, q.left+by) // lines bounds it
+		q.left = max(0, q.left+by) // lines sets the upper limit
 		return
 	}
 	switch key {
@@ -169,7 +169,8 @@ func (q *requests) lines(width, height int) drawn {
 	return drawn{q.row.title(), q.counts(len(all)), help, body}
 }
 
-// grid has what is not the same for all requests of the row.
+// grid returns the grid of all. It has no columns for properties that all requests of the
+// row share.
 func (q *requests) grid(all []*record) *grid {
 	g := &grid{columns: []gridColumn{{title: "Time", width: 12}, {title: "Source", least: 10}, {title: "Destination", least: 11}}}
 	paths := !q.row.onePath()

@@ -11,10 +11,10 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowOf is a row as a condition on requests.
+// rowOf is the condition that selects the requests of a row.
 type rowOf struct {
 	row       *tappb.Row
-	anySource bool // rows were added up
+	anySource bool // the row is a sum over sources
 }
 
 // Names of the row of further requests and of requests without a route, and the
@@ -34,8 +34,8 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns the conditions of the row that a process can check, besides base.
-// has checks all of them.
+// match returns base and those conditions of the row that a process can check. has checks
+// all conditions.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -65,14 +65,14 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return match.All(all...)
 }
 
-// host returns the address of a row that is named by an address.
+// host returns the address, as a prefix, of a row that is named by an address.
 func host(name string) (netip.Prefix, bool) {
 	addr, err := netip.ParseAddr(name)
 	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
 }
 
-// has reports whether the request of an event, from the process of this name,
-// is one of the row.
+// has reports whether the request of an event belongs to the row. from is the name of the
+// process.
 func (r rowOf) has(from string, e tap.Event) bool {
 	row := r.row
 	if r.other() {

@@ -14,34 +14,35 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What a model is told beside keys and sizes.
+// The messages of follower to a model.
 type (
 	rowsMsg struct{ answer *tappb.TopResponse }
-	overMsg struct{ err error } // no process is left to ask, and why
+	overMsg struct{ err error } // all processes have rejected the request
 
-	// newsMsg is what went wrong with a process: of rows, or of the requests
-	// that were asked for by this number.
+	// newsMsg is an error of a process: of the rows if number is 0, or else of the
+	// list of requests with this number.
 	newsMsg struct {
 		number int
 		err    error
 	}
 
-	// seenMsg is events of the requests that were asked for by this number.
+	// seenMsg has events for the list of requests with this number.
 	seenMsg struct {
 		number int
 		seen   []seenAt
-		lost   int // that came faster than they could be shown
+		lost   int // number of events that were dropped, because they came too fast
 	}
 )
 
-// seenAt is an event, and when it came.
+// seenAt is an event with the time of its arrival.
 type seenAt struct {
 	tap.ProcessEvent
 
 	at time.Time
 }
 
-// onScreen runs the program until ctx ends, the user quits, or no process is left.
+// onScreen runs the interactive program until ctx ends, the user quits, or no process is
+// left.
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,9 +64,9 @@ func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error)
 	return m.latest.GetRows(), m.over
 }
 
-// follower tells a program what the processes show.
+// follower sends the updates of the processes to a program.
 type follower struct {
-	ctx     context.Context //nolint:containedctx // it is that of the program's one run
+	ctx     context.Context //nolint:containedctx // the run of the program
 	config  Config
 	send    func(tea.Msg)
 	running sync.WaitGroup
@@ -83,7 +84,7 @@ func (f *follower) rows() {
 	}
 }
 
-// watch shows requests by seenMsgs with this number, until stop is called.
+// watch sends the events of requests as messages with this number, until stop is called.
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}
@@ -117,8 +118,8 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	return cancel
 }
 
-// batch is events that the screen has not been told yet: so many a time as
-// people could not read one by one.
+// batch collects events for the next message to the program. Events beyond maxBatch are
+// counted and dropped.
 type batch struct {
 	mu   sync.Mutex
 	seen []seenAt

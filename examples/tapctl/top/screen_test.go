@@ -65,7 +65,7 @@ func TestNews(t *testing.T) {
 	m, _ := newScreen(80, 24)
 	m.Update(rowsMsg{&tappb.TopResponse{}})
 	m.Update(newsMsg{err: errRefused})
-	require.Contains(t, strings.Join(m.lines(), "\n"), "What is wrong stands below")
+	require.Contains(t, strings.Join(m.lines(), "\n"), "The error is below")
 	require.Contains(t, strings.Join(m.lines(), "\n"), "connection refused")
 	m.now = func() time.Time { return noon().Add(newsLast + time.Second) }
 	require.NotContains(t, strings.Join(m.lines(), "\n"), "connection refused")

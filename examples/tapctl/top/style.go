@@ -1,16 +1,15 @@
 package top
 
-// style is how a terminal shows a text: the parameters of one of its control
-// sequences. Colours are for what fails; the rest would do without. Where
-// NO_COLOR is set, bubbletea leaves the colours out.
+// style is the parameters of a terminal control sequence. Colors mark failures only. If
+// NO_COLOR is set, bubbletea removes the colors.
 type style string
 
 const (
 	plain     style = ""
 	heading   style = "1"  // bold
-	faint     style = "2"  // what one need not read
-	selection style = "7"  // swapped
-	some      style = "33" // yellow: some of it fails
+	faint     style = "2"  // less important text
+	selection style = "7"  // inverse colors
+	some      style = "33" // yellow: some requests fail
 	failing   style = "31" // red
 )
 

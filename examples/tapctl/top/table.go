@@ -14,23 +14,23 @@ type table struct {
 	title   string
 	columns Columns
 	answer  *tappb.TopResponse
-	rows    []*tappb.Row // of answer, or added up
+	rows    []*tappb.Row // rows of answer, or their sums over sources
 
-	sort    string // the title of a column; "" is the order in which they came
+	sort    string // the title of a column; "" means the order of answer
 	reverse bool
 	filter  string
-	typing  bool // the filter
+	typing  bool // the filter is being typed
 	paused  *tappb.TopResponse
 	cursor  cursor
-	left    int  // columns of the screen that are scrolled out
-	chosen  bool // the user chose whether it is wide
+	left    int  // columns of the screen to the left of the window
+	chosen  bool // the user has selected whether it is wide
 }
 
 func newTable(c Config) table {
 	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
 
-// take shows new rows unless the table is paused.
+// take sets new rows, or keeps them for later while the table is paused.
 func (t *table) take(answer *tappb.TopResponse) {
 	if t.paused != nil {
 		t.paused = answer
@@ -60,12 +60,12 @@ func (t *table) all(width int) []column {
 	})
 }
 
-// visible is the rows that are to be seen, in order.
+// visible returns the rows that match the filter, sorted.
 func (t *table) visible(width int) []*tappb.Row {
 	what := strings.ToLower(t.filter)
 	rows := make([]*tappb.Row, 0, len(t.rows))
 	for _, r := range t.rows {
-		if what == "" || strings.Contains(strings.ToLower(haystack(r)), what) {
+		if what == "" || strings.Contains(strings.ToLower(searchText(r)), what) {
 			rows = append(rows, r)
 		}
 	}
@@ -85,7 +85,7 @@ func keys(rows []*tappb.Row) []string {
 	return all
 }
 
-// selected is the row under the cursor, nil if there is none.
+// selected returns the row under the cursor, or nil without rows.
 func (t *table) selected(height int) *tappb.Row {
 	rows := t.visible(0)
 	t.cursor.place(keys(rows), height-1)
@@ -95,14 +95,14 @@ func (t *table) selected(height int) *tappb.Row {
 	return rows[t.cursor.at]
 }
 
-// press is a key. The height is that of the table with its head.
+// press handles a key. height is that of the table with its titles.
 func (t *table) press(key string, height int) {
 	if by, ok := step(key, height-1); ok {
 		t.cursor.move(by, keys(t.visible(0)))
 		return
 	}
 	if by, ok := sideways(key); ok {
-		t.left = max(0, t.left+by) // lines bounds it
+		t.left = max(0, t.left+by) // lines sets the upper limit
 		return
 	}
 	switch key {
@@ -136,8 +136,8 @@ func (t *table) pause() {
 	t.refresh()
 }
 
-// sortBy sorts by the column with this number of those that are always there;
-// a second time it is the other way round.
+// sortBy sorts by the column with number n. Only the columns that are always shown have a
+// number. A second call for the same column reverses the order.
 func (t *table) sortBy(n int) {
 	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
 	if n >= len(all) {
@@ -147,7 +147,7 @@ func (t *table) sortBy(n int) {
 	t.sort = all[n].title
 }
 
-// lines draws the table into so many lines, of which one is the head.
+// lines returns the table in height lines, of which the first has the titles.
 func (t *table) lines(width, height int) drawn {
 	rows := t.visible(width)
 	t.cursor.place(keys(rows), height-1)
@@ -195,7 +195,7 @@ func successStyle(r *tappb.Row) style {
 	return failing
 }
 
-// counts is the second line: how much there is in these rows.
+// counts returns the second line of the screen: the sums over rows.
 func (t *table) counts(rows []*tappb.Row) string {
 	if t.answer == nil {
 		return ""

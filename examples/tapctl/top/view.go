@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// View draws what lies on top.
+// View draws the top screen.
 func (m *model) View() tea.View {
 	v := tea.NewView(strings.Join(m.lines(), "\n"))
 	v.AltScreen = true
@@ -20,11 +20,11 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// body is how many lines there are between header, news and keys. It has its own
-// head.
+// body returns the number of lines of the top screen itself, between the header and the
+// errors.
 func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.newsLines())) }
 
-// note is what the configuration has to say, where there is room for it.
+// note returns the lines of Config.Note, if the screen is high enough.
 func (m *model) note() []string {
 	lines := strings.Split(m.config.Note, "\n")
 	if m.config.Note == "" || m.requests != nil || m.help || m.height < 18+len(lines) {
@@ -33,8 +33,8 @@ func (m *model) note() []string {
 	return lines
 }
 
-// drawn is what a screen shows: what it is of and how much, its keys, and the
-// lines between.
+// drawn is the content of a screen: its title, its sums, its keys, and the lines of its
+// body.
 type drawn struct {
 	title, counts string
 	keys, body    []string
@@ -59,12 +59,12 @@ func (m *model) lines() []string {
 		lines = append(lines, faint.of(text.Fill(d.keys, m.width)))
 	}
 	for i, l := range lines {
-		lines[i] = ansi.Truncate(l, m.width, "") // nothing may wrap, on the narrowest of screens
+		lines[i] = ansi.Truncate(l, m.width, "") // no line may wrap
 	}
-	return lines[max(0, len(lines)-m.height):] // on a very low one the end is of more use
+	return lines[max(0, len(lines)-m.height):] // the last lines are the most useful ones
 }
 
-// screen draws what lies on top.
+// screen returns the content of the top screen.
 func (m *model) screen() drawn {
 	switch {
 	case m.help:
@@ -81,13 +81,13 @@ func (m *model) screen() drawn {
 	return d
 }
 
-// top is the first line.
+// top returns the first line.
 func (m *model) top(title string) string {
 	name := "tapctl top"
 	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)
 }
 
-// newsLines returns the errors, new ones first.
+// newsLines returns the errors as lines, new errors first.
 func (m *model) newsLines() []string {
 	wrong := m.refused
 	if m.requests != nil {
@@ -109,10 +109,10 @@ func (m *model) newsLines() []string {
 	return lines
 }
 
-// fresh reports whether something went wrong that is tried again.
+// fresh reports whether a recent error exists that is retried.
 func (m *model) fresh() bool { return m.news != nil && m.now().Sub(m.newsAt) <= newsLast }
 
-// nothing says what an empty table means.
+// nothing returns the lines that explain an empty table.
 func (m *model) nothing() []string {
 	if m.table.filter != "" && len(m.table.rows) > 0 {
 		return []string{"", "  No row has " + text.Clean(m.table.filter) + " in it. esc shows all again."}
@@ -121,10 +121,10 @@ func (m *model) nothing() []string {
 		return []string{"", "  Asking " + text.Clean(m.config.Title) + " …"}
 	}
 	if m.fresh() {
-		return []string{"", "  No row. What is wrong stands below; it is tried again all the time."}
+		return []string{"", "  No row. The error is below. The request is repeated."}
 	}
 	lines := []string{"", fmt.Sprintf("  No request yet, after %v.", m.latest.GetSpan().AsDuration().Round(time.Second))}
-	for _, l := range wrap("Rows appear with the first request. If none does though there are some, tapctl check says why.", m.width-2) {
+	for _, l := range wrap("Rows appear with the first request. If requests exist but no row appears, tapctl check finds the reason.", m.width-2) {
 		lines = append(lines, "  "+l)
 	}
 	return lines

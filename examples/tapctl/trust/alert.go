@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// alertOf returns what the server said before it ended the connection.
+// alertOf returns the TLS alert with which the server ended the connection.
 func alertOf(err error) (alert string, ok bool) {
-	// crypto/tls has no type for it that could be asked for.
+	// crypto/tls has no exported type for alerts of the peer.
 	var remote *net.OpError
 	if !errors.As(err, &remote) || remote.Op != "remote error" {
 		return "", false
@@ -18,7 +18,8 @@ func alertOf(err error) (alert string, ok bool) {
 	return strings.TrimPrefix(remote.Err.Error(), "tls: "), true
 }
 
-// explainAlert is about what the server thinks of us.
+// explainAlert returns the reason and the advice for an alert of the server, which is
+// about the client.
 func (h *handshake) explainAlert(alert string, err error) *Error {
 	reason := "it refused: " + alert
 	switch {
@@ -32,13 +33,13 @@ func (h *handshake) explainAlert(alert string, err error) *Error {
 	return &Error{reason, adviceOther, err}
 }
 
-// ended reports whether the other end ended the connection, without a word.
+// ended reports whether the peer closed the connection without an alert.
 func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isOurs reports whether we ended the connection, or lost patience.
+// isOurs reports whether this process closed the connection or its timeout expired.
 func isOurs(err error) bool {
 	var late net.Error
 	return errors.Is(err, net.ErrClosed) || errors.As(err, &late) && late.Timeout()

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials connect to one server. They are safe for concurrent use.
+// Credentials are the gRPC credentials for one server. They are safe for concurrent use.
 type Credentials struct {
 	files  Files
 	server Server
@@ -18,8 +18,8 @@ type Credentials struct {
 
 var _ credentials.TransportCredentials = (*Credentials)(nil)
 
-// New returns how to connect to s. It reads the files, to see that it can; an
-// [Error] says which is wrong, and how.
+// New returns credentials for s. It reads the files once, to validate them. The error is
+// an [Error].
 func New(f Files, s Server) (*Credentials, error) {
 	if err := f.Check(s); err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func New(f Files, s Server) (*Credentials, error) {
 	return &Credentials{f, s}, nil
 }
 
-// Expected is the name that the server has to prove.
+// Expected returns the name that the server must prove.
 func (c *Credentials) Expected() string {
 	if c.server.Identity != "" {
 		return c.server.Identity
@@ -38,22 +38,22 @@ func (c *Credentials) Expected() string {
 	return c.server.Name
 }
 
-// ClientHandshake makes conn one by TLS. Its errors, and those of the
-// connection until the server has said something, have what [Told] finds.
+// ClientHandshake completes a TLS handshake on conn. Until the server has sent data, the
+// errors of the returned connection are about the handshake, too. [FindError] finds their
+// text in an error of gRPC.
 func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, err := c.handshake(ctx, conn)
 	if err != nil {
 		return nil, nil, marked{err}
 	}
-	// gRPC's own credentials insist on an agreement about the protocol, which
-	// linkerd's proxies do not make.
+	// gRPC's own credentials require ALPN, which linkerd's proxies do not support.
 	return &secured{Conn: h.conn, handshake: h}, credentials.TLSInfo{
 		State:          h.conn.ConnectionState(),
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 	}, nil
 }
 
-// preface is how a client of HTTP/2 begins: with settings, of which it has none.
+// preface is the HTTP/2 connection preface of a client, with empty SETTINGS.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // Probe completes a TLS handshake on conn with an HTTP/2 server and verifies both
@@ -78,26 +78,26 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	return nil // a silent server is detected by gRPC
 }
 
-// Speaks reports whether the server at conn speaks TLS, without verification.
+// Speaks reports whether the server at conn uses TLS. It does not verify the certificate.
 func Speaks(ctx context.Context, conn net.Conn) bool {
 	anybody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
 	return tls.Client(conn, anybody).HandshakeContext(ctx) == nil
 }
 
-// ServerHandshake returns an error: these are credentials of a client.
+// ServerHandshake returns an error, because these are credentials of a client.
 func (*Credentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("trust: a server needs credentials of its own")
 }
 
-// Info returns what gRPC wants to know.
+// Info returns the name and version of the security protocol.
 func (*Credentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone returns c, which does not change.
+// Clone returns c, which is immutable.
 func (c *Credentials) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName returns an error: the name is that of [Server].
+// OverrideServerName returns an error, because [Server] has the name.
 func (*Credentials) OverrideServerName(string) error {
 	return errors.New("trust: the server has the name that it was given")
 }

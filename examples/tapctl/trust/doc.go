@@ -5,10 +5,10 @@
 //	--key    ──▶ private key  ──┘      │
 //	                                   └─▶ Error with advice
 //
-// The files are read for each connection: certificates that live for an hour are
-// replaced where they are, and the next connection shows the new one.
+// The files are read for each connection, so that the next connection uses a renewed
+// certificate.
 //
-// The server proves one name. That is an identity of a mesh, compared whole
-// (see layer/tcplayer/identity), or, where none is given, the host as everywhere
-// else with TLS. Verification cannot be disabled.
+// The server must prove one name. That is an identity of a mesh, which is compared as a
+// whole (see layer/tcplayer/identity), or else the host name, as usual with TLS.
+// Verification cannot be disabled.
 package trust

@@ -18,26 +18,27 @@ func (e *Error) Error() string { return e.Reason + ". " + e.Advice }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// gRPC passes on no error, but its text.
+// mark begins the text of a marked error. FindError needs it, because gRPC keeps only
+// the text of an error.
 const mark = "by TLS: "
 
-// marked is an Error on its way through gRPC.
+// marked wraps an Error that is returned to gRPC.
 type marked struct{ err *Error }
 
 func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// Told finds an [Error] in the text of a gRPC error.
-func Told(text string) (told string, ok bool) {
-	_, told, ok = strings.Cut(text, mark)
-	return told, ok
+// FindError returns the text of an [Error] that the text of a gRPC error contains.
+func FindError(text string) (found string, ok bool) {
+	_, found, ok = strings.Cut(text, mark)
+	return found, ok
 }
 
 // AdviceShow is the advice for a client without a certificate.
 const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
-// Advice, with the flags of tapctl.
+// The advice names the flags of tapctl.
 const (
 	adviceAnchors  = "--cacert is a PEM file with the trust anchors of servers"
 	adviceIdentity = "--server-identity is a name as in the certificate of the server"

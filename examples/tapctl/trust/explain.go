@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// explain returns the reason of a failed handshake.
+// explain returns the reason of a failed handshake, with advice.
 func (h *handshake) explain(err error) *Error {
 	if own := (*Error)(nil); errors.As(err, &own) {
 		return own
@@ -39,7 +39,8 @@ func (h *handshake) explain(err error) *Error {
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }
 
-// explainServer is about the certificate of the server.
+// explainServer returns the reason and the advice for an invalid certificate of the
+// server.
 func (h *handshake) explainServer(err error) *Error {
 	var (
 		host x509.HostnameError
@@ -54,7 +55,7 @@ func (h *handshake) explainServer(err error) *Error {
 		switch {
 		case peer.Err == nil:
 			return &Error{peer.Reason, adviceName(h.seen()), err}
-		case advice == adviceUnfit: // whatever its names are
+		case advice == adviceUnfit: // the names do not matter
 			reason = peer.Err.Error()
 		default:
 			reason = peer.Reason + ": " + peer.Err.Error()
@@ -66,14 +67,14 @@ func (h *handshake) explainServer(err error) *Error {
 	return &Error{reason, advice, err}
 }
 
-// adviceChain is about certificates that do not vouch for each other, "" if err
-// is none of those.
+// adviceChain returns the advice for an invalid certificate chain, or "" for other
+// errors.
 func adviceChain(err error) string {
 	var (
 		invalid x509.CertificateInvalidError
 		unknown x509.UnknownAuthorityError
 		noRoots x509.SystemRootsError
-		refused *tls.CertificateVerificationError // whatever crypto/x509 said
+		refused *tls.CertificateVerificationError // for all causes
 	)
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -86,13 +87,13 @@ func adviceChain(err error) string {
 	return ""
 }
 
-// noAuthority reports whether a certificate was issued with one that may issue
-// none. There is no other way to ask for what crypto/x509 thinks was wrong.
+// noAuthority reports whether the issuer of a certificate is not a CA. The text of the
+// error is compared, because crypto/x509 does not export the cause.
 func noAuthority(err x509.UnknownAuthorityError) bool {
 	return strings.Contains(err.Error(), x509.ConstraintViolationError{}.Error())
 }
 
-// first is the name by which a server would be known.
+// first returns the first name in a certificate by which a server can be identified.
 func first(c *x509.Certificate) string {
 	switch {
 	case c == nil:

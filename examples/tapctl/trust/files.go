@@ -15,25 +15,25 @@ import (
 
 // Files are PEM files, which are read for each connection.
 type Files struct {
-	Anchors string // trust anchors; "" for those of the system
-	Cert    string // the client certificate and its chain; "" for none
+	Anchors string // trust anchors; "" means those of the system
+	Cert    string // the client certificate and its chain; "" means no certificate
 	Key     string // the key of Cert; "" if it is in the same file
 }
 
 // Server is the expected server.
 type Server struct {
-	Name     string // that TLS asks for (SNI): a DNS name, or an IP address, which is not sent
-	Identity string // to be proved: DNS-like, or a SPIFFE ID; "" for Name as a host
+	Name     string // TLS server name (SNI): a DNS name, or an IP address, which is not sent
+	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means the host Name
 }
 
 // proof is the content of Files.
 type proof struct {
-	verifier *identity.Identity // of Server.Identity; nil if there is none
-	roots    *x509.CertPool     // nil for those of the system
-	cert     *tls.Certificate   // nil for none
+	verifier *identity.Identity // of Server.Identity; nil without one
+	roots    *x509.CertPool     // nil means those of the system
+	cert     *tls.Certificate   // nil means no certificate
 }
 
-// Check returns an [Error] if a file that s needs is not named.
+// Check returns an [Error] if the flags lack a file that s requires.
 func (f Files) Check(s Server) error {
 	switch {
 	case s.Identity != "" && f.Anchors == "":
@@ -44,7 +44,7 @@ func (f Files) Check(s Server) error {
 	return nil
 }
 
-// read reads the files. The error names the one that it is about.
+// read reads the files. An error names the flag of its file.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
 	if err := p.readAnchors(f.Anchors, s); err != nil {
@@ -64,19 +64,19 @@ func (p *proof) readAnchors(path string, s Server) error {
 	if err != nil {
 		return &Error{Reason: fmt.Sprintf("trust anchors: %v", err), Advice: adviceAnchors, Err: err}
 	}
-	// One that has no certificate of its own is enough to verify others, and is
-	// stricter about what it reads than crypto/x509 is.
+	// An identity without a certificate can verify others. It rejects more invalid
+	// anchors than crypto/x509 does.
 	name := cmp.Or(s.Identity, "tapctl")
 	key, csr, err := identity.Request(name)
 	if err != nil {
-		return &Error{Reason: plain(err), Advice: adviceIdentity, Err: err}
+		return &Error{Reason: withoutPrefix(err), Advice: adviceIdentity, Err: err}
 	}
 	verifier, err := identity.New(identity.Config{
 		Name: name, ServerName: "tapctl", Roots: pem, Key: key, CSR: csr,
 		Token: func() ([]byte, error) { return nil, errors.New("none is asked for") },
 	})
 	if err != nil {
-		return &Error{Reason: fmt.Sprintf("trust anchors: %s: %s", path, plain(err)), Advice: adviceAnchors, Err: err}
+		return &Error{Reason: fmt.Sprintf("trust anchors: %s: %s", path, withoutPrefix(err)), Advice: adviceAnchors, Err: err}
 	}
 	if s.Identity != "" {
 		p.verifier = verifier
@@ -96,7 +96,7 @@ func (p *proof) readCert(path, keyPath string) error {
 	}
 	pair, err := readPair(path, keyPath)
 	if err != nil {
-		// One may have been renewed before it was read, and the other after.
+		// A renewal may have replaced one of the two files between the reads.
 		pair, err = readPair(path, keyPath)
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func readPair(path, keyPath string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// current returns why a certificate is not valid now.
+// current returns an error if a certificate has expired or is not valid yet.
 func current(c *x509.Certificate) error {
 	switch t := time.Now(); {
 	case t.After(c.NotAfter):
@@ -138,7 +138,7 @@ func now() string { return clock(time.Now()) }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// plain is an error of package identity, of which people need not know.
-func plain(err error) string {
+// withoutPrefix returns the text of err without the prefixes of package identity.
+func withoutPrefix(err error) string {
 	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "identity: "), "trust anchors: ")
 }

@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// handshake is one, and what came of it.
+// handshake is a TLS handshake of a client and its result.
 type handshake struct {
 	expected string
 	conn     *tls.Conn
-	asked    atomic.Bool // the server wanted our certificate
-	shown    bool        // we had one
+	asked    atomic.Bool // the server requested the client certificate
+	shown    bool        // the client has a certificate
 }
 
 func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
@@ -43,19 +43,19 @@ func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake,
 	return h, nil
 }
 
-// secured is a connection. Until the server has said something it may still turn
-// us away.
+// secured is a connection after the handshake of the client. The server may still reject
+// the client certificate until the client has received data.
 type secured struct {
 	*tls.Conn
 
 	handshake *handshake
-	heard     atomic.Bool
+	received  atomic.Bool
 }
 
 func (s *secured) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	if n > 0 {
-		s.heard.Store(true)
+		s.received.Store(true)
 	}
 	return n, s.explain(err)
 }
@@ -66,7 +66,7 @@ func (s *secured) Write(p []byte) (int, error) {
 }
 
 func (s *secured) explain(err error) error {
-	if err == nil || s.heard.Load() || isOurs(err) {
+	if err == nil || s.received.Load() || isOurs(err) {
 		return err
 	}
 	return marked{s.handshake.explain(err)}

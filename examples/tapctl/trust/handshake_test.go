@@ -170,7 +170,7 @@ func TestHandshake(t *testing.T) {
 				return
 			}
 			require.Error(t, err)
-			told, ok := Told("error reading server preface: " + err.Error())
+			told, ok := FindError("error reading server preface: " + err.Error())
 			require.True(t, ok, err)
 			var e *Error
 			require.ErrorAs(t, found, &e)

@@ -1,4 +1,5 @@
-// Package trusttest has an authority for tests, and the files that it fills.
+// Package trusttest has a certificate authority for tests and writes its certificates to
+// files.
 package trusttest
 
 import (
@@ -21,17 +22,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CA issues certificates.
+// CA is a certificate authority that issues certificates.
 type CA struct {
 	Pool *x509.CertPool
-	File string // of PEM, with its own certificate
+	File string // PEM file with the certificate of the CA
 
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
-	shown [][]byte // with those that it issues
+	shown [][]byte // CA certificates in the chains of issued certificates
 }
 
-// New returns a new authority.
+// New returns a new root CA.
 func New(t testing.TB) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -50,7 +51,7 @@ func New(t testing.TB) *CA {
 	return ca
 }
 
-// valid makes c one for today, of a new number.
+// valid sets the validity of c to today and its serial number to a new one.
 func valid(c *x509.Certificate) *x509.Certificate {
 	c.SerialNumber = big.NewInt(time.Now().UnixNano())
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
@@ -64,14 +65,14 @@ func (ca *CA) Issue(t testing.TB, names ...string) tls.Certificate {
 	return ca.issue(t, valid(&x509.Certificate{}), names)
 }
 
-// ForClients is Issue for clients alone.
+// ForClients is Issue for certificates of clients only.
 func (ca *CA) ForClients(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return ca.issue(t, valid(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), names)
 }
 
-// Below returns one whose certificate by ca is made of template, with that
-// certificate among those that it shows.
+// Below returns an intermediate CA whose certificate ca issues from template. The chains
+// of the new CA contain that certificate.
 func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -84,7 +85,7 @@ func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	return &CA{Pool: ca.Pool, File: ca.File, cert: cert, key: key, shown: append([][]byte{der}, ca.shown...)}
 }
 
-// Expired is Issue an hour and more ago.
+// Expired is Issue for certificates that expired an hour ago.
 func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	c := valid(&x509.Certificate{})
@@ -119,9 +120,8 @@ func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certi
 	return tls.Certificate{Certificate: append([][]byte{der}, ca.shown...), PrivateKey: key, Leaf: leaf}
 }
 
-// Write writes a certificate to certFile and its key to keyFile, which may be the
-// same file. What is there is replaced as by those who renew certificates: at
-// once.
+// Write writes a certificate to certFile and its key to keyFile, which may be the same
+// file. An existing file is replaced atomically, as renewals do it.
 func Write(t testing.TB, certFile, keyFile string, cert tls.Certificate) {
 	t.Helper()
 	var certs []byte
