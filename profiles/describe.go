@@ -50,7 +50,7 @@ const maxExplained = 16
 
 // explain adds the chosen route, and for each route before it the condition that
 // failed.
-func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *served[Req, Rsp], req Req) {
+func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
 	q.read(needQuery | needAuthority | needHeader)
@@ -75,7 +75,7 @@ func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp],
 }
 
 // label returns the name of a route, or its condition if it has none.
-func (s *served[Req, Rsp]) label() string {
+func (s *liveRoute[Req, Rsp]) label() string {
 	switch {
 	case s == nil:
 		return "default"

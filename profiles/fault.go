@@ -73,7 +73,7 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 	}
 	opts := a.options(a.layers.classify)
 	return st.With("faults", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-		s := &faulty[Req, Rsp]{Service: next, target: a.target, edit: a.layers.edit, rand: rand.Float64}
+		s := &faultService[Req, Rsp]{Service: next, target: a.target, edit: a.layers.edit, rand: rand.Float64}
 		sum := 0.0
 		for _, f := range a.route.Faults {
 			sum += f.Fraction
@@ -81,7 +81,7 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 			if f.Status != 0 {
 				policy.Err = errFault
 			}
-			s.faults = append(s.faults, injected[Req, Rsp]{
+			s.faults = append(s.faults, faultShare[Req, Rsp]{
 				Service: layer.FaultInjection(policy, opts...)(next), Fault: f, upTo: sum, ends: time.Now().Add(f.TTL),
 			})
 		}
@@ -89,24 +89,24 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 	})
 }
 
-// faulty sends a fraction of the requests through faults.
-type faulty[Req, Rsp any] struct {
+// faultService sends a fraction of the requests through faults.
+type faultService[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	target string
 	edit   layer.Editor[Req, Rsp] // nil if no fault has a response
-	faults []injected[Req, Rsp]
+	faults []faultShare[Req, Rsp]
 	rand   func() float64
 }
 
 // injected is a fault and the service that injects it.
-type injected[Req, Rsp any] struct {
+type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
 	upTo float64 // random numbers from the previous upTo to this one select the fault
 	ends time.Time
 }
 
-func (s *faulty[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	drawn := s.rand()
 	for i := range s.faults {
 		if f := &s.faults[i]; drawn < f.upTo {
@@ -116,7 +116,7 @@ func (s *faulty[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return s.Service.Call(ctx, req)
 }
 
-func (s *faulty[Req, Rsp]) inject(ctx context.Context, f *injected[Req, Rsp], req Req) (Rsp, error) {
+func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, Rsp], req Req) (Rsp, error) {
 	if f.Status == 0 && ctx.Err() == nil && time.Now().Before(f.ends) {
 		f.explain(ctx)
 	}
@@ -133,13 +133,13 @@ func (s *faulty[Req, Rsp]) inject(ctx context.Context, f *injected[Req, Rsp], re
 	return rsp, err
 }
 
-func (f *injected[Req, Rsp]) explain(ctx context.Context) {
+func (f *faultShare[Req, Rsp]) explain(ctx context.Context) {
 	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		why.Add(f.node())
 	}
 }
 
-func (f *injected[Req, Rsp]) node() layer.Node {
+func (f *faultShare[Req, Rsp]) node() layer.Node {
 	n := layer.Node{Name: "fault", State: layer.State{{Key: "fraction", Value: f.Fraction}}}
 	if f.Status != 0 {
 		n.State = append(n.State, layer.Attr{Key: "status", Value: f.Status})
@@ -153,10 +153,10 @@ func (f *injected[Req, Rsp]) node() layer.Node {
 	return n
 }
 
-func (s *faulty[Req, Rsp]) Next() layer.Service[Req, Rsp] { return s.Service }
+func (s *faultService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return s.Service }
 
 // Describe shows each fault as a child, with the number of injections.
-func (s *faulty[Req, Rsp]) Describe() layer.Node {
+func (s *faultService[Req, Rsp]) Describe() layer.Node {
 	n := layer.Node{Name: "faults"}
 	for _, f := range s.faults {
 		child, state := f.node(), layer.Describe(f.Service).State

@@ -37,9 +37,9 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-type headerHas struct {
+type headerCondition struct {
 	name  string // in canonical form, because net/http allocates for other forms
-	value text
+	value stringMatcher
 }
 
 func (h Header) compile(c *compiler) (matcher, error) {
@@ -47,18 +47,18 @@ func (h Header) compile(c *compiler) (matcher, error) {
 }
 
 // compileField compiles the condition on a header or trailer field.
-func compileField(kind, name string, m StringMatch, c *compiler) (headerHas, error) {
+func compileField(kind, name string, m StringMatch, c *compiler) (headerCondition, error) {
 	if !isToken(name) {
-		return headerHas{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
+		return headerCondition{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
 	}
-	value, err := compileText(m, false, c)
+	value, err := compileStringMatch(m, false, c)
 	if err != nil {
-		return headerHas{}, fmt.Errorf("%s %q: %w", kind, name, err)
+		return headerCondition{}, fmt.Errorf("%s %q: %w", kind, name, err)
 	}
-	return headerHas{textproto.CanonicalMIMEHeaderKey(name), value}, nil
+	return headerCondition{textproto.CanonicalMIMEHeaderKey(name), value}, nil
 }
 
-func (h headerHas) holds(f facts) bool {
+func (h headerCondition) holds(f facts) bool {
 	if multi, ok := f.header.(interface{ Values(name string) []string }); ok {
 		return slices.ContainsFunc(multi.Values(h.name), h.value.holds)
 	}
@@ -70,7 +70,7 @@ func (h headerHas) holds(f facts) bool {
 }
 
 // holdsForOne is a separate function, because it allocates.
-func (h headerHas) holdsForOne(fields layer.Header) bool {
+func (h headerCondition) holdsForOne(fields layer.Header) bool {
 	for name, v := range fields.All() {
 		if strings.EqualFold(name, h.name) && h.value.holds(v) {
 			return true
@@ -79,34 +79,34 @@ func (h headerHas) holdsForOne(fields layer.Header) bool {
 	return false
 }
 
-func (headerHas) needs() needs { return needHeader }
+func (headerCondition) needs() needs { return needHeader }
 
 // String withholds the values of fields that carry credentials.
-func (h headerHas) String() string {
-	if h.value.kind != textPresent && secret.Field(strings.ToLower(h.name)) {
+func (h headerCondition) String() string {
+	if h.value.kind != matchPresent && secret.Field(strings.ToLower(h.name)) {
 		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
 	}
 	return fmt.Sprintf("header %q %v", h.name, h.value)
 }
 
-type queryHas struct {
+type queryCondition struct {
 	name  string
-	value text
+	value stringMatcher
 }
 
 func (q Query) compile(c *compiler) (matcher, error) {
 	if q.Name == "" {
 		return nil, errors.New("query: the name of the parameter is empty")
 	}
-	value, err := compileText(q.Value, false, c)
+	value, err := compileStringMatch(q.Value, false, c)
 	if err != nil {
 		return nil, fmt.Errorf("query parameter %q: %w", q.Name, err)
 	}
-	return queryHas{q.Name, value}, nil
+	return queryCondition{q.Name, value}, nil
 }
 
 // holds reads the query as url.ParseQuery does, without its map.
-func (q queryHas) holds(f facts) bool {
+func (q queryCondition) holds(f facts) bool {
 	for rest := f.query; rest != ""; {
 		var pair string
 		pair, rest, _ = strings.Cut(rest, "&")
@@ -124,10 +124,10 @@ func (q queryHas) holds(f facts) bool {
 	return false
 }
 
-func (queryHas) needs() needs     { return needQuery }
-func (q queryHas) String() string { return fmt.Sprintf("query parameter %q %v", q.name, q.value) }
+func (queryCondition) needs() needs     { return needQuery }
+func (q queryCondition) String() string { return fmt.Sprintf("query parameter %q %v", q.name, q.value) }
 
-type hostIs text
+type hostIs stringMatcher
 
 // compile rejects an authority in the place of a host.
 func (h Host) compile(c *compiler) (matcher, error) {
@@ -137,7 +137,7 @@ func (h Host) compile(c *compiler) (matcher, error) {
 			return nil, fmt.Errorf("host %q is not a name or an address without port and brackets", string(t))
 		}
 	}
-	value, err := compileText(h.Value, true, c)
+	value, err := compileStringMatch(h.Value, true, c)
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
@@ -149,16 +149,16 @@ func (h hostIs) holds(f facts) bool {
 	switch {
 	case host == "":
 		return false
-	case h.kind == textExact:
+	case h.kind == matchExact:
 		return strings.EqualFold(host, h.want)
-	case h.kind == textPrefix:
+	case h.kind == matchPrefix:
 		return len(host) >= len(h.want) && strings.EqualFold(host[:len(h.want)], h.want)
 	}
-	return text(h).holds(host)
+	return stringMatcher(h).holds(host)
 }
 
 func (hostIs) needs() needs     { return needAuthority }
-func (h hostIs) String() string { return "host " + text(h).String() }
+func (h hostIs) String() string { return "host " + stringMatcher(h).String() }
 
 // hostname returns an authority without its port and the brackets of an IPv6 address.
 func hostname(authority string) string {

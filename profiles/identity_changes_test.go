@@ -23,7 +23,7 @@ func TestRouteIdentityOfChanges(t *testing.T) {
 	}
 	same := route(func(*Route) {})
 	set := make(routeSet[*probe, int])
-	set["r"] = append(set["r"], &served[*probe, int]{def: same})
+	set["r"] = append(set["r"], &liveRoute[*probe, int]{def: same})
 	assert.NotNil(t, set.find("r", route(func(*Route) {})), "deeply equal")
 	for what, change := range map[string]func(*Route){
 		"request header":       func(r *Route) { r.RequestHeader.Set[0].Value = "c" },

@@ -20,7 +20,7 @@ func TestRouteIdentity(t *testing.T) {
 	}
 	same := route(func(*Route) {})
 	set := make(routeSet[*probe, int])
-	set["r"] = append(set["r"], &served[*probe, int]{def: same})
+	set["r"] = append(set["r"], &liveRoute[*probe, int]{def: same})
 	assert.NotNil(t, set.find("r", route(func(r *Route) {
 		r.Labels = map[string]string{"c": "3", "b": "2", "a": "1"}
 		r.Match = All{Method("GET"), Path("/a")}
@@ -52,7 +52,7 @@ func TestRouteIdentity(t *testing.T) {
 	} {
 		different := route(change)
 		assert.Nil(t, set.find("r", different), what)
-		set["r"] = append(set["r"], &served[*probe, int]{def: different})
+		set["r"] = append(set["r"], &liveRoute[*probe, int]{def: different})
 	}
 }
 

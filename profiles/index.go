@@ -112,7 +112,7 @@ func appendOnce(list []int32, position int32) []int32 {
 // search finds the route of one request. It lives on the caller's stack. It reads
 // a fact from the accessor when the first condition needs it.
 type search[Req, Rsp any] struct {
-	routes []*served[Req, Rsp]
+	routes []*liveRoute[Req, Rsp]
 	access layer.Accessor[Req, Rsp]
 	req    Req
 	facts  facts
@@ -121,7 +121,7 @@ type search[Req, Rsp any] struct {
 }
 
 // match returns the first route that matches, or nil.
-func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *served[Req, Rsp] {
+func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *liveRoute[Req, Rsp] {
 	q := search[Req, Rsp]{routes: s.routes, access: access, req: req, best: notFound}
 	q.facts.method, q.facts.path = access.Method(req), access.Path(req)
 	q.walk(&s.index.root, q.facts.path)
@@ -168,7 +168,7 @@ func (q *search[Req, Rsp]) try(positions []int32) {
 	}
 }
 
-func (q *search[Req, Rsp]) holds(route *served[Req, Rsp]) bool {
+func (q *search[Req, Rsp]) holds(route *liveRoute[Req, Rsp]) bool {
 	if missing := route.needs &^ q.has; missing != 0 {
 		q.read(missing)
 	}
@@ -255,23 +255,23 @@ const maxKeys = 64
 // returns nil for conditions that do not restrict the path.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
-	case pathIs:
+	case exactPath:
 		return []key{{parts: []string{m.want}}}
 	case *pathSegments:
 		k := key{parts: []string{m.head}, open: m.open}
-		for _, h := range m.holes {
+		for _, h := range m.wildcards {
 			k.parts = append(k.parts, h.next)
 		}
 		return []key{k}
-	case *pathMatches:
+	case *regexPath:
 		return []key{m.key}
-	case pathBegins:
+	case prefixPath:
 		below := key{parts: []string{string(m) + "/"}, open: true}
 		if m == "" {
 			return []key{below}
 		}
 		return []key{{parts: []string{string(m)}}, below}
-	case grpcCall:
+	case grpcCondition:
 		return []key{m.key()}
 	case allOf: // the most specific member; every member restricts the path
 		var best []key
@@ -294,7 +294,7 @@ func keysOf(m matcher) []key {
 	return nil
 }
 
-func (g grpcCall) key() key {
+func (g grpcCondition) key() key {
 	switch {
 	case g.service == "":
 		return key{parts: []string{"/", "/" + g.method}, open: g.method == ""}

@@ -139,7 +139,7 @@ func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if a.route.Redirect != nil {
 		st = st.With("redirect", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-			return &redirecting[Req, Rsp]{Service: next, access: a.access, edit: a.layers.edit, redirect: *a.route.Redirect}
+			return &redirectService[Req, Rsp]{Service: next, access: a.access, edit: a.layers.edit, redirect: *a.route.Redirect}
 		})
 	}
 	for _, l := range a.mirrors {

@@ -19,8 +19,8 @@ func (p Path) compile(c *compiler) (matcher, error) {
 	}
 	steps, begun, ended := flatten(tree)
 	if begun && ended {
-		if s, ok := segmentsOf(steps); ok && len(s.holes) == 0 && !s.open {
-			return pathIs{s.head, string(p)}, nil
+		if s, ok := segmentsOf(steps); ok && len(s.wildcards) == 0 && !s.open {
+			return exactPath{s.head, string(p)}, nil
 		} else if ok {
 			s.source = string(p)
 			return s, nil
@@ -30,7 +30,7 @@ func (p Path) compile(c *compiler) (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
-	m := &pathMatches{re: re, source: string(p), key: key{open: true, parts: []string{""}}}
+	m := &regexPath{re: re, source: string(p), key: key{open: true, parts: []string{""}}}
 	if begun {
 		m.key = keyOf(steps, ended)
 	}
@@ -79,33 +79,33 @@ func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {
 	return steps
 }
 
-// pathIs is a path without special characters. Comparing strings is many times
+// exactPath is a path without special characters. Comparing strings is many times
 // cheaper than running an expression.
-type pathIs struct {
+type exactPath struct {
 	want, source string
 }
 
-func (p pathIs) holds(f facts) bool { return f.path == p.want }
-func (pathIs) needs() needs         { return 0 }
-func (p pathIs) String() string     { return fmt.Sprintf("path %q", p.source) }
+func (p exactPath) holds(f facts) bool { return f.path == p.want }
+func (exactPath) needs() needs         { return 0 }
+func (p exactPath) String() string     { return fmt.Sprintf("path %q", p.source) }
 
-// pathMatches is a path that needs a regular expression.
-type pathMatches struct {
+// regexPath is a path that needs a regular expression.
+type regexPath struct {
 	re     *regexp.Regexp
 	key    key
 	suffix string // fixed end of the path, which rejects ".*/x" early
 	source string
 }
 
-func (p *pathMatches) holds(f facts) bool {
+func (p *regexPath) holds(f facts) bool {
 	return strings.HasSuffix(f.path, p.suffix) && p.re.MatchString(f.path)
 }
 
-func (*pathMatches) needs() needs     { return 0 }
-func (p *pathMatches) String() string { return fmt.Sprintf("path %q", p.source) }
+func (*regexPath) needs() needs     { return 0 }
+func (p *regexPath) String() string { return fmt.Sprintf("path %q", p.source) }
 
-// pathBegins is a compiled PathPrefix, without a '/' at its end.
-type pathBegins string
+// prefixPath is a compiled PathPrefix, without a '/' at its end.
+type prefixPath string
 
 func (p PathPrefix) compile(*compiler) (matcher, error) {
 	switch {
@@ -114,10 +114,10 @@ func (p PathPrefix) compile(*compiler) (matcher, error) {
 	case strings.ContainsAny(string(p), "?#"):
 		return nil, fmt.Errorf("path prefix %q is more than a path", string(p))
 	}
-	return pathBegins(strings.TrimSuffix(string(p), "/")), nil
+	return prefixPath(strings.TrimSuffix(string(p), "/")), nil
 }
 
-func (p pathBegins) holds(f facts) bool {
+func (p prefixPath) holds(f facts) bool {
 	rest, ok := strings.CutPrefix(f.path, string(p))
 	if !ok || rest == "" {
 		return ok && p != ""
@@ -125,11 +125,11 @@ func (p pathBegins) holds(f facts) bool {
 	return rest[0] == '/'
 }
 
-func (pathBegins) needs() needs     { return 0 }
-func (p pathBegins) String() string { return fmt.Sprintf("path prefix %q", string(p)+"/") }
+func (prefixPath) needs() needs     { return 0 }
+func (p prefixPath) String() string { return fmt.Sprintf("path prefix %q", string(p)+"/") }
 
-// grpcCall is a compiled GRPC.
-type grpcCall struct{ service, method string }
+// grpcCondition is a compiled GRPC.
+type grpcCondition struct{ service, method string }
 
 func (g GRPC) compile(*compiler) (matcher, error) {
 	if strings.ContainsAny(g.Service, "/?") || strings.ContainsAny(g.Method, "/?") {
@@ -138,10 +138,10 @@ func (g GRPC) compile(*compiler) (matcher, error) {
 	if strings.TrimSpace(g.Service) != g.Service || strings.TrimSpace(g.Method) != g.Method {
 		return nil, errors.New("gRPC: space around the name of a service or method")
 	}
-	return grpcCall{g.Service, g.Method}, nil
+	return grpcCondition{g.Service, g.Method}, nil
 }
 
-func (g grpcCall) holds(f facts) bool {
+func (g grpcCondition) holds(f facts) bool {
 	if !strings.HasPrefix(f.path, "/") {
 		return false
 	}
@@ -152,9 +152,9 @@ func (g grpcCall) holds(f facts) bool {
 	return (g.service == "" || g.service == service) && (g.method == "" || g.method == method)
 }
 
-func (grpcCall) needs() needs { return 0 }
+func (grpcCondition) needs() needs { return 0 }
 
-func (g grpcCall) String() string {
+func (g grpcCondition) String() string {
 	return fmt.Sprintf("gRPC service %q, method %q", cmp.Or(g.service, "*"), cmp.Or(g.method, "*"))
 }
 
@@ -162,15 +162,15 @@ func (g grpcCall) String() string {
 // "/users/[^/]+/orders", "/files/[^/]*\.json", "/static/.*". Tools generate mostly
 // such expressions. It takes a tenth of the time of the expression.
 type pathSegments struct {
-	head  string
-	holes []hole
-	open  bool // ends with .* or .+
+	head      string
+	wildcards []wildcard
+	open      bool // ends with .* or .+
 	tail
 	source string
 }
 
 // hole is [^/]* or [^/]+. It extends to the next '/' or the end of the path.
-type hole struct {
+type wildcard struct {
 	least  int    // bytes that it has at least
 	suffix string // fixed text at the end of the segment
 	next   string // fixed text that follows, beginning with '/'
@@ -187,8 +187,8 @@ func (p *pathSegments) holds(f facts) bool {
 	if !ok {
 		return false
 	}
-	for i := range p.holes {
-		h := &p.holes[i]
+	for i := range p.wildcards {
+		h := &p.wildcards[i]
 		end := strings.IndexByte(rest, '/')
 		if end < 0 {
 			end = len(rest)
@@ -223,14 +223,14 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 		}
 		least, ok := repeats(step)
 		// Two holes in one segment would need backtracking.
-		if n := len(p.holes); !ok || n > 0 && p.holes[n-1].next == "" {
+		if n := len(p.wildcards); !ok || n > 0 && p.wildcards[n-1].next == "" {
 			return nil, false
 		}
 		switch sub := step.Sub[0]; {
 		case sub.Op == syntax.OpAnyChar, sub.Op == syntax.OpAnyCharNotNL:
 			p.open, p.tail = true, tail{least, sub.Op == syntax.OpAnyChar}
 		case sub.Op == syntax.OpCharClass && slices.Equal(sub.Rune, []rune{0, '/' - 1, '/' + 1, utf8.MaxRune}):
-			p.holes = append(p.holes, hole{least: least})
+			p.wildcards = append(p.wildcards, wildcard{least: least})
 		default:
 			return nil, false
 		}
@@ -240,11 +240,11 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 
 // append adds fixed text.
 func (p *pathSegments) append(text string) {
-	if len(p.holes) == 0 {
+	if len(p.wildcards) == 0 {
 		p.head += text
 		return
 	}
-	h := &p.holes[len(p.holes)-1]
+	h := &p.wildcards[len(p.wildcards)-1]
 	if h.next == "" {
 		i := strings.IndexByte(text, '/')
 		if i < 0 {

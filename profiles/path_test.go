@@ -86,7 +86,7 @@ func TestPathLiteral(t *testing.T) {
 	} {
 		m, err := Path(pattern).compile(new(compiler))
 		require.NoError(t, err)
-		got, ok := m.(pathIs)
+		got, ok := m.(exactPath)
 		assert.Equal(t, want != "no", ok, pattern)
 		if ok {
 			assert.Equal(t, want, got.want, pattern)

@@ -74,15 +74,15 @@ func isAddress(s string) bool {
 	return err == nil && addr.Zone() == ""
 }
 
-// redirecting is the layer of a Redirect.
-type redirecting[Req, Rsp any] struct {
+// redirectService is the layer of a Redirect.
+type redirectService[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // for requests at the location
 	access                  layer.Accessor[Req, Rsp]
 	edit                    layer.Editor[Req, Rsp]
 	redirect                Redirect
 }
 
-func (r *redirecting[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (r *redirectService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	answer, ok := r.answer(req)
 	if !ok || ctx.Err() != nil { // the service below rejects canceled requests
 		return r.Service.Call(ctx, req)
@@ -102,7 +102,7 @@ const (
 )
 
 // answer returns false for a request that is at the location.
-func (r *redirecting[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
+func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	from, known := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
 	if !known && r.redirect.Host == "" {
 		return layer.DirectResponse{
@@ -120,10 +120,10 @@ func (r *redirecting[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	}, true
 }
 
-func (r *redirecting[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
+func (r *redirectService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
 
 // Describe shows an example.
-func (r *redirecting[Req, Rsp]) Describe() layer.Node {
+func (r *redirectService[Req, Rsp]) Describe() layer.Node {
 	from := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
 	return layer.Node{Name: "redirect", State: layer.State{
 		{Key: "status", Value: cmp.Or(r.redirect.Status, 302)},

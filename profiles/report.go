@@ -8,7 +8,7 @@ import (
 )
 
 // report serves the request for WithOnResponse.
-func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
+func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], route *liveRoute[Req, Rsp], req Req) (Rsp, error) {
 	grpc := isGRPC(r.access.RequestHeader(req).Get("content-type")) // services below may change the request
 	var info *layer.Route
 	var classes classifier

@@ -138,15 +138,15 @@ func (g GRPCStatus) holds(r response) truth {
 	return truthOf(ok && g.Min <= code && code <= g.Max)
 }
 
-// trailerHas is a compiled Trailer.
-type trailerHas struct{ headerHas }
+// trailerCondition is a compiled Trailer.
+type trailerCondition struct{ headerCondition }
 
 func (t Trailer) compileResponse(c *compiler) (responseMatcher, error) {
 	field, err := compileField("trailer", t.Name, t.Value, c)
-	return trailerHas{field}, err
+	return trailerCondition{field}, err
 }
 
-func (t trailerHas) holds(r response) truth {
+func (t trailerCondition) holds(r response) truth {
 	fields := r.trailer
 	if fields == nil {
 		if _, ok := grpcCode(r.header); !ok {
@@ -154,5 +154,5 @@ func (t trailerHas) holds(r response) truth {
 		}
 		fields = r.header // the response has only trailers
 	}
-	return truthOf(t.headerHas.holds(facts{header: fields}))
+	return truthOf(t.headerCondition.holds(facts{header: fields}))
 }

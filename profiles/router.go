@@ -37,7 +37,7 @@ type Router[Req, Rsp any] struct {
 
 	mu        sync.Mutex // held to replace current
 	services  map[string]layer.Service[Req, Rsp]
-	forwarded forwarded[Req, Rsp]
+	forwarded endpointService[Req, Rsp]
 	budget    *layer.Budget // the most recent one
 	budgetOf  RetryBudget   // its values
 	invalid   oncelog.Logger
@@ -84,7 +84,7 @@ func New[Req, Rsp any](
 	r.watch.Store(&watchState{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
 	if r.initialWait <= 0 {
-		r.settle()
+		r.endInitialWait()
 	}
 	go func() { _ = panics.Contain(func() { r.follow(ctx) }) }()
 	return r
@@ -107,7 +107,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			return zero, err
 		}
 	}
-	var route *served[Req, Rsp]
+	var route *liveRoute[Req, Rsp]
 	if len(s.routes) > 0 {
 		route = s.match(r.access, req)
 	}
@@ -123,7 +123,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.serve(ctx, s, route, req)
 }
 
-func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (rsp Rsp, err error) {
+func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *liveRoute[Req, Rsp], req Req) (rsp Rsp, err error) {
 	switch {
 	case route != nil && route.stack != nil:
 		rsp, err = route.stack.Call(context.WithValue(ctx, r, s), req)

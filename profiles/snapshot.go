@@ -13,7 +13,7 @@ import (
 // snapshot is a compiled profile. It is immutable after it was published.
 type snapshot[Req, Rsp any] struct {
 	profile      *Profile
-	routes       []*served[Req, Rsp]
+	routes       []*liveRoute[Req, Rsp]
 	index        index
 	split        split[Req, Rsp]
 	defaultRoute layer.Service[Req, Rsp] // nil: the split
@@ -23,7 +23,7 @@ type snapshot[Req, Rsp any] struct {
 }
 
 // served is a route and its stack. All snapshots with the same route share it.
-type served[Req, Rsp any] struct {
+type liveRoute[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
 	key   string                  // routeKey of def
@@ -78,12 +78,12 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 }
 
 // makeRoute compiles a route and makes its stack.
-func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *layer.Budget) (*served[Req, Rsp], error) {
+func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *layer.Budget) (*liveRoute[Req, Rsp], error) {
 	compiled, err := c.route(i, def)
 	if err != nil {
 		return nil, err
 	}
-	route := &served[Req, Rsp]{compiledRoute: compiled, def: def}
+	route := &liveRoute[Req, Rsp]{compiledRoute: compiled, def: def}
 	err = panics.Contain(func() {
 		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r})
 		next := below
@@ -120,7 +120,7 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 }
 
 // routeSet has routes by their routeKey.
-type routeSet[Req, Rsp any] map[string][]*served[Req, Rsp]
+type routeSet[Req, Rsp any] map[string][]*liveRoute[Req, Rsp]
 
 // routeKey returns a text that equal routes share.
 func routeKey(r Route) string {
@@ -131,7 +131,7 @@ func routeKey(r Route) string {
 }
 
 // find returns the route whose definition is deeply equal to def, or nil.
-func (s routeSet[Req, Rsp]) find(key string, def Route) *served[Req, Rsp] {
+func (s routeSet[Req, Rsp]) find(key string, def Route) *liveRoute[Req, Rsp] {
 	for _, route := range s[key] {
 		if reflect.DeepEqual(route.def, def) {
 			return route
@@ -176,7 +176,7 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	}
 	err := panics.Contain(func() { svc = r.mk(authority) })
 	if svc == nil {
-		m := missing[Req, Rsp]{&layer.Error{
+		m := closedTarget[Req, Rsp]{&layer.Error{
 			Layer: layerName, Target: r.target, Endpoint: authority,
 			Kind: layer.ErrClosed, Reason: "no service was made", Err: cmp.Or(err, layer.ErrNoRoute),
 		}}
@@ -188,13 +188,13 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 }
 
 // missing is the service of an authority for which mk returned nil.
-type missing[Req, Rsp any] struct{ err error }
+type closedTarget[Req, Rsp any] struct{ err error }
 
-func (m missing[Req, Rsp]) Ready(context.Context) error { return m.err }
+func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }
 
-func (m missing[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, m.err }
+func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, m.err }
 
-func (m missing[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
+func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
 // targets is the service below the stacks of routes.
 type targets[Req, Rsp any] struct {

@@ -105,11 +105,11 @@ func (w *watchState) String() string {
 // or returns ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	if r.initialWait > 0 {
-		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.settle) })
+		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })
 		defer timer.Stop()
 	}
 	defer close(r.done)
-	defer r.settle()
+	defer r.endInitialWait()
 	var w watchState
 	out := outage{log: r.log.With("target", r.target)}
 	err := panics.Do("the source", func() error {
@@ -170,7 +170,7 @@ func (o *outage) end(ctx context.Context) {
 }
 
 // settle ends the wait for the first profile with the default one.
-func (r *Router[Req, Rsp]) settle() {
+func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current.Load().provisional {

@@ -11,7 +11,7 @@ import (
 // StringMatch is a condition on the value of a header field, a query parameter or
 // a host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
 type StringMatch interface {
-	isText()
+	isStringMatch()
 }
 
 // The kinds of StringMatch.
@@ -32,46 +32,46 @@ type (
 	AnyValue struct{}
 )
 
-func (Exact) isText()    {}
-func (Prefix) isText()   {}
-func (Regex) isText()    {}
-func (AnyValue) isText() {}
+func (Exact) isStringMatch()    {}
+func (Prefix) isStringMatch()   {}
+func (Regex) isStringMatch()    {}
+func (AnyValue) isStringMatch() {}
 
-type textKind uint8
+type stringKind uint8
 
 const (
-	textPresent textKind = iota
-	textExact
-	textPrefix
-	textRegex
+	matchPresent stringKind = iota
+	matchExact
+	matchPrefix
+	matchRegex
 )
 
 // text is a compiled StringMatch.
-type text struct {
-	kind textKind
+type stringMatcher struct {
+	kind stringKind
 	want string // the Exact, Prefix or Regex as given
 	re   *regexp.Regexp
 }
 
 // compileText compiles a condition on a value. With fold it ignores case.
-func compileText(t StringMatch, fold bool, c *compiler) (text, error) {
+func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, error) {
 	switch t := t.(type) {
 	case nil:
-		return text{}, errors.New("no value: AnyValue holds for any")
+		return stringMatcher{}, errors.New("no value: AnyValue holds for any")
 	case Exact:
-		return text{kind: textExact, want: string(t)}, nil
+		return stringMatcher{kind: matchExact, want: string(t)}, nil
 	case Prefix:
 		if t == "" {
-			return text{}, errors.New("prefix is empty: AnyValue holds for any value")
+			return stringMatcher{}, errors.New("prefix is empty: AnyValue holds for any value")
 		}
-		return text{kind: textPrefix, want: string(t)}, nil
+		return stringMatcher{kind: matchPrefix, want: string(t)}, nil
 	case Regex:
 		re, err := t.compile(fold, c)
-		return text{kind: textRegex, want: string(t), re: re}, err
+		return stringMatcher{kind: matchRegex, want: string(t), re: re}, err
 	case AnyValue:
-		return text{}, nil
+		return stringMatcher{}, nil
 	}
-	return text{}, fmt.Errorf("%T is not a condition on a value", t)
+	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
 // compile parses the expression before it puts a group around it, because "a)|(b"
@@ -92,28 +92,28 @@ func (r Regex) compile(fold bool, c *compiler) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-func (t text) holds(s string) bool {
+func (t stringMatcher) holds(s string) bool {
 	switch t.kind {
-	case textExact:
+	case matchExact:
 		return s == t.want
-	case textPrefix:
+	case matchPrefix:
 		return strings.HasPrefix(s, t.want)
-	case textRegex:
+	case matchRegex:
 		return t.re.MatchString(s)
-	case textPresent:
+	case matchPresent:
 	}
 	return true
 }
 
-func (t text) String() string {
+func (t stringMatcher) String() string {
 	switch t.kind {
-	case textExact:
+	case matchExact:
 		return fmt.Sprintf("is %q", t.want)
-	case textPrefix:
+	case matchPrefix:
 		return fmt.Sprintf("begins with %q", t.want)
-	case textRegex:
+	case matchRegex:
 		return fmt.Sprintf("matches %q", t.want)
-	case textPresent:
+	case matchPresent:
 	}
 	return "is present"
 }

@@ -132,7 +132,7 @@ func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option
 }
 
 // forwarded is the most recent endpoint and its service.
-type forwarded[Req, Rsp any] struct {
+type endpointService[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]
 }
@@ -158,7 +158,7 @@ func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req,
 			drop(fmt.Errorf("endpoint: %w", cmp.Or(err, errors.New("WithForward returned no service"))))
 			return s, false
 		}
-		r.forwarded = forwarded[Req, Rsp]{d.Endpoint, svc}
+		r.forwarded = endpointService[Req, Rsp]{d.Endpoint, svc}
 	}
 	s.apex = d.Authority
 	s.add(Target{Authority: d.Authority, Weight: 1}, r.forwarded.svc)

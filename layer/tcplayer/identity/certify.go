@@ -127,7 +127,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 		expires = until.AsTime()
 	}
 	if !expires.After(time.Now()) {
-		return nil, fmt.Errorf("the certificate of the CA expired at %s", clock(expires))
+		return nil, fmt.Errorf("the certificate from the CA expired at %s", clock(expires))
 	}
 	cert := tls.Certificate{PrivateKey: i.cfg.Key, Leaf: chain[0]}
 	for _, c := range chain {

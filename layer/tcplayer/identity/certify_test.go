@@ -171,7 +171,7 @@ func TestCertifyRefuses(t *testing.T) {
 		}, "certificate has expired or is not yet valid"},
 		"expired, as the CA says": {func(_ Config, rsp *pb.CertifyResponse) {
 			rsp.ValidUntil = timestamppb.New(time.Now().Add(-time.Hour))
-		}, "the CA says that the certificate expired at "},
+		}, "the certificate from the CA expired at "},
 		"for servers alone": {func(c Config, rsp *pb.CertifyResponse) {
 			rsp.LeafCertificate = a.leaf(c.Key.Public(), web, time.Hour, func(c *x509.Certificate) {
 				c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
