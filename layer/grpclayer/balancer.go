@@ -226,19 +226,11 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick]
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
 	if service == nil {
-		return unlayered{c.rejection(layer.ErrClosed, "the layer returned no service for it", err)}
+		c.set(removed, "the layer returned no service for it", err)
+		return c
 	}
 	return service
 }
-
-// unlayered is the service of an endpoint whose layer could not be applied.
-type unlayered struct{ err error }
-
-func (u unlayered) Ready(context.Context) error { return u.err }
-
-func (u unlayered) Call(context.Context, balancer.PickInfo) (*Pick, error) { return nil, u.err }
-
-func (u unlayered) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
 // observe is the listener of a connection.
 func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {

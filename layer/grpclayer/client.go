@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -50,7 +51,7 @@ func (c *Client) Unary(
 	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
 	rsp, err := c.svc.Call(ctx, &u.Call)
 	err = toStatus(ctx, u.deliver(rsp, err))
-	u.answer(rsp, err)
+	u.setResults(rsp, err)
 	return err
 }
 
@@ -444,28 +445,26 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// answer sets the results of the caller's call options.
-func (u *clientUnary) answer(rsp *Reply, err error) {
+// setResults sets the results of the caller's call options.
+func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return
 	}
 	if rsp == nil {
 		rsp = u.last.Load()
 	}
+	defer reportEnd(u.resultOpts, err)
+	if rsp == nil {
+		return
+	}
 	for _, opt := range u.resultOpts {
 		switch o := opt.(type) {
-		case grpc.OnFinishCallOption:
-			o.OnFinish(err)
 		case grpc.HeaderCallOption:
-			if rsp != nil {
-				*o.HeaderAddr = rsp.Header
-			}
+			*o.HeaderAddr = rsp.Header
 		case grpc.TrailerCallOption:
-			if rsp != nil {
-				*o.TrailerAddr = rsp.Trailer
-			}
+			*o.TrailerAddr = rsp.Trailer
 		case grpc.PeerCallOption:
-			if rsp != nil && rsp.peer != nil {
+			if rsp.peer != nil {
 				*o.PeerAddr = *rsp.peer
 			}
 		}
@@ -474,21 +473,16 @@ func (u *clientUnary) answer(rsp *Reply, err error) {
 
 // split separates the options that request a result, because each attempt would
 // set it.
-func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
-	for i, opt := range opts {
-		if !isResultOption(opt) {
-			if resultOpts != nil {
-				rest = append(rest, opt)
-			}
-			continue
-		}
-		if resultOpts == nil {
-			rest = append(rest, opts[:i]...)
-		}
-		resultOpts = append(resultOpts, opt)
-	}
-	if resultOpts == nil {
+func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
+	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil
+	}
+	for _, opt := range opts {
+		if isResult(opt) {
+			resultOpts = append(resultOpts, opt)
+		} else {
+			rest = append(rest, opt)
+		}
 	}
 	return rest, resultOpts
 }

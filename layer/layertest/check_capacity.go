@@ -138,10 +138,14 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) err
 	calls := make([]*probe[Req, Rsp], n)
 	for i := range calls {
 		pl := outcomes[rng.IntN(len(outcomes))]
-		pl.delay = time.Duration(rng.IntN(20)) * time.Microsecond
+		pl.wait, pl.delay = micros(rng.IntN(50)), micros(rng.IntN(20))
 		calls[i] = r.start(ctx, pl)
 	}
-	time.Sleep(time.Duration(rng.IntN(100)) * time.Microsecond)
+	wait := micros(100) // until all calls wait for their end
+	if cancelEarly {
+		wait = micros(rng.IntN(100))
+	}
+	time.Sleep(wait)
 	err := r.checkPeak()
 	if cancelEarly {
 		cancel(errCancel)
@@ -174,6 +178,8 @@ func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) err
 	}
 	return err
 }
+
+func micros(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 
 func (r *rig[Req, Rsp]) checkPeak() error {
 	if r.Limit == 0 {

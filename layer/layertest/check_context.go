@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing/synctest"
 	"time"
 
@@ -97,8 +96,8 @@ func (r *rig[Req, Rsp]) readyCanceled() error {
 	return nil
 }
 
-// callCanceled ends the ctx of calls in flight, which are not rejections, and of
-// calls that wait in a queue.
+// callCanceled ends the ctx of calls in flight, whose errors are not rejections.
+// Check 10 does so for calls in a queue.
 func (r *rig[Req, Rsp]) callCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
@@ -111,10 +110,7 @@ func (r *rig[Req, Rsp]) callCanceled() error {
 	if err := r.inFlightCanceled(ctx, func() { time.Sleep(timeout) }, context.DeadlineExceeded); err != nil {
 		return fmt.Errorf("a deadline: %w", err)
 	}
-	if r.Queue == 0 {
-		return nil
-	}
-	return r.queuedCanceled()
+	return nil
 }
 
 func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause error) error {
@@ -131,30 +127,6 @@ func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause 
 		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
 	case errors.Is(p.err, layer.ErrNotReady):
 		return fmt.Errorf("a call in flight returned a rejection: %w", p.err)
-	}
-	return nil
-}
-
-// queuedCanceled cancels the second call in the queue, and then its head.
-func (r *rig[Req, Rsp]) queuedCanceled() error {
-	r.inner.Deny()
-	var queued []*probe[Req, Rsp]
-	var cancels []context.CancelCauseFunc
-	for range min(r.Queue, 2) {
-		ctx, cancel := context.WithCancelCause(r.ctx)
-		cancels = append(cancels, cancel)
-		p := r.call(ctx, plan{})
-		if p.returned() {
-			return fmt.Errorf("the queue does not wait: %v", p.err)
-		}
-		queued = append(queued, p)
-	}
-	for i, p := range slices.Backward(queued) {
-		cancels[i](errCancel)
-		synctest.Wait()
-		if err := r.checkRejected(p, errCancel); err != nil {
-			return fmt.Errorf("canceled call %d in the queue: %w", i+1, err)
-		}
 	}
 	return nil
 }

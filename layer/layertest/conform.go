@@ -79,7 +79,11 @@ func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
 
 func (c check[Req, Rsp]) name() string { return fmt.Sprintf("%02d %s", c.number, c.title) }
 
-func run[Req, Rsp any](t *testing.T, s *subject[Req, Rsp]) {
+func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)) {
+	s, err := validate()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range checks[Req, Rsp]() {
 		t.Run(c.name(), func(t *testing.T) {
 			if reason := c.skips(s); reason != "" {

@@ -69,7 +69,7 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	}
 	l, local := n.reach(ap)
 	if l == nil {
-		return nil, refused(network, remote)
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: remote, Err: errRefused}
 	}
 	near, far := newConns(network, net.TCPAddrFromAddrPort(local), remote)
 	if err := l.offer(ctx, far); err != nil {
@@ -108,9 +108,7 @@ func (n *Network) remove(l *listener) {
 	delete(n.listeners, l.address)
 }
 
-func refused(network string, remote net.Addr) error {
-	return &net.OpError{Op: "dial", Net: network, Addr: remote, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-}
+var errRefused = os.NewSyscallError("connect", syscall.ECONNREFUSED)
 
 func loopback(like netip.Addr) netip.Addr {
 	if like.Is6() {
@@ -171,17 +169,16 @@ func newListener(on *Network, network string, address netip.AddrPort) *listener 
 
 // offer adds a connection to the backlog.
 func (l *listener) offer(ctx context.Context, c *conn) error {
-	refused := os.NewSyscallError("connect", syscall.ECONNREFUSED)
 	// A select among ready cases is random, and closed must come first.
 	select {
 	case <-l.closed:
-		return refused
+		return errRefused
 	default:
 	}
 	select {
 	case l.queue <- c:
 	case <-l.closed:
-		return refused
+		return errRefused
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -189,7 +186,7 @@ func (l *listener) offer(ctx context.Context, c *conn) error {
 	case <-l.closed:
 		// Close may have emptied the backlog just before c was added.
 		c.reset()
-		return refused
+		return errRefused
 	default:
 		return nil
 	}

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// plan describes how the inner service serves one call.
+// plan describes one call and how the inner service serves it.
 type plan struct {
-	delay     time.Duration // before anything else
+	wait      time.Duration // of the caller before the call
+	delay     time.Duration // of the inner service before anything else
 	hold      bool          // until release is called
 	readFirst bool          // with hold: the request is read before the hold
 	before    func()        // called before the outcome; may be nil
@@ -25,7 +26,7 @@ type plan struct {
 	retryable bool  // the response is one of LayerOf.Retryable
 	keep      bool  // the check reads and closes the response, instead of the caller
 
-	each func(attempt int) plan // replaces the other fields except keep; the first attempt is 1
+	each func(attempt int) plan // replaces the other fields except wait and keep; the first attempt is 1
 }
 
 // attempt is one call of the inner service.
@@ -99,6 +100,7 @@ func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Re
 		p.panicked = recover()
 		p.exited = !normal && p.panicked == nil
 	}()
+	time.Sleep(p.wait)
 	p.rsp, p.err = call(context.WithValue(ctx, probeKey{}, p), p.req)
 	normal = true
 	if p.err == nil && !p.keep {

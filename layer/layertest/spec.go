@@ -125,23 +125,9 @@ type subject[Req, Rsp any] struct {
 	closes     bool // the checks can close the subject
 }
 
-func (s LayerOf[Req, Rsp]) conform(t *testing.T) {
-	t.Helper()
-	subject, err := s.subject()
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, subject)
-}
+func (s LayerOf[Req, Rsp]) conform(t *testing.T) { run(t, s.subject) }
 
-func (s ServiceOf[Req, Rsp]) conform(t *testing.T) {
-	t.Helper()
-	subject, err := s.subject()
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, subject)
-}
+func (s ServiceOf[Req, Rsp]) conform(t *testing.T) { run(t, s.subject) }
 
 func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	background := s.Layer == nil
