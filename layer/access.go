@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Accessor reads requests and responses for protocol-neutral layers such as
-// routes and tap. httplayer.Accessor is that of *http.Request and
-// *http.Response. Its methods change nothing and are safe for concurrent use.
+// Accessor reads requests and responses for protocol-neutral layers such as routes and
+// tap. Package httplayer implements it for *http.Request and *http.Response. Its
+// methods do not modify the messages and are safe for concurrent use.
 type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of a message
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" if unknown
@@ -29,43 +29,44 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 	ResponseHeader(Rsp) Header  // never nil
 	ResponseTrailer(Rsp) Header // never nil; empty until the response ended
 
-	// Complete is the protocol's Completion.
+	// Complete is the [Completion] of the protocol.
 	Complete(ctx context.Context, rsp Rsp, o Observer) Rsp
 }
 
-// Header are header or trailer fields. Names are case-insensitive. An optional
-// method Values(name string) []string, as of [net/http.Header], makes reading
-// several values of a name cheaper.
+// Header gives read access to header or trailer fields. Names are case-insensitive. If
+// it also has the method Values(name string) []string, as [net/http.Header] does,
+// reading all values of one name is cheaper.
 type Header interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value
 }
 
-// Editor changes messages and makes responses for protocol-neutral layers.
-// httplayer.Editor is that of net/http. Its methods are safe for concurrent use.
+// Editor changes messages and creates responses for protocol-neutral layers. Package
+// httplayer implements it for net/http. Its methods are safe for concurrent use.
 type Editor[Req, Rsp any] interface {
-	// EditRequest returns a copy of req with other header fields and the same
-	// body. req is unchanged, so that a rejection leaves it untouched.
+	// EditRequest returns a copy of req with the changed header fields and the same
+	// body. It does not modify req.
 	EditRequest(req Req, c HeaderMutation) Req
 
-	// EditResponse returns rsp with other header fields, changed in place or
-	// copied.
+	// EditResponse returns rsp with the changed header fields. It may modify rsp or
+	// copy it.
 	EditResponse(rsp Rsp, c HeaderMutation) Rsp
 
-	// NewResponse makes a response to req. The body of req is not read. It is
-	// closed if the protocol requires the responder to close it.
+	// NewResponse returns a new response to req. It does not read the body of req, and
+	// closes it if the protocol requires that.
 	NewResponse(req Req, a DirectResponse) Rsp
 
-	// TeeRequest returns req with a body that keeps up to limit bytes of the
-	// bytes read. It calls whole once, on the goroutine of the reader: with a
-	// copy of the request if the body was read to its end, or with false if it
-	// was larger than limit or not read to its end. The context of the copy
-	// never ends. A request without a body is copied at once.
-	TeeRequest(req Req, limit int64, whole func(copied Req, ok bool)) Req
+	// TeeRequest returns req with a body that keeps up to limit bytes while they are
+	// read. It calls done once, on the goroutine of the reader. ok is true if the body
+	// was read to its end and fits limit; then copied is a copy of the request whose
+	// context never ends. For a request without a body, done is called before
+	// TeeRequest returns.
+	TeeRequest(req Req, limit int64, done func(copied Req, ok bool)) Req
 }
 
-// HeaderMutation changes header fields: first Add, then Set, then Remove, as in
-// linkerd's proxy. The zero value changes nothing. Names are case-insensitive.
+// HeaderMutation is a change of header fields. Add is applied first, then Set, then
+// Remove, as in linkerd's proxy. The zero value changes nothing. Names are
+// case-insensitive.
 //
 // Setting Host changes the authority of a request. Fields of the connection, such
 // as Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid.
@@ -75,10 +76,10 @@ type HeaderMutation struct {
 	Remove []string      // names
 }
 
-// HeaderField is a header field.
+// HeaderField is the name of a header field and one value.
 type HeaderField struct{ Name, Value string }
 
-// DirectResponse is the content of a response of Editor.NewResponse.
+// DirectResponse is the argument of Editor.NewResponse.
 type DirectResponse struct {
 	Status  int           // the HTTP status
 	GRPC    uint32        // the status for gRPC requests; 0 is the one that corresponds to Status
@@ -89,7 +90,7 @@ type DirectResponse struct {
 // Empty reports whether c changes nothing.
 func (c HeaderMutation) Empty() bool { return len(c.Add) == 0 && len(c.Set) == 0 && len(c.Remove) == 0 }
 
-// Validate returns the joined errors of Valid, or nil.
+// Validate returns the errors of Valid, joined, or nil.
 func (c HeaderMutation) Validate() error {
 	_, problems := c.Valid()
 	return errors.Join(problems...)
@@ -116,8 +117,8 @@ func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 	return valid, problems
 }
 
-// connectionFields returns the fields that belong to a connection or frame a
-// message. The sender of a message writes them.
+// connectionFields returns the header fields that belong to a connection or delimit a
+// message. Only the sender of a message writes them.
 func connectionFields() []string {
 	return []string{
 		"connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
@@ -142,7 +143,7 @@ func (f HeaderField) validate(set bool) error {
 	return nil
 }
 
-// isTokenChar is tchar of RFC 9110, section 5.6.2.
+// isTokenChar reports whether c may be part of a header name (tchar of RFC 9110).
 func isTokenChar(c rune) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
@@ -151,8 +152,8 @@ func isTokenChar(c rune) bool {
 	return c != 0 && strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }
 
-// bodyAccessor reads the field Body of messages, see [AtEnd]. It is made with the
-// layer.
+// bodyAccessor reads the field Body of messages that have one, see [AtEnd]. It is
+// created once per layer.
 type bodyAccessor[T any] struct {
 	index int // of the field Body
 	has   bool
@@ -176,8 +177,8 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	return body
 }
 
-// observed returns the wrapper of a body that its observers share, or nil. Before
-// it returns the response, a layer may put its own reader under the wrapper.
+// observed returns the wrapper that ObserveBody put around the body of rsp, or nil. A
+// layer may replace the reader inside the wrapper until it returns rsp.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
@@ -190,8 +191,7 @@ func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	return nil
 }
 
-// CloseBody closes the body of a request or response, if its type has one, as
-// for [AtEnd].
+// CloseBody closes the body of a request or response if its type has one, see [AtEnd].
 func CloseBody[T any](message T) { bodyAccessorOf[T]().closeBody(message) }
 
 // closeBody closes the body of message, and reports whether there was one.

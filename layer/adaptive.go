@@ -62,25 +62,24 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	return p
 }
 
-// AdaptiveLimit is a [Limit] that finds its size from the latency of inner: as
-// many requests in flight as keep inner busy without a long queue in it. The
-// formula is that of Gradient2 of Netflix's concurrency-limits with the
-// headroom of Envoy's adaptive concurrency filter, see adaptiveControl in the
-// source. The file testdata/adaptive.txt has the figures of a simulation.
+// AdaptiveLimit is a [Limit] whose size follows the latency of inner: it admits as many
+// requests as keep inner busy without a long queue in it. The formula is that of
+// Gradient2 in Netflix's concurrency-limits, with the headroom of Envoy's adaptive
+// concurrency filter. testdata/adaptive.txt has the results of a simulation.
 //
-// Admission: exact under concurrency. No request is admitted while the limit is
-// exceeded. Ready waits for a free slot, then for inner.
+// Admission: a request is admitted only while fewer than the limit are in flight. The
+// count is exact under concurrency. Ready waits for a free slot, then for inner.
 //
-// Cancellation: a request whose context has ended is rejected. A request in
-// flight keeps its slot until it ends, and its latency does not count.
+// Cancellation: a request whose context has ended is rejected. The slot of a canceled
+// request stays taken until the request ends, and its latency does not count.
 //
-// Body: a slot is held until the response ends, see [WithCompletion]. The
-// latency is that of the headers. End the slots of long streams at the headers
-// with [AtReturn].
+// Body: a slot is held until the response ends, see [WithCompletion]. The latency is
+// measured to the headers. [AtReturn] releases the slots of long streams at the
+// headers.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class
-// [Throttled] and errors that match [context.DeadlineExceeded], unless the
-// caller canceled, lower the limit. Other failures do not change it.
+// [Throttled] and timeouts (errors that match [context.DeadlineExceeded]) lower the
+// limit, unless the caller canceled. Other failures do not change it.
 //
 // Cost: two clock readings, a logarithm and a few atomic operations; no
 // allocation. A probe sets a timer.
@@ -153,7 +152,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	return rsp, nil
 }
 
-// learn records a latency or an overload.
+// learn records the latency of a success, or an overload. Other outcomes are ignored.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.classOf(ctx, out); {
@@ -168,7 +167,7 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 	}
 }
 
-// watchProbe starts a timer that ends a probe without responses.
+// watchProbe starts a timer that ends the current probe if it makes no progress.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	began, after := l.gate.probe()
 	if after == 0 {
@@ -186,7 +185,7 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	time.AfterFunc(after, look)
 }
 
-// changed is called after a possible change of the limit.
+// changed publishes the current limit. It is called after the limit may have changed.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
@@ -196,8 +195,8 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data and End make the limit the Observer of every response without an
-// allocation.
+// Data and End implement Observer for every response, so that no response allocates
+// one.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
@@ -216,9 +215,9 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate counts the requests in flight and the samples of the current
-// window. Times count from the creation of the gate. Only the request that ends
-// a window uses the lock.
+// adaptiveGate counts the requests in flight and the samples of the current window. Its
+// times are relative to the creation of the layer. Only the request that ends a window
+// takes the lock.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // of the window, in nanoseconds
@@ -237,7 +236,7 @@ type adaptiveGate struct {
 	left    int64 // requests of the probe in flight at the last check
 }
 
-// adaptiveLeast is the least number of samples of a window.
+// adaptiveLeast is the smallest number of samples in a window.
 const adaptiveLeast = 20
 
 func newAdaptiveGate(p AdaptivePolicy) *adaptiveGate {
@@ -271,8 +270,8 @@ func (g *adaptiveGate) updatePeak(n int64) {
 	}
 }
 
-// A sample is 1 in the upper 24 bits, and the binary logarithm of a latency in
-// 1024ths in the lower 40 bits. One addition updates count and sum.
+// A sample has 1 in the upper 24 bits and log2(latency in ns) × 1024 in the lower 40
+// bits. One atomic addition updates both the count and the sum.
 const (
 	adaptiveCount = 40
 	adaptiveUnit  = 1024
@@ -287,9 +286,9 @@ func adaptiveSum(samples uint64) (n int64, mean float64) {
 	return n, float64(samples&(1<<adaptiveCount-1)) / adaptiveUnit / float64(max(n, 1))
 }
 
-// sample records the latency of a response if its request began in this window,
-// because an earlier request had another limit. It reports whether the window
-// ended.
+// sample records the latency of a response and reports whether the window ended. It
+// ignores requests that began in an earlier window, because the limit was different
+// then.
 func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	if int64(began) < g.began.Load() {
 		return false
@@ -297,14 +296,14 @@ func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	return g.endWindow(g.samples.Add(adaptiveSample(now-began)), now)
 }
 
-// drop records a request that overloaded inner.
+// drop records a request that overloaded inner, and reports whether the window ended.
 func (g *adaptiveGate) drop(now time.Duration) bool {
 	g.dropped.Add(1)
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow computes a new limit if the window has as many responses as were in
-// flight.
+// endWindow ends the window and computes a new limit if enough responses have arrived.
+// It reports whether it did.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -332,8 +331,8 @@ func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
 	return w
 }
 
-// probe returns the beginning of the current probe and the time after which it
-// is checked. after is 0 without a probe.
+// probe returns the start of the current probe and the time after which its progress is
+// checked. after is 0 if no probe is running.
 func (g *adaptiveGate) probe() (began, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -343,11 +342,12 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
 }
 
-// adaptiveLooks limits the checks of a probe.
+// adaptiveLooks is the largest number of progress checks of one probe.
 const adaptiveLooks = 8
 
-// giveUp ends a probe without progress, because long requests may occupy all
-// slots. It reports whether it ended, or else whether to check again.
+// giveUp ends a probe without progress, because long requests may occupy all slots.
+// ended reports whether it ended the probe. Otherwise again reports whether to check
+// later.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -374,8 +374,8 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	return int64(now)-g.began.Load() >= g.least.Load()
 }
 
-// found returns the latency without a queue, 0 if unknown, and whether a probe
-// is running.
+// found returns the latency without a queue (0 if unknown), and whether a probe is
+// running.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,48 +2,48 @@ package layer
 
 import "math"
 
-// adaptiveControl computes the limit, one step for each window. It is not safe
-// for concurrent use.
+// adaptiveControl computes the limit, with one step for each window. It is not safe for
+// concurrent use.
 //
-// A window lasts at least Window and as many responses as were in flight, at
-// least 20. latency is the geometric mean of its latencies, because the
-// gradient is a ratio. dropped is the share of overloaded requests. After each
-// window the limit L becomes
+// A window lasts at least Window and has at least 20 responses and as many as were in
+// flight. latency is the geometric mean of its latencies, because the gradient is a
+// ratio. dropped is the share of overloaded requests. After each window the limit L
+// becomes
 //
 //	gradient = min(1, Tolerance · base / latency)
 //	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
 //
-// within Min and Max. L does not grow while half of it is unused or more than 1
-// % are dropped. base is the latency without a queue.
+// within Min and Max. L does not grow while half of it is unused or more than 1 % of
+// the requests are dropped. base is the latency without a queue.
 //
-// Every 50 windows, when the limit is first used, and when it has fallen to 0.6
-// of its maximum, one short window is a probe with the limit (L - min(√L, L/4))
-// / 2. L without its headroom is Tolerance times the capacity of inner, so half
-// of it meets no queue. If the latency falls in proportion to the limit, there
-// still is a queue: the next probe is half as large, and L at most twice this
-// one.
+// One short window is a probe, which measures base with the limit (L - min(√L, L/4)) /
+// 2. A probe runs every 50 windows, when the limit is first used, and when L has fallen
+// to 0.6 of its maximum. Half of L without its headroom causes no queue, because the
+// whole is Tolerance times the capacity of inner. If the latency falls in proportion to
+// the limit, a queue remains: the next probe is half as large, and L is at most twice
+// this one.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
-	limit    float64 // as found; a probe enforces less for a moment
+	limit    float64 // the computed limit; a probe enforces a lower one
 	enforced float64
 
-	// Latencies are logarithms, base 2, of nanoseconds.
-	base   float64 // without a queue, as far as is known; 0: not at all
-	loaded float64 // of the window before a probe, or the probe before that
+	// Latencies are base-2 logarithms of nanoseconds.
+	base   float64 // the estimated latency without a queue; 0 if unknown
+	loaded float64 // the latency before the current probe
 
 	probing bool
-	sure    bool    // loaded is from a probe
+	sure    bool    // loaded was measured by a probe
 	before  float64 // the limit when loaded was measured
-	since   int     // windows after the last probe; -1: there has been none
-	mark    float64 // the highest limit since then
+	since   int     // windows since the last probe; -1 before the first one
+	mark    float64 // the highest limit since the last probe
 }
 
-// adaptiveWindow is what a window saw.
+// adaptiveWindow has the measurements of one window.
 type adaptiveWindow struct {
 	samples, dropped int64
-	latency          float64 // geometric mean of the samples, as a logarithm
-	peak             int64   // the most in flight
+	latency          float64 // geometric mean of the samples, as a base-2 logarithm
+	peak             int64   // the largest number of requests in flight
 }
 
 func (w adaptiveWindow) droppedShare() float64 {
@@ -52,11 +52,11 @@ func (w adaptiveWindow) droppedShare() float64 {
 
 const (
 	adaptiveEvery    = 50   // windows between two probes
-	adaptiveFall     = 0.6  // of the limit, and it is time for a probe
-	adaptiveShrink   = 0.5  // the most that one window takes from the limit
-	adaptiveBearable = 0.01 // share of dropped requests that does not hold growth up
-	adaptiveLonger   = 0.32 // log2(1.25): how much longer is more than chance
-	adaptiveQueued   = 0.14 // log2(1.1): how far from proportional still is proportional
+	adaptiveFall     = 0.6  // a probe is due when the limit has fallen to this share of its maximum
+	adaptiveShrink   = 0.5  // the limit shrinks at most to this share in one window
+	adaptiveBearable = 0.01 // the limit grows up to this share of dropped requests
+	adaptiveLonger   = 0.32 // log2(1.25): a larger increase of the latency is significant
+	adaptiveQueued   = 0.14 // log2(1.1): tolerance of the comparison of latency and limit
 )
 
 func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
@@ -64,7 +64,7 @@ func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
 	return adaptiveControl{policy: p, limit: initial, enforced: initial, mark: initial, since: -1}
 }
 
-// step takes a window into account and returns the limit to enforce.
+// step applies the measurements of a window and returns the limit to enforce.
 func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	if c.probing {
 		c.probed(w)
@@ -77,7 +77,7 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	return int64(c.enforced)
 }
 
-// adapt follows the gradient.
+// adapt updates base and the limit after a window that was not a probe.
 func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	used := float64(w.peak) > c.enforced/2
 	gradient := 1.0
@@ -98,14 +98,14 @@ func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	}
 }
 
-// set keeps the limit within its bounds.
+// set sets the limit, bounded by Min and Max.
 func (c *adaptiveControl) set(limit float64) {
 	c.limit = min(max(limit, float64(c.policy.Min)), float64(c.policy.Max))
 	c.mark = max(c.mark, c.limit)
 }
 
-// follow learns what the latency without a queue is from a window that was not
-// a probe.
+// follow updates base with the latency of a window that was not a probe. used reports
+// whether more than half of the limit was in use.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:
@@ -116,14 +116,13 @@ func (c *adaptiveControl) follow(latency float64, used bool) {
 		// The queue does not come from the limit.
 		c.base += over / 16
 	case c.enforced <= float64(c.policy.Min):
-		// There is nothing lower to probe with.
+		// Min does not allow a probe with a lower limit.
 		c.base += over / 2
 	}
 }
 
-// probeWhenDue lowers the limit for one window, to see the latency without a
-// queue. What the gradient holds is limit - √limit, at most Tolerance ≤ 2
-// times the capacity; half of that has no queue.
+// probeWhenDue starts a probe if one is due: it lowers the limit for one window to
+// measure the latency without a queue.
 func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	first := c.since < 0
 	c.since++
@@ -136,26 +135,26 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
 
-// adaptiveHeadroom is by how much the limit grows in a window.
+// adaptiveHeadroom returns the amount by which the limit grows in one window.
 func adaptiveHeadroom(limit float64) float64 { return min(math.Sqrt(limit), limit/4) }
 
 func (c *adaptiveControl) probe(limit float64) {
 	c.enforced = max(math.Floor(limit), float64(c.policy.Min))
 }
 
-// patience is after how many nanoseconds a probe should have got on: four times
-// the latency.
+// patience returns the time after which the progress of a probe is checked, in
+// nanoseconds: four times the latency before the probe.
 func (c *adaptiveControl) patience() float64 { return 4 * math.Exp2(c.loaded) }
 
-// giveUp ends a probe that learnt nothing.
+// giveUp ends a probe without a result and returns the limit to enforce.
 func (c *adaptiveControl) giveUp() int64 {
 	c.probing, c.enforced = false, c.limit
 	return int64(c.enforced)
 }
 
-// probed ends a probe, or makes it deeper: a latency that fell just as the
-// limit did is still that of a queue, and one that is much longer than it was
-// known to be has to be seen at two limits to be believed.
+// probed ends a probe, or continues with half its limit. It continues if the latency
+// fell in proportion to the limit, because a queue remains. It also continues once if
+// the latency is much longer than base, to confirm the measurement.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {
@@ -177,6 +176,6 @@ func (c *adaptiveControl) probed(w adaptiveWindow) {
 	if over < 0 {
 		c.base = w.latency
 	} else {
-		c.base += over / 2 // one probe may have been unlucky
+		c.base += over / 2 // half, because one measurement may be an outlier
 	}
 }

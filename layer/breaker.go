@@ -20,22 +20,22 @@ import (
 // BreakerPolicy configures a [Breaker]. Its defaults are those of linkerd's
 // failure accrual. The zero policy opens after seven consecutive failures.
 type BreakerPolicy struct {
-	ConsecutiveFailures int           // that open it; 0 is 7, a negative value is unlimited
-	MinSuccessRate      float64       // a lower success rate opens it, 0 to 1; 0 is off (linkerd uses 0.8)
-	Window              time.Duration // of MinSuccessRate, at least 10 ms; 0 is 10 s
-	MinRequests         int           // in Window for MinSuccessRate, up to 1 000 000; 0 is 5
+	ConsecutiveFailures int           // that open the breaker; 0 means 7, a negative value no limit
+	MinSuccessRate      float64       // a lower rate opens the breaker, 0 to 1; 0 disables it (linkerd uses 0.8)
+	Window              time.Duration // in which MinSuccessRate is measured, at least 10 ms; 0 means 10 s
+	MinRequests         int           // in Window before MinSuccessRate applies, up to 1 000 000; 0 means 5
 
 	// Backoff is the wait before a probe. The default is 1 s to 60 s with a
 	// jitter of 0.5. A zero Min or Max has its default.
 	Backoff Backoff
 
-	// RetryAfter extends the wait to the RetryAfter of the response that opened
-	// the breaker, up to Backoff.Max. By default it is ignored, as in linkerd.
+	// RetryAfter extends the wait to the time that the response which opened the
+	// breaker requests (see [Replayer]), up to Backoff.Max. linkerd ignores it.
 	RetryAfter bool
 }
 
-// UnifiedBreaker returns linkerd's unified policy: seven consecutive failures, or
-// a success rate below 0.8 of at least 5 requests in 10 s.
+// UnifiedBreaker returns linkerd's unified policy: the breaker opens after seven
+// consecutive failures, or if fewer than 0.8 of at least 5 requests in 10 s succeed.
 func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
 const (
@@ -72,37 +72,31 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	return p
 }
 
-// Breaker stops sending requests to a failing service and probes it with one
-// request at a time, at growing intervals. It is linkerd's failure accrual as
-// readiness: place one above each endpoint, and a balancer uses the others.
+// Breaker stops sending requests to a failing service, and probes it with one request
+// at a time at growing intervals. It counts failures as linkerd's failure accrual does.
+// While it is open it is not ready, so that a balancer above uses other endpoints. A
+// balancer ignores it if too few endpoints would be left: see balance.OutlierDetection.
 //
-// A balancer ignores breakers that would bring its ready endpoints below a
-// floor, by default half of all: see balance.OutlierDetection.
+// Admission: a closed breaker admits every request. It opens as [BreakerPolicy]
+// specifies and rejects requests until a wait is over. Then one request is the probe:
+// its success closes the breaker, its failure starts a longer wait. Requests with
+// [PastBreakers] are always admitted. Ready waits until a probe may be sent or has
+// ended, then for inner.
 //
-// Admission: while closed, every request passes. Requests with [PastBreakers]
-// always pass. It opens on consecutive failures or on a low success rate (see
-// [BreakerPolicy]) and then rejects requests. After a wait, one request is the
-// probe. Its success closes the breaker, its failure starts a longer wait.
-// Ready waits until a probe may be sent or has ended, then for inner. There is
-// no timer and no goroutine.
+// Cancellation: a request whose context has ended is rejected. [Ignorable] outcomes and
+// panics do not count. If a probe is canceled or panics, the next request is the probe.
 //
-// Cancellation: a request whose context has ended is rejected. [Ignorable]
-// outcomes and panics do not count. A probe that ends so passes its place to
-// the next request.
+// Body: a failure in the headers counts at once. Any other response counts when it
+// ends, trailers included (see [WithCompletion]). Use [AtReturn] if probes may be
+// endless streams. A response counts only in the state in which its request was
+// admitted.
 //
-// Body: a failure in the headers counts at once. Any other response counts at
-// its end, trailers included (see [WithCompletion]), and a probe is out until
-// then. Use AtReturn if probes may be streams without an end. Responses to
-// requests from before a state change are ignored.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason. Its
+// RetryAfter is the time to the next probe. A [Throttled] response lowers the success
+// rate and fails a probe, but is not one of the consecutive failures.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason and,
-// as RetryAfter, the time to the next probe.
-//
-// Cost: two atomic loads for a success, and a clock reading and an atomic write
-// with MinSuccessRate. No lock.
-//
-// A [Throttled] response lowers the success rate, fails a probe, and does not
-// affect consecutive failures.
+// Cost: two atomic loads for a success; with MinSuccessRate also a clock reading and an
+// atomic write. No lock, timer or goroutine.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -137,12 +131,13 @@ type breaker[Req, Rsp any] struct {
 	rejected tally
 	tripped  *breakerGauge
 
-	// spare is reused by responses that have no body.
+	// spare is an observer that a response without a body has released for reuse.
 	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
 }
 
-// breakerGauge is the part of a breaker in the gauge BreakerOpen. The part is
-// removed when the breaker is collected, because no method ends a breaker.
+// breakerGauge is the value that one breaker has added to the gauge BreakerOpen. The
+// value is removed when the breaker is garbage-collected, because a breaker has no
+// Close.
 type breakerGauge struct {
 	to metrics.Gauge
 	n  atomic.Int64
@@ -173,7 +168,7 @@ func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait waits for a closed breaker, or the moment for a probe.
+// wait returns nil when the breaker is closed or a probe may be sent.
 func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 	for {
 		p := b.now.Load()
@@ -184,7 +179,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 			return b.reject(p, context.Cause(ctx))
 		}
 		until, stop := p.untilProbe(ctx)
-		// The loop evaluates the result, because capacity goes before ctx.
+		// The loop checks again, because an available probe precedes the end of ctx.
 		_ = b.changed.Wait(until, func() bool { return b.now.Load() != p || p.admits() })
 		stop()
 	}
@@ -253,8 +248,8 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	return Node{Name: "breaker", State: state}
 }
 
-// decide counts one outcome in the period that admitted the request. It is
-// called once per request.
+// decide counts an outcome in p, the period that admitted the request. It is called at
+// most once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
 	case p.trip != nil:
@@ -266,7 +261,7 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 	}
 }
 
-// count returns the reason to open the breaker, or "".
+// count adds an outcome to p. It returns the reason to open the breaker, or "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	row := int64(0)
 	switch c {
@@ -310,9 +305,10 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 	}
 }
 
-// open ends p after the outcome out, and sets the time of the next probe.
+// open opens the breaker after the outcome out, and sets the time of the next probe. It
+// does nothing if p has ended.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
-	wait := max(b.policy.Backoff.Delay(t.probes), min(b.asked(out), b.policy.Backoff.Max))
+	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
 	if !b.now.CompareAndSwap(p, &breakerPeriod{trip: t}) {
 		return // another failure was faster
@@ -324,8 +320,8 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	}
 }
 
-// asked returns the wait that the service requests.
-func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
+// requestedWait returns the wait that the response requests, or 0.
+func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
 	}
@@ -338,7 +334,8 @@ func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
 	return after
 }
 
-// breakerRatio returns the success rate in thousandths, 1 without requests.
+// breakerRatio returns the success rate rounded to thousandths. It is 1 without
+// requests.
 func breakerRatio(good, all uint64) float64 {
 	if all == 0 {
 		return 1
@@ -346,7 +343,7 @@ func breakerRatio(good, all uint64) float64 {
 	return math.Round(float64(good)/float64(all)*1000) / 1000
 }
 
-// watch classifies rsp when it ends.
+// watch arranges that rsp is classified when it ends.
 func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
 	a := b.answer()
 	a.ctx, a.rsp, a.period = ctx, rsp, p
@@ -358,7 +355,7 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 	return rsp
 }
 
-// answer returns an observer that is not in use.
+// answer returns an unused observer.
 func (b *breaker[Req, Rsp]) answer() *breakerAnswer[Req, Rsp] {
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// breakerWindow counts the outcomes of a sliding window in ten buckets. It is
-// exact and takes no lock, because a bucket is one word.
+// breakerWindow counts the outcomes of a sliding window in ten buckets. The counts are
+// exact without a lock, because a bucket is one word.
 type breakerWindow struct {
 	start   time.Time
 	width   time.Duration
-	bad     atomic.Bool // there was a failure; until then no sum is needed
+	bad     atomic.Bool // a failure was added; until then sum need not be computed
 	buckets [breakerBuckets]atomic.Uint64
 }
 
 const (
 	breakerBuckets   = 10
 	breakerMinBucket = 10 * time.Millisecond
-	breakerLate      = 10 * breakerBuckets // the largest delay of an outcome, in turns
+	breakerLate      = 10 * breakerBuckets // the largest delay of an outcome, in buckets
 )
 
 func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// A bucket holds the low bits of the turn of its last write, and two counts.
-// Both counts are halved when one is full, which keeps their ratio.
+// A bucket has the low bits of the turn (the number of the bucket since the start) and
+// two counts. When one count is at its maximum, both are halved, which keeps their
+// ratio.
 const (
 	breakerTurnBits  = 20
 	breakerCountBits = 22
@@ -43,7 +44,7 @@ func breakerUnpack(b uint64) (turn, good, bad uint64) {
 	return b >> (2 * breakerCountBits), b >> breakerCountBits & breakerCountMask, b & breakerCountMask
 }
 
-// turn counts the buckets since the start.
+// turn returns the number of bucket widths from the start to now.
 func (w *breakerWindow) turn(now time.Time) uint64 {
 	return uint64(max(now.Sub(w.start), 0) / w.width)
 }
@@ -57,8 +58,8 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	for {
 		old := bucket.Load()
 		of, good, bad := breakerUnpack(old)
-		// An outcome that is one window late counts in the newer turn. A larger
-		// difference is an outcome from before an overflow of the turns.
+		// An outcome that is up to one window late counts in the newer turn. A larger
+		// difference means that the low bits of the turn have overflowed.
 		if (of-short)&breakerTurnMask > breakerLate {
 			of, good, bad = short, 0, 0
 		}
@@ -90,27 +91,27 @@ func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 	return good, all
 }
 
-// breakerPeriod is the time between two changes of a breaker: it is closed,
-// open or probing. A request counts in the period that admitted it, and the
-// counts of an ended period are never read.
+// breakerPeriod is the time between two state changes of a breaker. During a period the
+// breaker is closed, open or probing. A request counts only in the period that admitted
+// it.
 type breakerPeriod struct {
-	// While closed.
+	// These are used while the breaker is closed.
 	failures atomic.Int64 // consecutive
 	window   *breakerWindow
 
-	trip    *breakerTrip // nil while closed; never changed
+	trip    *breakerTrip // nil while closed; immutable
 	probing bool
 	probed  atomic.Bool // a probe is in flight
 }
 
-// breakerTrip is the reason for which a breaker is not closed.
+// breakerTrip has the reason why a breaker is open and the schedule of its probes.
 type breakerTrip struct {
 	reason string
-	probe  time.Time // of the next probe
+	probe  time.Time // the time of the next probe
 	probes int       // failed probes
 }
 
-// closed returns a new closed period.
+// closed returns a new period in which the breaker is closed.
 func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	p := &breakerPeriod{}
 	if b.policy.MinSuccessRate > 0 {
@@ -119,7 +120,7 @@ func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	return p
 }
 
-// clean reports whether a success would change nothing.
+// clean reports whether a success would not change the counts of p.
 func (p *breakerPeriod) clean() bool {
 	return p.trip == nil && p.window == nil && p.failures.Load() == 0
 }
@@ -135,7 +136,7 @@ func (p *breakerPeriod) admits() bool {
 	return !time.Now().Before(p.trip.probe)
 }
 
-// untilProbe returns a context that ends when p may pass.
+// untilProbe returns a context that ends when p may admit a probe, or with ctx.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.probing {
 		return ctx, func() {}
@@ -153,8 +154,8 @@ func (p *breakerPeriod) String() string {
 	return "open"
 }
 
-// probe admits one request to a breaker that is not closed, and returns the
-// period that admitted it.
+// probe admits one request if a probe is due or p is closed. It returns the period that
+// admitted the request, or the rejection.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
 		switch {
@@ -163,7 +164,7 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 		case p.probing || !p.admits():
 			return nil, b.reject(p, nil)
 		}
-		// One of the requests after the wait begins the period of the probe.
+		// One of the requests after the wait starts the probing period.
 		b.now.CompareAndSwap(p, &breakerPeriod{trip: p.trip, probing: true})
 		p = b.now.Load()
 	}

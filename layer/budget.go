@@ -9,33 +9,33 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// Budget limits the load that retries and hedges add, by the rule of finagle
-// and linkerd: each request deposits a share of a retry, and some retries per
-// second are always allowed. Layers and stacks may share a Budget. Its methods
-// are safe for concurrent use.
+// Budget limits the load that retries and hedges add, by the rule of finagle and
+// linkerd: each request deposits a share of a retry, and some retries per second are
+// always allowed. Layers and stacks may share a Budget. Its methods are safe for
+// concurrent use.
 //
-// At every granted withdrawal, the withdrawals of the last ttl, itself
-// included, are at most
+// With the arguments of [NewBudget], a withdrawal is granted if the withdrawals of the
+// last ttl, itself included, are at most
 //
-//	ratio × deposits of the same ttl + perSecond × ttl
+//	ratio × deposits of the last ttl + perSecond × ttl
 //
-// so a deposit that is unused within ttl is lost. Rounding (buckets of ttl/64,
-// deposits dated in groups of eight) is towards fewer withdrawals.
+// A deposit expires after ttl. Times are rounded to ttl/64, and never in favor of a
+// withdrawal.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
 	reserve float64
 	made    time.Time
 
-	deposits atomic.Uint64 // since the start
+	deposits atomic.Uint64 // since the budget was created
 
 	mu        sync.Mutex
-	dated     uint64        // deposits that are in a bucket
-	looked    time.Duration // time since made; the undated deposits are younger
-	epoch     int64         // the bucket of the last look
+	counted   uint64        // deposits that have been added to a bucket
+	looked    time.Duration // time of the last look since made; later deposits are not in a bucket
+	epoch     int64         // the number of the bucket of the last look
 	buckets   [budgetBuckets + 1]budgetBucket
-	paidIn    uint64 // sum of the last budgetBuckets buckets: at most ttl
-	withdrawn uint64 // sum of one bucket more: at least ttl
+	paidIn    uint64 // sum of the last budgetBuckets buckets, which cover at most ttl
+	withdrawn uint64 // sum of one more bucket, which cover at least ttl
 }
 
 const (
@@ -46,10 +46,10 @@ const (
 
 type budgetBucket struct{ paidIn, withdrawn uint64 }
 
-// NewBudget returns a budget that allows ratio retries for each request of the
-// last ttl, and perSecond retries per second in addition. 0 is the default: 10
-// s, 0.2, 10. ttl is limited to 1 s to 1 min, ratio to 10 and perSecond to 1
-// 000 000. A negative ratio or perSecond counts as 0.
+// NewBudget returns a budget that allows ratio retries for each request of the last
+// ttl, and perSecond retries per second in addition. The defaults for 0 are 10 s, 0.2
+// and 10. ttl is limited to 1 s to 1 min, ratio to 10 and perSecond to 1 000 000. A
+// negative ratio or perSecond means 0.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second
@@ -70,7 +70,7 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	}
 }
 
-// Deposit pays in for one request. Call it once per request at its first
+// Deposit adds the share of one request. Call it once per request, at its first
 // attempt. It does not wait.
 func (b *Budget) Deposit() {
 	if b.deposits.Add(1)%budgetGroup == 0 && b.mu.TryLock() {
@@ -79,8 +79,8 @@ func (b *Budget) Deposit() {
 	}
 }
 
-// Withdraw reports whether the budget allows one more retry or hedge, and
-// charges it.
+// Withdraw reports whether the budget allows one more retry or hedge. If so, it is
+// counted.
 func (b *Budget) Withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,13 +93,13 @@ func (b *Budget) Withdraw() bool {
 	return true
 }
 
-// Balance returns how many withdrawals would be granted now.
+// Balance returns the number of withdrawals that would be granted now.
 func (b *Budget) Balance() int {
 	n, _ := b.balance()
 	return n
 }
 
-// balance also reports whether a withdrawal still counts.
+// balance returns Balance, and whether a withdrawal was granted in the last ttl.
 func (b *Budget) balance() (n int, drawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,8 +107,8 @@ func (b *Budget) balance() (n int, drawn bool) {
 	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
 }
 
-// budgetGauge updates the gauge of a budget: at each withdrawal and, while one
-// counts, at every eighth request.
+// budgetGauge publishes the balance of a budget: at each withdrawal and, for ttl after
+// one, at every eighth request.
 type budgetGauge struct {
 	to     metrics.Gauge
 	budget *Budget
@@ -126,7 +126,8 @@ func (g *budgetGauge) show() {
 	g.drawn.Store(drawn)
 }
 
-// follow is called for every request.
+// follow is called for every request. It updates the gauge if the balance may have
+// risen.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()
@@ -139,25 +140,25 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// look advances the buckets to now. Undated deposits are dated to the last
-// look, because a later date would let them count for longer than ttl.
+// look advances the buckets to now. New deposits are added to the bucket of the last
+// look, because a later bucket would let them count for longer than ttl.
 func (b *Budget) look() {
-	now := time.Since(b.made) // read before the deposits, so that later ones are not dated too early
+	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()
 	before := b.epochOf(b.looked)
 	b.advance(b.epochOf(now))
-	if fresh := deposits - b.dated; fresh > 0 && before > b.epoch-budgetBuckets {
+	if fresh := deposits - b.counted; fresh > 0 && before > b.epoch-budgetBuckets {
 		b.paidIn += fresh
 		b.bucket(before).paidIn += fresh
 	}
-	b.dated, b.looked = deposits, now
+	b.counted, b.looked = deposits, now
 }
 
 func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// advance removes buckets that are too old from the sums.
+// advance moves to the bucket epoch, and subtracts the buckets that have expired.
 func (b *Budget) advance(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))
@@ -166,9 +167,9 @@ func (b *Budget) advance(epoch int64) {
 		b.epoch++
 		out := b.bucket(b.epoch)
 		b.withdrawn -= out.withdrawn
-		b.paidIn -= out.paidIn // 0 except for the first one after a jump
+		b.paidIn -= out.paidIn // nonzero only for the first bucket after a jump
 		*out = budgetBucket{}
-		old := b.bucket(b.epoch + 1) // the oldest but one above: budgetBuckets before
+		old := b.bucket(b.epoch + 1) // budgetBuckets before b.epoch
 		b.paidIn -= old.paidIn
 		old.paidIn = 0
 	}

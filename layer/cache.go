@@ -15,28 +15,26 @@ import (
 	"github.com/gotower/gotower/internal/refcount"
 )
 
-// Cache keeps one service per key. A service is made at its first use, shared
-// by all callers, and dropped after it was idle for a while. It is in use while
-// a Call or Ready runs and until its last response ends. A service that matches
-// [ErrClosed] is dropped as well and made again within an eighth of the idle
-// timeout.
+// Cache keeps one service per key. It makes a service at its first use, shares it
+// between all callers, and drops it when it has been idle for the idle timeout. A
+// service is in use while Call or Ready runs and until its last response ends. A
+// service that returns [ErrClosed] is dropped and made again within an eighth of the
+// idle timeout.
 //
-// [Cache.Router] returns a router on top of the cache; [Cache.Service] is the
-// [MakeService] of its services. A Cache is safe for concurrent use. Its
-// goroutine ends with the context given to [NewCache].
+// [Cache.Router] returns a router to the services of the cache. [Cache.Service] is a
+// [MakeService]. A Cache is safe for concurrent use. Its goroutine ends with the
+// context given to [NewCache].
 //
-// Admission: a new key beyond the capacity is rejected; else the service
-// decides. Ready waits for room and then for the service.
+// Admission: a new key is rejected if the cache has Capacity keys. Otherwise the
+// service decides. Ready waits for capacity, then for the service.
 //
-// Cancellation: a request whose context has ended is rejected and makes
-// nothing.
+// Cancellation: a request whose context has ended is rejected and makes no service.
 //
 // Body: an entry is kept until its last response ends, see [WithCompletion].
 //
-// Errors: without room, or with a closed service, an [Error] of kind
-// [ErrNotReady]; after the end of the cache's context kind [ErrClosed]; for a
-// key without a service, or one that is not equal to itself (NaN), kind
-// [ErrNoRoute]. Its Target is the key.
+// Errors: an [Error] with the key as Target. Its kind is [ErrNotReady] if the cache is
+// full or the service is closed, [ErrClosed] after the end of the cache's context, and
+// [ErrNoRoute] if the key has no service or is not equal to itself (NaN).
 //
 // Cost: for an existing key a hash, a look-up without a lock and two atomic
 // additions.
@@ -44,24 +42,24 @@ type Cache[K comparable, Req, Rsp any] struct {
 	options[Rsp]
 	policy CachePolicy
 	mk     func(context.Context, K) Service[Req, Rsp]
-	ctx    context.Context //nolint:containedctx // the parent of every service's own
+	ctx    context.Context //nolint:containedctx // the parent of the contexts of all services
 	seed   maphash.Seed
 
-	keys     atomic.Int64     // reserved, those being made included
+	keys     atomic.Int64     // number of entries, those being made included
 	swept    atomic.Int64     // completed sweeps
-	freed    notify.Broadcast // of keys, swept and ctx
-	rejected tally            // without room
+	freed    notify.Broadcast // notifies of changes of keys, swept and ctx
+	rejected tally            // because the cache was full
 	shards   [64]cacheShard[K, Req, Rsp]
 }
 
 // CachePolicy configures a [Cache].
 type CachePolicy struct {
-	// IdleTimeout is the time for which an unused service is kept; it may take
-	// an eighth longer. 0 is a minute.
+	// IdleTimeout is the time for which an unused service is kept, and an eighth longer
+	// at most. 0 means a minute.
 	IdleTimeout time.Duration
 
-	// Capacity limits the keys: default 10 000. A service that is in use or not
-	// yet idle is never dropped to make room.
+	// Capacity is the largest number of keys; 0 means 10 000. The cache does not drop a
+	// service before its idle timeout to make room.
 	Capacity int
 }
 
@@ -82,13 +80,12 @@ func (p CachePolicy) filled() CachePolicy {
 	return p
 }
 
-// NewCache returns a cache of services made by mk. Like every [MakeService], mk
-// should return at once: callers of the same key wait for it, callers of other
-// keys do not. If mk returns nil, the request fails with kind [ErrNoRoute], and
-// the next request calls mk again.
+// NewCache returns a cache of services made by mk. mk should return at once, because
+// callers of the same key wait for it. If mk returns nil, the request fails with kind
+// [ErrNoRoute], and the next request calls mk again.
 //
-// The context given to mk ends when the entry was dropped and its last response
-// ended, or when ctx ends. After that all calls are rejected with [ErrClosed].
+// The context given to mk ends after the entry was dropped and its last response ended,
+// or when ctx ends. After the end of ctx all calls are rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -105,10 +102,9 @@ func NewCache[K comparable, Req, Rsp any](
 	return c
 }
 
-// Service returns the service of key, whose first Ready or Call makes the entry.
-// So does the first one after the entry was dropped. It may be kept, or called
-// for each request without an allocation for an existing key. The method is a
-// [MakeService].
+// Service returns the service of key. Its first Ready or Call makes the entry, and so
+// does the first one after the entry was dropped. The result may be kept. Service
+// allocates nothing if the entry exists. The method is a [MakeService].
 func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	if e := c.shard(key).find(key); e != nil {
 		return e.handle
@@ -116,14 +112,14 @@ func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	return &cacheHandle[K, Req, Rsp]{cache: c, key: key}
 }
 
-// Router returns a [Router] to the services of the cache. [Describe] shows its
-// entries as routes.
+// Router returns a [Router] that sends a request to the service of its key. [Describe]
+// shows the entries of the cache as routes.
 func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] {
 	check(key != nil, "Cache.Router: nil key function")
 	return &router[K, Req, Rsp]{key: key, mk: c.Service, routes: c.Describe}
 }
 
-// Describe shows the entries, sorted by key.
+// Describe returns the entries as children, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
 		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"rejected", c.rejected.n.Load()},
@@ -147,7 +143,8 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// open returns the entry of key, made if necessary, and begins a use of it.
+// open returns the entry of key, which it makes if necessary. The caller must call
+// Done.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
 	if isUnequalKey(key) {
 		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
@@ -174,7 +171,7 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry that was claimed, with one use begun.
+// build makes the entry that the caller has claimed. The caller must call Done.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {
@@ -188,7 +185,7 @@ func (c *Cache[K, Req, Rsp]) build(
 	}
 	e.Begin()
 	made := false
-	defer func() { // the waiting callers make the service themselves after a panic of mk
+	defer func() { // if mk panics, the waiting callers make the service themselves
 		if !s.settle(key, e, made) {
 			c.release(1)
 			cancel()
@@ -236,8 +233,8 @@ func (c *Cache[K, Req, Rsp]) rejectFull(key K) error {
 	}
 }
 
-// rejectClosed rejects a request for a closed service. It does not match
-// ErrClosed, because the cache makes another service.
+// rejectClosed returns the rejection of a request for a closed service. It does not
+// match ErrClosed, because the cache will make another service.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
@@ -254,8 +251,7 @@ func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 
 var errCacheFull error = &kind{"full", ErrNotReady}
 
-// cacheHandle is the service of one key. It remembers the last entry to avoid a
-// look-up.
+// cacheHandle is the service of one key. It stores the last entry to avoid a look-up.
 type cacheHandle[K comparable, Req, Rsp any] struct {
 	cache *Cache[K, Req, Rsp]
 	key   K
@@ -336,9 +332,9 @@ func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	return n
 }
 
-// Pin keeps the service of key until ctx ends, as an open request would. It
-// makes the service if necessary. A service that was dropped because it
-// returned [ErrClosed] is not kept. The error is that of a Call.
+// Pin keeps the service of key until ctx ends, as an open request would. It makes the
+// service if necessary. It does not keep a service that returned [ErrClosed]. Pin
+// returns the same errors as a Call.
 func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	if ctx.Err() != nil {
 		return c.rejectDone(ctx, key)
@@ -350,19 +346,21 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	return err
 }
 
-// cacheLife counts the open responses of a service. Its context ends after it was
-// retired and the last response ended.
+// cacheLife counts the open responses of a service. Its function Ended is called when
+// the service was retired and the last response has ended.
 type cacheLife[Req, Rsp any] struct {
 	refcount.Count
 	options *options[Rsp]
 }
 
-// call serves one request, after Begin returned true.
+// call sends one request to inner. The caller must have called Begin, which returned
+// true.
 func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
 	return callUntil(ctx, inner, req, l.options, l)
 }
 
-// Data and End make it the Observer of every response without an allocation.
+// Data and End implement Observer for every response, so that no response allocates
+// one.
 func (l *cacheLife[Req, Rsp]) Data(int) {}
 
 func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }

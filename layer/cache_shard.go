@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// cacheShard is a part of a cache's keys. Its map is copied for every change,
-// so that a look-up takes no lock; with many shards the copies stay small.
+// cacheShard has a part of the keys of a cache. A look-up takes no lock, because every
+// change copies the map. The copies are small, because there are many shards.
 type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
@@ -27,7 +27,7 @@ func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return 
 
 func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
 
-// claim reports whether the caller makes the entry of key and closes making.
+// claim reports in mine whether the caller must make the entry of key and close making.
 // Otherwise the caller waits for making, which is nil if the entry exists.
 func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
 	s.mu.Lock()
@@ -49,8 +49,8 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle ends the creation of key's entry, and keeps the entry if keep is true
-// and the cache has not ended. It reports whether the entry is kept.
+// settle ends the creation of an entry. It adds the entry if keep is true and the cache
+// has not ended, and reports whether it did.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep
 	return true
 }
 
-// drop removes retired entries that no newer entry has replaced.
+// drop removes the entries over, except those that a newer entry has replaced.
 func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.made.Store(&without)
 }
 
-// end retires all entries and returns their number.
+// end retires and removes all entries and returns their number.
 func (s *cacheShard[K, Req, Rsp]) end() int {
 	s.mu.Lock() // a later settle sees that the cache has ended
 	over := slices.Collect(maps.Values(s.all()))
@@ -89,16 +89,16 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 	return len(over)
 }
 
-// cacheEntry is what a cache keeps for a key.
+// cacheEntry is the service of one key with the state that the sweeper needs.
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	handle *cacheHandle[K, Req, Rsp]
 	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the last response ended
 	closed atomic.Bool                       // the service returned ErrClosed
 
-	// Used by the sweeper only.
-	seen  uint64 // the use count of the last sweep
-	since time.Time
+	// Only the sweeper uses these.
+	seen  uint64    // the state of the use count at the last change
+	since time.Time // when seen changed
 }
 
 // describe returns the node of the service, or nil.
@@ -110,7 +110,7 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note records whether err closes the service, and reports it.
+// note records and reports whether err means that the service is closed.
 func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {

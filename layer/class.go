@@ -6,16 +6,17 @@ import (
 	"reflect"
 )
 
-// Class is the meaning of an outcome for the service that served the request.
+// Class is the result of a request from the point of view of the service that served
+// it.
 type Class uint8
 
-// The classes. [Failure], [Retryable] and [Throttled] are failures.
+// The classes Failure, Retryable and Throttled are failures.
 const (
-	Ignorable Class = iota // does not count: canceled by the caller, rejected, injected
-	Success                // served successfully
-	Failure                // the service failed, and would fail again
-	Retryable              // the service failed, and the same request may succeed when repeated
-	Throttled              // the service asks for fewer requests; a later attempt may succeed
+	Ignorable Class = iota // does not count: canceled by the caller, rejected, or injected
+	Success                // the service served the request
+	Failure                // the service failed, and another attempt would fail too
+	Retryable              // the service failed, but another attempt may succeed
+	Throttled              // the service requests a lower rate; a later attempt may succeed
 )
 
 // classes is the number of classes.
@@ -36,11 +37,10 @@ func (c Class) IsFailure() bool { return c >= Failure }
 // IsRetryable reports whether another attempt may succeed.
 func (c Class) IsRetryable() bool { return c == Retryable || c == Throttled }
 
-// ClassifyGRPC returns the class of a gRPC status code: UNAVAILABLE is
-// [Retryable], RESOURCE_EXHAUSTED is [Throttled]. UNKNOWN, DEADLINE_EXCEEDED,
-// PERMISSION_DENIED, INTERNAL and DATA_LOSS are [Failure]. All others are
-// [Success]. Except for RESOURCE_EXHAUSTED, these are the failures of linkerd's
-// proxy.
+// ClassifyGRPC returns the class of a gRPC status code. UNAVAILABLE is [Retryable].
+// RESOURCE_EXHAUSTED is [Throttled]. UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
+// INTERNAL and DATA_LOSS are [Failure]. All others are [Success]. The failures are
+// those of linkerd's proxy, and RESOURCE_EXHAUSTED.
 func ClassifyGRPC(code uint32) Class {
 	switch code {
 	case 14:
@@ -53,33 +53,30 @@ func ClassifyGRPC(code uint32) Class {
 	return Success
 }
 
-// Outcome is the result of a request so far. With an error, another goroutine
-// may be changing the headers or trailers of Response.
+// Outcome is the result of a request so far. If Err is not nil, the headers and
+// trailers of Response must not be read, because another goroutine may be writing them.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value if Call returned an error
 	Err      error // the error of Call, or of the response body
-	Ended    bool  // true: complete with trailers; false: only the headers have arrived
+	Ended    bool  // whether the response has ended; if false, only the headers have arrived
 }
 
-// Classifier returns the class of an outcome. The layers of a stack share one:
-// retries, breakers and metrics; see [WithClassifier]. A balancer uses that of
-// its endpoints, see [Classified].
+// Classifier returns the class of an outcome. All layers of a stack use the same one,
+// see [WithClassifier]. A balancer uses that of its endpoints, see [Classified].
 //
-// It is called at the response headers (Ended is false) and again at the end of
-// the response. It is not called for rejections, cancellations by the caller
-// and injected errors. It must be safe for concurrent use and must not read the
-// body.
+// It is called at the response headers (Ended is false) and again at the end of the
+// response. It is not called for rejections, injected errors and cancellations by the
+// caller. It must be safe for concurrent use and must not read the body.
 type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 
-// WithClassifier sets the classifier of a stack. By default a response is a
-// [Success] and an error a [Failure].
+// WithClassifier sets the classifier of a stack. The default is [DefaultClassifier].
 func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 	check(c != nil, "WithClassifier: nil Classifier")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 
-// DefaultClassifier is the default [Classifier]: a response is a [Success] and
-// an error a [Failure]. A timeout of one attempt is [Retryable].
+// DefaultClassifier returns [Success] for a response, [Retryable] for the timeout of
+// one attempt, and [Failure] for any other error.
 func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	switch {
 	case o.Err == nil:
@@ -90,17 +87,17 @@ func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	return Failure
 }
 
-// Classify returns the class of an outcome: [Ignorable] if the service is not
-// responsible, else the result of c. An invalid result is a [Failure]. A
-// response that was closed early is classified by its headers. ctx is the
-// context of the request.
+// Classify returns the class of the outcome of a request with the context ctx. It
+// returns [Ignorable] if the service is not responsible for it, and otherwise the
+// result of c. It replaces an invalid result by [Failure]. A response that was closed
+// early is classified by its headers.
 func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
 	case errors.Is(out.Err, ErrBodyClosedEarly):
-		// The reader that closes early has the part that it needs.
+		// A caller that closes the body early has read what it needs.
 		out.Err, out.Ended = nil, false
-	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), cancelled(ctx):
+	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), canceledByCaller(ctx):
 		return Ignorable
 	}
 	if class := c(out); int(class) < classes {
@@ -113,27 +110,25 @@ func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 	return o.classify.Classify(ctx, out)
 }
 
-// cancelled reports whether the caller canceled the request. A timeout of a
-// part of a request also cancels, but its cause says so and it counts against
-// the service.
-func cancelled(ctx context.Context) bool {
+// canceledByCaller reports whether the caller canceled the request. Timeouts of a layer
+// also cancel ctx, but with a cause that matches DeadlineExceeded. They count as
+// failures.
+func canceledByCaller(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }
 
-// Classified is a Service with its own classifier. A service that sends
-// requests to an endpoint implements it, so that a balancer recognizes the
-// endpoint's failures without an option. Classifier returns nil for none. It is
-// called when a service is put to use, not for each request.
+// Classified is a Service with its own classifier. A service that sends requests to an
+// endpoint should implement it, so that a balancer recognizes failures of the endpoint
+// without an option. Classifier is called once for a service and may return nil.
 type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }
 
-// ClassifierOf returns the classifier of svc, or nil. It is that of the first
-// [Classified] service from svc inwards. Wrappers are recognized by a method
-// Next that returns the wrapped Service, or by an embedded field Service. A
-// service built by a [Stack] with [WithClassifier] and at least one layer has
-// that classifier. A [Router], [Failover], [Lazy] or [Reconnect] has none,
-// because it chooses a service for each request.
+// ClassifierOf returns the classifier of svc, or nil. It returns that of the first
+// [Classified] service, from svc inwards. It finds the wrapped service by a method Next
+// or by an embedded field Service. A service built by a [Stack] with [WithClassifier]
+// and at least one layer is Classified. A [Router], [Failover], [Lazy] or [Reconnect]
+// has no classifier, because it chooses a service for each request.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {
@@ -148,8 +143,7 @@ func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	return nil
 }
 
-// embedded returns the Service that a struct embeds, as the doc of [Layer]
-// recommends, or nil.
+// embedded returns the Service that the struct svc embeds in a field Service, or nil.
 func embedded[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
 	v := reflect.ValueOf(svc)
 	if v.Kind() == reflect.Pointer {

@@ -11,28 +11,26 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Observer is notified of the progress of one response. An optional method
-// Head() is called first for an upgraded connection, because its first byte may
-// be late.
+// Observer is notified of the progress of one response. If it also has a method Head(),
+// that is called first for an upgraded connection, whose first byte may be late.
 type Observer interface {
-	// Data is called after n > 0 bytes of the body were read. It may be called
-	// concurrently with End if the context ends.
+	// Data is called after n > 0 bytes of the body were read. When the context ends, it
+	// may be called concurrently with End.
 	Data(n int)
 
-	// End is called exactly once: with nil when the response is complete,
-	// trailers included; with the error of the body; with [ErrBodyClosedEarly];
-	// or with the cause of the context.
+	// End is called exactly once. err is nil if the response is complete, trailers
+	// included. Otherwise it is the error of the body, [ErrBodyClosedEarly], or the
+	// cause of the context.
 	End(err error)
 }
 
-// Completion defines the end of responses for a protocol. It registers o with
-// rsp and returns the response to pass on. It is called once for each response
-// without an error, before its body is read. The response also ends when ctx,
-// the context of the request, does. If it panics, the layer discards the
-// response and releases o.
+// Completion determines when a response ends. It registers o with rsp and returns the
+// response to pass on. It is called once for each response without an error, before the
+// body is read. The response also ends when ctx, the context of the request, ends. If a
+// Completion panics, the layer discards the response and calls o.End.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
-// AtReturn is the Completion of responses that are over when Call returns.
+// AtReturn is the Completion of responses that end when Call returns.
 func AtReturn[Rsp any](_ context.Context, rsp Rsp, o Observer) Rsp {
 	o.End(nil)
 	return rsp
@@ -63,7 +61,7 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 	}
 }
 
-// HasBody reports whether responses of this type have a body, see [AtEnd].
+// HasBody reports whether responses of type Rsp have a body, see [AtEnd].
 func HasBody[Rsp any]() bool {
 	_, ok := bodyField(reflect.TypeFor[Rsp]())
 	return ok
@@ -80,11 +78,11 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 	return f.Index[0], true
 }
 
-// ObserveBody returns a body that reports its reads and its end to o. It ends
-// at an error of Read ([io.EOF] is success), at Close, or when ctx ends.
-// Several observers of one body share one wrapper. The body of an upgraded
-// connection keeps its [io.Writer] and CloseWrite. If o panics when ctx ends,
-// Close and failing Reads return a [PanicError].
+// ObserveBody returns a body that reports its reads and its end to o. The body ends at
+// Close, when ctx ends, or at an error of Read, of which [io.EOF] is success. All
+// observers of a body share one wrapper. The body of an upgraded connection keeps its
+// [io.Writer] and CloseWrite. If o panics when ctx ends, Close and failing Reads return
+// a [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {
@@ -119,15 +117,15 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 type observedBody struct {
 	io.ReadCloser
 
-	// Written before the body is handed to its reader, or under mu.
+	// observers is written under mu, or before the body is passed to its reader.
 	observers []Observer
 	first     [3]Observer // avoids an allocation
 
 	mu    sync.Mutex
-	ends  reqctx.Registration // with the context of the request
+	ends  reqctx.Registration // notifies of the end of the request's context
 	ended bool
 	err   error
-	panic error // of an observer, when ctx ended the body
+	panic error // the panic of an observer after ctx ended the body
 }
 
 func (b *observedBody) add(o Observer) {
@@ -171,11 +169,12 @@ func (b *observedBody) Close() error {
 	return b.withPanic(b.ReadCloser.Close())
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read returns without waiting, and whether
+// the end follows.
 func (b *observedBody) Pending() (n int, eof bool) { return bodyPending(b.ReadCloser) }
 
-// bodyPending asks a body of an HTTP engine what it holds; any other holds
-// nothing.
+// bodyPending returns the result of the method Pending of a body of an HTTP engine. It
+// returns 0, false for any other body.
 func bodyPending(body io.Reader) (n int, eof bool) {
 	if b, ok := body.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
@@ -183,7 +182,7 @@ func bodyPending(body io.Reader) (n int, eof bool) {
 	return 0, false
 }
 
-// ContextDone ends the body with its context, on a separate goroutine because
+// ContextDone ends the body when its context ends. It starts a goroutine, because
 // observers may block.
 func (b *observedBody) ContextDone(cause error) { go b.cut(cause) }
 
@@ -194,7 +193,7 @@ func (b *observedBody) cut(cause error) {
 	b.mu.Unlock()
 }
 
-// withPanic adds the panic of an observer to err.
+// withPanic returns err joined with the panic of an observer, if any.
 func (b *observedBody) withPanic(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,8 +216,8 @@ func (b *observedBody) end(err error) {
 	panics.End(observers, err)
 }
 
-// callUntil calls next. It calls End of o when the response ends, or when the
-// call ends without a response. After a panic the response is discarded.
+// callUntil calls next, and o.End when the response ends or if there is no response.
+// After a panic it discards the response.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
@@ -237,14 +236,14 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// drop discards the response of Call, if any, after a panic.
+// drop discards rsp after a panic, if Call returned a response.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)
 	}
 }
 
-// discard releases a response, by the Replayer if one is set.
+// discard releases a response with the Replayer if one is set, or else closes its body.
 func (o *options[Rsp]) discard(rsp Rsp) {
 	if d, ok := o.replayer.(interface{ Drain(rsp Rsp) }); ok {
 		d.Drain(rsp)

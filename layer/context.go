@@ -8,12 +8,11 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo is the information that a request carries to the layer that chooses
-// an endpoint. It is one context value, so that a request without it costs one
-// look-up.
+// PickInfo is the part of a request's context for the layer that chooses an endpoint.
+// It is one context value, so that all fields cost one look-up.
 type PickInfo struct {
-	Attempts     *Attempts    // endpoints already tried; nil: the request is sent once
-	Explanation  *Explanation // receives the reasons for the choice; nil: not wanted
+	Attempts     *Attempts    // endpoints already tried; nil if the request is sent at most once
+	Explanation  *Explanation // records the reasons of the choice, if not nil
 	Affinity     uint64       // equal for requests that should reach the same endpoint
 	HasAffinity  bool
 	PastBreakers bool // an open [Breaker] admits the request
@@ -33,33 +32,32 @@ func withPickInfo(ctx context.Context, h PickInfo) context.Context {
 	return reqctx.WithValue(ctx, pickInfoKey{}, &h)
 }
 
-// WithAttempts returns a context with t for the layers below.
+// WithAttempts returns a context that carries t to the layers below.
 func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Attempts = t
 	return withPickInfo(ctx, h)
 }
 
-// WithAffinity returns a context whose request should reach the same endpoint
-// as others with the same key, a hash of a user, a session or a cache key. Only
-// balancers that use consistent hashing observe it.
+// WithAffinity returns a context whose request should reach the same endpoint as other
+// requests with the same key. The key is a hash, for example of a user or a session.
+// Only balancers with consistent hashing use it.
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
 	return withPickInfo(ctx, h)
 }
 
-// PastBreakers returns a context whose request an open [Breaker] admits without
-// counting it. A balancer uses it if too few endpoints would be left.
+// PastBreakers returns a context whose request is admitted by an open [Breaker] without
+// being counted. A balancer uses it if too few endpoints would be left.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
 	return withPickInfo(ctx, h)
 }
 
-// Explain returns a context in which layers record the reasons for their
-// choices, and the explanation with the record. It costs some allocations per
-// layer.
+// Explain returns a context in which layers record the reasons of their choices, and
+// the Explanation that receives them. Each layer allocates for its record.
 func Explain(ctx context.Context) (context.Context, *Explanation) {
 	h := PickInfoFromContext(ctx)
 	if h.Explanation == nil {
@@ -68,16 +66,16 @@ func Explain(ctx context.Context) (context.Context, *Explanation) {
 	return withPickInfo(ctx, h), h.Explanation
 }
 
-// Priority decides which requests are rejected first without room for all.
-// Higher values are served longer. The zero value is [PriorityNormal].
+// Priority determines which requests are rejected first under overload. Requests with
+// lower values are rejected first. The zero value is [PriorityNormal].
 type Priority int8
 
-// The priorities.
+// The priorities, from the first to the last rejected.
 const (
 	PriorityBulk     Priority = iota - 2 // can be repeated much later: batches, prefetching, crawlers
-	PriorityLow                          // no user waits for it, or it is repeated later
+	PriorityLow                          // no user waits for it, or it will be repeated
 	PriorityNormal                       // the default
-	PriorityCritical                     // sign-in, payment, health checks: rejected last
+	PriorityCritical                     // sign-in, payment, health checks
 )
 
 // priorities is the number of priorities.
@@ -88,16 +86,16 @@ func (p Priority) String() string {
 	return [priorities]string{"bulk", "low", "normal", "critical"}[p.rank()]
 }
 
-// rank returns 0 for the lowest priority. Values out of range count as the
-// nearest.
+// rank returns the index of p, from 0 for the lowest priority. Values out of range are
+// replaced by the nearest priority.
 func (p Priority) rank() int {
 	return int(min(max(p, PriorityBulk), PriorityCritical) - PriorityBulk)
 }
 
 type priorityKey struct{}
 
-// WithPriority returns a context with the priority p. Never take p from an
-// untrusted client, because it decides which requests are rejected first.
+// WithPriority returns a context with the priority p. Never accept p from an untrusted
+// client, because it affects the requests of others.
 func WithPriority(ctx context.Context, p Priority) context.Context {
 	return reqctx.WithValue(ctx, priorityKey{}, p)
 }
@@ -110,13 +108,13 @@ func PriorityFromContext(ctx context.Context) Priority {
 
 // Route describes the choice of a router to the layers below it.
 type Route struct {
-	Name   string            // for people; may be empty
+	Name   string            // for display; may be empty
 	Labels map[string]string // for metrics and tap; must not be modified
 }
 
 type routeKey struct{}
 
-// WithRoute returns a context with r for the layers below.
+// WithRoute returns a context that carries r to the layers below.
 func WithRoute(ctx context.Context, r *Route) context.Context {
 	return reqctx.WithValue(ctx, routeKey{}, r)
 }
@@ -127,30 +125,30 @@ func RouteFromContext(ctx context.Context) *Route {
 	return r
 }
 
-// Attempts is the set of endpoints that a request was sent to. A layer that may
-// send a request more than once passes it to the layer that chooses an
-// endpoint. It is safe for concurrent use, because hedges run concurrently.
+// Attempts is the set of endpoints to which a request was sent. A layer that may send a
+// request more than once passes it to the layer that chooses an endpoint. It is safe
+// for concurrent use, because hedges run concurrently.
 type Attempts struct {
 	mu   sync.Mutex
 	seen []any
 	room [2]any // avoids an allocation for few endpoints
 }
 
-// AttemptsFromContext returns the Attempts of ctx, or nil. All methods may be
-// called on nil, which is empty.
+// AttemptsFromContext returns the Attempts of ctx, or nil. A nil *Attempts is empty,
+// and its methods may be called.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context of a layer that may send a request more than
-// once. It adds the list of tried endpoints to the caller's context. If an
-// outer layer has a list already, that one is used.
+// attemptsContext is the context of a layer that may send a request more than once. It
+// adds the set of tried endpoints to the caller's context, or uses that of an outer
+// layer.
 type attemptsContext struct {
-	reqctx.Wrapper // of the caller's context
+	reqctx.Wrapper // wraps the caller's context
 
 	tries Attempts
 	hints PickInfo
 }
 
-// follow makes c the context of a request that arrives with ctx.
+// follow initializes c for a request with the context ctx.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {
@@ -165,8 +163,7 @@ func (c *attemptsContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Add records that the request was sent to endpoint, which must be comparable.
-// A pointer does not allocate.
+// Add adds endpoint, which must be comparable. It does not allocate for a pointer.
 func (t *Attempts) Add(endpoint any) {
 	if t == nil {
 		return

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// errOutOfTime is the kind of rejection of a request for which no time is left.
-// No queue waits for it to pass.
+// errOutOfTime is the kind of rejection of a request whose time is over. A queue does
+// not hold such a request, because waiting does not help.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
-// DeadlineFromRequest applies the deadline that a request carries. read returns
-// the remaining time, or false if the request has none. Place it at the top of
-// a server's stack.
+// DeadlineFromRequest applies the deadline that a request carries. read returns the
+// remaining time, or false if the request has no deadline. A time of 0 or less is over.
+// Place the layer at the top of a server's stack.
 //
 // Admission: a request whose time is over is rejected.
 //
-// Cancellation: the context of the request gets a deadline, unless it has an
-// earlier one. It lives until the response ends.
+// Cancellation: the context of the request gets the deadline, unless it has an earlier
+// one. It ends when the response ends.
 //
 // Body: reading a body after the deadline fails.
 //
@@ -26,9 +26,9 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 // After the deadline, an error of inner or of reading the body is wrapped in an
 // Error of kind [ErrTimeout].
 //
-// Cost: that of [Timeout] for a request with a deadline, else that of read.
+// Cost: that of read; for a request with a deadline also that of [Timeout].
 //
-// It panics if read is nil. read may return any duration; 0 or less is over.
+// It panics if read is nil.
 func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(read != nil, "DeadlineFromRequest: nil function")
 	o := newOptions(opts)
@@ -70,7 +70,7 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false)
 }
 
-// due is a request with a limit of its own.
+// due is the state of a request with a time limit of its own.
 type due struct {
 	timed
 	limit overrun
@@ -82,19 +82,20 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineToRequest tells the next server the remaining time. write returns a
-// copy of the request with the time until the context's deadline minus margin.
-// Place it at the bottom of a client's stack, next to the endpoint.
+// DeadlineToRequest sends the remaining time to the next server. write returns a copy
+// of the request that carries the given time, which is the rest of the context's
+// deadline minus margin. Place it at the bottom of a client's stack, next to the
+// endpoint.
 //
 // Admission: a request without remaining time is rejected.
 //
-// Cancellation: the context is passed unchanged. Without a deadline the request
-// is, too.
+// Cancellation: the context is passed unchanged. A request without a deadline is passed
+// unchanged.
 //
 // Body: not touched.
 //
-// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are
-// returned unchanged.
+// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are returned
+// unchanged.
 //
 // Cost: one clock reading and the call of write.
 //

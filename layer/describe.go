@@ -10,36 +10,35 @@ import (
 	"sync"
 )
 
-// Describer is a Service that describes itself. Describe returns the state of
-// this service, with the services that it made (endpoints, routes) as Children.
-// [Describe] adds the services that it wraps.
+// Describer is a Service that describes itself. Describe returns the state of this
+// service. Its Children are the services that it created, such as endpoints or routes.
+// The function [Describe] adds the service that it wraps.
 type Describer interface {
 	Describe() Node
 }
 
-// Node is one service of a live tree. It prints as text (see String) and
-// marshals to JSON as an object with the members name, state, children and
-// next.
+// Node describes one service. Its Children and Next make it a tree. It prints as text
+// (see String) and marshals to JSON as an object with the members name, state, children
+// and next.
 type Node struct {
 	Name     string `json:"name"`
 	State    State  `json:"state,omitempty"`
-	Children []Node `json:"children,omitempty"` // made by this service
+	Children []Node `json:"children,omitempty"` // created by this service
 	Next     *Node  `json:"next,omitempty"`     // wrapped by this service
 }
 
 // State is the ordered list of attributes of a node.
 type State []Attr
 
-// Attr is one item of State. A Value is a string, a number, a bool, or
-// something that prints and marshals well.
+// Attr is one attribute of State. Value is a string, a number, a bool, or another type
+// that prints and marshals well.
 type Attr struct {
 	Key   string
 	Value any
 }
 
-// MarshalJSON writes an object with its members in order. Values that
-// implement [fmt.Stringer], such as durations, are written as their string. So
-// are infinite floats and NaN.
+// MarshalJSON returns an object with its members in order. Values that implement
+// [fmt.Stringer], such as durations, infinite floats and NaN are written as strings.
 func (s State) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -108,10 +107,10 @@ func (n Node) print(b *strings.Builder, indent string) {
 	}
 }
 
-// Describe returns the live tree of svc: its own state, then that of the
-// services it wraps. It follows services of a [Stack] and of the layers of this
-// library. A service that is not a [Describer] shows its type and ends the
-// tree. It may be called at any time.
+// Describe returns the current state of svc and of the services that it wraps, as a
+// tree. It follows services of a [Stack] and of the layers of this library. A service
+// that is not a [Describer] is shown by its type and ends the tree. Describe may be
+// called at any time.
 func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
 	if s, ok := svc.(*stacked[Req, Rsp]); ok {
 		return s.describe(Describe(s.leaf))
@@ -134,15 +133,15 @@ func describeOne(svc any) Node {
 }
 
 // Explanation is the ordered list of choices that layers made for one request: the
-// route, the split, and the compared endpoints of each attempt. [Explain] returns
-// one. It is safe for concurrent use, and nil drops all choices.
+// route, the split, and the compared endpoints of each attempt. [Explain] returns one.
+// It is safe for concurrent use. A nil *Explanation records nothing.
 type Explanation struct {
 	mu    sync.Mutex
 	notes []Node
 }
 
-// Add adds one choice: a node with the name of the layer, the choice and its
-// reason as state, and the candidates as children.
+// Add records one choice: a node with the name of the layer, the choice and its reason
+// as state, and the candidates as children.
 func (e *Explanation) Add(choice Node) {
 	if e == nil {
 		return
@@ -152,7 +151,7 @@ func (e *Explanation) Add(choice Node) {
 	e.notes = append(e.notes, choice)
 }
 
-// Choices returns the choices so far.
+// Choices returns the recorded choices.
 func (e *Explanation) Choices() []Node {
 	if e == nil {
 		return nil
@@ -162,7 +161,7 @@ func (e *Explanation) Choices() []Node {
 	return slices.Clone(e.notes)
 }
 
-// String prints the choices, each as a [Node] prints.
+// String returns the choices in the format of [Node.String].
 func (e *Explanation) String() string {
 	var b strings.Builder
 	for _, n := range e.Choices() {
@@ -171,7 +170,7 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// MarshalJSON writes an array of nodes.
+// MarshalJSON returns an array of nodes.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(append([]Node{}, e.Choices()...))
 }

@@ -12,15 +12,14 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Drain counts open requests for d and rejects new ones once d drains. Place it
+// Drain counts the open requests in d, and rejects new ones while d drains. Place it
 // outermost in a stack. One [Drainer] may serve several stacks.
 //
-// Admission: every request until [Drainer.Drain] is called, none after that.
-// Drain waits for every request that was admitted. Ready waits for inner, and
-// returns [ErrClosed] when draining starts.
+// Admission: every request is admitted until [Drainer.Drain] is called, and none later.
+// Ready waits for inner, and returns [ErrClosed] when draining starts.
 //
-// Cancellation: a request whose context has ended is rejected. A request in
-// flight is open until it ends. Draining cancels nothing.
+// Cancellation: a request whose context has ended is rejected. Draining cancels no
+// request.
 //
 // Body: a request is open until its response ends, see [WithCompletion].
 //
@@ -75,8 +74,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End make the layer the Observer of every response without an
-// allocation.
+// Data and End implement Observer for every response, so that no response allocates
+// one.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }
@@ -89,36 +88,36 @@ func (s *drained[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// Drainer drains the stacks of a server: it rejects new requests, and waits for
-// open ones. Make it with [NewDrainer], give it to a [Drain] in each stack, and
-// call Drain after clients have been directed elsewhere.
+// Drainer drains the stacks of a server: it rejects new requests and waits for the open
+// ones. Create it with [NewDrainer], pass it to a [Drain] layer in each stack, and call
+// Drain after clients have been directed elsewhere.
 //
-// With net/http, fail the readiness probe, wait until that has been noticed,
-// call the server's Shutdown, which waits for responses and closes idle
-// connections, and call Drain last, for hijacked connections.
+// With net/http, first let the readiness probe fail and wait until clients have
+// noticed. Then call Server.Shutdown, which waits for responses and closes idle
+// connections. Call Drain last, because it also waits for hijacked connections.
 //
 // It is safe for concurrent use and must not be copied. It needs no Close.
 type Drainer struct {
-	// state is the number of open requests, and negative while draining. One
-	// word for both makes sure that Drain waits for every admitted request.
+	// state is the number of open requests. Its sign bit is set while draining. Both
+	// are in one word, so that Drain waits for every admitted request.
 	state atomic.Int64
 	empty notify.Broadcast
 
 	once  sync.Once
-	begun context.Context //nolint:containedctx // not a request's: it ends when draining begins, and ends waits in Ready
+	begun context.Context //nolint:containedctx // ends when draining begins, which ends waits in Ready
 	begin context.CancelFunc
 }
 
-// drainBegun is the sign of state.
+// drainBegun is the sign bit of state.
 const drainBegun = math.MinInt64
 
-// NewDrainer returns a Drainer that admits everything.
+// NewDrainer returns a Drainer that admits all requests until Drain is called.
 func NewDrainer() *Drainer { return new(Drainer) }
 
-// Drain rejects new requests and waits until the open ones, their responses
-// included, have ended. If ctx ends first, it returns an [Error] with the
-// number of open requests that matches the cause of ctx; the requests continue.
-// Drain may be called again and concurrently.
+// Drain rejects new requests and waits until the open ones have ended, responses
+// included. If ctx ends first, it returns an [Error] that has the number of open
+// requests and matches the cause of ctx; the requests continue. Drain may be called
+// again and concurrently.
 func (d *Drainer) Drain(ctx context.Context) error {
 	start := time.Now()
 	d.state.Or(drainBegun)
@@ -134,7 +133,7 @@ func (d *Drainer) Drain(ctx context.Context) error {
 }
 
 // Draining reports whether Drain was called. A readiness probe must fail earlier,
-// because requests are rejected from then on.
+// because the Drainer rejects requests from then on.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
 // InFlight returns the number of open requests.
@@ -142,7 +141,7 @@ func (d *Drainer) InFlight() int64 { return d.state.Load() &^ drainBegun }
 
 func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }
 
-// enter counts a request, unless d drains.
+// enter counts a request and reports true, unless d drains.
 func (d *Drainer) enter() bool {
 	// Rejected requests must not count, because they would delay Drain.
 	if d.Draining() {
@@ -161,7 +160,7 @@ func (d *Drainer) leave() {
 	}
 }
 
-// signal ends when draining begins.
+// signal returns the context that ends when draining begins.
 func (d *Drainer) signal() context.Context {
 	d.once.Do(func() { d.begun, d.begin = context.WithCancel(context.Background()) })
 	return d.begun

@@ -10,56 +10,55 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Kinds of errors that layers return. Test for them with [errors.Is]. The
-// [Error] around them has details.
+// The kinds of errors that layers return. Test for them with [errors.Is]. The [Error]
+// that wraps them has details.
 var (
-	// ErrNotReady is a rejection: the request is untouched and may be sent
-	// elsewhere, or here again later.
+	// ErrNotReady reports a rejection. The request was not sent, and may be sent
+	// elsewhere or to this service later.
 	ErrNotReady = errors.New("not ready")
 
-	// errShed is the rejection of a layer without room or tokens. It is not
-	// retried until the load is lower.
+	// errShed is the rejection of a layer without free slots or tokens. Retry does not
+	// retry it, because that would add load.
 	errShed error = &kind{"not ready", ErrNotReady}
 
-	// ErrClosed is a permanent rejection: this service will never be ready
-	// again. It matches ErrNotReady.
+	// ErrClosed reports a permanent rejection: the service will never be ready again.
+	// It matches ErrNotReady.
 	ErrClosed error = &kind{"closed", ErrNotReady}
 
-	// ErrFailFast rejects a request that waited as long as its queue allows. It
-	// matches ErrNotReady.
+	// ErrFailFast reports that a request was rejected because it cannot or need not
+	// wait in a queue any longer. It matches ErrNotReady.
 	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
 
 	// ErrTimeout reports that the time limit of a layer expired. The request
 	// may have been processed. It matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout name the
-	// limit: on the response headers, on the silence between two pieces of the
-	// body, or on one attempt. They match ErrTimeout.
+	// The following errors name the time limit that expired: that of the response
+	// headers, of a pause between two reads of the body, or of one attempt. They match
+	// ErrTimeout.
 	ErrResponseHeaderTimeout error = &kind{"response header timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
 	ErrAttemptTimeout        error = &kind{"attempt timeout", ErrTimeout}
 
-	// ErrRetryRejected: an earlier attempt was sent and a later attempt was
-	// rejected. The request may have been processed, so it does not match
-	// ErrNotReady.
+	// ErrRetryRejected reports that a retry was rejected after an earlier attempt was
+	// sent. It does not match ErrNotReady, because the request may have been processed.
 	ErrRetryRejected = errors.New("rejected on a retry")
 
-	// ErrInjected marks an injected fault, which does not count against a
-	// service. See [FaultInjection].
+	// ErrInjected reports an error of [FaultInjection]. It does not count against the
+	// service.
 	ErrInjected = errors.New("injected fault")
 
 	// ErrNoRoute reports that no service exists for the request.
 	ErrNoRoute = errors.New("no route")
 
-	// ErrBodyClosedEarly is the end of a response body that was closed before
-	// it was read completely. See [Observer].
+	// ErrBodyClosedEarly is the argument of [Observer].End for a response body that was
+	// closed before it was read to its end.
 	ErrBodyClosedEarly = errors.New("response body closed before its end")
 )
 
-// PanicError is a recovered panic of a callback on a goroutine of this library.
-// It has the Value of the panic and the Stack of the goroutine, and matches no
-// other error. See "Panics" in the package documentation.
+// PanicError is a recovered panic of a callback on a goroutine of this library. It has
+// the Value of the panic and the Stack of the goroutine. It matches no other error. See
+// "Panics" in the package documentation.
 type PanicError = panics.Error
 
 // kind is an error that also matches a more general one.
@@ -71,15 +70,15 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.is }
 
-// Error is an error with its place. It matches its Kind and everything that Err
+// Error is an error of a layer with its place. It matches Kind and every error that Err
 // matches.
 type Error struct {
 	Layer      string        // the layer that returned it: "queue", "limit", "balance"
 	Target     string        // the target of the stack ("web.default:80"), if known
 	Endpoint   string        // the address of the endpoint, if one was tried
 	Reason     string        // the reason in a few words: "8 of 8 in flight"
-	Waited     time.Duration // how long the request waited in this layer
-	RetryAfter time.Duration // when another attempt may succeed, from the time of the error; 0 if unknown
+	Waited     time.Duration // the time that the request waited in this layer
+	RetryAfter time.Duration // the time after which another attempt may succeed; 0 if unknown
 	Kind       error         // one of the kinds of this package, or nil
 	Err        error         // the cause, or nil
 }
@@ -122,8 +121,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Is compares the kind without the allocation of Unwrap, because rejections are
-// tested in many layers.
+// Is reports whether Kind matches target. It avoids the allocation of Unwrap, because
+// many layers test rejections.
 func (e *Error) Is(target error) bool {
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {
@@ -133,18 +132,17 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Timeout reports whether a deadline expired. With Temporary it makes Error a
-// net.Error.
+// Timeout reports whether a deadline expired. With Temporary it implements net.Error.
 func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }
 
-// Temporary reports whether the same request may succeed later: it was
-// rejected, and not permanently.
+// Temporary reports whether the same request may succeed later. It is true for
+// rejections that are not permanent.
 func (e *Error) Temporary() bool {
 	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
 }
 
-// RetryAfter returns the wait that err requests before another attempt: the
-// longest one in its chain.
+// RetryAfter returns the longest RetryAfter of the [Error] values in the chain of err.
+// It returns false if there is none.
 func RetryAfter(err error) (time.Duration, bool) {
 	var e *Error
 	if !errors.As(err, &e) {

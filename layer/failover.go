@@ -8,18 +8,16 @@ import (
 	"time"
 )
 
-// Failover sends requests to primary, and to fallback once primary has been
-// unready for after.
+// Failover sends requests to primary, and to fallback after primary has not been ready
+// for the time after. With 0 it uses fallback at once.
 //
-// Admission: that of primary, then that of fallback. Rejections of primary
-// within after are returned; a [Queue] above waits for it. A closed primary is
-// skipped at once. Ready waits for primary, and for fallback too once after is
-// over; it then polls fallback every 50 ms. Primary is always asked first, so
-// requests detect its recovery. Place a Queue above the Failover and not into
-// primary.
+// Admission: primary decides first, so that requests detect its recovery. Until after
+// is over, its rejections are returned; a [Queue] above the Failover waits. Later, or
+// at once if primary is closed, fallback decides. Ready waits for primary, and for
+// either of them when after is over; it polls fallback every 50 ms.
 //
-// Cancellation: the context is passed unchanged. A rejection because of the
-// caller's context does not count.
+// Cancellation: the context is passed unchanged. A rejection after the caller's context
+// ended does not count.
 //
 // Body: not touched.
 //
@@ -30,7 +28,7 @@ import (
 // Cost: an atomic load while primary is ready; two clock readings and the
 // rejection otherwise.
 //
-// With an after of 0 fallback is used at once.
+// It panics if a service is nil or after is negative.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Failover: nil service")
 	checkAtLeast("Failover: after", after, 0)
@@ -49,7 +47,7 @@ type failover[Req, Rsp any] struct {
 	target            string
 
 	begin    time.Time
-	since    atomic.Int64 // when primary became unready, from begin; 0 while it is ready
+	since    atomic.Int64 // when primary became unready, relative to begin; 0 while it is ready
 	fellBack atomic.Int64 // requests that fallback admitted
 }
 
@@ -88,15 +86,15 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if err != nil && errors.Is(err, ErrNotReady) {
 		return s.callFallback(ctx, req, err)
 	}
-	// A response may take long. It proves that primary was ready when the request
-	// started.
+	// The response proves that primary was ready when the request started, which may be
+	// long ago.
 	if since := s.since.Load(); since != 0 && since <= started {
 		s.since.CompareAndSwap(since, 0)
 	}
 	return rsp, err
 }
 
-// callFallback decides on a request that primary rejected.
+// callFallback sends a request that primary rejected to fallback, or returns rejection.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {
@@ -120,10 +118,11 @@ func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejectio
 	}
 }
 
-// now returns the time since begin. It is never 0, which means ready.
+// now returns the time since begin. It never returns 0, because 0 means ready.
 func (s *failover[Req, Rsp]) now() int64 { return int64(time.Since(s.begin)) + 1 }
 
-// unready records that primary is not ready, and returns the rest of after.
+// unready records that primary is not ready. It returns the remaining time until
+// fallback is used.
 func (s *failover[Req, Rsp]) unready() time.Duration {
 	now := s.now()
 	s.since.CompareAndSwap(0, now)

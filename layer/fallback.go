@@ -8,32 +8,31 @@ import (
 
 // FallbackPolicy configures a [Fallback].
 type FallbackPolicy[Req, Rsp any] struct {
-	// Handle returns the substitute: a default, a cached response, or another
-	// error. It may read the headers of the replaced response, whose body is
-	// closed. The request body may have been read in part. If Handle returns a
-	// response instead of an error, the request body is closed, so Handle
-	// cannot send the request on; use [Failover] for that. It must be set.
+	// Handle returns the substitute: a default, a cached response, or another error. It
+	// must be set. It may read the headers of the replaced response, whose body is
+	// closed. It cannot send req on, because the request body may have been read and is
+	// closed if Handle returns a response. Use [Failover] for that.
 	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
-	// FallbackIf reports whether an outcome is replaced; c is its class. The
-	// default replaces every failure, injected faults included, and every
-	// rejection. It is not called after the caller's context ended.
+	// FallbackIf reports whether the outcome o, of class c, is replaced. By default
+	// every failure, injected error and rejection is replaced. It is not called after
+	// the caller's context ended.
 	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
-// Fallback responds in place of a service that failed or rejected the request.
+// Fallback returns a substitute if the service fails or rejects a request.
 //
-// Admission: none of its own; Ready is forwarded to inner.
+// Admission: every request is admitted. Ready is forwarded to inner.
 //
-// Cancellation: nothing is replaced after the context of the request ended.
+// Cancellation: no response is replaced after the context of the request ended.
 //
-// Body: a response is replaced at its headers or not at all. The replaced
-// response is closed before the substitute is requested.
+// Body: a response is replaced only at its headers. Its body is closed before Handle is
+// called.
 //
-// Errors: those of the substitute, in an [Error] with the replaced error. It is
-// a rejection only if both rejected the request.
+// Errors: an error of Handle is wrapped in an [Error] with the replaced error. It is a
+// rejection only if both are rejections.
 //
-// Cost: classifying each response; no allocation.
+// Cost: one call of the classifier per response. No allocation.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(p.Handle != nil, "FallbackPolicy: Handle must be set")
 	o := newOptions(opts)
@@ -86,8 +85,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed returns the error of a failed substitute. first is the error that it
-// replaced, or nil.
+// failed returns the error of a request whose substitute failed with second. first is
+// the replaced error, or nil.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {
@@ -95,11 +94,11 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	}
 	switch {
 	case errors.Is(second, ErrNotReady) && !errors.Is(first, ErrNotReady):
-		// The first service may have done its work, so this must not match
+		// The first service may have processed the request, so this must not match
 		// ErrNotReady.
 		e.Err = context.Cause(ctx)
 	case errors.Is(second, ErrClosed) && !errors.Is(first, ErrClosed):
-		// The first one may be back.
+		// The first service may become ready again.
 		e.Kind = ErrNotReady
 	case first != nil && errors.Is(second, first):
 		return second // unchanged
