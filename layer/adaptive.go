@@ -134,9 +134,9 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 		l.rejected.inc()
 		return rsp, l.full.Load()
 	}
-	handed := false
+	returned := false
 	defer func() {
-		if !handed {
+		if !returned {
 			defer l.End(nil)
 			l.drop(rsp, err)
 		}
@@ -148,7 +148,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 		return rsp, err
 	}
 	rsp = l.complete(ctx, rsp, l)
-	handed = true
+	returned = true
 	return rsp, nil
 }
 

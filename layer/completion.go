@@ -221,9 +221,9 @@ func (b *observedBody) end(err error) {
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
-	handed := false
+	returned := false
 	defer func() {
-		if !handed {
+		if !returned {
 			defer o.End(nil)
 			opts.drop(rsp, err)
 		}
@@ -232,7 +232,7 @@ func callUntil[Req, Rsp any](
 		return rsp, err
 	}
 	rsp = opts.complete(ctx, rsp, o)
-	handed = true
+	returned = true
 	return rsp, nil
 }
 

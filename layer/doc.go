@@ -1,9 +1,8 @@
-// Package layer is the core of gotower: services, the layers that wrap them,
-// and the protocol-neutral layers that every client, proxy and gateway needs.
+// Package layer has the core of gotower: services, the layers that wrap them, and
+// layers that work with every protocol.
 //
-// A [Service] serves requests; a [Layer] wraps a Service in another one; a
-// [Stack] is a list of layers, written in the order in which a request meets
-// them:
+// A [Service] serves requests. A [Layer] wraps a Service in another one. A [Stack] is a
+// list of layers in the order in which a request passes them:
 //
 //	svc := layer.NewStack[*http.Request, *http.Response]().
 //		Timeout(5 * time.Second).
@@ -23,10 +22,11 @@
 //	composition  Router  Cache  Reloadable  Lazy  Map…  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
-// The documentation of each layer has the headings Admission, Cancellation, Body, Errors
-// and Cost. Applying a layer starts no goroutine and does no I/O. A layer that works in
-// the background takes a context first and ends with it. Constructors panic on invalid
-// policies and nil functions.
+// The documentation of each layer has the headings Admission, Cancellation, Body,
+// Errors and Cost. In it, inner is the wrapped service. Applying a layer starts no
+// goroutine and does no I/O. A layer that works in the background takes a context as
+// its first argument and ends with it. Constructors panic on invalid policies and nil
+// functions.
 //
 // # Order
 //
@@ -45,52 +45,50 @@
 //
 // # Classification
 //
-// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit and
-// Metrics of a stack share one. Cancellations by the caller, rejections and the faults of
-// [FaultInjection] do not count against a service.
+// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit
+// and Metrics of one stack use the same Classifier. Cancellations by the caller,
+// rejections and the faults of [FaultInjection] do not count against a service.
 //
 // # Admission
 //
-// Call admits a request or rejects it at once and untouched. A rejection matches
-// [ErrNotReady], and the caller may send the same request elsewhere. Only [Queue] waits,
-// in order and for a bounded time. Without a Queue a stack sheds load: a [Retry] returns the
-// rejections of limits, rates and queues at once. Ready is a hint for accept loops,
-// failover and balancers. Never call it before each request.
+// Call admits a request, or rejects it at once without changing it. A rejection matches
+// [ErrNotReady], and the caller may send the same request elsewhere. Only [Queue] lets
+// requests wait, in order and for a limited time. Without a Queue a stack sheds load:
+// [Retry] returns the rejections of limits, rate limits and queues at once. Ready is a
+// hint for accept loops, failover and balancers. Do not call it before each request.
 //
-// # Ends
+// # End of a response
 //
-// A response may be read long after Call returned. A [Completion] defines its end, until
-// which slots, contexts and measurements are held. The default, [AtEnd], knows every
-// response with a Body, such as *http.Response. A [Replayer] has the rules of a
-// protocol for retries.
+// A response may be read long after Call returned. A [Completion] determines when it
+// ends. Until then it holds its slots, and its context has not ended. The default,
+// [AtEnd], supports responses with a field Body, such as *http.Response. A [Replayer]
+// has the rules of a protocol for retries.
 //
 // # Errors
 //
 // An [Error] has the layer, target, endpoint, reason and waiting time. [errors.Is] and
-// [errors.As] find its cause.
+// [errors.As] find the cause of the error.
 //
 // # Panics
 //
-// A callback is a function or method that you give to this library: a [Classifier],
-// a [Span], a [Completion], a key function, a [MakeService], a matcher, an instrument,
-// a log handler, the Close of a body. One that panics never ends the process and never keeps a slot,
-// a probe or a response:
+// A callback is a function or method that the application passes to this library: a
+// [Classifier], a [Span], a [Completion], a key function, a [MakeService], an
+// instrument, or the Close of a body. A callback that panics does not end the process,
+// and releases its slot, probe or response:
 //
-//   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller,
-//     the panic reaches the caller once everything is released. A response that
-//     cannot be returned any more is discarded.
-//   - On a goroutine of this library (the end of a context, a timer, the copy of a
-//     [Hedge], a connect of [Reconnect]) it is recovered, and becomes a
-//     [PanicError] of the request or the response that it belongs to: the error of
-//     the copy, of Close, of the last connect.
-//   - A panic that belongs to no request, as that of a [Mirror]'s copy, counts as a
-//     failure where there is a count and is dropped otherwise. So is that of an
-//     instrument on such a goroutine.
+//   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller, the panic
+//     reaches the caller after everything is released. A response that cannot be returned is
+//     discarded.
+//   - On a goroutine of this library, such as a timer, the copy of a [Hedge] or a connect of
+//     [Reconnect], the panic is recovered. It becomes a [PanicError] of the request, of the
+//     response or of the connect.
+//   - A panic that belongs to no request, such as that of a [Mirror]'s copy or of an
+//     instrument, counts as a failure if there is a counter, and is dropped otherwise.
 //
 // # Your own layer
 //
-// Embed the inner Service and override Call. Ready is then forwarded, and a
-// layer that does nothing costs an indirect call:
+// Embed the inner Service and override Call. Ready is then forwarded. A layer that does
+// nothing costs an indirect call:
 //
 //	type logged struct{ layer.Service[string, string] }
 //
@@ -99,12 +97,11 @@
 //		return l.Service.Call(ctx, req)
 //	}
 //
-// A layer that holds something, a slot or a token, rejects a request whose
-// context has ended before it takes that:
+// A layer that takes a slot or a token first rejects a request whose context has ended:
 //
 //	if ctx.Err() != nil {
 //		return rsp, &layer.Error{Layer: "mine", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
 //	}
 //
-// Package layertest proves that a layer keeps these rules.
+// Package layertest checks that a layer keeps these rules.
 package layer

@@ -11,31 +11,31 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// FaultPolicy configures [FaultInjection]: which requests, which fault, and for
-// how long.
+// FaultPolicy configures [FaultInjection]: it selects requests, the fault and the
+// duration.
 type FaultPolicy[Req any] struct {
-	// Match selects requests. It must be safe for concurrent use and must not
-	// change them. The default selects all.
+	// Match selects requests. The default selects all. It must be safe for concurrent
+	// use and must not modify its argument.
 	Match func(Req) bool
 
-	// Fraction is the share of the selected requests, 0 to 1. The default, 0,
-	// selects nothing.
+	// Fraction is the share of the selected requests that get the fault, 0 to 1. The
+	// default is 0.
 	Fraction float64
 
-	// Delay comes before the request is sent, or before the error. Jitter is
-	// the maximum random addition, evenly distributed. Both are at least 0.
+	// Delay is the wait before the request is sent or the error is returned. Up to
+	// Jitter is added at random, evenly distributed. Both must be at least 0.
 	Delay, Jitter time.Duration
 
-	// Err, if set, is returned instead of a response, after the delay. Use
+	// Err, if not nil, is returned after the delay instead of a response. Use
 	// ErrInjected for an unspecific error.
 	Err error
 
-	// TTL is how long faults are injected. It must be above 0, because a
+	// TTL is the time for which faults are injected. It must be above 0, because a
 	// forgotten experiment must end. To end it earlier, let Match return false.
 	TTL time.Duration
 
-	// Rand returns numbers from 0 to below 1 and must be safe for concurrent
-	// use. The default is [rand.Float64].
+	// Rand returns numbers from 0 to below 1. The default is [rand.Float64]. It must be
+	// safe for concurrent use.
 	Rand func() float64
 }
 
@@ -56,7 +56,7 @@ func (p FaultPolicy[Req]) Validate() error {
 	return nil
 }
 
-// delay returns the delay of one request.
+// delay returns the delay of one request, with its random part.
 func (p FaultPolicy[Req]) delay() time.Duration {
 	if p.Jitter == 0 {
 		return p.Delay
@@ -68,35 +68,34 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause returns the cause of an injected error.
+// cause returns Err, or nil if its text would repeat that of ErrInjected.
 func (p FaultPolicy[Req]) cause() error {
-	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // avoids the same text twice
+	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil
 	}
 	return p.Err
 }
 
-// FaultInjection injects faults into a share of the requests, for a limited
-// time: a delay, an error, or an error after a delay. Place it where the fault
-// would arise: below the retries under test, above the endpoint.
+// FaultInjection injects faults into a share of the requests for a limited time: a
+// delay, an error, or an error after a delay. Place it where the fault would occur:
+// below the retries under test and above the endpoint.
 //
-// Admission: none of its own; Ready is forwarded. An injected error that
+// Admission: every request is admitted. Ready is forwarded. An injected error that
 // matches [ErrNotReady] is a rejection.
 //
-// Cancellation: a delay ends with the caller's context. A request whose context
-// has ended gets no fault.
+// Cancellation: a delay ends with the caller's context. A request whose context has
+// ended gets no fault.
 //
 // Body: not touched. A request that gets an error is not sent.
 //
-// Errors: an injected error is an [Error] of kind [ErrInjected] and matches the
-// error of the policy. A delay that the caller's context cuts short returns
-// one, too, which matches the cause of the context. Both are [Ignorable].
+// Errors: an injected error is an [Error] of kind [ErrInjected] that matches the Err of
+// the policy. If the caller's context ends a delay, the error matches ErrInjected and
+// the cause of the context. Both are [Ignorable].
 //
-// Cost: one atomic load once the time is over. Until then a clock reading for
-// each request, and a random number for each that matches.
+// Cost: one atomic load after the TTL. Until then a clock reading for each request, and
+// a random number for each matching one.
 //
-// The time to live counts from the call of FaultInjection. An invalid policy
-// panics.
+// The TTL starts with the call of FaultInjection. An invalid policy panics.
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -123,17 +122,17 @@ type chaos[Req, Rsp any] struct {
 	life            *faultLife
 	requests        atomic.Int64 // that got a fault
 	delayed, failed tally
-	err             error // the injected error, shared; never changed
+	err             error // the injected error, shared by all requests; immutable
 }
 
-// faultLife is the time limit of the faults.
+// faultLife is the time limit of the faults, shared by all services of a layer.
 type faultLife struct {
 	start time.Time
 	ttl   time.Duration
 	over  atomic.Bool
 }
 
-// left returns the remaining time.
+// left returns the remaining time, at least 0.
 func (l *faultLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
 
 func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -144,7 +143,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	if d := c.policy.delay(); d > 0 {
 		c.delayed.inc()
 		start := time.Now()
-		// A delay ends with the faults.
+		// The delay is not longer than the faults.
 		if err := backoff.Sleep(ctx, min(d, c.life.left())); err != nil {
 			return rsp, &Error{
 				Layer: "fault", Target: c.target, Kind: ErrInjected,
@@ -159,7 +158,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	return rsp, c.err
 }
 
-// hits decides whether a request gets the fault.
+// hits reports whether a request gets the fault.
 func (c *chaos[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	if c.life.left() <= 0 {
 		c.life.over.Store(true)

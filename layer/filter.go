@@ -4,17 +4,16 @@ import "context"
 
 // Filter rejects the requests for which f returns an error.
 //
-// Admission: f decides on the request alone. Ready is inner's, because the
-// request is not known yet.
+// Admission: f decides. Ready is forwarded, because it does not know the request.
 //
 // Cancellation: the context is passed unchanged.
 //
 // Body: not touched. f must not change the request or read its body.
 //
-// Errors: a rejection is an [Error] around f's error. It matches [ErrNotReady]
-// only if f's error does, because the same request would be rejected again.
+// Errors: a rejection is an [Error] that wraps the error of f. It matches [ErrNotReady]
+// only if the error of f does, because the same request would be rejected again.
 //
-// Cost: f; no allocation for admitted requests.
+// Cost: one call of f. No allocation for admitted requests.
 //
 // A nil f panics.
 func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp] {

@@ -8,28 +8,28 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Gate admits all requests or none, as a health check or an operator decides.
-// [Gated] puts one into a stack. The zero Gate is open. It is safe for
-// concurrent use and must not be copied.
+// Gate admits all requests or none, as its Open and Close determine. Pass it to
+// [Gated]. The zero Gate is open. It is safe for concurrent use and must not be copied.
 type Gate struct {
 	closed  atomic.Bool
 	changed notify.Broadcast
 }
 
-// Open admits all requests.
+// Open makes the gate admit all requests.
 func (g *Gate) Open() {
 	g.closed.Store(false)
 	g.changed.Wake()
 }
 
-// Close rejects new requests. Requests in flight continue.
+// Close makes the gate reject new requests. Requests in flight continue.
 func (g *Gate) Close() { g.closed.Store(true) }
 
 func (g *Gate) isOpen() bool { return !g.closed.Load() }
 
-// Gated admits requests while g is open. Several services may share a gate.
+// Gated admits requests while g is open. Several services may share a Gate.
 //
-// Admission: as g decides. Ready waits until g is open, then for inner.
+// Admission: every request is admitted while g is open. Ready waits until g is open,
+// then for inner.
 //
 // Cancellation: a request whose context has ended is rejected.
 //

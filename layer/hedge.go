@@ -14,32 +14,31 @@ import (
 
 // HedgePolicy configures a [Hedge]. Zero fields have their defaults.
 type HedgePolicy[Req any] struct {
-	// Budget limits the copies of all requests together. Share the Budget of a
-	// [Retry] above, so that the two do not multiply. The default is
-	// NewBudget(time.Second, 0.05, 1). A larger balance would be spent at once
-	// when all endpoints become slow, and make them slower.
+	// Budget limits the copies of all requests together. Share the Budget of a [Retry]
+	// above, so that retries and copies do not multiply. The default,
+	// NewBudget(time.Second, 0.05, 1), is small, because many copies at once would make
+	// slow endpoints slower.
 	Budget *Budget
 
-	// Quantile of recent latencies after which a copy is sent: above 0 and
-	// below 1, default 0.95.
+	// Quantile determines the delay: a copy is sent when a request takes longer than
+	// this share of the recent requests. It is above 0 and below 1, default 0.95.
 	Quantile float64
 
-	// MinSamples is the number of recent latencies needed for hedging: 1 to 1
-	// 000 000, default 100, because the slowest five of fewer are chance.
+	// MinSamples is the number of recent latencies needed for a copy: 1 to 1 000 000,
+	// default 100, because a quantile of fewer is not reliable.
 	MinSamples int
 
-	// MinDelay and MaxDelay bound the delay. MinDelay is 1 ms by default,
-	// because an earlier copy costs more than it saves. MaxDelay is unlimited
-	// by default. If both are equal, that is the delay and latencies are not
-	// measured.
+	// MinDelay and MaxDelay bound the delay. The default of MinDelay is 1 ms, because
+	// an earlier copy costs more than it saves. MaxDelay is unlimited by default. If
+	// both are equal, the delay is constant and latencies are not measured.
 	MinDelay, MaxDelay time.Duration
 
-	// MaxBodyBytes is the part of a request body that is kept for the copy:
-	// default 64 KiB. A copy is sent only if the body was read to its end and
-	// all of it is kept. A negative value keeps nothing.
+	// MaxBodyBytes is the largest request body that is kept for the copy: default 64
+	// KiB. A copy is sent only after the body was read to its end. With a negative
+	// value, only requests without a body are copied.
 	MaxBodyBytes int64
 
-	// HedgeIf reports whether a request may be sent twice. The default is
+	// HedgeIf reports whether a request may be sent twice. The default is the method
 	// Idempotent of the [Replayer].
 	HedgeIf func(req Req) bool
 }
@@ -83,31 +82,27 @@ func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 // fixed reports whether the delay is constant.
 func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
-// Hedge sends a request a second time, to another endpoint, when it takes
-// longer than most, and returns the first good response. The delay is a
-// quantile of the latencies of the last 30 to 60 s, up to the headers of the
-// response. There is at most one copy.
+// Hedge sends a copy of a request, to another endpoint, when the request takes longer
+// than most others. It returns the first successful response. The delay is a quantile
+// of the latencies (to the response headers) of the last 30 to 60 s. There is at most
+// one copy.
 //
-// Admission: none of its own; Ready is forwarded. Place the layer below a
+// Admission: every request is admitted. Ready is forwarded. Place the layer below a
 // [Queue], because copies must not wait in it.
 //
-// Cancellation: the caller's context ends both attempts. The losing attempt is
-// canceled and its response is discarded.
+// Cancellation: the end of the caller's context cancels both attempts. When one attempt
+// has won, the other is canceled and its response discarded.
 //
-// Body: a request whose body is still being sent has no copy, see
-// [HedgePolicy]. The context of the returned response lives until the response
-// ends, see [WithCompletion].
+// Body: no copy is sent while the request body is being read, see [HedgePolicy]. The
+// context of the returned response ends with the response, see [WithCompletion].
 //
-// Errors: the copy counts only if it succeeds, by its [Class]. Else the result
-// is that of the first attempt. If that was rejected and a copy was sent, the
-// error does not match [ErrNotReady]. A panic of the copy is a failure.
+// Errors: if the copy does not succeed, the result is that of the first attempt. If
+// that was rejected after a copy was sent, the error does not match [ErrNotReady].
 //
-// Cost: a timer and one allocation; a goroutine only when a copy is sent. The
-// first attempt runs on the caller's goroutine, so Call waits until a losing
-// first attempt has returned.
-//
-// Each request deposits into the budget, unless a [Retry] above does. Failures
-// are not sampled.
+// Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs
+// on the caller's goroutine, so Call waits until a losing first attempt returns. Each
+// request deposits into the budget, unless a [Retry] above does. Only successes are
+// measured.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -131,7 +126,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 }
 
-// hedgePeriod is half of the longest that a latency counts.
+// hedgePeriod is half of the longest time for which a latency is considered.
 const hedgePeriod = 30 * time.Second
 
 type hedge[Req, Rsp any] struct {
@@ -173,7 +168,7 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.run()
 }
 
-// sendOnce sends a request that has no copy, and samples its latency.
+// sendOnce sends a request without a copy and records its latency.
 func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
 	returned := false
 	defer func() {
@@ -189,8 +184,8 @@ func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Dura
 
 func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
 
-// delay returns the time after which a copy is sent. It returns false while it
-// is unknown.
+// delay returns the time after which a copy is sent. It returns false while too few
+// latencies are known.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
 		return h.policy.MinDelay, true
@@ -203,8 +198,8 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record deposits for a first attempt that was sent, and records its latency if
-// that is a sample.
+// record deposits into the budget for a first attempt that was sent. It records the
+// latency if sample is true.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()
@@ -235,7 +230,7 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 		Attr{"won", h.won.n.Load()}, Attr{"skipped", h.skipped.n.Load()})}
 }
 
-// hedgeRace is one request and, after the delay, its copy.
+// hedgeRace is one request with its first attempt and its copy.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
 	ctx    attemptsContext
@@ -251,28 +246,28 @@ type hedgeRace[Req, Rsp any] struct {
 }
 
 type hedgeAttempt[Req, Rsp any] struct {
-	requestContext // of the attempt
+	requestContext // the context of the attempt
 	req            Req
 	rsp            Rsp
 	err            error
 	class          Class
-	open           bool // rsp was neither returned nor discarded
+	open           bool // rsp has neither been returned nor discarded
 
-	// Of the copy alone.
+	// Only the copy uses these.
 	sent bool
 	won  bool
-	done chan struct{} // closed when it has returned
+	done chan struct{} // closed when the copy has returned
 }
 
-// errHedgeLost is the cause of the context of the slower attempt.
+// errHedgeLost is the cause of the cancellation of the slower attempt.
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
-// wins reports whether the other attempt is not needed.
+// wins reports whether the result of a is good enough to cancel the other attempt.
 func (a *hedgeAttempt[Req, Rsp]) wins() bool {
 	return a.class == Success || a.err == nil && !a.class.IsFailure()
 }
 
-// run makes the first attempt, and waits for the copy if the attempt failed.
+// run makes the first attempt. If it fails, run waits for the copy.
 func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f := &r.first
 	returned := false
@@ -302,7 +297,7 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 		r.discard(f)
 	case f.err != nil && errors.Is(f.err, ErrNotReady) && !decided && c.sent:
 		if r.replay != nil {
-			r.requests.closeBody(f.req) // a caller closes it only after a rejection
+			r.requests.closeBody(f.req) // the caller of Hedge closes it only after a rejection
 		}
 		f.err = &Error{Layer: "hedge", Target: r.target, Reason: "after a copy was sent: " + f.err.Error(), Err: c.err}
 	default:
@@ -313,7 +308,7 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	return rsp, err
 }
 
-// finish returns the result of the winner.
+// finish returns the result of the winning attempt.
 func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	if a.err != nil {
 		a.End(nil)
@@ -324,9 +319,9 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// discard releases an attempt that has returned and is not the result. It
-// closes the request body, because the attempt may have failed before it took
-// the body.
+// discard releases an attempt that has returned and has not won. It also closes the
+// request body if the attempt failed, because it may have failed before it read the
+// body.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	defer a.End(nil)
 	if a.err != nil && r.replay != nil {
@@ -356,7 +351,7 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	}
 }
 
-// sendCopy is called by the timer, on a goroutine of the library.
+// sendCopy sends the copy. The timer calls it on its own goroutine.
 func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	c := &hedgeAttempt[Req, Rsp]{done: make(chan struct{})}
 	c.Init(&r.ctx, 0, nil)
@@ -399,8 +394,8 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	}
 }
 
-// prepare gets the request for the copy, and reports whether there is one and
-// the budget allows it.
+// prepare sets the request of the copy. It reports whether the request can be sent
+// again and the budget allows it.
 func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	c.req = r.req
 	if r.replay != nil {
@@ -424,7 +419,7 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	return true
 }
 
-// explain records that the copy is sent, or the reason why it is not.
+// explain records in the Explanation that the copy is sent, or the reason why not.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

@@ -9,27 +9,26 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// IdleTimeout limits the silence within a response body: how long one Read may
-// wait. The time between two Reads does not count, so slow readers are not
-// affected. Use [Timeout] for bodies that nothing reads.
+// IdleTimeout limits the time for which one Read of a response body may wait. The time
+// between two Reads does not count, so slow readers are not affected. Use [Timeout] for
+// bodies that are not read at all.
 //
-// Admission: none of its own; Ready is forwarded without a limit.
+// Admission: every request is admitted. Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request is canceled at the limit, with a
-// cause that matches [ErrIdleTimeout]. It lives until the response ends. The
-// body must observe the context, as those of net/http do.
+// Cancellation: at the limit the context of the request is canceled with a cause that
+// matches [ErrIdleTimeout]. It also ends with the response. The Read must return when
+// the context ends, as the bodies of net/http do.
 //
-// Body: limited if it is a field Body of type [io.ReadCloser] that the
-// [Completion] observes. Streams of upgraded connections (an [io.Writer]) are
-// not limited.
+// Body: the limit applies to a field Body of type [io.ReadCloser] that the [Completion]
+// observes. It does not apply to upgraded connections (an [io.Writer]).
 //
-// Errors: a Read that waited too long fails with an [Error] of kind
-// [ErrIdleTimeout]. Those of inner are returned unchanged.
+// Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout].
+// Errors of inner are returned unchanged.
 //
 // Cost: one allocation, and a timer that each Read sets and stops.
 //
-// With an after of 0, or for a response type without such a field, the layer
-// does nothing; a negative after panics.
+// If after is 0, or the response type has no such field, the layer does nothing. It
+// panics if after is negative.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)
@@ -67,23 +66,23 @@ func (t *idleTimeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
-// idling is a request under such a limit: its context, the Observer of its
-// response and the reader of the body.
+// idling is the state of one request: its context, the Observer of its response, and
+// the reader of the body.
 type idling struct {
 	requestContext
 	body io.ReadCloser
 	over *overrun
 
 	reads   sync.Mutex
-	silence *time.Timer // nil before the first Read
-	waits   bool        // a Read does
-	late    int         // how many runs of the timer are still to come, of Reads that are over
+	timer   *time.Timer // nil before the first Read
+	reading bool        // a Read is in progress
+	late    int         // number of expired timers of finished Reads whose function has not run yet
 }
 
 func (r *idling) Read(p []byte) (int, error) {
-	r.wait()
+	r.startRead()
 	n, err := r.body.Read(p)
-	r.heard()
+	r.finishRead()
 	if err != nil && err != io.EOF && r.Expired() { //nolint:errorlint // a Reader ends with just this value
 		err = r.over.wrap(err)
 	}
@@ -92,43 +91,43 @@ func (r *idling) Read(p []byte) (int, error) {
 
 func (r *idling) Close() error { return r.body.Close() }
 
-// Pending reports what Read returns without waiting.
+// Pending implements the method of the same name of observedBody.
 func (r *idling) Pending() (n int, eof bool) { return bodyPending(r.body) }
 
 func (r *idling) End(err error) {
-	r.heard()
+	r.finishRead()
 	r.requestContext.End(err)
 }
 
-func (r *idling) wait() {
+func (r *idling) startRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
-	r.waits = true
-	if r.silence == nil {
-		r.silence = time.AfterFunc(r.over.after, r.silent)
+	r.reading = true
+	if r.timer == nil {
+		r.timer = time.AfterFunc(r.over.after, r.expire)
 	} else {
-		r.silence.Reset(r.over.after)
+		r.timer.Reset(r.over.after)
 	}
 }
 
-func (r *idling) heard() {
+func (r *idling) finishRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
-	if r.waits && !r.silence.Stop() {
+	if r.reading && !r.timer.Stop() {
 		r.late++
 	}
-	r.waits = false
+	r.reading = false
 }
 
-// silent is run by the timer.
-func (r *idling) silent() {
+// expire is called by the timer.
+func (r *idling) expire() {
 	r.reads.Lock()
 	if r.late > 0 {
 		r.late--
 		r.reads.Unlock()
 		return
 	}
-	r.waits = false
+	r.reading = false
 	r.reads.Unlock()
 	defer r.Cancel(r.over)
 	_ = panics.Contain(r.over.expired.inc)

@@ -8,19 +8,19 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Lazy is a service that mk makes at its first use. Like every [MakeService],
-// mk should return at once; other callers wait for it. Use [Reconnect] for a
-// service that may fail to be made.
+// Lazy returns a service that mk makes at its first use. Like every [MakeService], mk
+// should return at once, because other callers wait for it. Use [Reconnect] if making
+// the service may fail.
 //
-// Admission: that of the service. Ready makes it.
+// Admission: that of the service. Ready makes the service.
 //
-// Cancellation: a request whose context has ended makes nothing and is
-// rejected.
+// Cancellation: a request whose context has ended is rejected and does not make the
+// service.
 //
 // Body: not touched.
 //
-// Errors: passed unchanged. A panic of mk reaches the caller that ran it, and
-// the next caller calls mk again. A nil service panics.
+// Errors: passed unchanged. A panic of mk reaches the caller that called it, and the
+// next caller calls mk again. Lazy panics if mk returns nil.
 //
 // Cost: an atomic load; no allocation.
 func Lazy[Req, Rsp any](mk func() Service[Req, Rsp], opts ...Option[Rsp]) Service[Req, Rsp] {

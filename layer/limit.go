@@ -10,24 +10,24 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Limit admits at most n requests at a time and rejects the rest at once. Place
-// a [Queue] above it to wait.
+// Limit admits at most n requests at a time and rejects others at once. Place a [Queue]
+// above it to let requests wait.
 //
-// Admission: exact under concurrency. Ready waits for a free slot, then for
-// inner.
+// Admission: the count is exact under concurrency. Ready waits for a free slot, then
+// for inner.
 //
-// Cancellation: a request whose context has ended is rejected. A request in
-// flight keeps its slot until it ends.
+// Cancellation: a request whose context has ended is rejected. The slot of a canceled
+// request stays taken until the request ends.
 //
 // Body: a slot is held until the response ends, see [WithCompletion].
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady].
 //
-// Cost: two atomic operations per request and no allocation. All rejections of
-// a limit are the same error.
+// Cost: two atomic operations per request and no allocation. All rejections return the
+// same error.
 //
-// An n of 0 rejects every request; a negative n panics. See [LimitBy] for a
-// limit per key and [AdaptiveLimit] for one that adapts to latency.
+// With 0 every request is rejected. A negative n panics. See [LimitBy] for a limit per
+// key and [AdaptiveLimit] for a limit that follows the latency.
 func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Limit", n, 0)
 	o := newOptions(opts)
@@ -51,7 +51,7 @@ type limit[Req, Rsp any] struct {
 	max      int64
 	inFlight atomic.Int64
 	freed    notify.Broadcast
-	full     *Error // shared by every rejection; never changed
+	full     *Error // returned by every rejection; immutable
 	rejected tally
 }
 
@@ -94,8 +94,8 @@ func (l *limit[Req, Rsp]) take() bool {
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data and End make the limit the Observer of every response without an
-// allocation.
+// Data and End implement Observer for every response, so that no response allocates
+// one.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {
@@ -113,25 +113,25 @@ func (l *limit[Req, Rsp]) Describe() Node {
 	return Node{Name: "limit", State: state}
 }
 
-// LimitBy admits at most n requests of each key at a time and rejects the rest
-// at once: a limit per tenant, client or route.
+// LimitBy admits at most n requests of each key at a time, and rejects others at once.
+// A key may be a tenant, a client or a route.
 //
-// Admission: exact for every key under concurrency. Ready is inner's, because
-// the key of the next request is unknown.
+// Admission: the count of each key is exact under concurrency. Ready is forwarded,
+// because the key of the next request is unknown.
 //
-// Cancellation: a request whose context has ended is rejected. A request in
-// flight keeps its slot until it ends.
+// Cancellation: a request whose context has ended is rejected. The slot of a canceled
+// request stays taken until the request ends.
 //
 // Body: a slot is held until the response ends, see [WithCompletion].
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady]. A key that is not
 // equal to itself, such as NaN, is rejected.
 //
-// Cost: a hash and two operations on one of 64 locks, never during inner's
-// Call. Keys use memory only while they have requests in flight.
+// Cost: a hash and two acquisitions of one of 64 locks, which is not held during
+// inner's Call. A key uses memory only while it has requests in flight.
 //
-// key is called once per request before admission and must not change or keep
-// the request. An n of 0 rejects every request.
+// key is called once per request before admission, and must not modify or keep the
+// request. With an n of 0 every request is rejected.
 func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(key != nil, "LimitBy: nil key function")
 	checkAtLeast("LimitBy", n, 0)
@@ -163,7 +163,7 @@ type limitBy[K comparable, Req, Rsp any] struct {
 	key           func(Req) K
 	max           int
 	hash          keyedHash[K]
-	full, unequal *Error // shared by every rejection; never changed
+	full, unequal *Error // returned by every rejection; immutable
 	rejected      tally
 	shards        [keyedShards]limitShard[K]
 }
@@ -198,7 +198,7 @@ func (l *limitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// limitShard is a part of the keys of a LimitBy.
+// limitShard has the slots of a part of the keys.
 type limitShard[K comparable] struct {
 	mu    sync.Mutex
 	slots map[K]*limitSlots[K] // of keys with requests in flight
@@ -208,21 +208,21 @@ type limitShard[K comparable] struct {
 	_ [64]byte // so that no two shards share a cache line
 }
 
-// limitSpares is the number of spare slots of a shard, which avoid allocations for
-// new keys.
+// limitSpares is the largest number of unused slots that a shard keeps for new keys, to
+// avoid allocations.
 const limitSpares = 16
 
-// limitSlots are the slots of one key. They are the Observer of all responses
-// of the key, so that a response needs no allocation. They may serve another
-// key after the last response has ended.
+// limitSlots has the slots of one key. It is the Observer of all responses of the key,
+// so that a response needs no allocation. After the last response ended, it may be
+// reused for another key.
 type limitSlots[K comparable] struct {
 	shard *limitShard[K]
 	next  *limitSlots[K]
 	key   K
-	n     int // in flight; with the shard's mu
+	n     int // requests in flight; guarded by the mutex of the shard
 }
 
-// take returns a slot of key, or nil if max of them are taken.
+// take takes a slot of key. It returns nil if max slots are taken.
 func (s *limitShard[K]) take(key K, max int) *limitSlots[K] {
 	s.mu.Lock()
 	held := s.slots[key]
@@ -240,7 +240,7 @@ func (s *limitShard[K]) take(key K, max int) *limitSlots[K] {
 	return held
 }
 
-// fresh returns slots without a key. Call it with mu held.
+// fresh returns unused slots. The caller must hold mu.
 func (s *limitShard[K]) fresh() *limitSlots[K] {
 	held := s.spare
 	if held == nil {
@@ -251,7 +251,7 @@ func (s *limitShard[K]) fresh() *limitSlots[K] {
 	return held
 }
 
-// count returns the number of keys and of requests in flight.
+// count returns the number of keys and the number of requests in flight.
 func (s *limitShard[K]) count() (keys, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *limitShard[K]) count() (keys, inFlight int) {
 
 func (l *limitSlots[K]) Data(int) {}
 
-// End returns one slot, and removes the key with the last one.
+// End releases one slot, and removes the key if that was its last one.
 func (l *limitSlots[K]) End(error) {
 	s := l.shard
 	s.mu.Lock()
@@ -273,7 +273,7 @@ func (l *limitSlots[K]) End(error) {
 	s.mu.Unlock()
 }
 
-// forget removes a key. Call it with mu held.
+// forget removes the key of l. The caller must hold mu.
 func (s *limitShard[K]) forget(l *limitSlots[K]) {
 	delete(s.slots, l.key)
 	var zero K

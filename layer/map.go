@@ -5,25 +5,24 @@ import (
 	"errors"
 )
 
-// Map returns a service of other types around svc: in turns a request into one
-// of svc's, out turns svc's response into the new one. For functions that keep
-// the types see [MapRequest], [MapResponse] and [MapErr].
+// Map adapts svc to other types: in converts a request to the type of svc, and out
+// converts the response of svc. If the types stay the same, use [MapRequest],
+// [MapResponse] or [MapErr].
 //
-// Admission: none of its own; Ready is svc's. A rejection by svc is passed
-// without out, and promises that the request is untouched. So in must not
-// change its request or read its body.
+// Admission: that of svc. Its rejections are passed unchanged. in must not modify the
+// request or read its body, because a rejected request must be unchanged.
 //
 // Cancellation: the context is passed unchanged.
 //
-// Body: out owns its response and closes the body if it does not pass it on,
-// also if it fails. Layers above see the end of the new response: if its body
-// has another name, use [WithCompletion].
+// Body: out must close the body of its argument unless it returns it, also if it fails.
+// Layers above use the end of the new response. If its body has another name than Body,
+// set [WithCompletion].
 //
-// Errors: an error of in or out is wrapped in an [Error]. That of in means that
-// nothing was sent. That of out never matches [ErrNotReady], because the
-// request was served. Errors of svc are passed unchanged.
+// Errors: an error of in or out is wrapped in an [Error]. After an error of in nothing
+// was sent. An error of out never matches [ErrNotReady], because the request was
+// served. Errors of svc are passed unchanged.
 //
-// Cost: in and out; no allocation.
+// Cost: one call of in and of out. No allocation.
 func Map[ReqIn, RspIn, Req, Rsp any](
 	svc Service[Req, Rsp], in func(ReqIn) (Req, error), out func(Rsp) (RspIn, error),
 ) Service[ReqIn, RspIn] {
@@ -64,13 +63,13 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (R
 	return rsp, nil
 }
 
-// Describe includes svc, because Next cannot return a service of other types.
+// Describe includes svc, because a method Next cannot return a service of other types.
 func (m *mapped[ReqIn, RspIn, Req, Rsp]) Describe() Node {
 	next := Describe(m.svc)
 	return Node{Name: "map", Next: &next}
 }
 
-// hideRejection hides ErrNotReady, because the request was served.
+// hideRejection returns err so that it does not match ErrNotReady.
 func hideRejection(err error) error {
 	if errors.Is(err, ErrNotReady) {
 		return hiddenKind{err, ErrNotReady}
@@ -78,7 +77,7 @@ func hideRejection(err error) error {
 	return err
 }
 
-// hiddenKind matches all that err matches except a kind and the errors below it.
+// hiddenKind matches everything that err matches, except kind and the kinds below it.
 type hiddenKind struct{ err, kind error }
 
 func (h hiddenKind) Error() string { return h.err.Error() }
@@ -91,16 +90,16 @@ func (h hiddenKind) As(target any) bool { return errors.As(h.err, target) }
 
 // MapRequest replaces each request by the result of f.
 //
-// Admission: none of its own; Ready is forwarded. f must return a copy with its
-// changes, because a rejection promises that the request is untouched.
+// Admission: every request is admitted. Ready is forwarded. f must return a copy if it
+// changes the request, because a rejected request must be unchanged.
 //
 // Cancellation: the context is passed unchanged.
 //
-// Body: f may wrap the body of the request, and must not read it.
+// Body: f may wrap the body of the request, but must not read it.
 //
 // Errors: passed unchanged. To reject a request use [Filter].
 //
-// Cost: f; no allocation.
+// Cost: one call of f. No allocation.
 //
 // A nil f panics.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
@@ -125,17 +124,17 @@ func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"
 
 // MapResponse replaces each response by the result of f.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: the context is passed unchanged. It is alive while f runs, and
-// until the response ends.
+// Cancellation: the context is passed unchanged. It has not ended when f is called,
+// unless the caller canceled, and does not end before the response.
 //
-// Body: f owns the response. It may wrap its body, and closes it if it returns
+// Body: f may wrap the body of the response. It must close the body if it returns
 // another response.
 //
-// Errors: passed unchanged, without f.
+// Errors: passed unchanged. f is not called.
 //
-// Cost: f; no allocation.
+// Cost: one call of f. No allocation.
 //
 // A nil f panics.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
@@ -170,19 +169,18 @@ func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_respons
 
 // MapErr replaces each error that is not a rejection by the result of f.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: the context is passed unchanged. f also gets the errors of
-// canceled callers.
+// Cancellation: the context is passed unchanged. f also receives the errors of canceled
+// requests.
 //
-// Body: not touched. f does not get errors of reading a body.
+// Body: not touched. f does not receive errors of reading a body.
 //
-// Errors: rejections are passed without f. The result of f never matches
-// [ErrNotReady], because the request may have been served. If f returns nil,
-// the error is unchanged. Wrap the error (%w), so that layers above recognize
-// it.
+// Errors: rejections are passed unchanged. The result of f never matches [ErrNotReady],
+// because the request may have been served. If f returns nil, the error is unchanged. f
+// should wrap the error (%w), so that layers above recognize it.
 //
-// Cost: an indirect call while there is no error; no allocation.
+// Cost: one indirect call for a success. No allocation.
 //
 // A nil f panics.
 func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {

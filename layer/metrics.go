@@ -10,34 +10,35 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments receive the measurements of layers. Bind their other labels (With
-// of go-kit's metrics) before, once per endpoint or route. The layer binds the
-// labels named here when it is made. A nil instrument records nothing.
+// Instruments receive the measurements of layers. Bind all labels other than those
+// named here beforehand (With of go-kit's metrics), once per endpoint or route. The
+// layer binds the labels named here when it is created. A nil instrument records
+// nothing.
 //
-// The maker of a metric declares its labels, those named here included. With
-// go-kit's Prometheus, Responses is
+// The application declares all labels of a metric, including those named here. For
+// example, with go-kit's Prometheus package, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
-// A layer adds 0 to its counters and gauges when it is made, and sets Budget
-// and Limit. So every series exists from the start, and an undeclared label
-// panics at once.
+// When a layer is created, it adds 0 to its counters and gauges, and sets Budget and
+// Limit. Therefore every series exists from the start, and an undeclared label panics
+// at once.
 //
-// [Metrics] writes the first group. The named layers write the rest, with
-// [WithMetrics].
+// The layer [Metrics] writes the first group. The layers named in the comments write
+// the others, if [WithMetrics] is set.
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
-	Rejections    metrics.Counter   // rejected by inner, untouched
+	Rejections    metrics.Counter   // requests that inner rejected
 	Responses     metrics.Counter   // requests that ended; label "class": see Class
-	InFlight      metrics.Gauge     // admitted and not ended
+	InFlight      metrics.Gauge     // admitted requests that have not ended
 	TimeToHeaders metrics.Histogram // milliseconds from Call to the response headers
 	Latency       metrics.Histogram // milliseconds from Call to the end of the response
 
 	LayerRejections metrics.Counter // rejected by a layer itself; label "layer": limit, rate, shed, breaker …
-	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, response_header, idle, attempt, deadline
+	Timeouts        metrics.Counter // expired time limits; label "limit": total, response_header, idle, attempt, deadline
 
 	QueueLength metrics.Gauge     // Queue: waiting requests
-	QueueWait   metrics.Histogram // Queue: milliseconds in the queue, of requests that waited
+	QueueWait   metrics.Histogram // Queue: milliseconds in the queue, for requests that waited
 	Limit       metrics.Gauge     // AdaptiveLimit: the current limit
 
 	Retries        metrics.Counter // Retry: attempts after the first
@@ -45,12 +46,12 @@ type Instruments struct {
 	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows
 	Hedges         metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 
-	BreakerOpened   metrics.Counter // Breaker: times it opened
-	BreakerOpen     metrics.Gauge   // Breaker: 1 while it is not closed, until it is collected
+	BreakerOpened   metrics.Counter // Breaker: number of times it opened
+	BreakerOpen     metrics.Gauge   // Breaker: number of breakers that are not closed
 	ConnectAttempts metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
-	FaultsInjected metrics.Counter // FaultInjection: label "fault": delay, error
-	Mirrored       metrics.Counter // Mirror: label "outcome": answered, failed, rejected, full (not sent), skipped (not copied)
+	FaultsInjected metrics.Counter // FaultInjection: faults; label "fault": delay, error
+	Mirrored       metrics.Counter // Mirror: requests; label "outcome": answered, failed, rejected, full (not sent), skipped (not copied)
 }
 
 func (i Instruments) orDiscard() Instruments {
@@ -80,8 +81,8 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// announcing is a counter whose label is not bound yet. With adds 0 to the bound
-// counter, so that its series exists.
+// announcing is a counter with an unbound label. With adds 0 to the bound counter, so
+// that its series exists from the start.
 type announcing struct{ metrics.Counter }
 
 func (a announcing) With(labels ...string) metrics.Counter {
@@ -90,7 +91,7 @@ func (a announcing) With(labels ...string) metrics.Counter {
 	return c
 }
 
-// tally counts an event for Describe and for an instrument.
+// tally counts an event both for Describe and in an instrument.
 type tally struct {
 	n  atomic.Int64
 	to metrics.Counter
@@ -101,20 +102,20 @@ func (t *tally) inc() {
 	t.to.Add(1)
 }
 
-// Metrics counts requests and their outcomes, and measures their time.
+// Metrics counts requests and their outcomes, and measures their duration.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: a request that its caller canceled counts as [Ignorable]. The
-// [Classifier] decides on exceeded deadlines.
+// Cancellation: a request canceled by the caller counts as [Ignorable]. The
+// [Classifier] classifies exceeded deadlines.
 //
-// Body: a request ends when its response ends, see [WithCompletion]. If the
-// body is closed early, the headers decide.
+// Body: a request ends when its response ends, see [WithCompletion]. A response whose
+// body is closed early is classified by its headers.
 //
 // Errors: passed unchanged. A rejection by inner is counted separately and has
 // no class.
 //
-// Cost: the instruments, three clock readings and one allocation.
+// Cost: the updates of the instruments, three clock readings and one allocation.
 func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	o.to = i.orDiscard()
@@ -139,9 +140,9 @@ type measured[Req, Rsp any] struct {
 func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	s := &sample[Req, Rsp]{measured: m, ctx: ctx, start: time.Now()}
 	m.to.InFlight.Add(1)
-	handed := false
+	returned := false
 	defer func() {
-		if !handed { // a panic, or Goexit
+		if !returned { // a panic, or Goexit
 			defer s.done(Failure)
 			defer m.to.Requests.Add(1)
 			m.drop(rsp, err)
@@ -153,15 +154,15 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 		s.rsp = rsp
 		m.to.TimeToHeaders.Observe(milliseconds(time.Since(s.start)))
 		rsp = m.complete(ctx, rsp, s)
-		handed = true
+		returned = true
 		m.to.Requests.Add(1)
 	case errors.Is(err, ErrNotReady):
-		handed = true
+		returned = true
 		m.to.Rejections.Add(1)
 		m.to.InFlight.Add(-1)
 	default:
 		class := m.classOf(ctx, Outcome[Rsp]{Err: err}) // may panic
-		handed = true
+		returned = true
 		m.to.Requests.Add(1)
 		s.done(class)
 	}
@@ -190,7 +191,7 @@ func (s *sample[Req, Rsp]) End(err error) {
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {
-	defer s.to.InFlight.Add(-1) // last, because a request in flight is not counted yet
+	defer s.to.InFlight.Add(-1) // last, because the request must not end before it is counted
 	defer s.ended[c].Add(1)
 	s.to.Latency.Observe(milliseconds(time.Since(s.start)))
 }

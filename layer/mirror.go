@@ -17,34 +17,36 @@ import (
 
 // MirrorPolicy configures a [Mirror]. Zero fields have their defaults.
 type MirrorPolicy[Req any] struct {
-	// Target names the destination of the copies, for people.
+	// Target is the name of the destination of the copies, for display.
 	Target string
 
-	// Match selects requests. It must be safe for concurrent use and must not
-	// change them. The default selects all.
+	// Match selects requests. The default selects all. It must be safe for concurrent
+	// use and must not modify its argument.
 	Match func(Req) bool
 
-	// Fraction of the selected requests, above 0 to 1. The default is 1.
+	// Fraction is the share of the selected requests that is copied, above 0 to 1. The
+	// default is 1.
 	Fraction float64
 
-	// MaxBodyBytes is the part of a request body that is kept for the copy:
-	// default 64 KiB. Requests with larger bodies are not copied. With a
-	// negative value only requests without a body are copied.
+	// MaxBodyBytes is the largest request body that is kept for the copy: default 64
+	// KiB. Requests with larger bodies are not copied. With a negative value, only
+	// requests without a body are copied.
 	MaxBodyBytes int64
 
-	// MaxInFlight limits the copies in flight; further ones are dropped. The
-	// default is 100.
+	// MaxInFlight is the largest number of copies in flight. Further copies are
+	// dropped. The default is 100.
 	MaxInFlight int
 
-	// Timeout limits a copy, its response included. The default is 10 s.
+	// Timeout limits the duration of a copy, its response included. The default is 10
+	// s.
 	Timeout time.Duration
 
-	// Rewrite changes a copy before it is sent, for example its headers. It
-	// runs on the goroutine of the copy and may modify its argument.
+	// Rewrite returns the copy to send, for example with other headers. It runs on the
+	// goroutine of the copy and may modify its argument.
 	Rewrite func(copied Req) Req
 
-	// Rand returns numbers from 0 to below 1 and must be safe for concurrent
-	// use. The default is [rand.Float64].
+	// Rand returns numbers from 0 to below 1. The default is [rand.Float64]. It must be
+	// safe for concurrent use.
 	Rand func() float64
 }
 
@@ -79,32 +81,27 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to another service and drops its responses,
-// for example to test a new version with real traffic. The original requests
-// never wait for their copies and never fail because of them.
+// Mirror sends copies of requests to another service and discards the responses, for
+// example to test a new version with real traffic. The original requests never wait for
+// their copies and never fail because of them. Place it above a [Retry] or [Hedge] for
+// one copy per request, and below for one copy per attempt.
 //
-// A copy is sent after inner has returned and the request body was read to its
-// end. Rejected requests have no copy, because they may be served elsewhere.
-// Place it above a [Retry] or [Hedge] for one copy per request, and below for
-// one per attempt.
+// Admission: every request is admitted. Ready is forwarded. A copy is sent when inner
+// has returned and the request body was read to its end. Rejected requests are not
+// copied. A copy that the destination rejects is dropped.
 //
-// Admission: none of its own; Ready is forwarded. Ready of the destination is
-// not called, and a copy that it rejects is dropped.
+// Cancellation: copies do not depend on the caller's context. They end with the Timeout
+// of the policy or with ctx. They have the caller's [Route] and [PriorityBulk].
 //
-// Cancellation: copies do not depend on the caller's context. They end with the
-// policy's Timeout or with ctx. They have the caller's [Route] and
-// [PriorityBulk].
+// Body: the request body is kept while it is read, up to MaxBodyBytes. The response of
+// a copy is discarded with the [Replayer].
 //
-// Body: the request body is kept while it is read, up to MaxBodyBytes. The
-// response body of a copy is drained as the [Replayer] does, and closed.
+// Errors: those of inner. Errors and panics of the destination, the Editor and Rewrite
+// are counted and shown by [Describe].
 //
-// Errors: those of inner. Errors and panics of the destination, of the Editor
-// and of Rewrite are counted and shown by [Describe].
-//
-// Cost: for requests without a copy an atomic load, and a random number if
-// Fraction is below 1. For others a copy of the headers and the body, and a
-// goroutine. MaxInFlight is shared by all services that the layer is applied
-// to.
+// Cost: for requests without a copy, an atomic load and possibly a random number. For
+// others, a copy of the headers and the body, and a goroutine. All services to which
+// the layer is applied share MaxInFlight.
 func Mirror[Req, Rsp any](
 	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -138,14 +135,14 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	rsp, err := m.Service.Call(ctx, forked)
 	if err == nil || !errors.Is(err, ErrNotReady) {
-		c.happened()
+		c.conditionMet()
 	}
 	return rsp, err
 }
 
-// mirrorShared is shared by all services of a Mirror.
+// mirrorShared is the state that all services of a Mirror share.
 type mirrorShared[Req, Rsp any] struct {
-	life     context.Context //nolint:containedctx // the constructor's: copies live as long as it does
+	life     context.Context //nolint:containedctx // the constructor's; copies end with it
 	to       Service[Req, Rsp]
 	edit     Editor[Req, Rsp]
 	policy   MirrorPolicy[Req]
@@ -154,23 +151,23 @@ type mirrorShared[Req, Rsp any] struct {
 
 	inFlight                                  atomic.Int64
 	answered, failed, rejected, full, skipped tally
-	last                                      atomic.Pointer[string] // the last error
+	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
-// fork returns the request to send in place of req, or false without a copy. A
-// panic does not fail the request.
+// fork returns the request to send in place of req. It returns false if there is no
+// copy. It recovers a panic, so that the request does not fail.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
 			m.skip(recover())
 		}
 	}()
-	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.whole), true
+	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.bodyRead), true
 }
 
 func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
-// Describe shows the outcomes of the copies and their destination.
+// Describe returns the outcomes of the copies and their destination.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
@@ -188,8 +185,8 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// wants decides whether a request is copied. Without room for a copy its body
-// is not kept.
+// wants reports whether a request is copied. It returns false if MaxInFlight copies are
+// in flight, so that the body is not kept.
 func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
@@ -204,7 +201,7 @@ func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	return true
 }
 
-// skip counts a request without a copy.
+// skip counts a request that was not copied. panicked is the recovered value, or nil.
 func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {
@@ -214,28 +211,29 @@ func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 
 func (m *mirrorShared[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
 
-// mirrored is one request that may be copied. The copy is sent after inner has not
-// rejected the request and its body was read to the end.
+// mirrored is one request that may be copied. The copy is sent when two conditions
+// hold: inner has returned without a rejection, and the body was read to its end.
 type mirrored[Req, Rsp any] struct {
 	*mirrorShared[Req, Rsp]
 	route  *Route
 	copied Req
-	so     atomic.Int32 // conditions that hold
+	met    atomic.Int32 // number of conditions that hold
 }
 
-// whole is called by edit.TeeRequest, on the goroutine of the reader.
-func (c *mirrored[Req, Rsp]) whole(copied Req, ok bool) {
+// bodyRead is called by edit.TeeRequest, on the goroutine of the reader.
+func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
 		return
 	}
 	c.copied = copied
-	c.happened()
+	c.conditionMet()
 }
 
-// happened sends the copy at the second call.
-func (c *mirrored[Req, Rsp]) happened() {
-	if c.so.Add(1) != 2 || c.life.Err() != nil {
+// conditionMet is called once for each of the two conditions. The second call sends the
+// copy.
+func (c *mirrored[Req, Rsp]) conditionMet() {
+	if c.met.Add(1) != 2 || c.life.Err() != nil {
 		return
 	}
 	if c.inFlight.Add(1) > int64(c.policy.MaxInFlight) {
@@ -246,7 +244,7 @@ func (c *mirrored[Req, Rsp]) happened() {
 	go c.send()
 }
 
-// send sends a copy on its own goroutine, and counts its outcome.
+// send sends the copy on its own goroutine, and counts its outcome.
 func (c *mirrored[Req, Rsp]) send() {
 	outcome := &c.failed
 	defer func() {
@@ -258,7 +256,7 @@ func (c *mirrored[Req, Rsp]) send() {
 	}
 }
 
-// deliver sends a copy, and returns the tally of its outcome.
+// deliver sends the copy, and returns the tally of its outcome.
 func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
@@ -286,27 +284,28 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	}
 }
 
-// TeeBody returns body with a copy of the bytes read, for TeeRequest of an [Editor].
-// It keeps up to limit bytes. It calls whole once, on the goroutine of Read or
-// Close: with all bytes if the body was read to its end, or with false if it is
-// larger than limit, failed, or was closed early. The bytes belong to whole.
+// TeeBody returns body with a copy of the bytes read, for TeeRequest of an [Editor]. It
+// keeps up to limit bytes. It calls done once, on the goroutine of Read or Close: with
+// all bytes, which done may keep, if the body was read to its end. If the body is
+// larger than limit, failed, or was closed early, ok is false.
 //
-// size is the declared length of the body, or less than 0. A body of another
-// length is incomplete. A body that was read up to size and closed is complete.
+// size is the declared length of the body; a negative size means unknown. A body is
+// complete if size bytes were read, even if the end was not. A body of another length
+// is incomplete.
 //
-// Read and Close may be called concurrently. A body that is neither read to its
-// end nor closed does not call whole.
-func TeeBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
-	return &teeBody{source: body, size: size, limit: max(limit, 0), whole: whole}
+// Read and Close may be called concurrently. done is not called if the body is neither
+// read to its end nor closed.
+func TeeBody(body io.ReadCloser, size, limit int64, done func(kept []byte, ok bool)) io.ReadCloser {
+	return &teeBody{source: body, size: size, limit: max(limit, 0), done: done}
 }
 
 type teeBody struct {
 	source      io.ReadCloser
 	size, limit int64
 
-	mu    sync.Mutex
-	kept  []byte
-	whole func(kept []byte, ok bool) // nil once it was called
+	mu   sync.Mutex
+	kept []byte
+	done func(kept []byte, ok bool) // nil after it was called
 }
 
 func (f *teeBody) Read(p []byte) (int, error) {
@@ -319,7 +318,7 @@ func (f *teeBody) Read(p []byte) (int, error) {
 
 func (f *teeBody) take(p []byte, err error) {
 	f.mu.Lock()
-	if f.whole == nil {
+	if f.done == nil {
 		f.mu.Unlock()
 		return
 	}
@@ -336,7 +335,7 @@ func (f *teeBody) take(p []byte, err error) {
 
 func (f *teeBody) Close() error {
 	f.mu.Lock()
-	if f.whole == nil {
+	if f.done == nil {
 		f.mu.Unlock()
 	} else {
 		f.end(f.complete())
@@ -344,17 +343,16 @@ func (f *teeBody) Close() error {
 	return f.source.Close()
 }
 
-// complete reports whether all declared bytes were read. It is called with mu
-// held.
+// complete reports whether all declared bytes were read. The caller must hold mu.
 func (f *teeBody) complete() bool { return int64(len(f.kept)) == f.size }
 
-// end is called with mu held, and unlocks it.
+// end calls done. The caller must hold mu, which end unlocks.
 func (f *teeBody) end(ok bool) {
-	kept, whole := f.kept, f.whole
-	f.kept, f.whole = nil, nil
+	kept, done := f.kept, f.done
+	f.kept, f.done = nil, nil
 	f.mu.Unlock()
 	if !ok {
 		kept = nil
 	}
-	whole(slices.Clip(kept), ok)
+	done(slices.Clip(kept), ok)
 }

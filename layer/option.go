@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Option sets properties that the layers of this package share. Give options to
-// [NewStack], for all layers of a stack, or to a single layer. A nil Option is
-// ignored, here and wherever this module takes options.
+// Option sets a property that layers of this package share. Pass options to [NewStack],
+// for all layers of a stack, or to a single layer. A nil Option is ignored, here and
+// everywhere in this module.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
@@ -16,13 +16,13 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	target   string
 	complete Completion[Rsp]
-	bare     bool // a response ends when Call returns
+	bare     bool // responses end when Call returns, because they have no body
 	classify Classifier[Rsp]
 	replayer any // a Replayer[Req, Rsp]; asserted where Req is known
 	to       Instruments
 }
 
-// given returns the options without defaults.
+// given returns the options that were set, without defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {
@@ -48,14 +48,14 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithCompletion defines the end of a response for this layer: then slots,
-// contexts and measurements end. The default is [AtEnd].
+// WithCompletion determines when a response ends. At its end layers release its slot,
+// end its context and measure it. The default is [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "WithCompletion: nil Completion")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// WithTarget sets the target in the errors and the description of a layer.
+// WithTarget sets the target that a layer reports in errors and descriptions.
 func WithTarget[Rsp any](target string) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
 }
@@ -65,7 +65,7 @@ func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }
 
-// check panics with the message unless ok. Constructors use it for programming
+// check panics with message if ok is false. Constructors use it to report programming
 // errors.
 func check(ok bool, message string) {
 	if !ok {
@@ -80,39 +80,39 @@ func checkPolicy(p interface{ Validate() error }) {
 	}
 }
 
-// checkAtLeast panics if n is below least. what names the argument.
+// checkAtLeast panics if n is below least or NaN. what is the name of the argument.
 func checkAtLeast[N int | int64 | float64 | time.Duration](what string, n, least N) {
 	if n >= least {
 		return
 	}
-	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least)) // also for NaN
+	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least))
 }
 
-// keyedShards is the maximum number of shards of a layer by key, each with its
-// own lock. It is a power of two.
+// keyedShards is the largest number of shards of a layer with keys. Each shard has its
+// own lock. It must be a power of two.
 const keyedShards = 64
 
-// keyedHash spreads keys over shards. It panics before any lock is taken if a key
-// cannot be compared, such as an interface that holds a slice.
+// keyedHash maps keys to shards. It panics if a key cannot be compared, such as an
+// interface that holds a slice. That happens before a lock is taken.
 type keyedHash[K comparable] struct {
 	seed maphash.Seed
 	mask uint64
 }
 
-// newKeyedHash returns a hash over n shards, a power of two.
+// newKeyedHash returns a keyedHash for n shards. n must be a power of two.
 func newKeyedHash[K comparable](n int) keyedHash[K] {
 	return keyedHash[K]{maphash.MakeSeed(), uint64(n - 1)}
 }
 
 func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }
 
-// isUnequalKey reports whether key is not equal to itself, such as NaN. A map never
-// finds such a key.
+// isUnequalKey reports whether key is not equal to itself, such as NaN. A map cannot
+// find such a key.
 func isUnequalKey[K comparable](key K) bool {
 	return key != key //nolint:gocritic,revive // intended
 }
 
-// rejectUnequalKey returns the rejection of such keys.
+// rejectUnequalKey returns the rejection of a key that is not equal to itself.
 func rejectUnequalKey(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// quantile estimates a quantile of durations over a sliding window. record and
-// at may be called concurrently, do not allocate and do not wait.
+// quantile estimates a quantile of durations in a sliding window. record and at do not
+// allocate, do not wait, and may be called concurrently.
 //
-// It is a histogram with sixteen buckets per power of two. The estimate is the
-// middle of the bucket of the exact quantile, and within 1/32 of it, or 0.5 µs
-// below 16 µs. Longer durations count as quantileMost.
+// It is a histogram with sixteen buckets per power of two. The estimate is the middle
+// of the bucket that contains the exact quantile. Its error is at most 1/32, or 0.5 µs
+// below 16 µs. Durations above quantileMost count as quantileMost.
 //
-// The window has two halves. New samples go to the current one. When it is as
-// old as period, the other is emptied and becomes current. The estimate uses
-// both.
+// The window has two halves. New samples are added to the current half. After period
+// the other half is emptied and becomes current. The estimate uses both.
 type quantile struct {
 	q       float64       // above 0 and below 1
-	least   int64         // the number of samples for an estimate
+	least   int64         // the number of samples that an estimate needs
 	period  time.Duration // more than 0
 	halves  [2]quantileHalf
-	current atomic.Uint32 // the half that takes samples
+	current atomic.Uint32 // the index of the half that receives samples
 
-	estimate atomic.Int64 // nanoseconds; 0: none
-	seen     atomic.Int64 // samples before the first estimate
+	estimate atomic.Int64 // in nanoseconds; 0 means too few samples
+	seen     atomic.Int64 // number of samples while there is no estimate
 	due      atomic.Int64 // time of the next estimate
 
 	mu      sync.Mutex
@@ -36,36 +35,36 @@ type quantile struct {
 type quantileHalf [quantileBuckets]atomic.Uint32
 
 const (
-	quantileBits = 4  // of a duration that choose a bucket within its power of two
-	quantileUnit = 10 // lowest bits do not count: 1.024 µs
-	quantileTop  = 32 // further bits count: 73 minutes
+	quantileBits = 4  // number of bits that choose a bucket within a power of two
+	quantileUnit = 10 // number of lowest bits that are ignored: a unit is 1.024 µs
+	quantileTop  = 32 // number of higher bits that count: up to 73 minutes
 
 	quantileBuckets = (quantileTop - quantileBits + 1) << quantileBits
 	quantileMost    = 1<<(quantileUnit+quantileTop) - 1
 
-	// quantileFresh is the maximum age of an estimate, because a new one costs
-	// a few microseconds.
+	// quantileFresh is the maximum age of an estimate. It is not updated for each
+	// sample, because an update takes a few microseconds.
 	quantileFresh = time.Second
 )
 
-// record adds a sample. now is the time since a fixed beginning.
+// record adds the sample d. now is the time since a fixed start.
 func (q *quantile) record(now, d time.Duration) {
-	q.look(now) // first, so that the sample is not removed with the old ones
+	q.look(now) // before the sample is added, so that it does not fall into an emptied half
 	q.halves[q.current.Load()&1][quantileBucket(d)].Add(1)
 	if q.estimate.Load() == 0 && q.seen.Add(1) >= q.least {
-		q.due.Store(0) // there is enough for an estimate
+		q.due.Store(0) // there are enough samples for an estimate
 		q.look(now)
 	}
 }
 
-// at returns the estimate; false while there are too few samples.
+// at returns the estimate at the time now, or false if there are too few samples.
 func (q *quantile) at(now time.Duration) (time.Duration, bool) {
 	q.look(now)
 	d := q.estimate.Load()
 	return time.Duration(d), d > 0
 }
 
-// look updates the estimate if it is due and no other caller does.
+// look updates the estimate if it is due and no other goroutine updates it.
 func (q *quantile) look(now time.Duration) {
 	if int64(now) < q.due.Load() || !q.mu.TryLock() {
 		return
@@ -79,7 +78,7 @@ func (q *quantile) look(now time.Duration) {
 	q.make()
 }
 
-// rotate empties the older half, or both if the newer one is too old as well.
+// rotate empties the older half, or both halves. The older half becomes current.
 // Concurrent samples may be lost.
 func (q *quantile) rotate(both bool) {
 	older := q.current.Load()&1 ^ 1
@@ -97,7 +96,7 @@ func (h *quantileHalf) empty() {
 }
 
 func (q *quantile) make() {
-	// The counts are read once, because samples may be added meanwhile.
+	// Each count is read only once, because samples may be added concurrently.
 	var counts [quantileBuckets]int64
 	total := int64(0)
 	for i := range counts {
@@ -118,15 +117,15 @@ func (q *quantile) make() {
 	}
 }
 
-// quantileBucket returns the bucket of d: one unit each below 2^quantileBits
-// units, and by the highest bits of d above.
+// quantileBucket returns the bucket of d. Below 2^quantileBits units, each unit has a
+// bucket. Above, the highest bits of d determine the bucket.
 func quantileBucket(d time.Duration) int {
 	units := uint64(min(max(d, 0), quantileMost)) >> quantileUnit
 	shift := max(bits.Len64(units)-quantileBits-1, 0)
 	return shift<<quantileBits + int(units>>shift)
 }
 
-// quantileMiddle returns the middle of bucket i.
+// quantileMiddle returns the duration in the middle of bucket i.
 func quantileMiddle(i int) time.Duration {
 	shift := max(i>>quantileBits-1, 0)
 	low := (i - shift<<quantileBits) << shift

@@ -16,33 +16,30 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Queue is the only layer that waits. Requests that inner rejects wait in FIFO
-// order until inner is ready.
+// Queue lets requests that inner rejects wait in FIFO order until inner is ready. It is
+// the only layer that waits.
 //
-// Admission: up to capacity requests wait, each for up to maxWait. Only the
-// head waits in inner's Ready, so one free slot wakes one waiter. If inner has
-// not been ready for maxWait while requests waited, the queue enters fail-fast:
-// all waiting requests fail, and new ones are rejected until inner is ready.
-// Ready waits for room in the queue.
-//
-// A request that inner rejects although it is ready returns to the front, at
-// most ten times in a row. Place a [LimitBy], a [RateLimitBy] and a [Router]
-// above the Queue, because their Ready does not depend on the request.
+// Admission: up to capacity requests wait, each for up to maxWait. Only the first of
+// them waits in inner's Ready, so that one free slot wakes one request. If inner was
+// not ready for maxWait while requests waited, the queue enters fail-fast: all waiting
+// requests fail, and new ones are rejected until inner is ready. Ready waits for room
+// in the queue. A request that inner rejects after its Ready returns to the front, at
+// most ten times. Place a [LimitBy], a [RateLimitBy] or a [Router] above the Queue,
+// because their Ready does not depend on the request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //
 // Body: not touched.
 //
-// Errors: requests that waited get an [Error] of kind [ErrFailFast], in
-// fail-fast or at the end of maxWait. New ones get kind [ErrNotReady] in
-// fail-fast or with a full queue. The error has the waiting time, and inner's
-// last rejection as its cause. A rejection of kind [ErrClosed] is returned at
-// once.
+// Errors: a request that waited too long gets an [Error] of kind [ErrFailFast]. A new
+// request is rejected with kind [ErrNotReady] in fail-fast or if the queue is full. The
+// error has the waiting time, and the last rejection of inner as its cause. [ErrClosed]
+// is returned at once.
 //
-// Cost: two atomic loads while the queue is empty; no worker goroutine.
+// Cost: two atomic loads while the queue is empty. No goroutine.
 //
-// With a capacity of 0 the layer does nothing. With a maxWait of 0 only the
-// caller's context limits the wait. Negative values panic.
+// With a capacity of 0 the layer does nothing. With a maxWait of 0 only the caller's
+// context limits the wait. Negative values panic.
 func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Queue: capacity", capacity, 0)
 	checkAtLeast("Queue: maxWait", maxWait, 0)
@@ -63,8 +60,8 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 	}
 }
 
-// queueAttempts limits how often a request takes its turn. Inner rejects a head
-// that lost a race with a new request, and this rarely happens twice.
+// queueAttempts is the largest number of times that one request is sent to inner. A
+// request may be rejected although inner was ready, because a new request was faster.
 const queueAttempts = 11
 
 type queue[Req, Rsp any] struct {
@@ -79,7 +76,7 @@ type queue[Req, Rsp any] struct {
 
 type failFast struct {
 	since time.Time
-	cause error // the rejection of inner
+	cause error // the rejection by inner
 }
 
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
@@ -121,7 +118,7 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return q.wait(ctx, req)
 }
 
-// isWaitable reports whether err is a rejection that may pass.
+// isWaitable reports whether err is a rejection after which waiting may help.
 func isWaitable(err error) bool {
 	return errors.Is(err, ErrNotReady) && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrFailFast)
 }
@@ -157,10 +154,10 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
-// awaitReady waits for the turn of w, then for inner. The next request has its
-// turn when awaitReady returns. A late request is sent once more, because inner
-// rejects it with the current reason. Only the head needs a timer, because no
-// other waiter arrived before it.
+// awaitReady waits until w is the head of the queue, and then until inner is ready.
+// When it returns, the next waiter is the head. late reports that maxWait is over; such
+// a request is sent once more, because inner's rejection has the current reason. Only
+// the head needs a timer, because the others arrived later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -191,8 +188,8 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout ends the wait of w. The queue enters fail-fast if inner has not been
-// ready for maxWait, and the other waiters then time out one after the other.
+// timeout returns the error of w after maxWait. If inner was not ready for maxWait, the
+// queue enters fail-fast, and the other waiters time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.failFast.Store(&failFast{since: time.Now(), cause: cause})
@@ -218,7 +215,7 @@ func (q *queue[Req, Rsp]) rejectFailFast(f *failFast, err error) error {
 	}
 	q.rejected.inc()
 	if isBare(err) {
-		err = f.cause // the error of Poll itself has no reason
+		err = f.cause // the error of Poll has no reason
 	}
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: errShed,
@@ -245,32 +242,31 @@ func (q *queue[Req, Rsp]) Describe() Node {
 // waiter is one request in a queue.
 type waiter struct {
 	since time.Time
-	turn  chan struct{} // receives when the waiter is the head
+	turn  chan struct{} // receives a value when the waiter becomes the head
 
-	// With the mutex of the waiters.
+	// These are guarded by the mutex of waiters.
 	number  int64         // in the order of arrival
 	element *list.Element // nil while the request is not in the list
 }
 
-// waiters is the list of a queue. The head is the only waiter that waits for
-// inner.
+// waiters is the list of waiting requests. Only its head waits for inner.
 type waiters struct {
 	capacity int64
 	length   atomic.Int64 // of list
 	gauge    metrics.Gauge
-	left     notify.Broadcast // a waiter left the list
+	left     notify.Broadcast // notifies that a waiter left the list
 
 	mu      sync.Mutex
 	list    list.List // of *waiter, by number
 	next    int64     // the number of the next waiter
 	head    *waiter
-	unready time.Time // inner was last ready then, or the list was empty
+	unready time.Time // when inner was last ready, or when the list became non-empty if later
 	last    error     // the last rejection of inner
 }
 
 func (l *waiters) haveRoom() bool { return l.length.Load() < l.capacity }
 
-// join appends w unless the list is full.
+// join appends w. It returns false if the list is full.
 func (l *waiters) join(w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,7 +302,7 @@ func (l *waiters) insert(w *waiter) {
 	l.update()
 }
 
-// leave removes w and makes the first waiter the head.
+// leave removes w from the list. If w is the head, the first waiter becomes the head.
 func (l *waiters) leave(w *waiter) {
 	defer l.left.Wake()
 	l.mu.Lock()
@@ -321,7 +317,7 @@ func (l *waiters) leave(w *waiter) {
 	l.update()
 }
 
-// update gives the turn to the first waiter, and publishes the length.
+// update makes the first waiter the head if there is none, and publishes the length.
 func (l *waiters) update() {
 	n := int64(l.list.Len())
 	old := l.length.Swap(n)

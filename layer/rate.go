@@ -13,27 +13,25 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimit admits perSecond requests per second and bursts of up to burst, and
-// rejects the rest: a token bucket of size burst, full at first.
+// RateLimit admits perSecond requests per second and bursts of up to burst requests,
+// and rejects others. It is a token bucket of size burst that is full at first.
 //
-// Admission: a request takes one token and does not return it, also if inner
-// rejects it: place a [Limit] above rather than below. A rejection here takes
-// none. Ready waits for a token, without taking it, and then for inner.
+// Admission: a request takes one token, which is not returned if inner rejects the
+// request. Therefore place a [Limit] above rather than below. A request that is
+// rejected here takes no token. Ready waits until a token is available, then for inner.
 //
 // Cancellation: a request whose context has ended is rejected and takes no
 // token.
 //
 // Body: not touched.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is
-// the time to the next token, rounded up to a sixteenth of the time between two
-// tokens.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time
+// to the next token, rounded up to a sixteenth of the time between two tokens.
 //
-// Cost: a clock reading and a lock; no allocation.
+// Cost: a clock reading and a lock. No allocation.
 //
-// All callers of the service share the bucket. A rate or a burst of 0 rejects
-// every request, an infinite rate admits every request, and negative values
-// panic.
+// All callers of the service share the bucket. A rate or a burst of 0 rejects every
+// request, and an infinite rate admits every request. Negative values panic.
 func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("RateLimit: rate", perSecond, 0)
 	checkAtLeast("RateLimit: burst", burst, 0)
@@ -92,8 +90,8 @@ func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return l.Service.Call(ctx, req)
 }
 
-// take takes a token or returns the rejection. It reads the clock with mu held,
-// because a bucket counts tokens twice if time goes back.
+// take takes a token or returns the rejection. It reads the clock with mu held, because
+// concurrent readings could arrive out of order and a bucket would count tokens twice.
 func (l *rateLimit[Req, Rsp]) take() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,17 +110,17 @@ func (l *rateLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateTerms are common to all buckets of a layer. They never change.
+// rateTerms has the parameters of all buckets of a layer. It is immutable.
 type rateTerms struct {
 	perSecond  float64
 	burst      int
-	rejections [rateSteps]Error // by the time to the next token; shared by all rejections
+	rejections [rateSteps]Error // one for each step of the time to the next token
 }
 
-// rateSteps is the precision of RetryAfter.
+// rateSteps is the number of steps of RetryAfter.
 const rateSteps = 16
 
-// rateNever is the time to a token at a rate of 0.
+// rateNever is the time to the next token at a rate of 0.
 const rateNever time.Duration = math.MaxInt64
 
 func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms {
@@ -146,12 +144,12 @@ func (t *rateTerms) reason() string {
 	return "out of tokens at " + strconv.FormatFloat(t.perSecond, 'g', -1, 64) + " a second"
 }
 
-// bucket returns a new bucket, which is full.
+// bucket returns a new, full bucket.
 func (t *rateTerms) bucket() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(min(t.perSecond, float64(rate.Inf))), t.burst)
 }
 
-// tokens returns the tokens of b, which is always full at an infinite rate.
+// tokens returns the number of tokens in b. At an infinite rate b is always full.
 func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	if t.perSecond >= float64(rate.Inf) {
 		return float64(t.burst)
@@ -159,8 +157,8 @@ func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	return b.TokensAt(now)
 }
 
-// until returns the time until b has n tokens. Less than a nanosecond is 0, as
-// for Allow.
+// until returns the time until b has n tokens. It returns 0 for less than a nanosecond,
+// as the method AllowN of a bucket does.
 func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Duration {
 	if t.perSecond >= float64(rate.Inf) {
 		return 0
@@ -168,7 +166,7 @@ func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Durati
 	return t.duration(n - b.TokensAt(now))
 }
 
-// duration returns the time in which so many tokens arrive.
+// duration returns the time in which this number of tokens arrives.
 func (t *rateTerms) duration(tokens float64) time.Duration {
 	if tokens <= 0 {
 		return 0
@@ -180,9 +178,9 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 	return time.Duration(d)
 }
 
-// rejection returns the rejection by b.
+// rejection returns the rejection by the bucket b.
 func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
 	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
-	// Another goroutine may have changed b since now.
+	// Another goroutine may have changed b after now.
 	return &t.rejections[min(max(step, 0), rateSteps-1)]
 }

@@ -10,29 +10,27 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimitBy is a [RateLimit] for each key: perSecond requests per second and
-// bursts of up to burst, per tenant, client or route.
+// RateLimitBy is a [RateLimit] for each key: it admits perSecond requests per second
+// and bursts of up to burst. A key may be a tenant, a client or a route.
 //
-// Admission: as RateLimit. Ready is inner's, because the key of the next
-// request is unknown. At most that many buckets are kept. A new key examines
-// eight buckets and removes those that are full again, so no key exceeds its
-// rate. Without a free place the new key is rejected. Keys are spread over up
-// to 64 shards by hash.
+// Admission: that of RateLimit for the bucket of the key. Ready is forwarded, because
+// the key of the next request is unknown. At most keys buckets are kept; 0 means 65
+// 536. For a new key eight buckets are examined, and full ones are removed. Removing a
+// full bucket does not raise the rate of its key. If no bucket is free, the request is
+// rejected.
 //
 // Cancellation: a request whose context has ended is rejected and takes no
 // token.
 //
 // Body: not touched.
 //
-// Errors: as RateLimit. A rejection without a free place has the time until one
-// is free as its RetryAfter. A key that is not equal to itself, such as NaN, is
-// rejected.
+// Errors: those of RateLimit. If no bucket is free, RetryAfter is the time until one
+// is. A key that is not equal to itself, such as NaN, is rejected.
 //
-// Cost: a hash, the lock of one shard and a clock reading; no allocation.
+// Cost: a hash, the lock of one shard and a clock reading. No allocation.
 //
-// key is called once per request before admission and must not change or keep
-// the request. All callers of the service share the buckets. keys is 65 536 by
-// default (0).
+// key is called once per request before admission, and must not modify or keep the
+// request. All callers of the service share the buckets.
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -65,8 +63,8 @@ func RateLimitBy[K comparable, Req, Rsp any](
 	}
 }
 
-// rateParts returns the number of shards for a number of keys: a power of two,
-// and so few that all of them fill at about the same time.
+// rateParts returns the number of shards for this number of keys. It is a power of two,
+// and small enough that the shards fill evenly.
 func rateParts(keys int) int {
 	n := 1
 	for n < keyedShards && keys/(2*n) >= 256 {
@@ -83,7 +81,7 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 	key      func(Req) K
 	hash     keyedHash[K]
 	shards   []rateShard[K]
-	unequal  *Error // shared by every rejection of such a key
+	unequal  *Error // returned by every rejection of a key that is not equal to itself
 	rejected tally
 }
 
@@ -117,7 +115,7 @@ func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateShard holds the buckets of its keys.
+// rateShard has the buckets of a part of the keys.
 type rateShard[K comparable] struct {
 	terms  *rateTerms
 	target string
@@ -130,12 +128,12 @@ type rateShard[K comparable] struct {
 	_ [64]byte // so that no two shards share a cache line
 }
 
-// rateLooks is the number of buckets that a new key examines. With more than
-// one, full buckets are removed faster than new keys arrive.
+// rateLooks is the number of buckets that are examined for a new key. It is above 1, so
+// that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token of key or returns the rejection. For the clock see
-// [rateLimit.take].
+// take takes a token of key or returns the rejection. See [rateLimit.take] for the
+// clock.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,9 +158,8 @@ func (s *rateShard[K]) take(key K) error {
 	return nil
 }
 
-// removeFull examines a few buckets in random order and removes the full ones,
-// because they equal new ones. It returns the time until one of the others is
-// full.
+// removeFull examines a few random buckets and removes the full ones, which are equal
+// to new ones. It returns the time until one of the others is full.
 func (s *rateShard[K]) removeFull(now time.Time) (soonest time.Duration) {
 	soonest = rateNever
 	looks := 0

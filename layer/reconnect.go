@@ -13,32 +13,28 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Reconnect is a service that is made when it is needed, and made again after
-// it has closed: a connection, a stream, a client with a login. connect makes
-// it and may wait until ctx ends. The service releases its resources when it
-// closes.
+// Reconnect returns a service that connect makes when it is needed, and again after it
+// has closed. Examples are a connection, a stream, or a client with a login. connect
+// may wait until ctx ends. The service must release its resources when it closes.
 //
-// Admission: the first Ready or Call connects. There is one attempt at a time.
-// After a failed attempt the next one waits for the backoff, and is made only
-// if a caller needs it. Without a connection Call rejects at once and starts an
-// attempt; Ready waits for the connection, then for inner. A connection that
-// returns [ErrClosed] is dropped. It counts as a failed attempt if it answered
-// no request and lived for less than b.Max.
+// Admission: the first Ready or Call connects. One connect runs at a time. After a
+// failure the next one waits for the backoff, and starts only if a caller needs it.
+// Without a connection Call starts a connect and rejects at once; Ready waits for the
+// connection, then for inner. A connection that returns [ErrClosed] is dropped. It
+// counts as a failed connect if it served no request and lasted for less than b.Max.
 //
-// Cancellation: a request whose context has ended is rejected. An attempt does
-// not end with its callers. After the end of ctx, Ready and Call return
-// [ErrClosed].
+// Cancellation: a request whose context has ended is rejected. A connect does not end
+// with its callers. After the end of ctx, Ready and Call return [ErrClosed].
 //
 // Body: not touched. Requests in flight on a dropped connection continue.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure
-// and, as RetryAfter, the time to the next attempt. A connect that panics has
-// failed.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its
+// RetryAfter is the time to the next connect. A connect that panics has failed.
 //
-// Cost: two atomic loads for a request, no allocation. A goroutine runs during
-// an attempt and the wait before it.
+// Cost: two atomic loads per request. No allocation. A goroutine runs during a connect
+// and the wait before it.
 //
-// The zero Backoff is [DefaultBackoff]. An invalid Backoff panics.
+// The zero Backoff means [DefaultBackoff]. An invalid one panics.
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
@@ -59,19 +55,19 @@ func Reconnect[Req, Rsp any](
 }
 
 type reconnect[Req, Rsp any] struct {
-	ctx     context.Context //nolint:containedctx // the constructor's: the life of this service
+	ctx     context.Context //nolint:containedctx // the constructor's; the service ends with it
 	connect func(context.Context) (Service[Req, Rsp], error)
 	backoff Backoff
 	target  string
 
-	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil without a connection; written with mu
-	attempts atomic.Int64                            // completed; written with mu
-	changed  notify.Broadcast                        // of link, attempts and ctx
+	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil without a connection; written with mu held
+	attempts atomic.Int64                            // completed connects; written with mu held
+	changed  notify.Broadcast                        // notifies of changes of link, attempts and ctx
 
 	mu    sync.Mutex
-	busy  bool      // an attempt, or the wait before it, is running
+	busy  bool      // a connect, or the wait before it, is running
 	row   int       // consecutive failures
-	next  time.Time // no attempt before this
+	next  time.Time // the earliest time of the next connect
 	cause error     // the last failure
 
 	made, failed, rejected tally
@@ -81,7 +77,7 @@ type reconnect[Req, Rsp any] struct {
 type reconnectLink[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	since  time.Time
-	proved atomic.Bool // has served a request
+	proved atomic.Bool // whether it has served a request
 }
 
 func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
@@ -98,7 +94,7 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 		}
 		err := ReadyWhile(ctx, r.ctx, link.Service)
 		switch {
-		case r.ctx.Err() != nil: // before the state of the connection
+		case r.ctx.Err() != nil: // precedes the state of the connection
 			return r.closed()
 		case err == nil || !errors.Is(err, ErrClosed):
 			return err
@@ -107,11 +103,11 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait returns nil when a connection exists, an attempt has ended, or r.ctx has
-// ended.
+// wait starts a connect if necessary. It returns nil when a connection exists, a
+// connect has ended, or r.ctx has ended.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	before := r.ensure()
-	// The attempt may not observe r.ctx.
+	// connect may not observe r.ctx.
 	stop := context.AfterFunc(r.ctx, r.changed.Wake)
 	defer stop()
 	err := r.changed.Wait(ctx, func() bool {
@@ -148,7 +144,7 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		case !errors.Is(err, ErrClosed):
 			return rsp, err
 		}
-		// A rejection. Another connection may exist now.
+		// It was rejected. Another connection may exist by now.
 		r.drop(link, err)
 	}
 }
@@ -172,7 +168,7 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// state is called with mu.
+// state returns the state for Describe. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	switch {
 	case r.ctx.Err() != nil:
@@ -187,8 +183,8 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	return "idle"
 }
 
-// ensure starts an attempt unless one is running or a connection exists. It
-// returns the number of completed attempts.
+// ensure starts a connect unless one is running or a connection exists. It returns the
+// number of completed connects.
 func (r *reconnect[Req, Rsp]) ensure() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,7 +197,7 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 
 var errReconnectNil = errors.New("connect returned no service")
 
-// attempt connects once, after a wait.
+// attempt connects once after a wait.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	var svc Service[Req, Rsp]
 	err := panics.ErrExited
@@ -226,22 +222,22 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	case err == nil:
 		_ = panics.Contain(r.made.inc)
 		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, since: time.Now()})
-	case r.ctx.Err() == nil: // a canceled attempt does not count
+	case r.ctx.Err() == nil: // a canceled connect does not count
 		_ = panics.Contain(r.failed.inc)
 		r.failure(time.Now(), err)
 	}
 	r.attempts.Add(1)
 }
 
-// failure begins the wait after an attempt that failed at since. It is called
-// with mu.
+// failure records a connect that failed at since, and computes the time of the next
+// one. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.next = since.Add(r.backoff.Delay(r.row))
 	r.row++
 	r.cause = cause
 }
 
-// drop removes a closed connection.
+// drop removes a connection that has closed.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,8 +251,8 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// reject returns the rejection without a connection. cause is that of the
-// context of a waiting caller.
+// reject returns the rejection of a request without a connection. cause is the cause of
+// the context of a waiting caller, or nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil
@@ -271,7 +267,8 @@ func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	switch {
 	case r.cause == nil:
 	case cause != nil || errors.Is(r.cause, ErrNotReady):
-		// Only the text, because a closed connection does not close this service.
+		// Only the text is added, because the service is not closed although the
+		// connection is.
 		e.Reason += ", last error: " + r.cause.Error()
 	default:
 		e.Err = r.cause
@@ -283,10 +280,10 @@ func (r *reconnect[Req, Rsp]) closed() error {
 	return &Error{Layer: "reconnect", Target: r.target, Kind: ErrClosed, Err: context.Cause(r.ctx)}
 }
 
-// Backoff is jittered exponential backoff: the wait after failure n, from 0, is
-// min(Min·2ⁿ, Max) plus a random share of up to Jitter, at most Max.
+// Backoff is exponential backoff with jitter. The wait after failure n, counted from 0,
+// is min(Min·2ⁿ, Max) plus a random share of it of up to Jitter, at most Max in total.
 type Backoff = backoff.Backoff
 
-// DefaultBackoff returns that of linkerd's outbound proxy: 100 ms to 60 s with a
+// DefaultBackoff returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a
 // jitter of 0.1.
 func DefaultBackoff() Backoff { return backoff.Default() }

@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// Reloadable is a service made from a configuration, and made again when the
-// configuration changes. Each request is served by one configuration; requests
-// in flight finish on the old one.
+// Reloadable is a service that is made from a configuration, and made again when the
+// configuration changes. Each request is served by one configuration. Requests in
+// flight finish with the old one.
 //
-// Make the parts that must survive a change (a balancer with its connections, a
-// breaker, a limit) once, outside of mk:
+// Parts that must survive a change, such as a balancer with its connections or a limit,
+// are made outside of mk:
 //
 //	w := layer.NewReloadable(ctx, initial, func(_ context.Context, c Config) layer.Service[Req, Rsp] {
 //		return layer.NewStack[Req, Rsp]().Timeout(c.Timeout).Service(balancer)
@@ -22,34 +22,33 @@ import (
 //		...
 //	}
 //
-// Admission: that of the current service. Callers that wait in Ready move to
-// the new one at once.
+// Admission: that of the current service. Calls of Ready that wait continue with the
+// new service at once.
 //
 // Cancellation: the context is passed unchanged.
 //
-// Body: a configuration lives until its last response has ended, see
+// Body: the context of a configuration ends when its last response has ended, see
 // [WithCompletion].
 //
-// Errors: passed unchanged except [ErrClosed], which becomes [ErrNotReady],
-// because the next configuration may work. A Reloadable is closed when its
-// context has ended.
+// Errors: passed unchanged except [ErrClosed], which becomes [ErrNotReady], because the
+// next configuration may work. After the end of its context a Reloadable returns
+// ErrClosed.
 //
 // Cost: an atomic load and two atomic additions.
 type Reloadable[C comparable, Req, Rsp any] struct {
 	options[Rsp]
 	mk      func(context.Context, C) Service[Req, Rsp]
-	ctx     context.Context //nolint:containedctx // the parent of every configuration's own
+	ctx     context.Context //nolint:containedctx // the parent of the contexts of all configurations
 	current atomic.Pointer[reloadableState[C, Req, Rsp]]
 	changes atomic.Int64
 
 	setting sync.Mutex
 }
 
-// NewReloadable returns a service that mk makes from initial, until
-// [Reloadable.Set] changes it. mk should return at once, like every
-// [MakeService]. Its context ends when the configuration was replaced and its
-// last response ended, or when ctx ends. Then all calls are rejected with
-// [ErrClosed].
+// NewReloadable returns a service that mk makes from initial, until [Reloadable.Set]
+// replaces it. mk should return at once, like every [MakeService]. The context given to
+// mk ends when the configuration was replaced and its last response ended, or when ctx
+// ends. After the end of ctx, calls are rejected with [ErrClosed].
 //
 // If mk returns nil for initial, requests are rejected with [ErrNotReady].
 func NewReloadable[C comparable, Req, Rsp any](
@@ -70,13 +69,11 @@ func NewReloadable[C comparable, Req, Rsp any](
 	return w
 }
 
-// Set makes the service of c and uses it from now on, unless c equals the
-// current configuration. If mk panics or returns nil, the current service
-// stays; nil is also an error. After the end of w's context it returns
-// [ErrClosed].
+// Set makes the service of c and uses it for new requests, unless c equals the current
+// configuration. If mk panics or returns nil, the current service stays in use, and nil
+// also is an error. After the end of w's context Set returns [ErrClosed].
 //
-// Set may be called at any time, but not by mk. It waits for mk, and not for
-// requests.
+// Set may be called concurrently, but not by mk. It waits for mk, but not for requests.
 func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 	w.setting.Lock()
 	defer w.setting.Unlock()
@@ -92,7 +89,7 @@ func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 		s.Ended()
 		return &Error{Layer: "reloadable", Target: w.target, Err: errNoReloadable}
 	}
-	w.current.Store(s) // first, because a caller that finds the old one ended looks for this one
+	w.current.Store(s) // before retire, because a caller that finds the old one ended loads this one
 	w.changes.Add(1)
 	old.retire()
 	return nil
@@ -101,7 +98,7 @@ func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 // Config returns the current configuration.
 func (w *Reloadable[C, Req, Rsp]) Config() C { return w.current.Load().config }
 
-// Call serves req with the current configuration.
+// Call sends req to the service of the current configuration.
 func (w *Reloadable[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	for {
 		s := w.current.Load()
@@ -112,7 +109,7 @@ func (w *Reloadable[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error
 			}
 			return rsp, err
 		}
-		// Replaced just now, or the end.
+		// The configuration was just replaced, or w has ended.
 		if s == w.current.Load() {
 			var zero Rsp
 			return zero, w.ended()
@@ -127,7 +124,8 @@ func (w *Reloadable[C, Req, Rsp]) ended() error {
 	}
 }
 
-// rejectClosed rejects a request for a closed service without ErrClosed.
+// rejectClosed returns the rejection of a request for a closed service. It does not
+// match ErrClosed.
 func (w *Reloadable[C, Req, Rsp]) rejectClosed(err error) error {
 	return &Error{
 		Layer: "reloadable", Target: w.target, Kind: ErrNotReady,
@@ -135,7 +133,7 @@ func (w *Reloadable[C, Req, Rsp]) rejectClosed(err error) error {
 	}
 }
 
-// Describe shows the current service, but not the configuration, which may hold
+// Describe returns the current service. It omits the configuration, which may have
 // secrets.
 func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 	s := w.current.Load()
@@ -152,11 +150,11 @@ type reloadableState[C comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	inner    Service[Req, Rsp]
 	config   C
-	replaced context.Context //nolint:containedctx // ends when another configuration has taken over
+	replaced context.Context //nolint:containedctx // ends when another configuration is current
 	replace  context.CancelFunc
 }
 
-// state makes the service of c. If mk panics, its context ends.
+// state makes the service of c. If mk panics, it ends the context given to mk.
 func (w *Reloadable[C, Req, Rsp]) state(c C) *reloadableState[C, Req, Rsp] {
 	s := &reloadableState[C, Req, Rsp]{config: c}
 	s.options = &w.options
@@ -174,7 +172,7 @@ func (w *Reloadable[C, Req, Rsp]) state(c C) *reloadableState[C, Req, Rsp] {
 	return s
 }
 
-// retire wakes the callers that wait for s, and ends its context after the last
+// retire wakes the callers that wait for s. The context of s ends after the last
 // response.
 func (s *reloadableState[C, Req, Rsp]) retire() {
 	s.replace()
@@ -209,7 +207,7 @@ func (w *Reloadable[C, Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// ready waits for the inner service until s is replaced or ctx is done.
+// ready waits for the service of s until s is replaced or ctx ends.
 func (s *reloadableState[C, Req, Rsp]) ready(ctx context.Context) error {
 	defer s.Done()
 	if ctx.Err() != nil {
@@ -224,7 +222,7 @@ func (s *reloadableState[C, Req, Rsp]) ready(ctx context.Context) error {
 	defer stop()
 	err := s.inner.Ready(until)
 	if errors.Is(err, ErrClosed) {
-		<-until.Done() // for the next configuration
+		<-until.Done() // wait for the next configuration
 	}
 	return err
 }
@@ -234,7 +232,8 @@ var (
 	errNoReloadable = errors.New("there is no service for the configuration")
 )
 
-// nilReloadable is the service if mk returned nil.
+// nilReloadable is the service that is used if mk returned nil for the first
+// configuration.
 type nilReloadable[Req, Rsp any] struct{ target string }
 
 func (*nilReloadable[Req, Rsp]) Ready(ctx context.Context) error {

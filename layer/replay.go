@@ -11,30 +11,30 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// BodyReplay is a request body that can be sent several times. Protocol
-// packages build their [Replay] around it. Its methods and readers are safe for
-// concurrent use.
+// BodyReplay is a request body that can be sent several times. Protocol packages
+// implement [Replay] with it. Its methods and readers are safe for concurrent use.
 //
-// The bytes read are kept up to the limit. Until the source has been read to
-// its end, one reader is valid at a time: Next fails the reader before. After
+// It keeps the bytes that were read, up to the limit. Until the source has been read to
+// its end, only the latest reader is valid. After that, all readers read the kept
+// bytes.
 // that all readers read the kept bytes.
 type BodyReplay struct {
 	source io.ReadCloser
-	get    func() (io.ReadCloser, error) // nil: the bytes are kept
+	get    func() (io.ReadCloser, error) // returns another body; nil if the bytes are kept
 	limit  int64
 
 	mu       sync.Mutex
-	moved    sync.Cond    // the source returned, or a reader was closed
+	moved    sync.Cond    // the source returned bytes, or a reader was closed
 	first    replayReader // avoids an allocation
 	current  *replayReader
-	open     int    // readers
-	kept     []byte // from base
+	open     int    // number of open readers
+	kept     []byte // the bytes from position base
 	base     int64
-	full     bool  // there are no further readers
-	err      error // the end of the source
+	full     bool  // the limit was exceeded or End was called: Next returns false
+	err      error // the error at the end of the source
 	fetching bool  // a reader reads from the source
-	ended    bool
-	closed   bool // the source
+	ended    bool  // End was called
+	closed   bool  // the source was closed
 }
 
 var (
@@ -43,12 +43,12 @@ var (
 	errReplayBroken = errors.New("reading the request body panicked")
 )
 
-// ReplayBody returns a replay of body that keeps up to limit bytes, or calls
-// get for further bodies if it is not nil. It reads nothing yet. With a limit
-// of 0 or less the body can be sent again until its first byte was read.
+// ReplayBody returns a replay of body. It keeps up to limit bytes, unless get returns
+// further bodies. It does not read body. With a limit of 0 or less, the body can be
+// sent again until its first byte was read.
 //
-// The source is closed once, after End and after the last reader was closed. A
-// reader of a rejected request is not closed, and leaves the source open.
+// The source is closed once, after End and after the last reader was closed. The reader
+// of a rejected request is not closed, so the source stays open.
 func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) *BodyReplay {
 	b := &BodyReplay{}
 	b.init(body, get, limit)
@@ -60,9 +60,9 @@ func (b *BodyReplay) init(body io.ReadCloser, get func() (io.ReadCloser, error),
 	b.moved.L = &b.mu
 }
 
-// Next returns a reader of the body from its beginning. It returns false if the
-// body was larger than the limit, reading it failed, or End was called. The
-// service that gets the reader closes it.
+// Next returns a reader from the beginning of the body. The service that receives the
+// reader must close it. Next returns false if the body is larger than the limit,
+// reading it failed, or End was called.
 func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,15 +88,15 @@ func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	return r, true
 }
 
-// Whole reports whether Next leaves the readers before valid, because the body
-// was read to its end and all of it is kept.
+// Whole reports whether earlier readers stay valid after Next. They do if the body was
+// read to its end and all of it is kept.
 func (b *BodyReplay) Whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.get != nil || errors.Is(b.err, io.EOF) && !b.full
 }
 
-// End declares that no more attempts follow. Open readers remain valid.
+// End declares that no more attempts follow. Open readers stay valid.
 func (b *BodyReplay) End() {
 	b.mu.Lock()
 	b.ended, b.full = true, true
@@ -104,7 +104,7 @@ func (b *BodyReplay) End() {
 	b.unlockAndClose()
 }
 
-// drop fails r.
+// drop makes all later Reads of r return err.
 func (b *BodyReplay) drop(r *replayReader, err error) {
 	if r.err == nil {
 		r.err = err
@@ -113,14 +113,14 @@ func (b *BodyReplay) drop(r *replayReader, err error) {
 	}
 }
 
-// trim releases the kept bytes if no further reader needs them.
+// trim releases the kept bytes if no reader needs them.
 func (b *BodyReplay) trim() {
 	if end := b.base + int64(len(b.kept)); b.full && b.err == nil && b.current != nil && b.current.pos == end {
 		b.kept, b.base = nil, end
 	}
 }
 
-// unlockAndClose closes the source after the last reader.
+// unlockAndClose unlocks mu, and closes the source if the last reader was closed.
 func (b *BodyReplay) unlockAndClose() {
 	last := b.ended && b.open == 0 && b.current != nil && b.get == nil && !b.closed
 	b.closed = b.closed || last
@@ -130,12 +130,11 @@ func (b *BodyReplay) unlockAndClose() {
 	}
 }
 
-// replayReader is the body of one attempt. Its fields are guarded by the mutex
-// of its body.
+// replayReader is the body of one attempt. Its fields are guarded by the mutex of body.
 type replayReader struct {
 	body *BodyReplay
 	pos  int64
-	err  error // returned by all Reads
+	err  error // returned by all Reads if not nil
 }
 
 func (r *replayReader) Read(p []byte) (int, error) {
@@ -162,12 +161,12 @@ func (r *replayReader) Read(p []byte) (int, error) {
 	}
 }
 
-// fetch reads from the source, without the mutex.
+// fetch reads from the source. It unlocks the mutex while it reads.
 func (r *replayReader) fetch(p []byte) (n int, err error) {
 	b := r.body
 	b.fetching = true
 	b.mu.Unlock()
-	err = errReplayBroken // unless the source returns
+	err = errReplayBroken // in case the source panics
 	defer func() {
 		b.mu.Lock()
 		b.fetching = false
@@ -180,8 +179,8 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take keeps the bytes that r got from the source. If r is no longer valid,
-// they belong to the current reader.
+// take stores bytes that r read from the source. If r is no longer valid, the current
+// reader will read them.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {
@@ -205,56 +204,54 @@ func (r *replayReader) Close() error {
 	return nil
 }
 
-// Replayer is the part of a protocol that [Retry] and [Hedge] need. The default
-// supports requests and responses that are pointers to structs with a field
-// Body of type [io.ReadCloser]. It sends any other request unchanged, any
-// number of times.
+// Replayer has the functions that [Retry] and [Hedge] need for a protocol. The default
+// supports messages that are pointers to structs with a field Body of type
+// [io.ReadCloser]. It sends any other request unchanged.
 //
-// An optional method is Outline(rsp Rsp) string, which describes a response in
-// an [Explanation].
+// A Replayer may also have a method Outline(rsp Rsp) string, which returns a
+// description of a response for an [Explanation].
 type Replayer[Req, Rsp any] interface {
-	// Idempotent reports whether sending req twice has the effect of sending
-	// it once.
+	// Idempotent reports whether sending req twice has the same effect as sending it
+	// once.
 	Idempotent(req Req) bool
 
-	// Replay prepares req for several attempts, and keeps up to limit bytes of
-	// its body. It returns nil if req can be sent unchanged any number of
-	// times, because it has no body. It reads nothing yet.
+	// Replay prepares req for several attempts, and keeps up to limit bytes of its
+	// body. It does not read the body. It returns nil if req has no body and can be
+	// sent unchanged.
 	Replay(req Req, limit int64) Replay[Req]
 
-	// RetryAfter returns the wait that rsp, or err, requests before another
-	// attempt, or false. A negative wait forbids another attempt.
+	// RetryAfter returns the wait that rsp, or err, requests before another attempt, or
+	// false. A negative wait forbids another attempt.
 	RetryAfter(rsp Rsp, err error) (time.Duration, bool)
 
-	// Peek waits for the first piece of the body of rsp if its trailers may
-	// report a failure. It reports whether the response ended there, so that it
-	// has its trailers. whole is the same response with its whole body. If it
-	// has not ended, only whole may be used. Peek ends when ctx does. A
-	// protocol without trailers returns rsp and false.
+	// Peek waits for the first bytes of the body of rsp if the trailers may report a
+	// failure. It returns when ctx ends. ended reports whether the response has ended
+	// and has its trailers. whole is the response with its whole body. If ended is
+	// false, only whole may be used. For a protocol without trailers Peek returns rsp
+	// and false.
 	Peek(ctx context.Context, rsp Rsp) (whole Rsp, ended bool)
 
-	// Drain discards a response: it reads a small rest of the body, so that the
-	// connection can be used again, and closes it.
+	// Drain discards a response. It reads a small rest of the body, so that the
+	// connection can be reused, and closes the body.
 	Drain(rsp Rsp)
 }
 
-// Replay is one request that may be sent several times. Its methods are safe
-// for concurrent use. A caller closes the body of an attempt that was not sent.
+// Replay is one request that may be sent several times. Its methods are safe for
+// concurrent use. The caller must close the body of an attempt that was not sent.
 type Replay[Req any] interface {
-	// Next returns the request for one more attempt, with its own body from the
-	// beginning. It returns false if the body was larger than the limit, or
-	// reading it failed. Bodies of earlier attempts are valid only if Whole
-	// returned true.
+	// Next returns the request for one more attempt, with a body from the beginning. It
+	// returns false if the body is larger than the limit, or reading it failed. Bodies
+	// of earlier attempts stay valid only if Whole returned true.
 	Next() (Req, bool)
 
 	// Whole reports whether the body was read to its end and can be sent again.
 	Whole() bool
 
-	// End declares that no more attempts follow. Running ones continue.
+	// End declares that no more attempts follow. Running attempts continue.
 	End()
 }
 
-// WithReplayer sets the Replayer of a protocol.
+// WithReplayer sets the Replayer of the protocol.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "WithReplayer: nil Replayer")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.replayer = r })
@@ -281,16 +278,16 @@ func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
 	return r
 }
 
-// fieldReplayer is the default Replayer. It finds the parts of a request by the
-// names of its fields. An index is -1 without the field.
+// fieldReplayer is the default Replayer. It uses the fields Method, GetBody and Body of
+// messages. An index is -1 if the field does not exist.
 type fieldReplayer[Req, Rsp any] struct {
 	method, getBody int
 	requests        bodyAccessor[Req]
 	responses       bodyAccessor[Rsp]
 }
 
-// Idempotent decides by the method (RFC 9110, section 9.2.2). A request without
-// one is idempotent.
+// Idempotent reports whether the method is idempotent by RFC 9110, section 9.2.2. It
+// returns true for a request without a method.
 func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	if r.method < 0 {
 		return true
@@ -306,9 +303,9 @@ func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	return false
 }
 
-// Replay uses GetBody of the request, if any, or keeps the bytes read. Each
-// attempt gets a shallow copy of the request without GetBody, so that no
-// service below repeats it.
+// Replay calls GetBody of the request, if it has one, or keeps the bytes read. Each
+// attempt is a shallow copy of the request without GetBody, so that services below do
+// not repeat it.
 func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {
@@ -323,12 +320,12 @@ func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	return k
 }
 
-// RetryAfter returns that of the error.
+// RetryAfter returns the RetryAfter of err.
 func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return RetryAfter(err)
 }
 
-// Peek returns rsp.
+// Peek returns rsp and false.
 func (r fieldReplayer[Req, Rsp]) Peek(_ context.Context, rsp Rsp) (Rsp, bool) { return rsp, false }
 
 func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {
@@ -359,20 +356,21 @@ func (k *fieldReplay[Req, Rsp]) Next() (Req, bool) {
 	return copied, true
 }
 
-// The limits of DrainBody.
+// drainBytes and drainTime are the limits of DrainBody.
 const (
 	drainBytes = 8 << 10
 	drainTime  = 50 * time.Millisecond
 )
 
-// DrainBody discards a response body: it reads up to 8 KiB for up to 50 ms, so
-// that the connection can be used again, and closes it. It is for Drain of a
-// [Replayer]. The body may be closed concurrently.
+// DrainBody implements Drain of a [Replayer] for a response body. It reads up to 8 KiB
+// for up to 50 ms, so that the connection can be reused, and closes the body. The body
+// may be closed concurrently.
 func DrainBody(body io.ReadCloser) {
-	closed := sync.OnceFunc(func() { body.Close() }) // a panic in the timer is repeated here
+	closed := sync.OnceFunc(func() { body.Close() }) // repeats a panic of the timer's call here
 	late := time.AfterFunc(drainTime, func() { _ = panics.Contain(closed) })
 	defer late.Stop()
 	defer closed()
-	// One byte more than the limit, because a read at the limit does not see the end.
+	// The limit has one byte more, because a read of exactly drainBytes does not see
+	// the end.
 	io.CopyN(io.Discard, body, drainBytes+1) //nolint:errcheck // the body is discarded
 }

@@ -10,39 +10,33 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 )
 
-// Retry sends a request again when it failed and another attempt may help: the
-// [Classifier] says so, the attempt was too late, or it was rejected. Failed
-// requests are retried if they are idempotent, within the [Budget] and after a
-// pause. Rejected requests are retried without charge. Rejections by limits,
-// rate limits, [Shed] and [Queue] are returned at once, because another attempt
-// would add load.
+// Retry sends a request again if it failed and another attempt may succeed. It retries
+// failures that the [Classifier] finds retryable and attempts that exceed
+// AttemptTimeout: if the request is idempotent, within the [Budget], and after a pause.
+// It retries rejections without the budget. Rejections by limits, rate limits, [Shed]
+// and [Queue] are returned at once, because another attempt would add load.
 //
-// Admission: none of its own; Ready is forwarded. A request that was never sent
-// ends as a rejection.
+// Admission: every request is admitted. Ready is forwarded. If all attempts were
+// rejected, the result is a rejection.
 //
-// Cancellation: the end of the context ends the pause and all attempts. A pause
-// beyond the caller's deadline is not started; the failure is returned. All
-// attempts share one [Attempts], so that a balancer below chooses another
-// endpoint.
+// Cancellation: the end of the context ends the pause and all attempts. A pause that
+// would exceed the caller's deadline is not started. All attempts share one [Attempts],
+// so that a balancer below chooses another endpoint.
 //
-// Body: the request body is kept while it is read, see [RetryPolicy]. A dropped
-// response is drained, if it is short, and closed. No retry follows after a
-// response was returned. If trailers may report a failure, the response waits
-// for the first piece of its body, see Peek of [Replayer]. The context of an
-// attempt lives until its response ends, see [WithCompletion].
+// Body: the request body is kept while it is read, see [RetryPolicy]. If trailers may
+// report a failure, Call waits for the first bytes of the response body, see
+// [Replayer]. The context of an attempt ends with its response, see [WithCompletion].
 //
-// Errors: the last response is returned whatever its class. An error is wrapped
-// in an [Error] with the number of attempts and the reason for the end. If a
-// later attempt was rejected after one was sent, the kind is
-// [ErrRetryRejected], or [ErrTimeout] after fail-fast. A late attempt has kind
-// [ErrAttemptTimeout].
+// Errors: the last response is returned, also if it is a failure. An error is wrapped
+// in an [Error] with the number of attempts and the reason of the end. A rejection
+// after an attempt that was sent has kind [ErrRetryRejected], or [ErrTimeout] after
+// fail-fast. An attempt that exceeds AttemptTimeout has kind [ErrAttemptTimeout].
 //
-// Cost: one allocation and the copy of the body; with AttemptTimeout a timer
-// and a context.
+// Cost: one allocation and the copy of the body; with AttemptTimeout a timer and a
+// context.
 //
-// Nested retries do not multiply: below a Retry that will retry, another one
-// only applies its AttemptTimeout. So does a Retry with a MaxAttempts of 1. A
-// [Hedge] below should share the Budget.
+// Of nested Retry layers only the outermost one that will retry does so; the others
+// apply their AttemptTimeout. A [Hedge] below should share the Budget.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(policy)
@@ -83,8 +77,8 @@ type retry[Req, Rsp any] struct {
 	policy   RetryPolicy[Req, Rsp]
 	replayer Replayer[Req, Rsp]
 	requests bodyAccessor[Req]
-	whole    bool  // a response is complete when Call returns
-	tooLong  error // the cause of AttemptTimeout
+	whole    bool  // responses are complete when Call returns
+	tooLong  error // the cause of contexts that AttemptTimeout ended
 
 	retries  tally
 	gauge    budgetGauge
@@ -114,17 +108,17 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.send(a, first, replay)
 }
 
-// attempt sends the request once. AttemptTimeout ends with the headers of the
-// response.
+// attempt sends the request once. AttemptTimeout applies until the response headers
+// arrive.
 func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
 	}
 	e := new(requestContext)
 	e.InitHidden(ctx, r.policy.AttemptTimeout, r.tooLong)
-	handed := false
+	returned := false
 	defer func() {
-		if !handed {
+		if !returned {
 			defer e.End(nil)
 			r.drop(rsp, err)
 		}
@@ -133,7 +127,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	switch {
 	case err == nil && e.Lift():
 		rsp = r.complete(e, rsp, e)
-		handed = true
+		returned = true
 		return rsp, nil
 	case err == nil: // the context has just ended
 		late := rsp
@@ -149,7 +143,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	}
 }
 
-// send makes the first attempt, and the others if it failed.
+// send makes the first attempt, and the others if it fails.
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
 	returned := false
 	defer func() {
@@ -190,7 +184,7 @@ func (r *retry[Req, Rsp]) Describe() Node {
 type attempt struct {
 	attemptsContext
 	budget  *Budget
-	retries bool // failures of this request are retried
+	retries bool // whether failures of this request are retried
 }
 
 type attemptKey struct{}
@@ -202,21 +196,21 @@ func (a *attempt) Value(key any) any {
 	return a.attemptsContext.Value(key)
 }
 
-// WillRetry reports whether a [Retry] above the service that is called with ctx
-// sends the request again if it fails. It is for a protocol in which a response
-// may be returned before it is known whether it failed.
+// WillRetry reports whether a [Retry] above sends the request again if it fails. ctx is
+// the context of the request. A protocol uses it if it may return a response before it
+// knows whether the request failed.
 func WillRetry(ctx context.Context) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.retries
 }
 
-// deposits reports whether the nearest Retry above ctx deposits into b.
+// deposits reports whether the nearest Retry above deposits into b for the request.
 func deposits(ctx context.Context, b *Budget) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.budget == b
 }
 
-// retrying is a request whose first attempt failed.
+// retrying is the state of a request whose first attempt failed.
 type retrying[Req, Rsp any] struct {
 	*retry[Req, Rsp]
 	ctx    *attempt
@@ -225,12 +219,12 @@ type retrying[Req, Rsp any] struct {
 
 	attempts int
 	sent     bool  // at least one attempt was not rejected
-	failed   error // the error of the last one that was not
+	failed   error // the error of the last attempt that was not rejected
 	waited   time.Duration
 }
 
-// run evaluates the first attempt and makes the others. rsp and err are always
-// those of the last attempt, because a panic discards the response.
+// run evaluates the first attempt and makes the others. It sets rsp and err after each
+// attempt, so that the caller can discard the response after a panic.
 func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
 	for {
 		if !got.rejected() {
@@ -260,7 +254,8 @@ func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
 	}
 }
 
-// decide decides on another attempt, and prepares the request for it.
+// decide reports in again whether another attempt follows, and prepares the request for
+// it. Otherwise why is the reason.
 func (s *retrying[Req, Rsp]) decide(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
 	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {
@@ -282,13 +277,13 @@ func (s *retrying[Req, Rsp]) decide(got answer[Rsp]) (pause time.Duration, why s
 	return pause, noSkip, true
 }
 
-// isFinal reports whether the next attempt would be rejected like this one.
+// isFinal reports whether another attempt would be rejected too.
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }
 
-// pause returns the wait before the next attempt: the backoff, or the wait that
-// the service requests if that is longer.
+// pause returns the wait before the next attempt: the backoff, or the wait that the
+// service requests if that is longer. It returns a reason if no attempt may follow.
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.attempts - 1)
 	after, asked := s.replayer.RetryAfter(rsp, err)
@@ -305,7 +300,7 @@ func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	return pause, noSkip
 }
 
-// prepare withdraws from the budget and gets the body for the next attempt.
+// prepare withdraws from the budget and sets the request of the next attempt.
 func (s *retrying[Req, Rsp]) prepare() skip {
 	granted := s.policy.Budget.Withdraw()
 	s.gauge.show()
@@ -324,7 +319,7 @@ func (s *retrying[Req, Rsp]) prepare() skip {
 	return noSkip
 }
 
-// wait returns an error if the context ends during the pause.
+// wait waits for the pause. It returns an error if the context ends first.
 func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	began := time.Now()
 	cause := backoff.Sleep(s.ctx, pause)
@@ -347,7 +342,8 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	return canceled
 }
 
-// last returns the error of the request after its last attempt.
+// last returns the error of the request after its last attempt. It returns nil for a
+// response.
 func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 	switch {
 	case got.Err == nil:
@@ -388,7 +384,7 @@ func (s *retrying[Req, Rsp]) count() string {
 	return fmt.Sprintf("%d attempts", s.attempts)
 }
 
-// explain records the reason for the next attempt, or for the end.
+// explain records in the Explanation why another attempt follows, or why not.
 func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
 	to := s.ctx.hints.Explanation
 	if to == nil {
@@ -410,7 +406,7 @@ func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
 	to.Add(n)
 }
 
-// describe returns the error or the class of an attempt.
+// describe returns a description of the result of an attempt.
 func (s *retrying[Req, Rsp]) describe(got answer[Rsp]) string {
 	if got.Err != nil {
 		return got.Err.Error()
@@ -424,19 +420,21 @@ func (s *retrying[Req, Rsp]) describe(got answer[Rsp]) string {
 
 // answer is the result of one attempt.
 type answer[Rsp any] struct {
-	Outcome[Rsp]     // to classify
-	whole        Rsp // to return: the same response with its whole body
+	Outcome[Rsp]     // the outcome to classify
+	whole        Rsp // the response to return, with its whole body
 }
 
 func (a answer[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
 
-// look waits for the trailers of a response if they may decide on a retry.
+// look returns the outcome of an attempt. It waits for the trailers of the response if
+// they may lead to a retry.
 func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) answer[Rsp] {
 	got := answer[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
 	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
 		return got
 	}
-	// A client that is still sending may wait for the response headers.
+	// The server may wait for the rest of the request body before it sends its response
+	// body.
 	if replay != nil && !replay.Whole() {
 		return got
 	}
@@ -446,7 +444,7 @@ func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp
 	return got
 }
 
-// skip is the reason for which a failure is not retried.
+// skip is the reason why a failure is not retried.
 type skip int
 
 const (
@@ -464,7 +462,8 @@ func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the part of an error that the number of attempts does not tell.
+// text returns the end of the error text, or "" if the number of attempts explains the
+// end.
 func (s skip) text() string {
 	switch s {
 	case skipPushback:

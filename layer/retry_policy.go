@@ -11,42 +11,42 @@ import (
 
 // RetryPolicy configures a [Retry]. Zero fields have their defaults.
 type RetryPolicy[Req, Rsp any] struct {
-	// Budget limits the retries of all requests together. Layers may share one.
-	// The default is NewBudget(0, 0, 0); a Retry always has a budget.
+	// Budget limits the retries of all requests together. Several layers may share it.
+	// The default is NewBudget(0, 0, 0). A Retry always has a budget.
 	Budget *Budget
 
 	// MaxAttempts limits the attempts of a request, the first one included: 1
 	// to 100, default 3.
 	MaxAttempts int
 
-	// AttemptTimeout limits one attempt up to the headers of its response,
-	// including time in queues below and the upload of the body. A late attempt
-	// is retried. 0 means without a limit.
+	// AttemptTimeout limits the time from the start of an attempt to its response
+	// headers. Queues below and the upload of the body count. An attempt that exceeds
+	// it is retried. 0 means no limit.
 	AttemptTimeout time.Duration
 
-	// Backoff is the pause between attempts. The default is 25 ms to 250 ms
-	// with half of it as jitter. A zero Min or Max has its default.
+	// Backoff is the pause between attempts. The default is 25 ms to 250 ms with a
+	// jitter of 0.5. A zero Min or Max has its default.
 	Backoff Backoff
 
-	// MaxBodyBytes is the part of a request body that is kept for retries:
-	// default 64 KiB. A request is not retried after more of its body was read.
-	// A negative value keeps nothing.
+	// MaxBodyBytes is the part of a request body that is kept for retries: default 64
+	// KiB. A request is not retried after more of its body was read. A negative value
+	// means that nothing is kept.
 	MaxBodyBytes int64
 
-	// MaxRetryAfter is the longest wait that a service may request
-	// (Retry-After, pushback): default 5 s. A longer one ends the retries. With
-	// a negative value any request to wait does.
+	// MaxRetryAfter is the longest wait that a service may request, for example by
+	// Retry-After: default 5 s. If it requests a longer one, the failure is returned. A
+	// negative value means that every such request ends the retries.
 	MaxRetryAfter time.Duration
 
-	// CanRetry reports whether req may be sent again after a failed attempt.
-	// The default is Idempotent of the [Replayer]. It is not asked about
-	// rejected attempts, because nothing was sent.
+	// CanRetry reports whether req may be sent again after a failed attempt. The
+	// default is the method Idempotent of the [Replayer]. It is not used for rejected
+	// attempts, because they were not sent.
 	CanRetry func(req Req) bool
 
-	// RetryIf reports whether another attempt may help. The default retries
-	// rejections, attempt timeouts, and what the Classifier says is Retryable or
-	// Throttled. It is not called for rejections that are final: those of limits
-	// and queues, [ErrClosed] and [ErrFailFast].
+	// RetryIf reports whether another attempt may succeed. The default is true for
+	// rejections, attempt timeouts, and outcomes that the Classifier finds Retryable or
+	// Throttled. It is not called for [ErrClosed], [ErrFailFast], and rejections of
+	// limits and queues.
 	RetryIf func(o Outcome[Rsp]) bool
 }
 
@@ -97,8 +97,8 @@ func retryBackoff(b Backoff) Backoff {
 	return b
 }
 
-// bodyLimit returns how many bytes of a body a policy keeps: def for 0, none for
-// a negative limit. An int holds it on every platform.
+// bodyLimit returns the largest size of a body that a policy keeps. limit is the value
+// of the policy: 0 means def, and a negative value means 0. The result fits an int.
 func bodyLimit(limit, def int64) int64 {
 	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

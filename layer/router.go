@@ -5,23 +5,23 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service of its key. It calls mk for each
-// request. [Cache.Router] is a Router on a [Cache], which keeps services:
+// Router sends each request to the service that mk returns for its key. It calls mk for
+// each request. [Cache.Router] returns a Router that keeps the services in a [Cache]:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)
 //
-// Admission: the service of the key decides. Ready returns nil, because the
-// request is not known yet. Put a [Queue] into the services that mk makes.
+// Admission: the service of the key decides. Ready returns nil, because the key of the
+// next request is unknown. Place a [Queue] into the services that mk makes.
 //
-// Cancellation: the service of the key has the request's context.
+// Cancellation: the context is passed unchanged.
 //
 // Body: not touched.
 //
-// Errors: an [Error] of kind [ErrNoRoute] with the error of key, or with the
-// key if mk returns nil. Errors of the service are passed unchanged.
+// Errors: if key fails or mk returns nil, the error is an [Error] of kind [ErrNoRoute].
+// Errors of the service are passed unchanged.
 //
-// Cost: key and mk.
+// Cost: one call of key and of mk.
 func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService[K, Req, Rsp]) Service[Req, Rsp] {
 	check(key != nil, "Router: nil key function")
 	check(mk != nil, "Router: nil Make")
@@ -31,7 +31,7 @@ func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService
 type router[K comparable, Req, Rsp any] struct {
 	key    func(Req) (K, error)
 	mk     MakeService[K, Req, Rsp]
-	routes func() Node // nil if unknown
+	routes func() Node // describes the services; nil if they are unknown
 }
 
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }

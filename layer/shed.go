@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// ShedPolicy configures a [Shed]: the share of the capacity below that requests
-// of each priority may fill, together with all others. Critical requests may
-// fill all of it. Zero fields have their defaults.
+// ShedPolicy configures a [Shed]. For each priority it has a share of the capacity
+// below. A request of that priority is admitted while all requests together fill less
+// than the share. The share of critical requests is 1. Zero fields have their defaults.
 type ShedPolicy struct {
 	Normal float64 // above 0 to 1; default 0.9
 	Low    float64 // at most Normal; default 0.75
@@ -38,8 +38,8 @@ func (p ShedPolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields. A default is at most
-// the share of the next higher priority.
+// filled returns p with defaults in place of zero fields. A default is not above the
+// share of the next higher priority.
 func (p ShedPolicy) filled() ShedPolicy {
 	p.Normal = cmp.Or(p.Normal, 0.9)
 	p.Low = cmp.Or(p.Low, min(0.75, p.Normal))
@@ -50,15 +50,15 @@ func (p ShedPolicy) filled() ShedPolicy {
 // Shed rejects requests of low [Priority] before the layers below run out of
 // capacity. Place it above a [Limit], [AdaptiveLimit] or [Queue].
 //
-// Admission: a request is rejected while the requests in flight, of all
-// priorities, fill the share of its priority. One request is always admitted.
-// The capacity is that of the nearest Limit or AdaptiveLimit below, plus that
-// of Queues in between. Without them nothing is rejected. Ready is inner's.
+// Admission: a request is rejected while the requests in flight, of all priorities,
+// fill the share of its priority. One request is always admitted. The capacity is that
+// of the nearest Limit or AdaptiveLimit below, plus that of Queues in between. If there
+// is none, no request is rejected. Ready is forwarded.
 //
 // Cancellation: a request whose context has ended is rejected.
 //
-// Body: a request is in flight until its response ends, see [WithCompletion].
-// Use the same end as the limit below.
+// Body: a request is in flight until its response ends, see [WithCompletion]. Use the
+// same Completion as the limit below.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady] that names the
 // priority. Rejections of inner are returned unchanged.
@@ -84,8 +84,8 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
-// capacityOf returns a function that returns the number of requests that svc
-// admits, or nil if this is unknown.
+// capacityOf returns a function for the number of requests that svc admits at a time,
+// or nil if it is unknown.
 func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	switch s := svc.(type) {
 	case *limit[Req, Rsp]:
@@ -107,12 +107,12 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 type shed[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	capacity   func() int64 // nil: unknown
+	capacity   func() int64 // nil if unknown
 	shares     [priorities]float64
 	inFlight   atomic.Int64
-	rejections [priorities]*Error // shared; never changed
+	rejections [priorities]*Error // returned by all rejections; immutable
 	rejected   tally
-	byRank     [priorities]atomic.Int64 // of the rejected requests
+	byRank     [priorities]atomic.Int64 // the number of rejected requests of each priority
 }
 
 func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -128,7 +128,7 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// enter adds a request unless the share of its priority is full.
+// enter counts a request and reports true, unless the share of its priority is full.
 func (s *shed[Req, Rsp]) enter(rank int) bool {
 	if s.capacity == nil || s.shares[rank] >= 1 {
 		s.inFlight.Add(1)
@@ -146,7 +146,7 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	}
 }
 
-// Data and End make the layer the Observer of every response.
+// Data and End implement Observer for every response.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Stack is a list of named layers in request order, outermost first. A Stack is a
+// Stack is a list of named layers in request order, the outermost first. A Stack is a
 // value: each method returns a new one. The zero Stack is empty and ready to use.
 type Stack[Req, Rsp any] struct {
 	layers []named[Req, Rsp]
@@ -24,7 +24,7 @@ func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
-// With adds a layer below the others. A nil layer adds nothing.
+// With returns a stack with l below the other layers. A nil layer adds nothing.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
@@ -32,8 +32,8 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	return s
 }
 
-// Service puts the stack on top of leaf. A nil leaf, or a nil result of a
-// layer, panics.
+// Service returns leaf wrapped in the layers of the stack. It panics if leaf, or the
+// result of a layer, is nil.
 func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	check(leaf != nil, "Stack: nil service")
 	if len(s.layers) == 0 {
@@ -57,8 +57,8 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether a layer returned its inner service. Types that cannot be
-// compared, such as functions, are never the same.
+// same reports whether a layer returned its inner service. It returns false for types
+// that cannot be compared, such as functions.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above
 }
@@ -66,13 +66,13 @@ func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 // Layer returns the stack as one layer.
 func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
 
-// stacked has the names of the layers, for services that do not describe
-// themselves.
+// stacked is the service of a stack. It has the names of the layers, for services that
+// are not Describers.
 type stacked[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	levels   []level[Req, Rsp]
 	leaf     Service[Req, Rsp]
-	classify Classifier[Rsp] // nil if no option names one
+	classify Classifier[Rsp] // nil if WithClassifier was not used
 }
 
 func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
@@ -87,7 +87,7 @@ type level[Req, Rsp any] struct {
 	svc  Service[Req, Rsp] // nil if the layer does nothing
 }
 
-// describe puts the levels above the node of the leaf.
+// describe returns the nodes of the levels, above the node of the leaf.
 func (s *stacked[Req, Rsp]) describe(leaf Node) Node {
 	next := leaf
 	for _, l := range slices.Backward(s.levels) {

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// The methods below add the layers of this package, so that the type arguments
-// and the options of a stack are written once. Layers with types of their own
-// (LimitBy, RateLimitBy) are added by With.
+// The methods below add the layers of this package with the options of the stack.
+// Layers with additional type parameters (LimitBy, RateLimitBy) are added by With.
 
 // Timeout adds a [Timeout].
 func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {

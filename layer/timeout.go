@@ -10,25 +10,25 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Timeout limits the whole life of a request: waiting in queues below, sending,
-// and reading the response to its end.
+// Timeout limits the time from Call to the end of the response. It includes waiting in
+// queues below, sending the request and reading the response.
 //
-// Admission: none of its own; Ready is forwarded without a limit.
+// Admission: every request is admitted. Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request gets a deadline, unless it has an
-// earlier one. It lives until the response ends.
+// Cancellation: the context of the request gets a deadline, unless it has an earlier
+// one. It ends when the response ends.
 //
-// Body: reading a body after the deadline fails if the body observes the
-// context, as those of net/http do.
+// Body: a Read after the deadline fails if the body observes the context, as the bodies
+// of net/http do.
 //
-// Errors: after the limit, an error of inner or of reading the body is wrapped
-// in an [Error] of kind [ErrTimeout]. Errors for other reasons, such as the
-// caller's cancellation, are returned unchanged.
+// Errors: after the limit, an error of inner or of reading the body is wrapped in an
+// [Error] of kind [ErrTimeout]. Errors for other reasons, such as a cancellation by the
+// caller, are returned unchanged.
 //
-// Cost: one allocation and one clock reading. If a layer below asks for the
-// context's Done, a timer and a channel are added.
+// Cost: one allocation and one clock reading. If a layer below calls Done of the
+// context, a timer and a channel are added.
 //
-// With an after of 0 the layer does nothing; a negative one panics.
+// With 0 the layer does nothing. A negative value panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
@@ -39,16 +39,15 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	})
 }
 
-// ResponseHeaderTimeout limits the time until Call returns the response
-// headers, including time in queues below and sending the request body. The
-// response body is not limited.
+// ResponseHeaderTimeout limits the time from Call to the response headers. It includes
+// waiting in queues below and sending the request body. It does not limit the response
+// body.
 //
-// Admission: none of its own; Ready is forwarded without a limit.
+// Admission: every request is admitted. Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request is canceled at the limit, with a
-// cause that matches [ErrResponseHeaderTimeout]. It has no deadline, because a
-// deadline could not be removed once the headers have arrived. It lives until
-// the response ends.
+// Cancellation: at the limit the context of the request is canceled with a cause that
+// matches [ErrResponseHeaderTimeout]. It also ends when the response ends. It has no
+// deadline, because a deadline could not be removed when the headers arrive.
 //
 // Body: not limited. A response that arrives just after the limit is closed.
 //
@@ -57,7 +56,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 //
 // Cost: that of [Timeout].
 //
-// With an after of 0 the layer does nothing; a negative one panics.
+// With 0 the layer does nothing. A negative value panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
@@ -82,8 +81,8 @@ type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	bodies bodyAccessor[Rsp]
-	hidden bool    // the limit ends with the headers of the response
-	over   overrun // the cause of every context that this layer ends
+	hidden bool    // the limit applies until the response headers arrive
+	over   overrun // the cause of every context that this layer cancels
 }
 
 func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -100,26 +99,28 @@ func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *timeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
-// timeLimit is what the requests under a limit have in common.
+// timeLimit has the name, texts and counter of a time limit, which all its requests
+// share.
 type timeLimit struct {
-	name    string // of the layer
-	target  string // what the layer works for
-	what    string // the limit, in words: what stands before its length,
-	of      string // and what stands behind it
-	is      error  // its kind
+	name    string // the name of the layer
+	target  string // the target of the stack
+	what    string // the part of the error text before the duration
+	of      string // the part of the error text after the duration
+	is      error  // the kind of the error
 	expired tally
 }
 
-// overrun is a limit that ran out: the cause of the contexts that it ended.
+// overrun is the error of an expired time limit. It is the cause of the contexts that
+// it canceled.
 type overrun struct {
 	*timeLimit
-	after time.Duration // how long it was
+	after time.Duration // the limit
 }
 
 func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " exceeded" }
 func (o *overrun) Unwrap() error { return o.is }
 
-// wrap wraps an error that came after the limit.
+// wrap returns err, which occurred after the limit, in an Error.
 func (o *overrun) wrap(err error) error {
 	return &Error{Layer: o.name, Target: o.target, Kind: o.is, Waited: o.after, Err: err}
 }
@@ -132,17 +133,18 @@ func (l *timeLimit) node(after time.Duration) Node {
 	return Node{Name: strings.ReplaceAll(l.name, " ", "_"), State: s}
 }
 
-// requestContext is a context that is released as the Observer of a response.
+// requestContext is the context of one request. It is also the Observer of the
+// response, whose End cancels it.
 type requestContext struct{ reqctx.Context }
 
-// Data is part of [Observer].
+// Data implements [Observer].
 func (c *requestContext) Data(int) {}
 
 // End cancels the context. It may be called more than once.
 func (c *requestContext) End(error) { c.Release() }
 
-// timed is a request with a limit, in one allocation: its context, the Observer
-// of its response, and the reader of the response's body.
+// timed is the state of a request with a time limit, in one allocation: its context,
+// the Observer of its response, and the reader of the response body.
 type timed struct {
 	requestContext
 	io.ReadCloser
@@ -157,7 +159,7 @@ func (r *timed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// End counts the limit if it was what ended the body.
+// End cancels the context. It counts the limit if the limit ended the body.
 func (r *timed) End(err error) {
 	defer r.requestContext.End(err)
 	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.Expired() {
@@ -165,24 +167,24 @@ func (r *timed) End(err error) {
 	}
 }
 
-// Pending reports what Read returns without waiting.
+// Pending implements the method of the same name of observedBody.
 func (r *timed) Pending() (n int, eof bool) { return bodyPending(r.ReadCloser) }
 
-// callWithLimit calls next with the context of r, and releases it when the response
-// has ended. A hidden limit ends with the headers of the response.
+// callWithLimit calls next with the context of r, which it cancels when the response
+// has ended. If hidden is true, the limit applies until the response headers arrive.
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
-	handed := false
+	returned := false
 	defer func() {
-		if !handed {
+		if !returned {
 			defer r.requestContext.End(nil)
 			opts.drop(rsp, err)
 		}
 	}()
 	rsp, err = next.Call(&r.requestContext, req)
 	if err == nil && hidden && !r.Lift() && bodies.closeBody(rsp) {
-		// Its context has ended, so it cannot be read.
+		// The body cannot be read, because its context has ended.
 		var zero Rsp
 		rsp, err = zero, r.over
 	}
@@ -194,7 +196,7 @@ func callWithLimit[Req, Rsp any](
 		return rsp, err
 	}
 	rsp = opts.complete(&r.requestContext, rsp, r)
-	handed = true
+	returned = true
 	if b := bodies.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}

@@ -19,16 +19,16 @@ func TestIdleTimeoutForgivesATimerThatIsUnderWay(t *testing.T) {
 		r.Init(t.Context(), 0, over)
 		defer r.End(nil)
 		for _, next := range []bool{false, true} {
-			r.wait()
-			r.silence.Stop() // as when it has gone off, and its function not begun
-			r.heard()
+			r.startRead()
+			r.timer.Stop() // as when it has gone off, and its function not begun
+			r.finishRead()
 			if next {
-				r.wait()
+				r.startRead()
 			}
-			r.silent()
+			r.expire()
 			require.NoError(t, r.Err())
 		}
-		r.silent()
+		r.expire()
 		require.Error(t, r.Err())
 		require.Equal(t, over, context.Cause(r))
 		require.EqualValues(t, 1, over.expired.n.Load())

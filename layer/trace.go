@@ -5,16 +5,16 @@ import (
 	"errors"
 )
 
-// Span records one request of a [Trace]. Its methods are called in order, never
-// concurrently, and possibly on different goroutines.
+// Span records one request of a [Trace]. Its methods are called in order and never
+// concurrently, but possibly on different goroutines.
 type Span[Rsp any] interface {
-	// Head is called at most once, with the response headers. It must not change
-	// the response.
+	// Head is called at most once, with the response headers. It must not modify the
+	// response.
 	Head(rsp Rsp)
 
-	// End is called exactly once: with nil when the response is complete, with
-	// the error of its body, with [ErrBodyClosedEarly], with the error of Call
-	// (rejections are [Ignorable]), or after a panic.
+	// End is called exactly once, also after a panic. c is the class of the outcome.
+	// err is nil for a complete response, or the error of Call or of the body, such as
+	// [ErrBodyClosedEarly].
 	End(c Class, err error)
 }
 
@@ -26,18 +26,18 @@ type Span[Rsp any] interface {
 //		return ctx, span{s}
 //	}
 //
-// start must be safe for concurrent use. Its context must derive from ctx; nil
-// stands for ctx. With a nil Span the request is not traced.
+// start must be safe for concurrent use. The context that it returns must derive from
+// ctx; nil means ctx. If it returns a nil Span, the request is not traced.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: not changed.
+// Cancellation: the context that start returns is passed to inner.
 //
 // Body: a span ends when the response ends, see [WithCompletion].
 //
 // Errors: passed unchanged.
 //
-// Cost: start, and one allocation for a traced request.
+// Cost: one call of start, and one allocation for a traced request.
 //
 // A nil start panics.
 func Trace[Req, Rsp any](
@@ -56,7 +56,7 @@ type traced[Req, Rsp any] struct {
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
 
-// errNotReturned ends the span of a call that did not return.
+// errNotReturned is the error of a span whose call did not return.
 var errNotReturned = errors.New("the call panicked or ended its goroutine")
 
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -67,9 +67,9 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	if span == nil {
 		return t.Service.Call(inner, req)
 	}
-	handed := false
+	returned := false
 	defer func() {
-		if !handed {
+		if !returned {
 			defer span.End(Failure, errNotReturned)
 			t.drop(rsp, err)
 		}
@@ -77,13 +77,13 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	rsp, err = t.Service.Call(inner, req)
 	if err != nil {
 		class := t.classOf(ctx, Outcome[Rsp]{Err: err}) // may panic
-		handed = true
+		returned = true
 		span.End(class, err)
 		return rsp, err
 	}
 	span.Head(rsp)
 	rsp = t.complete(inner, rsp, &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span, rsp: rsp})
-	handed = true
+	returned = true
 	return rsp, nil
 }
 
