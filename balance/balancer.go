@@ -19,30 +19,31 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Balancer is a service that sends each request to one endpoint of a target. A request
-// that was sent before goes to an endpoint that it has not tried, if the pick finds one:
-// see [layer.Attempts]. A Balancer is safe for concurrent use.
+// Balancer is a service that sends each request to one endpoint of a target. A retry or
+// hedge goes to an endpoint that the request has not tried, if there is one: see
+// [layer.Attempts]. A Balancer is safe for concurrent use.
 //
-// Admission: rejects at once if no endpoint is ready, or if five endpoints rejected the
-// request. Ready waits until an endpoint is ready.
+// Admission: a request is rejected at once if no endpoint is ready, or if five
+// endpoints rejected it. Ready waits until an endpoint is ready.
 //
-// Cancellation: a request whose context has ended is rejected. The context is passed on.
+// Cancellation: a request whose context has ended is rejected. The context is passed
+// unchanged.
 //
-// Body: not changed. Its end is observed, see [WithCompletion].
+// Body: not changed. The balancer observes its end, see [WithCompletion].
 //
 // Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the
-// last error of the resolver, [discover.ErrNoEndpoints], [discover.ErrDoesNotExist], or
-// the last error of an endpoint. The kind is [layer.ErrClosed] after
+// last error of the resolver or of an endpoint, [discover.ErrNoEndpoints] or
+// [discover.ErrDoesNotExist]. Its kind is [layer.ErrClosed] after
 // [resolve.ErrUnresolvable] or the end of the balancer's context. Other errors of an
-// endpoint are passed on.
+// endpoint are passed unchanged.
 //
 // Cost: two clock readings, two or three atomic additions and a random number, for any
-// number of endpoints. No lock. One allocation for a response with a body, else none.
+// number of endpoints. No lock. One allocation for a response with a body.
 type Balancer[Req, Rsp any] struct {
 	group     *group
 	picker    picker
 	ended     atomic.Pointer[layer.Error]
-	start     time.Time             // of the clock
+	start     time.Time             // the zero time of the clock
 	complete  layer.Completion[Rsp] // nil if a response ends when Call returns
 	sample    Sample
 	failures  failures[Rsp]
@@ -53,31 +54,31 @@ type Balancer[Req, Rsp any] struct {
 	zone      string
 	ctx       context.Context //nolint:containedctx // the parent of the context of each turn
 
-	changed notify.Broadcast // an endpoint became ready, or the balancer ended
+	changed notify.Broadcast // notifies that an endpoint became ready, or the balancer ended
 
 	mu          sync.Mutex
 	nodes       map[resolve.ID]*node[Req, Rsp]
 	state       resolve.State
-	err         error             // last error of the resolver
+	err         error             // the last error of the resolver
 	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
 	weighted    int               // nodes whose weight is not 1
-	waiting     []*node[Req, Rsp] // for their turn, in order
-	turns       int               // concurrent turns
+	waiting     []*node[Req, Rsp] // nodes that wait for their turn, in order
+	turns       int               // number of concurrent turns
 
-	rates              []successRate // of the last comparison
+	rates              []successRate // the rates of the last comparison
 	ejected            int           // nodes that are ejected
 	ejections, skipped uint64
 }
 
-// New returns a balancer over the endpoints of changes, such as [discover.Endpoints] with
-// the same ctx. If changes ends before ctx, the last set stays.
+// New returns a balancer over the endpoints of changes, such as [discover.Endpoints]
+// with the same ctx. If changes ends before ctx, the last set of endpoints stays.
 //
-// It ranges over changes in a goroutine. Up to 16 more goroutines wait in the Ready of
-// endpoints that are not ready, and take turns of one second if there are more of these.
-// A Ready that returns an error against its contract is repeated after a pause. All
-// goroutines end with ctx, and then every request is rejected.
+// New ranges over changes in a goroutine. Up to 16 more goroutines wait in the Ready of
+// endpoints that are not ready. If more endpoints wait, they take turns of one second.
+// If Ready returns an error before its context has ended, it is called again after a
+// pause. All goroutines end with ctx. After that every request is rejected.
 //
-// New panics if changes is nil or the policy is not valid.
+// New panics if changes is nil or the policy is invalid.
 func New[Req, Rsp any](
 	ctx context.Context, target string, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -102,7 +103,8 @@ func New[Req, Rsp any](
 	return b
 }
 
-// follow applies changes until they or ctx end. If changes panics, the last set stays.
+// follow applies changes until changes or ctx ends. If changes panics, the last set
+// stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -120,8 +122,9 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	}
 }
 
-// Resolve returns a balancer over the endpoints that r resolves target to, each with a
-// service made by mk. It panics if r or mk is nil, or the policy is not valid.
+// Resolve returns a balancer over the endpoints to which r resolves target. mk makes
+// the service of each endpoint. Resolve panics if r or mk is nil, or the policy is
+// invalid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -138,7 +141,7 @@ func Resolve[Req, Rsp any](
 	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(until)), opts...)
 }
 
-// Ready waits until an endpoint is ready and confirms it.
+// Ready waits until an endpoint is ready, and polls that endpoint to confirm it.
 func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 	for range maxRejections {
 		err := b.changed.Wait(ctx, func() bool { return b.group.len() > 0 || b.ended.Load() != nil })
@@ -152,12 +155,13 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 			return nil
 		}
 	}
-	// Ready is a hint. It must not loop if polls fail although Ready returns nil.
+	// A service may return nil from Ready although its poll fails. Ready must not loop
+	// then.
 	return nil
 }
 
-// confirm polls an endpoint of the ready set, which otherwise leaves only after a
-// rejection. It picks by cost, so that it takes no turn of a round robin.
+// confirm polls the cheapest ready endpoint and reports whether it is still ready. It
+// does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	e := choices{group: b.group, few: fullScanMax, k: defaultChoices}.pick(query{now: b.now()})
 	if e == nil {
@@ -168,8 +172,8 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	return err == nil || b.staysAfter(n, err)
 }
 
-// maxRejections is how many endpoints one Call tries. With half of the endpoints about to
-// reject, one request in 32 meets five of them in a row.
+// maxRejections is the number of endpoints that one Call tries. If half of the
+// endpoints reject, one request in 32 is rejected by five in a row.
 const maxRejections = 5
 
 // Call sends req to a ready endpoint.
@@ -188,10 +192,10 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 				b.meters.rejected.Add(1)
 				return zero, err
 			}
-			continue // one became ready
+			continue // an endpoint became ready
 		}
 		if info.Attempts != nil {
-			info.Attempts.Add(&n.endpoint) // before its Call, for a concurrent hedge
+			info.Attempts.Add(&n.endpoint) // before Call, so that a concurrent hedge uses another endpoint
 		}
 		rsp, admitted, err := b.send(ctx, n, req, start)
 		if admitted {
@@ -212,7 +216,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return zero, b.notReady(fmt.Sprintf("rejected by %d endpoints", maxRejections), last)
 }
 
-// pick picks a node and counts the request there.
+// pick picks a node and counts the request in it. It returns nil if no node is ready.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) *node[Req, Rsp] {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation == nil {
@@ -234,7 +238,7 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 			return nodeOf[Req, Rsp](e)
 		}
 	}
-	// The set changes faster than it is read. Nothing changes under the lock.
+	// The set changed during each pick. It does not change while mu is held.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.picker.pick(q); e != nil && e.begin(q.now) {
@@ -244,13 +248,13 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 }
 
 func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
-	n, _ := e.node.(*node[Req, Rsp]) // there are no other types
+	n, _ := e.node.(*node[Req, Rsp]) // node has no other type
 	return n
 }
 
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send sends req to n, where it was counted, and reports whether n admitted it.
+// send sends req to n, which has counted it. admitted reports whether n admitted it.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {
@@ -287,15 +291,15 @@ func (b *Balancer[Req, Rsp]) send(
 type EndpointState struct {
 	ID        resolve.ID
 	State     string            // ready, unready, ejected, closed
-	Reason    error             // why it is not ready
-	Latency   time.Duration     // expected
-	Known     bool              // false without a response: Latency is then the median of all endpoints
+	Reason    error             // why the endpoint is not ready
+	Latency   time.Duration     // the expected latency
+	Known     bool              // whether a response was measured; if not, Latency is the median of all endpoints
 	InFlight  uint64            // requests
-	Picks     uint64            // requests since it was added
+	Picks     uint64            // requests since the endpoint was added
 	Weight    float64           // 1 is one unit
-	OtherZone bool              // not in the zone of the balancer
-	Age       time.Duration     // since it was added
-	Labels    map[string]string // must not be changed
+	OtherZone bool              // whether the endpoint is in another zone than the balancer
+	Age       time.Duration     // since the endpoint was added
+	Labels    map[string]string // must not be modified
 }
 
 // Snapshot returns the endpoints in the order of their addresses.
@@ -306,8 +310,8 @@ func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
 	return states
 }
 
-// states returns the nodes and their states in the order of their addresses. The mutex is
-// held.
+// states returns the nodes and their states in the order of their addresses. The caller
+// must hold mu.
 func (b *Balancer[Req, Rsp]) states() ([]*node[Req, Rsp], []EndpointState) {
 	now := time.Since(b.start)
 	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return compareIDs(a.id, c.id) })

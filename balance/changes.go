@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// apply applies a change. After it returned a removed endpoint gets no new requests.
+// apply applies a change. When it returns, removed endpoints get no new requests.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
@@ -19,7 +19,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	}
 	added := make([]*node[Req, Rsp], len(c.Added))
 	for i, e := range c.Added {
-		added[i] = b.newNode(e) // polls user code, so not under the lock
+		added[i] = b.newNode(e) // calls user code, which must not run with mu held
 	}
 	b.mu.Lock()
 	if b.ended.Load() == nil {
@@ -31,7 +31,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 				b.update(n, &e.Endpoint)
 			}
 		}
-		for _, e := range c.Removed { // last, so that a new set leaves no gap
+		for _, e := range c.Removed { // last, so that the set is not empty in between
 			if n := b.nodes[e.ID]; n != nil {
 				b.remove(n)
 			}
@@ -44,7 +44,8 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	b.changed.Wake()
 }
 
-// replaced returns how many of the removed endpoints c adds with another ID.
+// replaced returns the number of removed endpoints whose address c adds with another
+// ID.
 func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 	if len(c.Added) == 0 || len(c.Removed) == 0 {
 		return 0
@@ -76,7 +77,8 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	return n
 }
 
-// insert adds a node, which is ready if its reason is nil. An existing ID keeps its node.
+// insert adds a node. The node is ready if its reason is nil. An existing ID keeps its
+// node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)
@@ -108,8 +110,8 @@ func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	}
 }
 
-// setWeighted sets whether n has another weight than most endpoints. It is called while n
-// is in no ready set.
+// setWeighted records whether the weight of n differs from 1. n must not be in a ready
+// set.
 func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
 	if n.weighted == weighted {
 		return
@@ -122,7 +124,7 @@ func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
 	b.group.weighted.Store(b.weighted > 0 || b.group.slowStart > 0)
 }
 
-// join adds a node to its ready set.
+// join adds a node to the ready set of its zone.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	n.status.setState(ready)
 	b.group.set(&n.endpoint).add(&n.endpoint)
@@ -130,7 +132,7 @@ func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	b.count()
 }
 
-// leave removes a node from its ready set, before its state changes.
+// leave removes a node from its ready set. The caller changes the state afterwards.
 func (b *Balancer[Req, Rsp]) leave(n *node[Req, Rsp]) {
 	b.group.set(&n.endpoint).remove(&n.endpoint)
 	b.picker.left(&n.endpoint)
@@ -142,7 +144,7 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy takes a node that rejected a request out of the ready set.
+// rejectedBy removes a node from the ready set because it rejected a request.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,9 +153,10 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// staysAfter is rejectedBy, except that the node stays ready, and the result is true, if
-// a circuit breaker rejected the request and fewer nodes than MinReady would be left. A
-// single node has no such minimum.
+// staysAfter reports whether n stays ready after it rejected a request for reason. It
+// does if a circuit breaker rejected the request and fewer nodes than MinReady would be
+// left. Otherwise staysAfter removes n from the ready set. MinReady does not apply to a
+// single node.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -169,7 +172,7 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	return false
 }
 
-// takeOut takes a ready node out of the ready set. The mutex is held.
+// takeOut removes a ready node from the ready set. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)
@@ -193,7 +196,7 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	}
 }
 
-// end removes all nodes and rejects all further requests.
+// end removes all nodes. After that every request is rejected.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

@@ -9,35 +9,35 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Cost is the cost of one more request at an endpoint. The cheapest endpoint gets it. The
-// zero value is [PeakEWMA].
+// Cost is the cost of sending one more request to an endpoint. The cheapest endpoint
+// gets the request. The zero value is [PeakEWMA].
 type Cost struct {
 	name string
-	of   func(Load) float64 // nil: peak EWMA
+	of   func(Load) float64 // nil for PeakEWMA
 }
 
-// Load is the state of an endpoint for a cost function.
+// Load is the state of an endpoint, as the argument of a cost function.
 type Load struct {
-	InFlight  int           // requests
-	Streaming int           // the requests of these whose response is in progress
-	Latency   time.Duration // expected, by the peak EWMA
+	InFlight  int           // requests in flight
+	Streaming int           // those of InFlight whose response has begun
+	Latency   time.Duration // the expected latency, by the peak EWMA
 }
 
-// PeakEWMA is the expected latency times the requests that would wait for their response,
-// with the median latency for each response in progress. The expected latency is a moving
-// average that jumps to its peaks. So a slow endpoint is known before requests accumulate
-// there. Latencies below 1 ms cost 1 ms, because their differences are noise.
+// PeakEWMA returns the default cost: the expected latency times the number of requests
+// that wait for a response, plus the median latency for each response in progress. The
+// expected latency is a moving average that jumps to peaks, so that a slow endpoint is
+// avoided early. Latencies below 1 ms cost 1 ms, because their differences are noise.
 func PeakEWMA() Cost { return Cost{} }
 
-// LeastRequest is the number of requests that would be in flight. It suits requests of
-// which some take far longer than others at every endpoint.
+// LeastRequest returns the number of requests in flight as the cost. Use it if some
+// requests take much longer than others at every endpoint.
 func LeastRequest() Cost {
 	return CostOf("pending", func(l Load) float64 { return float64(l.InFlight + 1) })
 }
 
-// CostOf is a custom cost. The function is called concurrently for every examined
-// endpoint. It must return a number above 0 and should not allocate. The name is for
-// [Balancer.Describe]. CostOf panics if the function is nil.
+// CostOf returns a custom cost. of is called concurrently for every examined endpoint.
+// It must return a number above 0 and should not allocate. name is shown by
+// [Balancer.Describe]. CostOf panics if of is nil.
 func CostOf(name string, of func(Load) float64) Cost {
 	if of == nil {
 		panic("balance: nil cost function")
@@ -45,7 +45,7 @@ func CostOf(name string, of func(Load) float64) Cost {
 	return Cost{name: name, of: of}
 }
 
-// String returns the name.
+// String returns the name of the cost.
 func (c Cost) String() string {
 	if c.of == nil {
 		return "peak ewma"
@@ -53,17 +53,17 @@ func (c Cost) String() string {
 	return c.name
 }
 
-// group is the endpoints of a balancer as pickers see them.
+// group has the ready endpoints of a balancer, with all that a picker reads.
 type group struct {
-	sets       [2]readySet // same zone, other zones
+	sets       [2]readySet // same zone, other zones: see near and far
 	median     medianLatency
 	decay      float64 // in ticks
 	decayCurve decayCurve
 	cost       Cost
 	slowStart  uint32 // in ticks
 	spillover  float32
-	weighted   atomic.Bool   // some weights differ, or change by a slow start
-	random     func() uint64 // nil: math/rand, which is faster to call directly
+	weighted   atomic.Bool   // some weights differ from 1, or may because of a slow start
+	random     func() uint64 // nil for math/rand, which is faster to call directly
 }
 
 const (
@@ -101,34 +101,33 @@ func (g *group) set(e *endpoint) *readySet {
 	return &g.sets[near]
 }
 
-// query is one request that looks for an endpoint.
+// query is a request for which an endpoint is picked.
 type query struct {
 	now         uint32
 	affinity    uint64
 	hasAffinity bool
 	attempts    *layer.Attempts
-	examined    *examined // nil without layer.Explain
+	examined    *examined // records the examined endpoints; nil without layer.Explain
 }
 
-// excludedCost is more than any latency in ns times all requests; maxCost is the greatest
-// result of CostOf.
+// excludedCost is above every product of a latency in ns and a number of requests.
+// maxCost is the limit of the results of CostOf.
 const (
 	excludedCost = 1e29
 	maxCost      = excludedCost / 16
 )
 
-// minLatency is the latency in ns below which the clock, the scheduler and the network
-// explain all differences. A shorter one costs as much.
+// minLatency is the shortest latency in ns that affects the cost. Differences below it
+// are caused by the clock, the scheduler and the network.
 const minLatency = 1e6
 
-// costOf returns the cost of one more request at e: the estimated latency for each
-// waiting request, and the median for each response in progress. A response in progress
-// does not wait for the latency, so that a slow endpoint may have as many streams as the
-// others.
+// costOf returns the cost of one more request at e: the expected latency for each
+// waiting request, and the median for each response in progress. A slow endpoint may
+// have as many responses in progress as others, because these do not wait.
 //
-// The request itself counts 1 to 2 at random. Otherwise the best of idle endpoints would
-// get all requests, although the estimates of equal endpoints differ by up to a half
-// after the last peaks.
+// own is how often the request itself counts: 1 to 2 at random. Otherwise one of
+// several idle endpoints would get all requests, because the estimates of equal
+// endpoints differ by up to a half.
 //
 // An endpoint at its probe limit costs more than any other, unless a probe is overdue.
 func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
@@ -144,7 +143,7 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 		}
 		all := float32(l.InFlight + 1)
 		its := float32(g.cost.of(l))
-		if !(its < maxCost) { // or no number at all
+		if !(its < maxCost) { // also if it is NaN
 			its = maxCost
 		}
 		return its * (float32(l.InFlight) + own) / all
@@ -153,18 +152,19 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 	return max(latency, minLatency)*(requests+failingLoad) + float32(streams)*median
 }
 
-// untrustedFactor is how many times faster a latency ages during a slow start and before
-// the endpoint is trusted, because an endpoint that was slow at first gets no faster
-// without requests.
+// untrustedFactor is the factor by which a latency ages faster during a slow start and
+// before the endpoint is trusted. A new endpoint may be slow only at first, and without
+// requests its latency would not be measured again.
 const untrustedFactor = 10
 
-// expected returns the latency in ns that is expected of e, to within a thousandth.
+// expected returns the expected latency of e in ns, to within a thousandth.
 func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
 	latency, _ := g.expects(e, now, median)
 	return latency
 }
 
-// expects returns the expected latency of e, and how many requests count in addition.
+// expects returns the expected latency of e in ns, and the number of additional
+// requests that count if it is failing.
 func (g *group) expects(e *endpoint, now uint32, median float32) (latency, failingLoad float32) {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -181,14 +181,15 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 	return latency, failingLoad
 }
 
-// failingLoad returns the additional requests after the latency has aged to the part
-// left. It falls three times as fast, so that it does not delay a new try where little is
-// in flight.
+// failingLoad returns the number of requests that count in addition at a failing
+// endpoint. left is the part of its latency that has not aged. The number falls with
+// the third power of left, so that it does not delay a new attempt at an endpoint with
+// few requests in flight.
 func (g *group) failingLoad(left float32) float32 {
 	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }
 
-// reading is the state of an endpoint when it was examined.
+// reading is the state of an endpoint at the time of its examination.
 type reading struct {
 	cost     float32
 	inFlight uint64
@@ -196,16 +197,16 @@ type reading struct {
 	atLimit  bool // see endpoint.atLimit
 }
 
-// read returns the state of e for pickers that do not compare costs.
+// read returns the reading of e for pickers that do not compare costs.
 func (g *group) read(e *endpoint, now uint32) reading {
 	cost := g.costOf(e, now, g.median.read(), 1)
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}
 }
 
-// minStartShare is the part of its weight that an endpoint starts with.
+// minStartShare is the share of its weight with which an endpoint starts.
 const minStartShare = 0.1
 
-// weight returns the weight of e, reduced during its slow start.
+// weight returns the weight of e, reduced during a slow start.
 func (g *group) weight(e *endpoint, now uint32) float32 {
 	w := float32(e.plainWeight())
 	if age, inSlowStart := g.inSlowStart(e, now); inSlowStart {
@@ -214,7 +215,7 @@ func (g *group) weight(e *endpoint, now uint32) float32 {
 	return w
 }
 
-// inSlowStart reports whether e is in its slow start, and for how long.
+// inSlowStart reports whether e is in its slow start, and since how many ticks.
 func (g *group) inSlowStart(e *endpoint, now uint32) (age uint32, yes bool) {
 	if g.slowStart == 0 || e.status.warm() {
 		return 0, false

@@ -1,5 +1,5 @@
-// Package balance spreads requests over the endpoints of a target. The cheapest
-// ready endpoint gets the request.
+// Package balance distributes requests over the endpoints of a target. The ready
+// endpoint with the lowest cost gets the request.
 //
 //	 changes (discover)                     Call
 //	       │                                  │
@@ -12,22 +12,21 @@
 //	└───────────┘             fails more  ▼       │  after a while
 //	                          than others ejected ┘
 //
-// The cost of an endpoint is its expected latency times the number of requests it
-// would then have in flight, divided by its weight. The expected latency is a peak
-// EWMA: it rises at once, falls slowly, and ages towards the median of all
-// endpoints, so that a slow endpoint is tried again. Reading it never changes it.
-// An endpoint without samples costs the median. It gets one request, then two, four
-// and eight at a time, until its latency is known.
+// The cost of an endpoint is its expected latency times the number of requests that it
+// would have in flight, divided by its weight. The expected latency is a peak EWMA: it
+// rises at once, falls slowly, and ages towards the median of all endpoints, so that a
+// slow endpoint is tried again. Picking an endpoint does not change it. An endpoint
+// without samples costs the median. It gets one request, then two, four and eight at a
+// time, until its latency is known.
 //
-// [Policy] sets the pick, the cost, weights, slow start, zones and outlier
-// detection. SIMULATION.md compares the default with other balancers; go generate
-// ./balance/simulation writes it.
+// [Policy] configures the pick, the cost, slow start, zones and outlier detection.
+// SIMULATION.md compares the default with other balancers.
 //
-// A [Balancer] rejects and never waits: place a layer.Queue above it. An endpoint
-// that rejects a request leaves the ready set until its Ready returns, and the
-// request goes to another endpoint without charge to a retry budget. A
-// layer.Breaker in the endpoint's stack works by the same rule, unless fewer than
-// MinReady of [OutlierDetection] would be left.
+// A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it.
+// An endpoint that rejects a request leaves the ready set until its Ready returns. The
+// request goes to another endpoint and uses no retry budget. The same applies to a
+// layer.Breaker in the endpoint's stack, unless fewer endpoints than MinReady of
+// [OutlierDetection] would be left.
 //
 // A retry or hedge goes to an endpoint that the request has not tried, because
 // layer.Retry and layer.Hedge record the endpoints in its context. Requests with
@@ -35,15 +34,15 @@
 //
 // An endpoint keeps its statistics as long as its resolve.ID stays the same.
 //
-// # When a response counts
+// # Measuring a response
 //
-// The latency of a response is the time to the first byte of its body, or to its
-// end if that comes first ([Policy].Sample). It is in flight until its end
-// ([WithCompletion]). A failure counts as slow, and from the second in a row the
-// endpoint counts as busy too. The classifier of the endpoints decides about
-// failures, or [WithClassifier] in its place. A canceled request only shows that
-// the latency is at least the time it waited. The third consecutive missed
-// deadline is a failure, and so is each after it: see [OutlierDetection].
+// The latency of a response is the time to the first byte of its body, or to its end if
+// it has none ([Policy].Sample). It is in flight until its end ([WithCompletion]). A
+// failure counts as a long latency, and from the second in a row the endpoint also
+// counts as busy. The classifier of the endpoints, or [WithClassifier], determines
+// which responses are failures. A canceled request shows only that the latency is at
+// least the time that it waited. From the third consecutive missed deadline, each is a
+// failure: see [OutlierDetection].
 //
 // Connections are balanced like requests. For a service that returns a net.Conn,
 // use SampleHeaders for the latency of connects. Use WithCompletion with
@@ -52,11 +51,11 @@
 //
 // # Panics
 //
-// A panic of user code on a goroutine of the balancer does not end the process. A
-// Ready that panics means not ready and is repeated after a pause. After a panic of
-// the sequence of changes the last set stays, and [Balancer.Describe] shows
-// the error. Classifiers, [WithCompletion] and [CostOf] run on the
-// goroutine of the caller, or the one that ends the response, and panic there.
+// A panic of user code on a goroutine of the balancer does not end the process. If
+// Ready panics, the endpoint is not ready, and Ready is called again after a pause. If
+// the sequence of changes panics, the last set stays and [Balancer.Describe] shows the
+// error. Classifiers, [WithCompletion] and [CostOf] run on the goroutine of the caller,
+// or of the reader of the response, and panic there.
 //
 // # Observing a balancer
 //

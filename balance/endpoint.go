@@ -10,46 +10,48 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// node is an endpoint with its service. It has all fields that a request touches unless
-// something fails. Its 64 bytes are one cache line, because with many endpoints a pick
-// costs as much as the lines that it fetches.
+// node is an endpoint with its service. It has all fields that a successful request
+// uses. It has 64 bytes, the size of a cache line, because with many endpoints the
+// fetched cache lines determine the time of a pick.
 type node[Req, Rsp any] struct {
 	service layer.Service[Req, Rsp]
 	endpoint
 }
 
-// endpoint is the state of an endpoint that pickers use, as long as its ID stays.
+// endpoint is the state of an endpoint that pickers use. It lasts as long as the ID
+// stays.
 type endpoint struct {
-	// work has the number of requests (bits 63..28, modulo 1<<36) and the number of
-	// requests in flight (bits 27..0).
+	// work has the number of requests so far (bits 63..28, modulo 1<<36) and the number
+	// of requests in flight (bits 27..0).
 	work    atomic.Uint64
 	latency estimate
 	status  status
-	weight  atomic.Uint32 // bits of a float32, 1 for one unit
+	weight  atomic.Uint32 // the bits of a float32; 1 is one unit
 	node    any           // the *node that contains it
 	*record
 }
 
-// record is the other state of an endpoint. A successful request reads only the status.
+// record is the rest of the state of an endpoint, which a successful request does not
+// use.
 type record struct {
-	born          time.Duration // when it was added, since the balancer began
-	fails         atomic.Uint32 // in a row; status.marked is set if it is not 0
-	missed        atomic.Uint32 // deadlines in a row without a response; as fails
-	slowStartTick atomic.Uint32 // begin of the slow start
+	born          time.Duration // when the endpoint was added, relative to the balancer's start
+	fails         atomic.Uint32 // consecutive failures; status.marked is set if it is not 0
+	missed        atomic.Uint32 // consecutive missed deadlines; marked likewise
+	slowStartTick atomic.Uint32 // start of the slow start
 	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
-	unpenalized   atomic.Uint32 // bits of a float32: latency without penalties, 0 if there are none; as fails
+	unpenalized   atomic.Uint32 // bits of a float32: the latency without penalties, 0 if there are none; marked likewise
 	outlier       outlierState
 	id            resolve.ID
 
 	// Guarded by the balancer's mutex.
-	slot         int                // in its ready set
-	weighted     bool               // its weight is not 1
-	unreadySince uint32             // tick
-	far          bool               // in the ready set of other zones
+	slot         int                // index in its ready set
+	weighted     bool               // the weight is not 1
+	unreadySince uint32             // the tick at which it became unready
+	far          bool               // in another zone than the balancer
 	info         *resolve.Endpoint  // current
-	reason       error              // why it is not ready
-	queued       bool               // it waits for its turn, or has it
-	stop         context.CancelFunc // ends its turn; nil without a turn
+	reason       error              // why the endpoint is not ready
+	queued       bool               // whether it waits for its turn or has it
+	stop         context.CancelFunc // ends its turn; nil if it has none
 }
 
 const (
@@ -57,7 +59,7 @@ const (
 	inFlightMask = 1<<28 - 1
 )
 
-// begin counts one more request if the endpoint is ready, and reports whether it is.
+// begin counts one more request and reports true, unless the endpoint is not ready.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
 	e.work.Add(began)
@@ -82,7 +84,7 @@ func (e *endpoint) beginSlowStart(now uint32) {
 	e.status.coolDown()
 }
 
-// undoBegin takes back begin for a request that was not sent.
+// undoBegin undoes begin for a request that was not sent.
 func (e *endpoint) undoBegin() { e.work.Add(^uint64(began - 1)) }
 
 // end counts the end of a request.
@@ -90,8 +92,8 @@ func (e *endpoint) end() { e.work.Add(^uint64(0)) }
 
 func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 
-// load returns the requests that wait for their response, and the responses in
-// progress. During a change each may be off by one, and negative.
+// load returns the number of requests that wait for a response, and of responses in
+// progress. During a concurrent change each may be wrong by one, or negative.
 func (e *endpoint) load() (waiting, streams int32) {
 	streams = e.status.streams()
 	return int32(e.inFlight()) - streams, streams
@@ -99,10 +101,11 @@ func (e *endpoint) load() (waiting, streams int32) {
 
 func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 
-// unit is the weight of package resolve that is 1 here.
+// unit is the weight in package resolve that corresponds to a weight of 1 here.
 const unit = 10_000
 
-// setWeight sets the weight of a resolver and reports whether it differs from 1.
+// setWeight sets the weight w of a resolver, and reports whether it differs from one
+// unit.
 func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
@@ -112,7 +115,7 @@ func (e *endpoint) setWeight(w uint32) (weighted bool) {
 // weighs reports whether w differs from the current weight.
 func (e *endpoint) weighs(w uint32) bool { return e.weight.Load() != math.Float32bits(inUnits(w)) }
 
-// inUnits converts a weight of package resolve. An unset weight is one unit.
+// inUnits converts a weight of package resolve. 0 means one unit.
 func inUnits(w uint32) float32 {
 	if w == 0 {
 		return 1
@@ -122,21 +125,21 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// The number of samples of an endpoint, as far as it matters. Up to probeSamples it is
-// probed: only few requests may wait there at the same time. Up to trustedSamples its
-// latency ages faster, because a new endpoint may only be slow at first.
+// The following are numbers of samples of an endpoint. Below probeSamples the endpoint
+// is probed: only few requests may wait for it at a time. Below trustedSamples its
+// latency ages faster, because a new endpoint may be slow only at first.
 //
-// The number begins at 0 for an endpoint that joins others, and at initialSet for one of
-// the first set, which is only probed. It ends at allSamples.
+// The count starts at 0 for an endpoint that joins others, and at initialSet for an
+// endpoint of the first set, which is probed but trusted. It stops at allSamples.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
-	initialSet     = 16 // and more: trusted
+	initialSet     = 16 // a count of at least this is trusted
 	allSamples     = initialSet + probeSamples
 )
 
-// atLimit reports whether e is probed and has as many requests waiting as it may: one
-// until its first response, then two, four and eight.
+// atLimit reports whether e is probed and has the largest number of waiting requests:
+// one until its first response, then two, four and eight.
 func (e *endpoint) atLimit(waiting int32) bool { return atProbeLimit(e.status.samples(), waiting) }
 
 func atProbeLimit(samples uint32, waiting int32) bool {
@@ -145,17 +148,17 @@ func atProbeLimit(samples uint32, waiting int32) bool {
 
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether e, at its probe limit, gets one more request because the
-// last one began long ago. Streams, and requests from before an ejection, may last for
-// hours.
+// probeOverdue reports whether e gets one more request although it is at its probe
+// limit, because the last one began long ago. Responses in progress, and requests from
+// before an ejection, may last for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records whether a response was a failure with a penalty. The second in a row
-// makes the endpoint failing.
+// setFailed records whether a response was a failure with a penalty. The second
+// consecutive one makes the endpoint failing.
 func (e *endpoint) setFailed(failed bool) {
 	if failed {
 		if e.fails.Add(1) > 1 {
@@ -173,32 +176,33 @@ func (e *endpoint) setFailed(failed bool) {
 	}
 }
 
-// maxMissed is the number of missed deadlines in a row that is a failure.
+// maxMissed is the number of consecutive missed deadlines from which each is a failure.
 const maxMissed = 3
 
-// missDeadline counts a deadline without a response and reports whether it is a failure.
+// missDeadline counts a missed deadline and reports whether it is a failure.
 func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
 	return row >= maxMissed
 }
 
-// endMissed ends a row of missed deadlines.
+// endMissed resets the count of missed deadlines.
 func (e *endpoint) endMissed() {
 	if e.status.marked() && e.missed.Load() != 0 {
 		e.missed.Store(0)
 	}
 }
 
-// penalize keeps the latency from before the first penalty.
+// penalize stores the latency before the first penalty, unless one is stored.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()
 	}
 }
 
-// clearPenalty records a good response of a penalized endpoint, whose penalty ends when
-// the estimate is below twice the latency. Of two concurrent responses one counts.
+// clearPenalty updates the stored latency with that of a good response. It ends the
+// penalty when the estimate is below twice the latency. One of two concurrent responses
+// is lost.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {
@@ -215,8 +219,8 @@ func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 // isPenalized reports whether the estimated latency includes a penalty.
 func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
-// unmarkIfClean clears the mark of an endpoint whose record is clean. A concurrent
-// failure is found by the second look, or sets the mark later.
+// unmarkIfClean clears the mark if the record is clean. A concurrent failure sets the
+// mark later, or the second check sets it.
 func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()
@@ -232,11 +236,11 @@ func (r *record) clean() bool {
 
 // status is the state of an endpoint in one word:
 //
-//	bits 31..11  responses in progress whose latency was taken: signed, up to a million
-//	bit 10       its slow start has ended
-//	bit 9        its record has failures: see record.clean
-//	bit 8        it is failing: see endpoint.setFailed
-//	bits 7..3    samples, as far as they matter: see endpoint.atLimit
+//	bits 31..11  number of responses in progress: signed, up to a million
+//	bit 10       the slow start has ended
+//	bit 9        the record has failures: see record.clean
+//	bit 8        the endpoint is failing: see endpoint.setFailed
+//	bits 7..3    number of samples, up to allSamples
 //	bits 2..0    ready, unready, ...
 type status struct{ word atomic.Uint32 }
 
@@ -249,18 +253,18 @@ const (
 	isWarm       = 1 << 10
 	streamShift  = 11
 
-	// Bits of a trusted endpoint that is not failing.
+	// The mask and the bits of a trusted endpoint that is not failing.
 	trustedMask = failing | samplesMask<<samplesShift
 	trustedBits = allSamples << samplesShift
 )
 
-// The states of an endpoint. They change under the balancer's mutex.
+// The states of an endpoint. They change only with the balancer's mutex held.
 const (
 	ready   uint32 = iota // in a ready set
-	unready               // waits for its Ready
+	unready               // the balancer waits for its Ready
 	ejected               // see OutlierDetection
 	closed                // will never be ready
-	removed               // not in the set any more
+	removed               // no longer in the set
 )
 
 func stateName(state uint32) string {
@@ -269,7 +273,7 @@ func stateName(state uint32) string {
 
 func (s *status) state() uint32 { return s.word.Load() & stateMask }
 
-// setState returns the old state.
+// setState sets the state and returns the old one.
 func (s *status) setState(state uint32) (old uint32) {
 	return s.change(stateMask, state) & stateMask
 }
@@ -304,7 +308,7 @@ func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
 func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
-// addSample counts a sample.
+// addSample increments the number of samples, up to allSamples.
 func (s *status) addSample() {
 	for {
 		word := s.word.Load()

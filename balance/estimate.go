@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// estimate is a peak EWMA of latencies. With E the value and T the time of the last
-// sample, D the decay, and M the median of the estimates of all endpoints:
+// estimate is a peak EWMA of latencies. E is its value, T the time of the last sample,
+// D the decay, and M the median of the estimates of all endpoints:
 //
 //	read at t:      M + (E−M) · e^(−(t−T)/D), without a change
 //	sample s at t:  if s > E, and M or E ≥ minLatency:  E ← s  (the peak)
@@ -17,50 +17,50 @@ import (
 //	                                                    E ← E·w + s·(1−w)  (the average)
 //	                T ← t
 //
-// In contrast to tower a read does not write, and a value ages towards the median instead
-// of 0. Peaks below minLatency are averaged, because one scheduling hiccup would otherwise
-// keep requests from a sub-millisecond endpoint for many seconds.
+// Unlike in tower, a read does not write, and a value ages towards the median instead
+// of 0. Peaks below minLatency are averaged, because otherwise one scheduling delay
+// would keep requests away from a sub-millisecond endpoint for seconds.
 //
-// Value and time are one word, so that no concurrent sample is lost:
+// Value and time are in one word, so that no concurrent sample is lost:
 //
 //	bits 63..32  T, in ticks of 2^20 ns since the balancer began, modulo 52 days
 //	bits 31..0   E, in ns, as a float32; 0 without a sample
 //
-// Within one tick the highest sample counts, or the first one if none is a peak. A sample
-// that moves E by less than a step leaves T for up to a part of the decay, because
-// otherwise rounding would stop a long decay.
+// Within one tick the highest sample counts, or the first one if none is a peak. If a
+// sample changes E by less than step, T is not updated for up to decay/moveWithin.
+// Otherwise the change would be lost by rounding if the decay is long.
 type estimate struct{ word atomic.Uint64 }
 
 const (
 	tickShift = 20
-	// maxLag is how many ticks a sample may be older than one that was stored before it.
-	// Without it such a sample would seem 52 days late.
+	// maxLag is the largest number of ticks by which a sample may be older than the
+	// previous one. An older sample would seem to be 52 days late.
 	maxLag = 1 << 16
-	// step is the least relative decrease of E: 64 steps of a float32, so that rounding
-	// changes a decrease by less than 1 %.
+	// step is the smallest relative decrease of E that is stored: 64 steps of a
+	// float32, so that rounding changes a decrease by less than 1 %.
 	step = 1.0 / (1 << 18)
-	// longestSample is the greatest latency of a sample.
+	// longestSample is the longest latency that is recorded; longer ones count as this.
 	longestSample = 24 * time.Hour
-	// moveWithin is the part of the decay after which T moves. Until then less than step
-	// · 1024, 0.4 % of E, is lost.
+	// moveWithin divides the decay: T is updated after decay/moveWithin at the latest.
+	// Until then less than step · 1024, 0.4 % of E, is lost.
 	moveWithin = 1024
 )
 
-// tick converts a time since the balancer began.
+// tick converts a time since the start of the balancer to ticks.
 func tick(d time.Duration) uint32 { return uint32(d >> tickShift) }
 
-// decayTicks returns D in ticks.
+// decayTicks converts a decay to ticks.
 func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) }
 
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// load returns E and its age in ticks. E is 0 without a sample.
+// load returns E and its age in ticks. E is 0 if there is no sample.
 func (e *estimate) load(now uint32) (value float32, age uint32) {
 	word := e.word.Load()
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
 
-// since returns now − at, or 0 if at is later by up to maxLag.
+// since returns now − at in ticks, or 0 if at is later than now by up to maxLag.
 func since(now, at uint32) uint32 {
 	return max(now+maxLag-at, maxLag) - maxLag
 }
@@ -72,8 +72,8 @@ func fade(age uint32, decay float64) float64 {
 	return math.Exp(-float64(age) / decay)
 }
 
-// decayed returns 1 − fade. For a small age, the usual case, it is a series that is as
-// exact as a float32.
+// decayed returns 1 − fade. For a small age it uses a series that is as exact as a
+// float32.
 func decayed(age uint32, decay float64) float64 {
 	x := float64(age) / decay
 	if x < 1.0/64 {
@@ -82,8 +82,8 @@ func decayed(age uint32, decay float64) float64 {
 	return 1 - math.Exp(-x)
 }
 
-// record adds a sample, from 1 ns to a day, and reports whether it was the first. If the
-// value is below floor, a peak is averaged.
+// record adds a sample, limited to 1 ns to a day, and reports whether it was the first
+// one. A peak is averaged if E is below floor.
 func (e *estimate) record(sample time.Duration, now uint32, decay float64, floor float32) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
@@ -112,24 +112,24 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64, floor
 	}
 }
 
-// decayCurve approximates e^(−age/decay).
+// decayCurve is an approximation of e^(−age/decay) that is fast to compute.
 type decayCurve struct {
-	halvings float32 // per tick
-	fresh    uint32  // in ticks
-	// Up to fresh, 1 − e^(−age/decay) is age · (slope − age · bend): the parabola through
-	// 0 with the least greatest error.
+	halvings float32 // number of halvings per tick
+	fresh    uint32  // the largest age, in ticks, for which slope and bend are used
+	// Up to fresh, 1 − e^(−age/decay) is about age · (slope − age · bend), the parabola through 0
+	// with the smallest error.
 	slope, bend float32
 }
 
-// newDecayCurve returns the curve of a decay in ticks.
+// newDecayCurve returns the curve for a decay in ticks.
 func newDecayCurve(decay float64) decayCurve {
 	const fresh, most = 0.375, 1 << 30 // halvings, ticks
 	h := math.Log2E / decay
 	return decayCurve{float32(h), uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after returns a latency of an age in ticks, aged towards the median, and the part of it
-// that is left, to within 2·10⁻⁴.
+// after returns a latency that has aged towards the median for age ticks, and the part
+// of it that is left. The error is at most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)
@@ -139,9 +139,9 @@ func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	return latency*left + median*(1-left), left
 }
 
-// exp2Neg returns 2^(−x) for x ≥ 0, to within 2·10⁻⁴: the whole part by the exponent, the
-// rest from −½ to ½ by a least-squares polynomial. A float32 as large as toWhole has no
-// bits for a fraction, and so the nearest whole number in its last bits.
+// exp2Neg returns 2^(−x) for x ≥ 0. The error is at most 2·10⁻⁴. The whole part of x
+// changes the exponent. A polynomial approximates the rest, −½ to ½. A float32 of the
+// size of toWhole has no bits for a fraction, so adding it rounds x to a whole number.
 func exp2Neg(x float32) float32 {
 	const toWhole = 3 << 22
 	if x >= 120 {
@@ -153,19 +153,20 @@ func exp2Neg(x float32) float32 {
 	return math.Float32frombits(math.Float32bits(p) - math.Float32bits(whole)<<23)
 }
 
-// medianLatency is the weighted median of the estimates of a group. An endpoint without
-// samples costs as much, and old estimates age towards it.
+// medianLatency is the weighted median of the estimates of a group. Old estimates age
+// towards it, and it is the expected latency of an endpoint without samples.
 //
-// Fresh estimates have more weight. Otherwise, where most endpoints fail and are avoided,
-// their estimates would keep the median high, and they would not be tried again.
-// Penalties are left out, because they are multiples of the median.
+// Newer estimates have more weight. Otherwise, if most endpoints fail and are avoided,
+// their old estimates would keep the median high, and they would not be tried again.
+// Penalties are excluded, because they are multiples of the median.
 //
-// After medianInterval a sample updates it, from the endpoint of the sample and others
-// drawn at random. The median of 15 lies between the quartiles of all in 95 % of cases.
+// A sample updates the median if it is older than medianInterval. The update uses the
+// endpoint of the sample and random others, 15 in total. Their median lies between the
+// quartiles of all endpoints in 95 % of cases.
 type medianLatency struct {
-	word        atomic.Uint64 // as in estimate
+	word        atomic.Uint64 // in the format of estimate
 	measured    atomic.Bool
-	failingLoad atomic.Uint32 // bits of a float32: see failingLoadOf
+	failingLoad atomic.Uint32 // the bits of a float32: see failingLoadOf
 }
 
 const (
@@ -175,20 +176,20 @@ const (
 
 func (u *medianLatency) init(d time.Duration) { u.word.Store(pack(float32(d), 0)) }
 
-// known reports whether there was a sample.
+// known reports whether there has been a sample.
 func (u *medianLatency) known() bool { return u.measured.Load() }
 
 func (u *medianLatency) read() float32 { return math.Float32frombits(uint32(u.word.Load())) }
 
-// knownLatency is the estimate of one endpoint.
+// knownLatency is the estimate of one endpoint that has samples.
 type knownLatency struct {
 	latency, weight float64
 	busy            int32 // requests in flight
 	fails           bool
 }
 
-// refresh updates the median if it is old, or after the first sample of an endpoint. In a
-// large group first samples update it once in a tick.
+// refresh updates the median if it is old or first is true. In a large group, first
+// samples update it at most once per tick.
 func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
@@ -218,7 +219,8 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	}
 }
 
-// appendKnown appends the estimate of e without penalties, if there is one.
+// appendKnown appends the estimate of e, without penalties, to known. It appends
+// nothing if e has no sample.
 func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []knownLatency {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -233,10 +235,10 @@ func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []kno
 	return append(known, knownLatency{median + (float64(value)-median)*w, w, max(waiting, 0) + max(streams, 0), e.status.fails()})
 }
 
-// failingLoadOf returns how many requests count in addition at a failing endpoint: 50,
-// and ten times as many as the others have in flight. An endpoint that fails fast has
-// none in flight and would be the cheapest otherwise. It is 0 if more than half of the
-// endpoints are failing.
+// failingLoadOf returns the number of requests that count in addition at a failing
+// endpoint: 50, plus ten times the mean number of requests in flight at the others.
+// Otherwise an endpoint that fails fast would be the cheapest, because it has no
+// requests in flight. The number is 0 if more than half of the endpoints are failing.
 func failingLoadOf(known []knownLatency) float32 {
 	const atLeast, times = 50, 10
 	var busy, healthy int
@@ -252,7 +254,7 @@ func failingLoadOf(known []knownLatency) float32 {
 	return atLeast + times*float32(busy)/float32(healthy)
 }
 
-// medianOf returns the least latency up to which the estimates have half of the weight.
+// medianOf returns the weighted median of the estimates. It sorts known.
 func medianOf(known []knownLatency) float64 {
 	slices.SortFunc(known, func(a, b knownLatency) int { return cmp.Compare(a.latency, b.latency) })
 	var half float64

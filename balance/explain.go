@@ -8,7 +8,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// examined has the endpoints that one pick examined. A nil examined records nothing.
+// examined has the endpoints that one pick examined. The methods of a nil *examined do
+// nothing.
 type examined struct{ endpoints []examinedEndpoint }
 
 type examinedEndpoint struct {
@@ -16,7 +17,7 @@ type examinedEndpoint struct {
 	reading
 }
 
-// add records the last reading of an endpoint.
+// add records r. It replaces an earlier reading of e.
 func (x *examined) add(e *endpoint, r reading) {
 	if x == nil {
 		return
@@ -30,17 +31,17 @@ func (x *examined) add(e *endpoint, r reading) {
 	x.endpoints = append(x.endpoints, examinedEndpoint{e, r})
 }
 
-// read reads and records e.
+// read records the current reading of e.
 func (x *examined) read(g *group, e *endpoint, now uint32) {
 	if x != nil && e != nil {
 		x.add(e, g.read(e, now))
 	}
 }
 
-// maxUnready is how many endpoints that are not ready an explanation has.
+// maxUnready is the largest number of endpoints that are not ready in an explanation.
 const maxUnready = 16
 
-// explain adds a pick to an explanation.
+// explain adds the choice of one pick to an explanation.
 func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
@@ -60,7 +61,7 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	to.Add(d)
 }
 
-// explainExamined describes an examined endpoint. The mutex is held.
+// explainExamined returns the node of an examined endpoint. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
 	result := "passed over"
 	switch {
@@ -88,7 +89,7 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 	return layer.Node{Name: "endpoint", State: state}
 }
 
-// showCost formats a latency as a duration and any other cost as a number.
+// showCost returns a PeakEWMA cost as a duration and any other cost as a number.
 func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	switch {
 	case cost >= excludedCost:
@@ -99,7 +100,8 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
 }
 
-// explainUnready describes endpoints that are not ready. The mutex is held.
+// explainUnready returns nodes of endpoints that are not ready. The caller must hold
+// mu.
 func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	var unready []layer.Node
 	for _, n := range b.nodes {
@@ -119,7 +121,7 @@ func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	return unready
 }
 
-// Describe describes the endpoints in the order of their addresses, each with its stack.
+// Describe returns the endpoints in the order of their addresses, each with its stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
 	nodes, states := b.states()

@@ -103,6 +103,14 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
+// loadUntilCalled sends requests, one after the other, until s has received one of them.
+func (p *pool) loadUntilCalled(t *testing.T, ss []*server, s *server) {
+	t.Helper()
+	for before := s.calls.Load(); s.calls.Load() == before; {
+		p.load(t, 1, 100*time.Millisecond, ss, patient)
+	}
+}
+
 // A failure counts as at least 20 ms.
 func TestPenaltyMinimum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -113,7 +121,7 @@ func TestPenaltyMinimum(t *testing.T) {
 		p.add(ss...)
 		p.load(t, 100, 100*time.Millisecond, ss, patient)
 		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
-		p.load(t, 10, 100*time.Millisecond, ss, patient)
+		p.loadUntilCalled(t, ss, ss[0])
 		assert.InDelta(t, 20*time.Millisecond, p.ewma(ss[0]), float64(2*time.Millisecond), "some of it has faded")
 	})
 }
@@ -129,7 +137,7 @@ func TestPenaltyDefault(t *testing.T) {
 		p.add(ss...)
 		p.load(t, 100, 100*time.Millisecond, ss, patient)
 		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
-		p.load(t, 10, 100*time.Millisecond, ss, patient)
+		p.loadUntilCalled(t, ss, ss[0])
 		assert.InDelta(t, 200*time.Millisecond, p.ewma(ss[0]), float64(30*time.Millisecond), "some of it has faded")
 		ss[1].serve, ss[2].serve = ss[0].serve, ss[0].serve
 		p.load(t, 1000, 100*time.Millisecond, ss, patient)

@@ -5,21 +5,21 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments are the metrics of a balancer. The labels of the target are bound by the
-// caller; the labels below are bound when the balancer is made. A nil metric is not
-// recorded.
+// Instruments has the metrics of a balancer. The caller binds the labels of the target.
+// The balancer binds the labels below when it is created. A nil metric is not recorded.
 //
-// Updates has the label "op": Reset once for each update with the whole set that changed
-// anything, else Add for each added or changed endpoint and Remove for each removed one.
+// Updates has the label "op". An update with the whole set counts once as Reset if it
+// changes anything. Any other update counts as Add for each added or changed endpoint,
+// and as Remove for each removed one.
 //
-// The balancer adds 0 to each metric when it is made. So all series exist, and a metric
-// without its label panics then. A later panic is ignored and the value is lost.
+// When the balancer is created, it adds 0 to each metric. Therefore all series exist
+// from the start, and a metric without the label panics then. Later panics are ignored.
 type Instruments struct {
 	Endpoints        metrics.Gauge   // endpoints; label "endpoint_state": ready, pending
 	Updates          metrics.Counter // label "op": Reset, Add, Remove
 	Rejections       metrics.Counter // requests that no endpoint admitted
 	Ejections        metrics.Counter // label "cause": consecutive, outlier
-	EjectionsSkipped metrics.Counter // because of MinReady
+	EjectionsSkipped metrics.Counter // ejections that MinReady prevented
 }
 
 func (i Instruments) orDiscard() Instruments {
@@ -34,7 +34,7 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// meters are the Instruments of one balancer with all labels bound.
+// meters has the Instruments of one balancer with all labels bound.
 type meters struct {
 	ready, pending                          metrics.Gauge
 	reset, added, removed                   metrics.Counter
@@ -56,7 +56,7 @@ func (i Instruments) bind() meters {
 }
 
 // safeGauge and safeCounter ignore a panic of the metric, because metrics are written
-// with the balancer's mutex held, often on a goroutine without a caller.
+// with the balancer's mutex held.
 type (
 	safeGauge   struct{ metrics.Gauge }
 	safeCounter struct{ metrics.Counter }
@@ -82,7 +82,8 @@ func (c safeCounter) Add(delta float64) {
 	c.Counter.Add(delta)
 }
 
-// updated counts a change as linkerd's proxy does. A replaced endpoint is not in removed.
+// updated counts a change as linkerd's proxy does. removed must not include replaced
+// endpoints.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

@@ -10,7 +10,7 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	policy   Policy
 	complete layer.Completion[Rsp] // nil if a response ends when Call returns
-	classify layer.Classifier[Rsp] // nil: of the endpoints
+	classify layer.Classifier[Rsp] // nil means that of the endpoints
 	random   func() uint64
 	to       Instruments
 }
@@ -37,19 +37,19 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithPolicy sets the policy. [New] panics if it is not valid.
+// WithPolicy sets the policy. [New] panics if it is invalid.
 func WithPolicy[Rsp any](p Policy) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
 }
 
-// WithCompletion sets when a response ends; until then it is in flight. The default is
-// [layer.AtEnd].
+// WithCompletion determines when a response ends. Until then it is in flight. The
+// default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
 // WithRand sets the source of random numbers, for reproducible simulations. It must be
-// safe for concurrent use. The default is math/rand/v2.
+// safe for concurrent use. The default is that of math/rand/v2.
 func WithRand[Rsp any](random func() uint64) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.random = random })
 }

@@ -13,66 +13,68 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OutlierDetection ejects endpoints that fail more than their peers, for a while. It has
-// the rules of Envoy and of gRPC's proposal A50. The zero value ejects none.
+// OutlierDetection ejects endpoints that fail more often than others, for a limited
+// time. Its rules are those of Envoy and of gRPC's proposal A50. The zero value ejects
+// no endpoint.
 //
-//   - ConsecutiveFailures ejects an endpoint after that many failures in a row.
-//   - Interval compares the success rates of the endpoints. An endpoint is ejected if its
-//     rate is below the mean by more than StdevFactor standard deviations and by more
-//     than MinDifference. With little traffic a low rate may be chance: raise
-//     RequestVolume or MinDifference then.
+//   - With ConsecutiveFailures, an endpoint is ejected after that many failures in a row.
+//   - With Interval, the success rates of the endpoints are compared. An endpoint is ejected if its
+//     rate is below the mean by more than StdevFactor standard deviations and by more than
+//     MinDifference. With little traffic, raise RequestVolume or MinDifference.
 //
-// The classifier defines failures, see [WithClassifier]. Rejections and canceled requests
-// do not count. A missed deadline counts if it is at least the third in a row of its
-// endpoint, longer than the median latency, and a failure to the classifier.
+// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A missed
+// deadline is a failure if it is at least the third in a row of its endpoint, the request waited
+// for longer than the median latency, and the classifier returns a failure for it.
 //
-// An ejected endpoint gets no new requests. After BaseEjectionTime it returns, if it is
-// ready, with one request, then two, four and eight at a time until four were answered.
+// An ejected endpoint gets no new requests for the ejection time. When it returns, it gets one
+// request, then two, four and eight at a time until it has sent four responses.
 //
-// With latency costs the penalty of a failure already keeps most requests away from an
-// endpoint that fails. Detection is of use with [ConsistentHash], [RoundRobin], [Random]
-// and [LeastRequest], and for its metrics.
+// With latency costs, the penalty of a failure already keeps most requests away from a failing
+// endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
 type OutlierDetection struct {
-	// ConsecutiveFailures is the number of failures in a row that ejects an endpoint. A
-	// [layer.Throttled] response neither counts nor ends the row. 0 means never; Envoy's
-	// default is 5.
+	// ConsecutiveFailures is the number of consecutive failures after which an endpoint
+	// is ejected. A [layer.Throttled] response does not count and does not reset the
+	// count. 0 disables the rule. Envoy's default is 5.
 	ConsecutiveFailures int
 
-	// Interval is the time between two comparisons, from 1 ms to 1 h. 0 means never;
-	// Envoy and gRPC use 10 s.
+	// Interval is the time between two comparisons, from 1 ms to 1 h. 0 disables the
+	// rule. Envoy and gRPC use 10 s.
 	Interval time.Duration
 
-	// StdevFactor is the number of standard deviations below the mean. 0 means 1.9.
+	// StdevFactor is a number of standard deviations, see above. 0 means 1.9.
 	StdevFactor float64
 
-	// MinDifference is the least difference to the mean, from 0 to 1. 0 means 0.05,
-	// because retries handle fewer failures than one in twenty.
+	// MinDifference is a difference of success rates, from 0 to 1. 0 means 0.05,
+	// because retries handle lower failure rates.
 	MinDifference float64
 
-	// RequestVolume is the number of responses that an endpoint needs in an interval to
+	// RequestVolume is the number of responses in an interval that an endpoint needs to
 	// be compared. 0 means 100.
 	RequestVolume int
 
-	// MinEndpoints is the number of such endpoints that a comparison needs. 0 means 5,
-	// because among fewer a single one cannot be 1.9 deviations below the mean.
+	// MinEndpoints is the number of endpoints with RequestVolume that a comparison
+	// needs. 0 means 5, because one of fewer endpoints cannot be 1.9 standard
+	// deviations below the mean.
 	MinEndpoints int
 
-	// BaseEjectionTime is the time of the first ejection. Each further one is longer by
-	// that, up to MaxEjectionTime, until an endpoint has stayed for MaxEjectionTime. Each
-	// is up to a tenth shorter at random. 0 means 30 s.
+	// BaseEjectionTime is the duration of the first ejection. Each further ejection is
+	// longer by BaseEjectionTime, up to MaxEjectionTime. The duration starts again from
+	// BaseEjectionTime when the endpoint was not ejected for MaxEjectionTime. It is
+	// reduced by up to a tenth at random. 0 means 30 s.
 	BaseEjectionTime time.Duration
 
-	// MaxEjectionTime is the longest ejection. 0 means 5 minutes, or BaseEjectionTime if
-	// that is more.
+	// MaxEjectionTime is the longest duration of an ejection. 0 means 5 minutes, or
+	// BaseEjectionTime if that is longer.
 	MaxEjectionTime time.Duration
 
-	// MinReady is the share of all endpoints, and at least one, that an ejection leaves
-	// ready. From 0 to 1; 0 means ½. With 1 no endpoint is ejected, but the metrics count
-	// the skipped ejections. If no endpoint is ready, all ejected ones return.
+	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an
+	// ejection. At least one must. 0 means ½. With 1 no endpoint is ejected, but the
+	// metrics count the prevented ejections. If no endpoint is ready, all ejected ones
+	// return.
 	//
-	// MinReady also applies to circuit breakers, without any rule above. An endpoint whose
-	// [layer.Breaker] rejects a request stays ready if fewer than MinReady would be left,
-	// and gets the request with [layer.PastBreakers].
+	// MinReady also applies to circuit breakers, even if both rules are disabled: if
+	// fewer endpoints would be left, an endpoint whose [layer.Breaker] rejects a
+	// request stays ready, and the request is sent to it with [layer.PastBreakers].
 	MinReady float64
 }
 
@@ -103,7 +105,7 @@ const (
 	defaultEjectionTime = 30 * time.Second
 )
 
-// minReady returns how many of n endpoints must stay ready.
+// minReady returns the number of endpoints, of n, that must stay ready.
 func (e OutlierDetection) minReady(n int) int {
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
 	return max(1, int(math.Ceil(e.MinReady*float64(n)-rounding)))
@@ -123,7 +125,8 @@ func (e OutlierDetection) orDefault() OutlierDetection {
 
 func (e OutlierDetection) enabled() bool { return e.ConsecutiveFailures > 0 || e.Interval > 0 }
 
-// successRate is the share of good responses of an endpoint in an interval.
+// successRate has the number of responses of an endpoint in an interval, and of its
+// successes.
 type successRate struct {
 	*endpoint
 	all, good uint64
@@ -131,8 +134,8 @@ type successRate struct {
 
 func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-// outliers returns the rates that are too low, the lowest first, and the mean. It sorts
-// the argument.
+// outliers returns the rates that are too low, in ascending order, and the mean. It
+// sorts rates.
 func (e OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
 	if len(rates) < e.MinEndpoints {
 		return nil, 0
@@ -159,12 +162,12 @@ func (e OutlierDetection) outliers(rates []successRate) (low []successRate, mean
 // EjectedError is the Reason in the [EndpointState] of an ejected endpoint. It matches
 // [layer.ErrNotReady].
 type EjectedError struct {
-	Cause string    // such as "5 failures in a row"
-	Until time.Time // when the endpoint returns
-	Times int       // number of ejections in a row, with this one
+	Cause string    // for example "5 failures in a row"
+	Until time.Time // the end of the ejection
+	Times int       // number of consecutive ejections, including this one
 }
 
-// Error returns the end and the cause.
+// Error returns the end of the ejection and its cause.
 func (e *EjectedError) Error() string {
 	return fmt.Sprintf("ejected until %s: %s", e.Until.UTC().Format(time.RFC3339), e.Cause)
 }
@@ -172,24 +175,25 @@ func (e *EjectedError) Error() string {
 // Is reports whether target is layer.ErrNotReady.
 func (*EjectedError) Is(target error) bool { return target == layer.ErrNotReady }
 
-// outlierState is the state of outlier detection of one endpoint.
+// outlierState is the state of one endpoint for outlier detection.
 type outlierState struct {
-	// tally has the responses since the last comparison (bits 63..32) and the failures
-	// of these (bits 31..0). An hour has room for a million a second.
+	// tally has the number of responses since the last comparison (bits 63..32) and of
+	// the failures among them (bits 31..0). An interval of an hour allows a million
+	// responses per second.
 	tally atomic.Uint64
-	row   atomic.Uint32 // failures in a row
+	row   atomic.Uint32 // consecutive failures
 
 	// Guarded by the balancer's mutex.
-	times    int           // ejections in a row
-	last     time.Duration // length of the last ejection
-	returned time.Duration // end of it, since the balancer began
-	end      *time.Timer   // of the ejection; nil before the first one
+	times    int           // consecutive ejections
+	last     time.Duration // duration of the last ejection
+	returned time.Duration // end of the last ejection, relative to the balancer's start
+	end      *time.Timer   // ends the ejection; nil before the first one
 }
 
 const answeredOne, failedOne = 1 << 32, 1
 
-// record counts a response. It reports whether e has failed too often in a row. A
-// throttled response counts for the success rate only.
+// record counts a response and reports whether e must be ejected for consecutive
+// failures. A throttled response counts only for the success rate.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	if p.Interval > 0 {
 		if r.failed {
@@ -227,7 +231,7 @@ func (b *Balancer[Req, Rsp]) compareRates(ctx context.Context) {
 func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	clear(b.rates) // releases removed endpoints
+	clear(b.rates) // so that removed endpoints can be collected
 	b.rates = b.rates[:0]
 	for _, n := range b.nodes {
 		tally := n.outlier.tally.Swap(0)
@@ -246,7 +250,7 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	}
 }
 
-// ejectFailing ejects a node after too many failures in a row.
+// ejectFailing ejects a node because of consecutive failures.
 func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,9 +288,9 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	return true
 }
 
-// endEjection returns a node after its ejection time.
+// endEjection ends the ejection of a node after its duration.
 func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedError) {
-	reason := n.poll() // user code, so not under the lock
+	reason := n.poll() // calls user code, which must not run with mu held
 	b.mu.Lock()
 	if n.status.state() == ejected && errors.Is(n.reason, ejection) {
 		b.readmit(n, reason)
@@ -295,7 +299,8 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 	b.changed.Wake()
 }
 
-// readmit ends the ejection of a node that is ready if reason is nil. The mutex is held.
+// readmit ends the ejection of a node. The node is ready if reason is nil. The caller
+// must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
 	n.status.setSamples(0)
@@ -306,7 +311,7 @@ func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.join(n)
 }
 
-// clearEjection clears the ejection and the counts of a node. The mutex is held.
+// clearEjection clears the ejection and the counts of a node. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	b.ejected--
 	o := &n.outlier
@@ -316,9 +321,8 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o.row.Store(0)
 }
 
-// readmitAll returns all ejected nodes if no other is ready. They are not polled, so that
-// the mutex is never released while there is a node to try and none is ready. The mutex
-// is held.
+// readmitAll ends all ejections if no node is ready. It does not poll the nodes,
+// because mu must not be released while no node is ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmitAll() {
 	if b.ejected == 0 || b.group.len() > 0 {
 		return

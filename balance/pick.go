@@ -6,19 +6,22 @@ import (
 )
 
 // Picker is a rule that picks one of the ready endpoints. The zero value picks the
-// cheapest of all up to sixteen endpoints, else of five.
+// cheapest of all endpoints if there are at most sixteen, or else the cheapest of five
+// random ones.
 //
 // Two choices, the usual number, send at least C(k,2)/C(n,2) of the requests to the k
-// slowest of n endpoints. Five come within a few per cent of the best possible latencies,
-// and among few endpoints a full scan costs no more. SIMULATION.md has the figures.
+// slowest of n endpoints. With five choices, latencies are within a few per cent of the
+// best possible ones. With few endpoints a full scan costs no more. SIMULATION.md has
+// the figures.
 type Picker struct {
 	name  string
 	start func(g *group) picker
 }
 
-// picker is the Picker of one balancer. pick may run while the set changes; it returns
-// nil then, or if there is no endpoint. joined and left are called under the balancer's
-// mutex.
+// picker is the implementation of a Picker for one balancer. pick may be called while
+// the set changes. It returns nil if it finds no endpoint. joined and left are called
+// with the balancer's mutex held when an endpoint is added to or removed from a ready
+// set.
 type picker interface {
 	pick(q query) *endpoint
 	joined(e *endpoint)
@@ -26,24 +29,25 @@ type picker interface {
 }
 
 const (
-	fullScanMax    = 16 // up to that many endpoints the default examines all
-	defaultChoices = 5  // the number that it examines of more endpoints
+	fullScanMax    = 16 // the default examines all endpoints up to this number
+	defaultChoices = 5  // the number of endpoints that the default examines otherwise
 	maxChoices     = 64
 )
 
-// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1 to
-// 64.
+// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1
+// to 64.
 func PowerOfChoices(k int) Picker {
 	k = min(max(k, 1), maxChoices)
 	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
 }
 
-// FullScan picks the cheapest of all endpoints. Its cost grows with their number.
+// FullScan picks the cheapest of all endpoints. Its time grows with the number of
+// endpoints.
 func FullScan() Picker {
 	return Picker{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
 }
 
-// String describes the rule.
+// String returns a description of the rule.
 func (p Picker) String() string {
 	if p.start == nil {
 		return fmt.Sprintf("cheapest of %d, of all up to %d", defaultChoices, fullScanMax)
@@ -58,7 +62,8 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices examines all endpoints if there are few, else k.
+// choices is the picker that compares costs. It examines all endpoints up to few, or
+// else k.
 type choices struct {
 	*group
 	few, k int
@@ -67,8 +72,8 @@ type choices struct {
 func (choices) joined(*endpoint) {}
 func (choices) left(*endpoint)   {}
 
-// pick prefers endpoints in the same zone, unless others are cheaper by more than
-// ZoneSpillover or the request has tried the near ones.
+// pick prefers endpoints in the same zone, unless those in other zones are cheaper by
+// more than ZoneSpillover, or only they have not been tried.
 func (c choices) pick(q query) *endpoint {
 	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
 		return c.pickPlain(&c.sets[near], q.now).best
@@ -94,10 +99,11 @@ func (c choices) pick(q query) *endpoint {
 	return here
 }
 
-// isEven reports whether all endpoints have the same weight and the default cost.
+// isEven reports whether all endpoints have weight 1 and the cost is the default.
 func (g *group) isEven() bool { return g.cost.of == nil && !g.weighted.Load() }
 
-// pickPlain is pickAmong for an even group and a request without attempts or explanation.
+// pickPlain is pickAmong for an even group and a request without attempts and
+// explanation.
 func (c choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	if all := s.all.Load(); all != nil && len(*all) <= c.few {
@@ -107,7 +113,7 @@ func (c choices) pickPlain(r *readySet, now uint32) found {
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
 }
 
-// walk returns how many of n endpoints to examine, and in which order.
+// walk returns the number k of endpoints to examine, of n, and their order.
 func (c choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.few {
@@ -116,7 +122,7 @@ func (c choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong picks from one ready set.
+// pickAmong returns the cheapest examined endpoint of one ready set, and its cost.
 func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && q.attempts.Len() == 0 && c.isEven() {
 		f := c.pickPlain(r, q.now)
@@ -134,12 +140,13 @@ func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) 
 	return c.cheapest(s, w, k, k, q, chanceOf(random))
 }
 
-// maxWalk limits how many endpoints are visited for a retry. A request rarely has more
-// than three attempts, so that it has tried all of sixteen only if there are few more.
+// maxWalk is the largest number of endpoints that are visited for a retry. A request
+// rarely has more than three attempts, so that one of sixteen endpoints has not been
+// tried.
 const maxWalk = 16
 
-// cheapest visits up to far endpoints until it has examined k that the request has not
-// tried, and returns the one with the least cost per weight.
+// cheapest visits up to far endpoints, until it has examined k that the request has not
+// tried. It returns the one with the lowest cost per weight.
 func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	retried := q.attempts.Len() > 0
@@ -158,7 +165,8 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (
 	return t.result()
 }
 
-// comparison finds the cheapest endpoint for any weights, costs and explanations.
+// comparison finds the cheapest endpoint for all weights and costs, and records an
+// explanation.
 type comparison struct {
 	*group
 	query
@@ -171,16 +179,17 @@ type comparison struct {
 	cost     float32
 	weight   float32
 	inFlight uint64
-	tied     float32 // the weight of all similar endpoints, with the best
+	tied     float32 // the total weight of the best endpoint and those similar to it
 }
 
-// similar is the ratio of costs up to which two endpoints with the same requests in
-// flight are equal, because the estimates of equal endpoints differ by as much after the
-// last peaks.
+// similar is the ratio of costs up to which two endpoints with the same number of
+// requests in flight count as equal. The estimates of equal endpoints differ by as
+// much.
 const similar = 1.5
 
-// add compares e with the best so far. Of similar endpoints each is as likely as its
-// weight. With equal weights the random part of costOf does that.
+// add compares e with the best endpoint so far. Among similar endpoints, the
+// probability of each is proportional to its weight. With equal weights the random part
+// of costOf has this effect.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
 	own := oneToTwo(t.chance)
@@ -211,35 +220,36 @@ func (t *comparison) result() (*endpoint, float32) {
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// chanceOf returns random bits that do not depend on the walk, which uses each half.
+// chanceOf returns random bits that are independent of the walk for the same random
+// number.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
-// nextChance is a step of the generator of Numerical Recipes, whose upper bits are
-// random.
+// nextChance returns the next random number of a linear congruential generator. Its
+// upper bits are random.
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
-// oneToTwo returns a number from 1 to 2.
+// oneToTwo returns a random number from 1 to below 2.
 func oneToTwo(chance uint32) float32 { return math.Float32frombits(chance>>9 | 127<<23) }
 
-// The functions below are comparison for most picks: equal weights, the default cost and
-// no explanation. They first find the endpoints to examine and then compute the costs, so
-// that their cache lines are fetched concurrently. Costs are compared by their bits, which
-// have the same order, without a branch to predict.
+// The functions below do the same as comparison for the usual pick: equal weights, the
+// default cost and no explanation. They first find the endpoints to examine and then
+// compute the costs, so that the cache lines are fetched concurrently. Costs are
+// compared by their bits, which have the same order, because that needs no branch.
 
-// prefetch is how many cache lines are fetched concurrently.
+// prefetch is the number of cache lines that are fetched concurrently.
 const prefetch = 8
 
-// found is the cheapest of some endpoints.
+// found is the cheapest endpoint so far.
 type found struct {
 	best   *endpoint
-	least  uint32 // bits of its cost
-	chance uint32 // for the next comparison
+	least  uint32 // the bits of its cost
+	chance uint32 // the random number for the next comparison
 }
 
 func noneFound(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
 
-// cheapestPlain is cheapest for plain picks. The walk has no branch that depends on
-// random numbers, because none can be predicted.
+// cheapestPlain is cheapest for plain picks. Its walk has no branch that depends on a
+// random number, because the CPU cannot predict it.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [prefetch]*endpoint
 	f := noneFound(chance)
@@ -266,7 +276,7 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found
 	return f
 }
 
-// cheapestOf compares some endpoints with the cheapest so far.
+// cheapestOf compares the endpoints some with the cheapest so far.
 func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
 	for i := 0; ; i++ {
 		if f, i = g.cheapestKnown(some, i, now, f); i >= len(some) {
@@ -280,9 +290,9 @@ func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
 	}
 }
 
-// cheapestKnown compares endpoints from some[i] until one is failing, not trusted, or has
-// an old estimate, and returns its index. It is costOf without calls, so that all values
-// stay in registers.
+// cheapestKnown compares endpoints from some[i] on. It stops at an endpoint that is
+// failing, not trusted, or has an old estimate, and returns its index. It computes
+// costOf without calls, so that all values stay in registers.
 func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
@@ -299,7 +309,7 @@ func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (fou
 			}
 		}
 		age := now - uint32(word>>32)
-		if age > fresh { // also for a time within maxLag
+		if age > fresh { // also if the sample is newer than now
 			break
 		}
 		f.chance = nextChance(f.chance)
@@ -319,8 +329,8 @@ func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (fou
 	return f, i
 }
 
-// isIdleInitial reports whether e is of the first set, not failing, and without waiting
-// requests: its cost is that of a trusted endpoint.
+// isIdleInitial reports whether e is of the first set, not failing, and has no waiting
+// requests. Its cost is then computed as that of a trusted endpoint.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

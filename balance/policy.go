@@ -6,57 +6,60 @@ import (
 	"time"
 )
 
-// Policy configures how a [Balancer] picks. The zero value has all defaults. [New] panics
-// if a value is out of range: see [Policy.Validate].
+// Policy configures how a [Balancer] picks endpoints. The zero value has all defaults.
+// [New] panics if a value is out of range, see [Policy.Validate].
 type Policy struct {
-	// Picker is the rule: [PowerOfChoices], [FullScan], [ConsistentHash], [RoundRobin] or
-	// [Random].
+	// Picker is the rule that picks an endpoint: [PowerOfChoices], [FullScan],
+	// [ConsistentHash], [RoundRobin] or [Random].
 	Picker Picker
 
-	// Cost compares endpoints: [PeakEWMA], [LeastRequest] or [CostOf].
+	// Cost is the cost by which endpoints are compared: [PeakEWMA], [LeastRequest] or
+	// [CostOf].
 	Cost Cost
 
-	// Sample is when the latency of a response is taken. The default is
-	// [SampleFirstByte]. [WithCompletion] sets when a response stops being in flight.
+	// Sample determines when the latency of a response is measured. The default is
+	// [SampleFirstByte].
 	Sample Sample
 
-	// DefaultRTT is the expected latency of all endpoints before the first response, from
-	// 1 ms to a day. 0 means 30 ms. An endpoint that joins others is expected to have
-	// their median latency.
+	// DefaultRTT is the expected latency of all endpoints before the first response,
+	// from 1 ms to a day. 0 means 30 ms. Endpoints that join later are expected to have
+	// the median latency.
 	DefaultRTT time.Duration
 
-	// Decay is the time constant of the moving average, and of the time in which a
-	// latency ages towards the median. At least 1 ms; 0 means 10 s.
+	// Decay is the time constant of the moving average of latencies, and of their
+	// ageing towards the median. It is at least 1 ms; 0 means 10 s.
 	Decay time.Duration
 
 	// Penalty is the latency that a failure counts as, see [WithClassifier]. 0 means
-	// twenty times the median, from 20 ms to 5 s, which is what linkerd's load biaser
-	// always takes. A negative value means none.
+	// twenty times the median, limited to 20 ms to 5 s. A negative value means none.
+	// linkerd's load biaser always uses 5 s.
 	//
-	// An endpoint that failed gets a request again once its latency has aged to the cost
-	// of the others. After one failure at latencies of a few ms that takes about half a
-	// minute. A shorter Decay or a smaller Penalty reduces it. From the second failure in
-	// a row to its next good response an endpoint also counts as having many requests in
-	// flight, unless more than half of the endpoints fail.
+	// A failed endpoint gets a request again when its latency has aged to the cost of
+	// the others. After one failure, with latencies of a few ms, that takes about half
+	// a minute. A shorter Decay or a smaller Penalty reduces it. From the second
+	// consecutive failure to the next success, an endpoint also counts as having many
+	// requests in flight, unless more than half of the endpoints fail.
 	Penalty time.Duration
 
 	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to
-	// all of it, for services with cold caches. 0 means none. Meanwhile its latency ages
-	// ten times as fast. It begins when an endpoint is ready for the first time, or after
-	// not being ready for at least as long. The end of an ejection does not begin it.
+	// its full value, for services with cold caches. 0 means none. During it, the
+	// latency ages ten times as fast. It starts when an endpoint becomes ready for the
+	// first time, or after it was not ready for at least as long. It does not start
+	// after an ejection.
 	SlowStart time.Duration
 
-	// Zone is the zone of the balancer. Endpoints whose label "zone" differs or is
-	// missing are in another zone. "" means no zones.
+	// Zone is the zone of the balancer. An endpoint whose label "zone" is missing or
+	// differs is in another zone. "" means that zones are ignored.
 	Zone string
 
 	// ZoneSpillover is the ratio of costs from which the cheapest endpoint of another
-	// zone is picked instead of the cheapest of the same zone. At least 1; 0 means 4, so
-	// that an endpoint has three requests in flight before others are picked.
+	// zone is picked instead of the cheapest of the same zone. It is at least 1. 0
+	// means 4: an endpoint then has three requests in flight before equal endpoints of
+	// other zones are picked.
 	ZoneSpillover float64
 
-	// OutlierDetection ejects endpoints that fail more than their peers. The zero value
-	// ejects none.
+	// OutlierDetection configures the ejection of endpoints that fail more often than
+	// others.
 	OutlierDetection OutlierDetection
 }
 
@@ -105,13 +108,13 @@ func (p Policy) orDefault() Policy {
 	return p
 }
 
-// Sample is the point of a response at which its latency is taken.
+// Sample is the point in time at which the latency of a response is measured.
 type Sample uint8
 
-// The samples. An error without a response is taken when Call returns.
+// The values of Sample. An error without a response is measured when Call returns.
 const (
-	SampleFirstByte Sample = iota // first byte of the body, or its end if that comes first; headers of an upgraded connection
-	SampleHeaders                 // when Call returns: for connections and slowly read responses
+	SampleFirstByte Sample = iota // first byte of the body, or end of a response without one; headers of an upgraded connection
+	SampleHeaders                 // return of Call: for connections and slowly read responses
 	SampleEnd                     // end of the response, see WithCompletion
 )
 

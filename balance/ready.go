@@ -11,21 +11,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// readySet is the set of endpoints to pick from. Reading takes no lock. During a change a
-// reader may see an empty slot, or an endpoint that has left, which its state shows.
-// Writers hold the balancer's mutex.
+// readySet is a set of ready endpoints. Reading it takes no lock. During a change a
+// reader may find an empty slot, or an endpoint that is not ready any more, as its
+// state shows. Writers hold the balancer's mutex.
 type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has its endpoints in the first n places, in any order.
+// slots has the endpoints in its first n slots, in any order.
 type slots struct {
 	n   atomic.Int64
 	at  []atomic.Pointer[endpoint]
-	all atomic.Pointer[[]*endpoint] // the same endpoints if they are few, else nil; immutable
+	all atomic.Pointer[[]*endpoint] // a copy of at most fullScanMax endpoints, or nil; immutable
 }
 
-// clear makes an empty set. A set must be cleared before its first use.
+// clear makes the set empty. It must be called before the first use.
 func (r *readySet) clear() { r.slots.Store(&slots{at: make([]atomic.Pointer[endpoint], 4)}) }
 
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
@@ -52,7 +52,7 @@ func (s *slots) grown() *slots {
 	return g
 }
 
-// remove moves the last endpoint to the place of e.
+// remove removes e. The last endpoint moves to its slot.
 func (r *readySet) remove(e *endpoint) {
 	s := r.slots.Load()
 	last := s.n.Load() - 1
@@ -64,7 +64,7 @@ func (r *readySet) remove(e *endpoint) {
 	s.list()
 }
 
-// list updates all, which is faster to scan than slots that may be empty.
+// list updates all, because it is faster to scan than slots.
 func (s *slots) list() {
 	n := int(s.n.Load())
 	if n > fullScanMax {
@@ -78,9 +78,9 @@ func (s *slots) list() {
 	s.all.Store(&all)
 }
 
-// walk visits the places below n in n steps, from a random one by a random stride. A few
-// in a row are as good as drawn independently (Mitzenmacher, "Balanced Allocations and
-// Double Hashing", 2014) and cost one random number.
+// walk visits all indexes below n in n steps, with a random start and a random stride.
+// The first few are as good as independent random ones (Mitzenmacher, "Balanced
+// Allocations and Double Hashing", 2014), but need only one random number.
 type walk struct{ start, at, stride, n int }
 
 func newWalk(random uint64, n int) walk {
@@ -92,20 +92,20 @@ func newWalk(random uint64, n int) walk {
 	return walk{start: start, at: start, stride: stride, n: n}
 }
 
-// next returns the next place.
+// next returns the next index.
 func (w *walk) next() int {
 	i := w.at
 	if w.at += w.stride; w.at >= w.n {
 		w.at -= w.n
 	}
-	if w.at == w.start { // after a round
+	if w.at == w.start { // the stride has returned to the start
 		w.at = nextIndex(w.at, w.n)
 		w.start = w.at
 	}
 	return i
 }
 
-// nextIndex returns the place after i, of n places.
+// nextIndex returns (i+1) mod n.
 func nextIndex(i, n int) int {
 	if i++; i == n {
 		return 0
@@ -113,29 +113,29 @@ func nextIndex(i, n int) int {
 	return i
 }
 
-// Endpoints that are not ready wait for their turn. In its turn the balancer waits in the
-// endpoint's Ready, which may connect. So concurrent connection attempts, and goroutines,
-// are limited.
+// Endpoints that are not ready wait for their turn. In its turn, the balancer waits in
+// the Ready of the endpoint, which may connect. Turns limit the number of goroutines
+// and of concurrent connection attempts.
 const (
-	// maxTurns is how many endpoints have their turn at the same time.
+	// maxTurns is the largest number of concurrent turns.
 	maxTurns = 16
 
-	// turnTime is the time after which an endpoint ends its turn if another one waits.
+	// turnTime is the time after which a turn ends if another endpoint waits.
 	turnTime = time.Second
 )
 
-// ready calls Ready of the service. A panic there means not ready.
+// ready calls Ready of the service. It returns a panic as an error.
 func (n *node[Req, Rsp]) ready(ctx context.Context) error {
 	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
 }
 
-// poll reports whether the service is ready now.
+// poll returns nil if the service is ready now. It returns a panic as an error.
 func (n *node[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// markUnready makes a node that is not in the ready set wait for its turn, unless it is
-// closed.
+// markUnready makes a node that is in no ready set wait for its turn, unless reason is
+// that the node is closed.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
@@ -145,7 +145,7 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 	n.status.setState(unready)
 	if n.queued {
-		return // it was ready and rejected a request before its turn ended
+		return // it rejected a request before its turn ended
 	}
 	n.queued = true
 	b.waiting = append(b.waiting, n)
@@ -155,7 +155,7 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// runTurns gives turns until no endpoint waits.
+// runTurns runs turns until no endpoint waits.
 func (b *Balancer[Req, Rsp]) runTurns() {
 	for {
 		ctx, n := b.next()
@@ -166,7 +166,7 @@ func (b *Balancer[Req, Rsp]) runTurns() {
 	}
 }
 
-// next begins the next turn.
+// next starts the next turn. It returns a nil node if no endpoint waits.
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,12 +185,13 @@ func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	return nil, nil
 }
 
-// await is the turn of n. It ends when n is ready, closed or removed, or after turnTime.
+// await runs the turn of n. The turn ends when n is ready, closed or removed, or after
+// turnTime.
 func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	limit := b.limitTurn(ctx, n)
 	err := n.ready(ctx)
 	for failures := 0; err != nil && !errors.Is(err, layer.ErrClosed); failures++ {
-		// ctx has ended, or Ready broke its contract.
+		// ctx has ended, or Ready returned an error before that.
 		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 			break
 		}
@@ -214,7 +215,8 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// limitTurn ends the turn of n after turnTime once another endpoint waits.
+// limitTurn starts a timer that ends the turn of n after turnTime if another endpoint
+// waits.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,7 +235,7 @@ func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *
 	return t
 }
 
-// endTurn ends the turn of n, if it has one.
+// endTurn ends the turn of n, if there is one.
 func (n *node[Req, Rsp]) endTurn() {
 	if n.stop != nil {
 		n.stop()
@@ -241,8 +243,8 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// leaveTurn ends the wait of n outside of its turn: n is ready if err is nil, else
-// closed.
+// leaveTurn ends the waiting of n from outside of its turn. n becomes ready if err is
+// nil, and closed otherwise.
 func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
@@ -253,7 +255,7 @@ func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.changed.Wake()
 }
 
-// endWait ends the wait of n, which is ready if err is nil, else closed.
+// endWait ends the waiting of n. n becomes ready if err is nil, and closed otherwise.
 func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
 		b.beginSlow(n)
@@ -264,15 +266,16 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow begins the slow start of a node that was not ready before, or not for as long
-// as a slow start, because it may be another process.
+// beginSlow starts the slow start of a node that had not been ready before, or not for
+// at least the duration of a slow start, because it may be a new process.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)
 	}
 }
 
-// finish ends a request. An unready endpoint that was at its limit may be ready now.
+// finish ends a request. It polls an unready endpoint, because the end may have freed a
+// slot there.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() == unready && n.poll() == nil {

@@ -13,21 +13,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// exchange observes one response until its end.
+// exchange is the observer of one response.
 type exchange[Req, Rsp any] struct {
 	balancer *Balancer[Req, Rsp]
 	node     *node[Req, Rsp]
-	ctx      context.Context //nolint:containedctx // of the caller: distinguishes a cancellation from a failure
+	ctx      context.Context //nolint:containedctx // the caller's; distinguishes a cancellation from a failure
 	start    time.Duration
-	headers  result // classified before the body
+	headers  result // the classification of the headers
 	rsp      Rsp
 	stage    atomic.Uint32
 }
 
-// The stages of an exchange.
+// The stages of an exchange, which only increase.
 const (
 	unsampled uint32 = iota
-	sampled          // its latency was taken
+	sampled          // the latency was recorded
 	finished
 )
 
@@ -44,7 +44,7 @@ func (b *Balancer[Req, Rsp]) exchange(
 	return x
 }
 
-// take takes the latency, once.
+// take records the latency, unless it was recorded before.
 func (x *exchange[Req, Rsp]) take() {
 	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
 		x.balancer.addResponse(x.node, x.start, x.headers)
@@ -52,7 +52,8 @@ func (x *exchange[Req, Rsp]) take() {
 	}
 }
 
-// observe calls the completion. If that panics, the exchange ends.
+// observe registers the exchange with the completion. If that panics, the exchange
+// ends.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {
@@ -65,7 +66,7 @@ func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	return rsp
 }
 
-// cancel ends an exchange that is not observed.
+// cancel ends an exchange after a panic of the completion.
 func (x *exchange[Req, Rsp]) cancel() {
 	stage := x.stage.Swap(finished)
 	if stage == sampled {
@@ -76,18 +77,19 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head takes the latency of an upgraded connection, which may be silent for long.
+// Head records the latency of an upgraded connection, which may send nothing for a long
+// time.
 func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
-// Data takes the latency at the first byte.
+// Data records the latency at the first byte.
 func (x *exchange[Req, Rsp]) Data(int) {
 	if x.balancer.sample != SampleEnd {
 		x.take()
 	}
 }
 
-// End takes the latency of a response without a byte, and the failure of a response with
-// good headers.
+// End records the latency if it was not recorded at the first byte, and a failure that
+// follows good headers.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
 	if stage == finished {
@@ -106,7 +108,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	case r.ignored:
 		return
 	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrBodyClosedEarly):
-		return // canceled during the body: neither good nor bad
+		return // canceled while the body was read: neither a success nor a failure
 	default:
 		if r = x.balancer.failures.classify(x.ctx, out); r.penalty > 0 {
 			x.balancer.record(x.node, time.Since(x.balancer.start), r.penalty)
@@ -115,9 +117,9 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request that ended without a byte. After a cancellation or a missed
-// deadline the latency is at least the time that passed. It counts only if it is longer
-// than expected. A late rejection does not count.
+// observe records a request that ended without a response byte. After a cancellation or
+// a missed deadline the latency is at least the elapsed time, so it counts only if that
+// is longer than expected. A rejection that arrives late does not count.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -141,8 +143,8 @@ func (b *Balancer[Req, Rsp]) observe(
 	}
 }
 
-// missed classifies a request whose context ended before the response: see
-// [OutlierDetection] for the conditions of a failure.
+// missed classifies a request whose context ended before the response.
+// [OutlierDetection] describes when it is a failure.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
 	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
 		return result{}
@@ -154,8 +156,8 @@ func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], star
 	return r
 }
 
-// addResponse records the latency of a response that arrives now. That of an ignored one
-// counts only if it is longer than expected.
+// addResponse records the latency of a response that arrives now. The latency of an
+// ignored response counts only if it is longer than expected.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
 	n.endMissed()
 	if !r.ignored || b.isLong(n, start) {
@@ -172,8 +174,8 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 	return time.Duration(b.group.expected(e, now, b.group.median.read()))
 }
 
-// record adds the latency since start to the estimate. A penalty counts as at least the
-// expected latency.
+// record adds the latency since start, or penalty if that is longer, to the estimate.
+// With a penalty it adds at least the expected latency.
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
@@ -197,7 +199,7 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Durat
 	b.group.refresh(&n.endpoint, tick(now), first)
 }
 
-// report records whether a response was good.
+// report records whether a response was a success or a failure.
 func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	if r.ignored {
 		return
@@ -211,20 +213,20 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	}
 }
 
-// reject returns why no endpoint is ready, or nil if one is.
+// reject returns the rejection of a request if no endpoint is ready, or nil if one is.
 func (b *Balancer[Req, Rsp]) reject() error {
 	n, err := b.noneReady()
 	if n == nil {
 		return err
 	}
-	reason := n.poll() // newer than n.reason; user code, so not under the lock
+	reason := n.poll() // newer than n.reason; calls user code, which must not run with mu held
 	if reason == nil {
 		b.leaveTurn(n, nil)
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n.reason != nil && reason.Error() == layer.ErrNotReady.Error() { // without a cause
+	if n.reason != nil && reason.Error() == layer.ErrNotReady.Error() { // the poll returned no details
 		reason = n.reason
 	}
 	return &layer.Error{
@@ -233,8 +235,8 @@ func (b *Balancer[Req, Rsp]) reject() error {
 	}
 }
 
-// canceled returns the error of a request whose context ended after an endpoint rejected
-// it. Kinds that do not describe the balancer are only the cause.
+// canceled returns the error of a request whose context ended after an endpoint
+// rejected it. It hides kinds that do not apply to the balancer, as endpointError does.
 func (b *Balancer[Req, Rsp]) canceled(ctx context.Context, rejection error) error {
 	if !errors.Is(rejection, layer.ErrClosed) && !errors.Is(rejection, layer.ErrFailFast) {
 		return rejection
@@ -246,8 +248,8 @@ func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns why no endpoint can be picked: an error, or the node to poll. Both
-// are nil if one can be.
+// noneReady returns the error if no endpoint is ready, or the node whose poll decides.
+// Both are nil if an endpoint is ready.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,7 +276,7 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause adds the last error of the resolver, if there is one.
+// withCause returns state, joined with the last error of the resolver if there is one.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state
@@ -282,8 +284,9 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError is the error of an endpoint as the cause of an error of the balancer. It
-// hides the kinds ErrClosed and ErrFailFast, because they do not describe the balancer.
+// endpointError is the error of an endpoint as the cause of an error of the balancer.
+// It hides the kinds ErrClosed and ErrFailFast, because they do not apply to the
+// balancer.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

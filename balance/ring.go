@@ -12,26 +12,26 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// ConsistentHash sends requests with the same [layer.WithAffinity] to the same endpoint
-// while it has room: consistent hashing with bounded loads. A request without affinity is
-// picked by the default rule.
+// ConsistentHash sends requests with the same [layer.WithAffinity] to the same
+// endpoint, as long as its load allows it: consistent hashing with bounded loads. A
+// request without affinity is picked by the default rule. Requests with affinity ignore
+// costs, zones and slow start.
 //
-// An endpoint has 100 points on the ring for a unit of weight, at most 6400, which depend
-// on its address only. So balancers over the same endpoints agree, in any process and
-// release. An endpoint that becomes ready or unready moves only its own share of the
-// keys.
+// An endpoint has 100 points on the ring per unit of weight, and at most 6400. They
+// depend only on its address, so that all balancers over the same endpoints agree, in
+// any process and release. An endpoint that becomes ready or unready moves only its own
+// share of the keys.
 //
-// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight, where m is the number of
-// all and w/W its share of the weight. Further requests go to the next of 16 points that
-// has room, else to a random endpoint with room, else to the first one. 0 means 1.25, the
-// least bound is 1.05, and math.Inf(1) means none. A lower bound distributes more evenly
-// and moves more keys.
+// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight, where m is the number
+// of requests in flight at all endpoints and w/W its share of the weight. Further
+// requests go to the next of 16 points that has room, else to a random endpoint with
+// room, else to the first one. A retry or hedge goes to the next endpoint that was not
+// tried. A lower bound distributes more evenly, but moves more keys. 0 means 1.25, the
+// minimum is 1.05, and math.Inf(1) disables the bound.
 //
-// m is counted at most once in a millisecond, or again if there is no room. It is
-// estimated above 256 endpoints, with an error of 7 % at one request for each endpoint
-// and 4 % at ten. Concurrent picks may exceed the bound by one each. A retry or hedge
-// goes to the next endpoint that was not tried. Costs, zones and slow start do not matter
-// for a request with affinity.
+// m is counted once per millisecond at most, or again if no endpoint has room. Above
+// 256 endpoints it is estimated, with an error of 7 % at one request per endpoint and 4
+// % at ten. Concurrent picks may exceed the bound by one each.
 func ConsistentHash(bound float64) Picker {
 	if !(bound > 0) {
 		bound = usualBound
@@ -45,11 +45,12 @@ func ConsistentHash(bound float64) Picker {
 const (
 	usualBound = 1.25
 	leastBound = 1.05
-	hops       = 16 // points on the ring that are examined for a key
+	hops       = 16 // number of points on the ring that are examined for a key
 )
 
-// draws returns how many endpoints are drawn to find one with room. Endpoints without
-// room have less than 1/c of all weight, so that all draws fail once in a million times.
+// draws returns the number of random endpoints that are examined to find one with room.
+// Endpoints without room have less than 1/bound of the weight, so that all draws fail
+// once in a million times.
 func draws(bound float64) int { return max(8, int(math.Ceil(math.Log(1e6)/math.Log(bound)))) }
 
 // hashing is the picker of ConsistentHash.
@@ -65,8 +66,8 @@ type hashing struct {
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick examines the ring first. If there is no room, the requests in flight may have
-// changed: it counts them again, before drawing if that is cheaper than drawing.
+// pick examines the ring, and then random endpoints. If none has room, it counts the
+// requests in flight again. It does so before drawing endpoints if there are few.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -94,7 +95,8 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along returns the next endpoint on the ring that has room, or the first one and false.
+// along returns the first endpoint on the ring with room, or the first endpoint and
+// false.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -119,13 +121,13 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 		}
 	}
 	if first == nil && tried {
-		return h.other.pick(q), true // also picks a tried endpoint if there is no other
+		return h.other.pick(q), true // may pick a tried endpoint if there is no other
 	}
 	return first, false
 }
 
-// anywhere draws endpoints by their share of the ring until one has room. It returns nil
-// if none has.
+// anywhere examines random endpoints, with probabilities proportional to their points,
+// until one has room. It returns nil if none has.
 func (h *hashing) anywhere(q query) *endpoint {
 	random := h.draw()
 	for i := range h.draws {
@@ -146,18 +148,19 @@ func (h *hashing) anywhere(q query) *endpoint {
 }
 
 // inFlightCount is the number of requests in flight at all endpoints. It is summed from
-// the endpoints' own counts, because one counter for all requests would be contended. It
-// is at most a tick, 1.05 ms, old: if it is too low, some requests go elsewhere without
-// need.
+// the counts of the endpoints, because a common counter would be contended. It is at
+// most a tick (1.05 ms) old. If it is too low, some requests go to other endpoints
+// without need.
 //
-// Up to 256 endpoints it is exact except for concurrent changes. Beyond, with a mean of m
-// requests at an endpoint, its relative standard error is below √((c−1+1/m)/256), because
-// no endpoint has more than c·m+1.
+// Up to 256 endpoints it is exact except for concurrent changes. Above that its
+// relative standard error is below √((c−1+1/m)/256), where m is the mean number of
+// requests at an endpoint, because no endpoint has more than c·m+1.
 type inFlightCount struct{ word atomic.Uint64 } // bits 63..32 tick of the count, 31..0 number
 
 const countSample = 256
 
-// inFlight returns the count. One caller updates an old one while the others use it.
+// inFlight returns the count. If the count is old, one caller updates it while others
+// use the old one.
 func (h *hashing) inFlight(now uint32) uint64 {
 	word := h.inFlightCount.word.Load()
 	if since(now, uint32(word>>32)) > 0 && h.inFlightCount.word.CompareAndSwap(word, word&math.MaxUint32|uint64(now)<<32) {
@@ -172,7 +175,8 @@ func (h *hashing) recount(now uint32) uint64 {
 	return n
 }
 
-// count adds up the requests of up to countSample endpoints and scales them by weight.
+// count returns the sum of the requests in flight of up to countSample endpoints,
+// scaled to all endpoints.
 func (h *hashing) count() uint64 {
 	here, there := h.sets[near].slots.Load(), h.sets[far].slots.Load()
 	nearby := int(here.n.Load())
@@ -215,7 +219,8 @@ func capacity(bound float64, inFlight uint64, points, all int) float64 {
 	return math.Ceil(bound * float64(inFlight+1) * float64(points) / float64(all))
 }
 
-// The places on the ring must never change, because processes and releases agree on them:
+// The places on the ring must never change, because processes of different releases
+// must agree on them:
 //
 //	seed of an endpoint   FNV-1a, 64 bits, of its address as text: "10.0.0.1:80", "[2001:db8::1]:80"
 //	its i-th point        mix(seed + i·γ), the first 40 bits
@@ -225,16 +230,16 @@ func capacity(bound float64, inFlight uint64, points, all int) float64 {
 // Number Generators", 2014). A change of identity or protocol keeps the keys.
 const gamma = 0x9e3779b97f4a7c15
 
-// pointsPerUnit is the number of points of an endpoint of weight 1. The share of the keys
-// deviates by 1/√points: with 100, nine of ten endpoints are within 16 % of the mean. A
-// point takes 13 to 32 bytes.
+// pointsPerUnit is the number of points of an endpoint of weight 1. The share of the
+// keys deviates by 1/√points: with 100 points, nine of ten endpoints are within 16 % of
+// the mean. A point uses 13 to 32 bytes.
 const pointsPerUnit = 100
 
-// maxPointWeight is the weight above which an endpoint gets no more points, because
-// adding them takes time.
+// maxPointWeight is the weight above which the number of points does not grow, because
+// adding points takes time.
 const maxPointWeight = 64
 
-// pointsOf returns the points of a weight. The bound uses the same weight.
+// pointsOf returns the number of points of a weight. The bound also uses this number.
 func pointsOf(weight float64) int {
 	return max(1, int(math.Round(min(weight, maxPointWeight)*pointsPerUnit)))
 }
@@ -261,17 +266,18 @@ func compareIDs(a, b resolve.ID) int {
 	)
 }
 
-// ring has the points of the ready endpoints in order. Reading takes no lock: during a
-// change a reader may see a point twice, the next point instead, or an endpoint that has
-// left, which its state shows. Writers hold the balancer's mutex.
+// ring has the points of the ready endpoints in order. Reading it takes no lock. During
+// a change a reader may see a point twice, the next point instead, or an endpoint that
+// is not ready any more, as its state shows. Writers hold the balancer's mutex.
 //
-// The points are the words of one sorted table, each at or a little behind the slot that
-// the first bits of its place name: a hash table with linear probing whose hash is the
-// order (Amble, Knuth, "Ordered Hash Tables", 1974). Finding or adding a point usually
-// takes one look into memory. A word is a whole point:
+// The points are the words of one sorted table. Each is in the slot that the first bits
+// of its place determine, or in one of the next slots: a hash table with linear probing
+// whose hash keeps the order (Amble, Knuth, "Ordered Hash Tables", 1974). Finding or
+// adding a point usually reads one cache line. The format of a word is
 //
 //	bits 63..24  the first 40 bits of its place
-//	bits 23..0   the member that it belongs to, from 1; a word of 0 is empty
+//
+// bits 23..0   the number of its endpoint in members, from 1; a word of 0 is empty
 type ring struct {
 	table   atomic.Pointer[table]
 	points  atomic.Int64
@@ -279,10 +285,10 @@ type ring struct {
 
 	// Guarded by the balancer's mutex.
 	has  map[*endpoint]membership
-	free []uint64 // unused members
+	free []uint64 // unused numbers
 }
 
-// membership is the entry of an endpoint on the ring.
+// membership has the number of an endpoint in members and the number of its points.
 type membership struct {
 	member uint64
 	points int
@@ -290,14 +296,14 @@ type membership struct {
 
 type table struct {
 	shift int
-	slots []atomic.Uint64 // 1<<(64−shift), and some behind the end
+	slots []atomic.Uint64 // 1<<(64−shift) slots, and some more after them
 }
 
 const (
 	memberBits = 24
 	memberMask = 1<<memberBits - 1
 	leastBits  = 6
-	overrun    = 64 // slots behind the end; doubled if a run of points is longer
+	overrun    = 64 // number of additional slots; doubled if a run of points is longer
 )
 
 func newRing() *ring {
@@ -314,10 +320,10 @@ func newTable(bits, more int) *table {
 func (t *table) bits() int { return 64 - t.shift }
 func (t *table) size() int { return 1 << t.bits() }
 
-// member returns the endpoint of a word.
+// member returns the endpoint of a point.
 func (r *ring) member(word uint64) *endpoint { return (*r.members.Load())[word&memberMask].Load() }
 
-// add adds the points of e for its current weight.
+// add adds the points of e for its current weight, unless e is on the ring.
 func (r *ring) add(e *endpoint) {
 	if r.has[e].points > 0 {
 		return
@@ -334,7 +340,7 @@ func (r *ring) add(e *endpoint) {
 	}
 }
 
-// remove removes the points of e, also if its weight has changed.
+// remove removes the points of e. The weight of e may have changed since add.
 func (r *ring) remove(e *endpoint) {
 	m, ok := r.has[e]
 	if !ok {
@@ -350,7 +356,7 @@ func (r *ring) remove(e *endpoint) {
 	r.resize(int(r.points.Add(-int64(m.points))))
 }
 
-// addMember gives e a member number.
+// addMember adds e to members and returns its number.
 func (r *ring) addMember(e *endpoint) uint64 {
 	if len(r.free) == 0 {
 		old := *r.members.Load()
@@ -370,8 +376,8 @@ func (r *ring) addMember(e *endpoint) uint64 {
 	return m
 }
 
-// before is the order of points. Points of the same place are ordered by the ID of their
-// endpoints, so that the order of additions does not matter.
+// before reports whether the point a is before b. Points at the same place are ordered
+// by the ID of their endpoints, so that the order of additions does not matter.
 func (r *ring) before(a, b uint64) bool {
 	if (a^b)&^memberMask != 0 {
 		return a < b
@@ -379,8 +385,8 @@ func (r *ring) before(a, b uint64) bool {
 	return compareIDs(r.member(a).id, r.member(b).id) < 0
 }
 
-// insert moves the points behind word by one slot, the last one first, so that none is
-// ever missing. It returns false if there is no free slot.
+// insert inserts word. It moves the points after it by one slot, the last one first, so
+// that a reader finds every point. It returns false if there is no free slot.
 func (r *ring) insert(t *table, word uint64) bool {
 	at := int(word >> t.shift)
 	for old := t.slots[at].Load(); old != 0 && !r.before(word, old); old = t.slots[at].Load() {
@@ -401,7 +407,8 @@ func (r *ring) insert(t *table, word uint64) bool {
 	return true
 }
 
-// remove moves the points behind word that are not in their own slot by one.
+// remove removes word. It moves the following points back by one slot, unless they are
+// in their own slot.
 func (t *table) remove(word uint64) {
 	at := int(word >> t.shift)
 	for t.slots[at].Load() != word {
@@ -417,7 +424,7 @@ func (t *table) remove(word uint64) {
 	t.slots[at].Store(0)
 }
 
-// resize makes another table unless points are in more than one and at most five of eight
+// resize replaces the table if points occupy less than one or more than five of eight
 // slots.
 func (r *ring) resize(points int) {
 	size := r.table.Load().size()
@@ -427,8 +434,8 @@ func (r *ring) resize(points int) {
 	r.rebuild(max(leastBits, bits.Len(uint(2*points))), overrun)
 }
 
-// rebuild makes a table with 1<<bits slots and more behind the end, or with twice as many
-// of these.
+// rebuild replaces the table by one with 1<<bits slots and more additional ones. If
+// these are too few, it doubles more.
 func (r *ring) rebuild(bits, more int) {
 	old := r.table.Load()
 	t := newTable(bits, more)
@@ -449,7 +456,7 @@ func (r *ring) rebuild(bits, more int) {
 	r.table.Store(t)
 }
 
-// from returns a cursor at the first point at a place or behind it.
+// from returns a cursor at the first point at or after the place at.
 func (r *ring) from(at uint64) cursor {
 	t := r.table.Load()
 	c := cursor{ring: r, table: t, at: int(at >> t.shift), left: len(t.slots)}
@@ -459,15 +466,15 @@ func (r *ring) from(at uint64) cursor {
 	return c
 }
 
-// cursor is a position in a walk along the ring.
+// cursor is a position on the ring.
 type cursor struct {
 	ring  *ring
 	table *table
-	at    int // the next slot
-	left  int // remaining slots
+	at    int // index of the next slot
+	left  int // number of remaining slots
 }
 
-// next returns the endpoint of the next point, or nil after the last one.
+// next returns the endpoint of the next point, or nil after one turn around the ring.
 func (c *cursor) next() *endpoint {
 	for ; c.left > 0; c.left-- {
 		if c.at == len(c.table.slots) {

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// RoundRobin picks the endpoints in turn. Its position stays when the set changes.
+// RoundRobin picks the endpoints in turn. The position is kept when the set changes.
 func RoundRobin() Picker {
 	return Picker{"round robin", func(g *group) picker {
 		var place atomic.Uint64
@@ -19,7 +19,7 @@ func Random() Picker {
 	}}
 }
 
-// rotation picks by position and not by cost.
+// rotation is the picker that picks by position, without costs.
 type rotation struct {
 	*group
 	place func(n int) int
@@ -28,8 +28,8 @@ type rotation struct {
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick picks an endpoint of another zone only if there is none in the same zone. It skips
-// endpoints that the request has tried, unless there are no others.
+// pick picks an endpoint of another zone only if there is none in the same zone. It
+// skips endpoints that the request has tried, unless all were tried.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]
 	if set.len() == 0 {

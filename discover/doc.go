@@ -5,14 +5,14 @@
 //	                              ▼
 //	                           Endpoint.Service, its context, its open calls
 //
-// [Endpoints] turns the updates of a resolver into a sequence of changes. As long as
-// an endpoint's [resolve.ID] stays the same, its service stays, and with it its
-// connections and the state that a consumer keeps. If the ID at an address changes,
-// the old service serves until the new one is ready: see [WithHandoverTimeout]. A
-// removed endpoint is drained: it gets no new requests and finishes those it has.
-// Then the context of its service ends.
+// [Endpoints] converts the updates of a resolver to a sequence of changes. As long as
+// the [resolve.ID] of an endpoint stays the same, its service stays, with its
+// connections and the state of the consumer. If the ID at an address changes, the old
+// service serves until the new one is ready: see [WithHandoverTimeout]. A removed
+// endpoint is drained: it gets no new requests, and the context of its service ends
+// after its last response.
 //
-// A [layer.Cache] of balancers resolves each target once:
+// With a [layer.Cache] of balancers, each target is resolved once:
 //
 //	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[Req, Rsp] {
 //		return balance.Resolve(ctx, resolver, target, endpoint)
@@ -22,7 +22,7 @@
 // There is no Close: everything ends with the context of [Endpoints].
 //
 // A panic of user code on a goroutine of this package does not end the process. An
-// endpoint whose [MakeService] panics has a closed service. A Ready that panics means
-// not ready. A resolver that panics has ended: the panic is its last error, and the
-// last set stays.
+// endpoint whose [MakeService] panics has a closed service. If Ready panics, the
+// endpoint is not ready. If a resolver panics, its last error is the panic, and the
+// last set of endpoints stays.
 package discover

@@ -13,23 +13,23 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target and yields the changes of its endpoints, each with a service
-// made by mk. An update without effect yields nothing. There is at most one endpoint for
-// each address. If its [resolve.ID] changes, the old endpoint serves until the new one is
-// ready, see [WithHandoverTimeout].
+// Endpoints resolves target and yields the changes of its endpoints, each with a
+// service made by mk. An update that changes nothing yields nothing. There is at most
+// one endpoint per address. If its [resolve.ID] changes, the old endpoint serves until
+// the new one is ready, see [WithHandoverTimeout].
 //
 // The sequence ends when ctx ends or the consumer breaks. An error of the resolver is
-// yielded as Err and leaves the endpoints unchanged, except that
-// [resolve.ErrUnresolvable] removes all and ends the sequence. After a resolver has ended
-// the last set stays.
+// yielded as Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes
+// all endpoints and ends the sequence. If the resolver ends without it, the last set
+// stays.
 //
-// A removed endpoint rejects requests with an error that matches [layer.ErrClosed] once
-// the consumer took the Change, and its Ready returns such an error. Responses in flight
-// continue. All endpoints are removed when the sequence ends.
+// After the consumer has received the Change, Call and Ready of a removed endpoint
+// return an error that matches [layer.ErrClosed]. Responses in flight continue. All
+// endpoints are removed when the sequence ends.
 //
-// The sequence can be ranged over several times and concurrently; each range makes its
-// own services. It uses one goroutine, and one more for each handover that waits.
-// Endpoints panics if r or mk is nil.
+// The sequence can be ranged over several times and concurrently. Each range makes its
+// own services. It uses one goroutine, and another one for each handover. Endpoints
+// panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
@@ -58,7 +58,8 @@ func Endpoints[Req, Rsp any](
 	}
 }
 
-// update is one item of a resolver: the difference of an update, or an error.
+// update is one item of the sequence of a resolver: the changes of an update, or an
+// error.
 type update struct {
 	diff  resolve.Diff
 	reset bool // the update had the whole set
@@ -68,8 +69,8 @@ type update struct {
 // final reports whether no further update follows.
 func (u update) final() bool { return errors.Is(u.err, resolve.ErrUnresolvable) }
 
-// read sends the updates of r. It applies each one at once, because a resolver may
-// reuse the memory for its next update. A panic of the resolver is its last error.
+// read sends the updates of r to out. It applies each update to a set first, because
+// the resolver may reuse its memory. A panic of the resolver is sent as the last error.
 func read(ctx context.Context, r resolve.Resolver, target string, out chan<- update) {
 	defer close(out)
 	send := func(u update) bool {
@@ -110,8 +111,8 @@ type watch[Req, Rsp any] struct {
 	settled chan *member[Req, Rsp] // successors whose wait has ended
 
 	next    Change[Req, Rsp]
-	changed bool                // State or Err of next differ from the last Change
-	removed []*member[Req, Rsp] // retired after the consumer took next
+	changed bool                // whether State or Err of next differ from the last Change
+	removed []*member[Req, Rsp] // to be retired after the consumer has received next
 }
 
 func (w *watch[Req, Rsp]) run(updates <-chan update, yield func(Change[Req, Rsp]) bool) {
@@ -135,7 +136,7 @@ func (w *watch[Req, Rsp]) run(updates <-chan update, yield func(Change[Req, Rsp]
 	}
 }
 
-// apply adds the effect of u to next.
+// apply adds the changes of u to next.
 func (w *watch[Req, Rsp]) apply(u update) {
 	w.changed = w.next.Err != nil || u.err != nil || u.diff.Before != u.diff.After
 	w.next.Err, w.next.Reset = u.err, u.reset
@@ -153,7 +154,7 @@ func (w *watch[Req, Rsp]) apply(u update) {
 		w.add(e)
 	}
 	for _, e := range u.diff.Removed {
-		// An address with a new ID was handled by add.
+		// For an address with a new ID, add has already handled the old one.
 		if m := w.members[e.Addr]; m.latest().current.ID == e.ID {
 			w.remove(m)
 		}
@@ -163,7 +164,7 @@ func (w *watch[Req, Rsp]) apply(u update) {
 	}
 }
 
-// add makes the service of an endpoint that is new, or whose ID at its address is.
+// add makes the service of an endpoint whose address is new, or whose ID has changed.
 func (w *watch[Req, Rsp]) add(e resolve.Endpoint) {
 	old := w.members[e.Addr]
 	switch {
@@ -171,7 +172,7 @@ func (w *watch[Req, Rsp]) add(e resolve.Endpoint) {
 		m := w.newMember(e)
 		w.members[e.Addr] = m
 		w.next.Added = append(w.next.Added, m.current)
-	case old.current.ID == e.ID: // its ID changed and changed back
+	case old.current.ID == e.ID: // the ID has changed back
 		old.dropSuccessor()
 		if !old.current.Equal(e) {
 			w.change(old, e)
@@ -188,7 +189,7 @@ func (w *watch[Req, Rsp]) add(e resolve.Endpoint) {
 	}
 }
 
-// replace puts m into the place of old.
+// replace removes old and adds m.
 func (w *watch[Req, Rsp]) replace(old, m *member[Req, Rsp]) {
 	old.successor = nil
 	w.remove(old)
@@ -203,8 +204,8 @@ func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	w.removed = append(w.removed, m)
 }
 
-// change sets the labels and the weight at the address of m. Those of a successor are
-// yielded when it is added.
+// change sets the labels and the weight at the address of m. If m has a successor, they
+// are yielded when the successor is added.
 func (w *watch[Req, Rsp]) change(m *member[Req, Rsp], e resolve.Endpoint) {
 	latest := m.latest()
 	latest.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: latest}
@@ -213,7 +214,7 @@ func (w *watch[Req, Rsp]) change(m *member[Req, Rsp], e resolve.Endpoint) {
 	}
 }
 
-// emit yields next, if there is a change, and retires the removed endpoints. It returns
+// emit yields next if it has changes, and retires the removed endpoints. It returns
 // false if the consumer broke.
 func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.changed && w.next.len() == 0 {
@@ -236,7 +237,7 @@ func (w *watch[Req, Rsp]) release() {
 		m.dropSuccessor()
 		m.retire()
 	}
-	for _, m := range w.removed { // the consumer panicked
+	for _, m := range w.removed { // not empty if the consumer panicked
 		m.retire()
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member is the Service of one endpoint as long as its ID stays. The context of its
-// inner service ends once it is retired and no response is open.
+// member is the Service of one endpoint. It lasts as long as the ID stays. The context
+// of its inner service ends when the member was retired and no response is open.
 type member[Req, Rsp any] struct {
 	refcount.Count
 	inner    layer.Service[Req, Rsp]
@@ -24,9 +24,9 @@ type member[Req, Rsp any] struct {
 	id       resolve.ID
 	target   string
 
-	// Used by the goroutine of the watch only.
+	// Only the goroutine of the watch uses these.
 	current   *Endpoint[Req, Rsp]
-	successor *member[Req, Rsp] // takes over once it is ready; nil if the ID is current
+	successor *member[Req, Rsp] // replaces the member when it is ready; nil if the ID is current
 }
 
 // newMember makes the service of e.
@@ -46,7 +46,7 @@ func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	return m
 }
 
-// failed replaces a service that MakeService did not return.
+// failed is the service of an endpoint for which MakeService returned none.
 type failed[Req, Rsp any] struct{ err error }
 
 func (f failed[Req, Rsp]) Ready(context.Context) error { return f.err }
@@ -55,7 +55,7 @@ func (f failed[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { retu
 
 func (f failed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
-// latest returns the member that has the resolver's current ID for the address of m.
+// latest returns the successor of m if there is one, or else m.
 func (m *member[Req, Rsp]) latest() *member[Req, Rsp] {
 	if m.successor != nil {
 		return m.successor
@@ -70,18 +70,20 @@ func (m *member[Req, Rsp]) dropSuccessor() {
 	}
 }
 
-// retire makes m reject requests and ends its inner service after the last response.
+// retire makes m reject requests. The context of its inner service ends after the last
+// response.
 func (m *member[Req, Rsp]) retire() {
 	m.Retire()
 	m.cancel()
 }
 
-// await waits until the successor m is ready or closed, or the handover timeout.
+// await waits until the successor m is ready or closed, or until the handover timeout,
+// and then sends it to settled.
 func (w *watch[Req, Rsp]) await(m *member[Req, Rsp]) {
 	ctx, cancel := context.WithTimeout(m.wanted, w.handover)
 	defer cancel()
 	for failures := 0; !isSettled(panics.Do("Ready", func() error { return m.inner.Ready(ctx) })); failures++ {
-		// ctx has ended, or Ready broke its contract.
+		// ctx has ended, or Ready returned an error before that.
 		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 			break
 		}
@@ -94,15 +96,16 @@ func (w *watch[Req, Rsp]) await(m *member[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// isSettled reports whether err of Ready means that waiting is over: a closed service
-// never becomes ready.
+// isSettled reports whether err, the result of Ready, means that the service is ready
+// or closed.
 func isSettled(err error) bool { return err == nil || errors.Is(err, layer.ErrClosed) }
 
 func (m *member[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(m.inner) })
 }
 
-// Ready is Ready of the inner service until the endpoint is removed.
+// Ready returns Ready of the inner service. It returns ErrClosed when the endpoint is
+// removed.
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.wanted.Err() != nil {
 		return m.removed()
@@ -114,7 +117,7 @@ func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	return err
 }
 
-// Call counts the request until its response has ended.
+// Call calls the inner service and counts the request until its response has ended.
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return rsp, m.error(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
@@ -137,10 +140,10 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, nil
 }
 
-// Data and End make m the observer of each response, which saves an allocation.
+// Data and End make m the observer of each response, so that no response allocates one.
 func (m *member[Req, Rsp]) Data(int) {}
 
-// End ends a response.
+// End counts the end of a response.
 func (m *member[Req, Rsp]) End(error) { m.Done() }
 
 func (m *member[Req, Rsp]) removed() error {
@@ -156,5 +159,5 @@ func (m *member[Req, Rsp]) error(kind error, reason string, cause error) error {
 // Classifier returns the classifier of the inner service.
 func (m *member[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return layer.ClassifierOf(m.inner) }
 
-// Describe describes the inner service.
+// Describe returns the node of the inner service.
 func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }

@@ -80,12 +80,12 @@ func checkPolicy(p interface{ Validate() error }) {
 	}
 }
 
-// checkAtLeast panics if n is below least or NaN. what is the name of the argument.
-func checkAtLeast[N int | int64 | float64 | time.Duration](what string, n, least N) {
+// checkAtLeast panics if n is below least or NaN. name is the name of the argument.
+func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
 	if n >= least {
 		return
 	}
-	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least))
+	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", name, n, least))
 }
 
 // keyedShards is the largest number of shards of a layer with keys. Each shard has its

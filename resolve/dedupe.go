@@ -8,11 +8,12 @@ import (
 )
 
 // Dedupe returns a Resolver that yields only the changes of r: an Add of new or changed
-// endpoints, or a Remove. A change with both is one Replace, so that no intermediate set
-// is visible. So is the first answer.
+// endpoints, or a Remove. A change that has both is yielded as one Replace, so that no
+// intermediate set is visible. The first answer is a Replace, Empty or DoesNotExist.
 //
-// Errors are passed on. The first answer after an error is the whole set, even if it is
-// unchanged, because it ends the error for [ServeStale].
+// Errors are passed unchanged. The first answer after an error is yielded as the whole
+// set, even if nothing has changed, because [ServeStale] needs to know that the error
+// is over.
 func Dedupe(r Resolver) Resolver {
 	requireResolvers(r)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -36,8 +37,8 @@ func Dedupe(r Resolver) Resolver {
 	})
 }
 
-// delta applies u to known and returns the least update with the same effect, or false
-// without a change.
+// delta applies u to known and returns the smallest update with the same effect. It
+// returns false if u changes nothing.
 func delta(known *Set, u Update) (Update, bool) {
 	d := known.Apply(u)
 	switch {
@@ -64,8 +65,8 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm returns the whole set for an unchanged answer that is the first one after an
-// error.
+// confirm returns u and changed, except for the first answer after an error: if that
+// changes nothing, confirm returns the whole set and true.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true
@@ -74,7 +75,7 @@ func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	return u, changed
 }
 
-// whole returns a set that is not pending as one update.
+// whole returns the set s, which must not be pending, as one update.
 func whole(s *Set) Update {
 	switch s.State() {
 	case StateExists:

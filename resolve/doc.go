@@ -1,4 +1,4 @@
-// Package resolve turns a name into a stream of updates about its endpoints.
+// Package resolve resolves a name to a stream of updates about its endpoints.
 //
 //	                      Resolve(ctx, "web.default:80")
 //	source ──messages──▶ Resolver ──Update, error──▶ Set ──Diff──▶ your state
@@ -18,48 +18,45 @@
 //		// open the services of diff.Added, close those of diff.Removed
 //	}
 //
-// Updates may be redundant and reordered; a [Set] returns the actual changes. An
-// [Endpoint] is the same as long as its [ID] stays, so its connections and statistics
-// stay too. After a lost stream the last set stays until the first message
-// after a reconnect, which replaces it. [Reconnect] adds that to any resolver.
+// Updates may be redundant and reordered. A [Set] returns the actual changes. An
+// [Endpoint] is the same as long as its [ID] stays the same, so that its connections
+// and statistics can be kept. When a stream is lost, the last set stays until the first
+// message after a reconnect replaces it. [Reconnect] implements that for any resolver.
 //
 // The resolvers are in separate packages: static, file, dns, k8s, linkerd, and kit for
-// go-kit's service discovery. Package resolvetest tests that a resolver keeps these
-// promises.
+// go-kit's service discovery. Package resolvetest tests whether a resolver keeps these
+// rules.
 //
 // # Outages
 //
-//   - A source that is lost, fails, is silent or unreadable changes nothing: the last
-//     set stays without a time limit.
-//   - Its first answer after that replaces the last set as a whole, also if it is
-//     Empty or DoesNotExist.
-//   - Only [ErrUnresolvable] ends a stream. A panic does too, and does not end the
-//     process where a wrapper runs the resolver on its own goroutine.
-//   - A source that answers and fails again and again is asked about six times a
-//     minute at most, see [Reconnect].
+//   - If a source is lost, fails, is silent or unreadable, the last set stays without a time limit.
+//   - The first answer after that replaces the whole set, also if it is Empty or DoesNotExist.
+//   - Only [ErrUnresolvable] and a panic end a stream. The panic does not end the process if a wrapper
+//     runs the resolver on its own goroutine.
+//   - A source that alternates between answers and failures is asked at most about six times a
+//     minute, see [Reconnect].
 //
-// A program that must outlive its control plane adds [ServeStale]:
+// A program that must work without its control plane adds [ServeStale]:
 //
-//   - The first answer after an outage takes effect only after Grace, 30 s, if it has
-//     no endpoints.
-//   - A set that is not confirmed for MaxAge is dropped, if MaxAge is set.
+//   - If the first answer after an outage has no endpoints, it takes effect only after Grace, 30 s.
+//   - If MaxAge is set, a set that was not confirmed for that time is dropped.
 //
-// Lost, duplicate or reordered updates are corrected when the source is next asked for
-// the whole set: at the stream limits of package linkerd, after the TTL in package dns,
-// and when package file reads the file again.
+// Lost, duplicate or reordered updates are corrected when the source sends the whole
+// set again. Package linkerd requests it at its stream limits, and package dns after
+// the TTL. Package file reads it when the file changes.
 //
 // # Wrappers
 //
-// Resolvers can be combined. A wrapper of a nil resolver panics.
+// Resolvers can be combined. A wrapper panics if a resolver is nil.
 //
-//	Dedupe         drops updates without a change
-//	Subset         a share of the endpoints for each client
-//	ServeStale     keeps endpoints through outages; delays an empty answer after one
-//	Fallback       another resolver, for names that the first does not know
-//	Merge          the endpoints of several resolvers as one set
-//	Reconnect      asks again when a stream ends
+//	Dedupe         removes updates that change nothing
+//	Subset         selects a share of the endpoints for each client
+//	ServeStale     keeps endpoints during outages and delays an empty answer after one
+//	Fallback       uses another resolver for names that the first does not know
+//	Merge          combines the endpoints of several resolvers in one set
+//	Reconnect      resolves again when a stream ends
 //
-// Each forwards the loss of a source and its return: the first answer after an error is
-// an update even if it changes nothing. ServeStale uses that for the age of a set. It
-// may also stand below Fallback and Merge, around each of their resolvers.
+// Each wrapper forwards errors, and yields the first answer after an error even if it
+// changes nothing. ServeStale uses that to compute the age of a set. It may also wrap
+// each resolver of a Fallback or Merge.
 package resolve

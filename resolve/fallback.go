@@ -8,19 +8,19 @@ import (
 	"slices"
 )
 
-// Fallback returns a Resolver that uses first, and second while first reports that the
-// target does not exist or cannot be resolved ([ErrUnresolvable]). An empty target and an
-// error of first are no reason to use second.
+// Fallback returns a Resolver that uses first. While first reports that the target does
+// not exist or cannot be resolved ([ErrUnresolvable]), it uses second. If the target is
+// empty or first returns another error, second is not used.
 //
-// A switch is one Replace, Empty or DoesNotExist. The endpoints of first stay until
-// second has answered. Second is resolved only while it is used; its ErrUnresolvable
-// counts as not existing. When both are unresolvable, the sequence ends with an error
-// that matches ErrUnresolvable.
+// Switching yields one Replace, Empty or DoesNotExist. The endpoints of first stay
+// until second has answered. second is resolved only while it is used. Its
+// ErrUnresolvable counts as DoesNotExist. If both return ErrUnresolvable, the sequence
+// ends with an error that matches it.
 //
-// When first has recovered from an error and the target still does not exist there, the
-// endpoints of second are yielded again, because the error is over. A resolver whose
-// sequence ends otherwise is not used again: wrap it in [Reconnect]. The current
-// endpoints then stay and are yielded again.
+// If first recovers from an error and the target still does not exist, the endpoints of
+// second are yielded again, because the error is over. If the sequence of a resolver
+// ends otherwise, the current endpoints stay and are yielded again, and the resolver is
+// not used again. Wrap it in [Reconnect] to avoid that.
 func Fallback(first, second Resolver) Resolver {
 	requireResolvers(first, second)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -46,7 +46,7 @@ const (
 	isSecond
 )
 
-// fallback is one stream of a Fallback.
+// fallback is the state of one stream of a Fallback.
 type fallback struct {
 	second   Resolver
 	target   string
@@ -54,12 +54,13 @@ type fallback struct {
 	yield    func(Update, error) bool
 
 	primary, secondary Set      // the answers of first, and of second while it is used
-	standIn            *feed    // second, while it is used
-	lost               bool     // the last item of first is an error
-	final              [2]error // ErrUnresolvable of each
+	standIn            *feed    // the stream of second; nil while second is not used
+	lost               bool     // whether the last item of first was an error
+	final              [2]error // the ErrUnresolvable of first and of second
 }
 
-// apply yields the effect of a message. It returns false at the end.
+// apply applies a message and yields its effect. It returns false if the stream has
+// ended.
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
@@ -100,7 +101,7 @@ func (f *fallback) applyFirst(ctx context.Context, u Update) bool {
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
 		return true
 	case absent && back && f.secondary.State() != StatePending:
-		return f.repeat() // ends the error
+		return f.repeat() // because the error is over
 	case absent:
 		return true
 	case f.standIn == nil:

@@ -11,20 +11,20 @@ import (
 
 // message is an item of one of several sources.
 type message struct {
-	from   int // number of the source
+	from   int // index of the source
 	update Update
 	err    error
-	ended  bool // the last item of this source; err is the reason
+	ended  bool // whether this is the last item of the source; err is then the reason
 }
 
-// feed reads a source on its own goroutine, for a stream with several events.
+// feed reads a source on its own goroutine and sends the items to a channel.
 type feed struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// startFeed sends the items of r to the unbuffered channel into until the feed is closed
-// or r ends. A panic of r is an error and its end.
+// startFeed sends the items of r to into, which must be unbuffered, until the feed is
+// closed or r ends. A panic of r is sent as an error, followed by the end.
 func startFeed(ctx context.Context, r Resolver, target string, from int, into chan<- message) *feed {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &feed{cancel: cancel, done: make(chan struct{})}
@@ -60,7 +60,7 @@ func startFeed(ctx context.Context, r Resolver, target string, from int, into ch
 }
 
 // close ends the feed and waits until its source has returned. It may be called again,
-// and for nil.
+// and for a nil feed.
 func (f *feed) close() {
 	if f != nil {
 		f.cancel()
@@ -68,10 +68,10 @@ func (f *feed) close() {
 	}
 }
 
-// feeds are closed concurrently.
+// feeds is a list of feeds that are closed together.
 type feeds []*feed
 
-// close ends all of them, and then waits.
+// close cancels all feeds and then waits for them.
 func (list feeds) close() {
 	for _, f := range list {
 		f.cancel()

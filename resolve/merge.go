@@ -10,26 +10,27 @@ import (
 	"time"
 )
 
-// mergeGrace is how long linkerd's proxy waits for its control plane.
+// mergeGrace is the time for which a Merge waits for all resolvers. linkerd's proxy
+// waits as long for its control plane.
 const mergeGrace = 10 * time.Second
 
-// Merge returns a Resolver with the endpoints of all rs. An address that several resolve
-// to has the [ID], weight and labels of the first one in the order of rs.
+// Merge returns a Resolver with the endpoints of all rs. If several resolvers yield the
+// same address, it has the [ID], weight and labels of the first of them.
 //
-// A target exists if any resolver has endpoints. Without endpoints it does not exist if
-// every resolver reports that, else it is empty. [ErrUnresolvable] counts as not existing,
-// and ends the sequence when all report it. Without resolvers no target exists.
+// A target exists if any resolver has endpoints. Otherwise it does not exist if every
+// resolver reports that, and is empty if not. [ErrUnresolvable] counts as DoesNotExist.
+// If all report it, the sequence ends. Without resolvers no target exists.
 //
-// The first update follows when all resolvers have answered, or 10 s after the start, so
-// that a start does not look like a scale-down.
+// The first update is yielded when all resolvers have answered, or after 10 s, so that
+// it does not remove endpoints of slow resolvers.
 //
-// An error is yielded at once, with the number of its resolver from 1, and leaves the
-// endpoints of that resolver unchanged. So does the end of a resolver: wrap it in
-// [Reconnect]. The first answer after an error yields the whole set even if it is
-// unchanged. The sequence ends when all resolvers have ended.
+// An error is yielded at once, with the number of its resolver from 1. It leaves the
+// endpoints of that resolver unchanged. The end of a resolver is such an error: wrap
+// the resolver in [Reconnect]. The first answer after an error yields the whole set
+// even if nothing has changed. The sequence ends when all resolvers have ended.
 //
-// [ServeStale] around a Merge treats an update of any resolver as an answer of all. Around
-// each resolver it drops the endpoints of that one only.
+// [ServeStale] around a Merge treats an update of any resolver as an answer of all.
+// ServeStale around each resolver drops the endpoints of that resolver only.
 func Merge(rs ...Resolver) Resolver {
 	requireResolvers(rs...)
 	sources := slices.Clone(rs)
@@ -60,17 +61,19 @@ func merge(ctx context.Context, sources []Resolver, target string, yield func(Up
 	}
 }
 
-// union is one stream of a merge.
+// union is the state of one merged stream: the set of each source, and the union that
+// was yielded last.
 type union struct {
-	sets    []Set   // by source
-	lost    []bool  // the last item of a source is an error
-	ended   []error // why a source ended
-	started bool    // all have answered, or the grace has ended
+	sets    []Set   // the set of each source
+	lost    []bool  // whether the last item of a source is an error
+	ended   []error // why a source ended, or nil
+	started bool    // whether all sources have answered, or mergeGrace is over
 	known   Set     // the set that was yielded
-	back    bool    // a lost source has answered or ended since the last update
+	back    bool    // whether a lost source has answered or ended since the last update
 }
 
-// apply applies a message and yields its error. It returns false at the end.
+// apply applies a message and yields its error. It returns false if the stream has
+// ended.
 func (all *union) apply(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
 		all.update(m.from, m.update)
@@ -88,7 +91,7 @@ func (all *union) apply(m message, yield func(Update, error) bool) bool {
 	}
 	if errors.Is(err, ErrUnresolvable) {
 		all.update(m.from, Update{Kind: DoesNotExist})
-		err = errors.New(err.Error()) // must not match ErrUnresolvable while others continue
+		err = errors.New(err.Error()) // does not match ErrUnresolvable, because others continue
 	}
 	all.back = true
 	return yield(Update{}, err)
@@ -101,7 +104,8 @@ func (all *union) update(from int, u Update) {
 	}
 }
 
-// final returns the last error. It matches ErrUnresolvable if the errors of all do.
+// final returns the last error. It matches ErrUnresolvable if the errors of all sources
+// do.
 func (all *union) final() error {
 	err := errors.Join(all.ended...)
 	if slices.ContainsFunc(all.ended, func(err error) bool { return !errors.Is(err, ErrUnresolvable) }) {
@@ -110,7 +114,8 @@ func (all *union) final() error {
 	return err
 }
 
-// emit yields the change of the union, or the whole set after an error.
+// emit yields the change of the union, or the whole set after an error. It yields
+// nothing before the start.
 func (all *union) emit(yield func(Update, error) bool) bool {
 	pending := 0
 	for n := range all.sets {

@@ -11,22 +11,22 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Backoff is the time between attempts: min(Min·2ⁿ, Max) after attempt n, plus up to
-// Jitter of it at random, at most Max. The zero Backoff is 100 ms to 60 s with a tenth of
-// jitter.
+// Backoff is the wait between attempts: min(Min·2ⁿ, Max) after attempt n, plus a random
+// share of it of up to Jitter, at most Max in total. The zero Backoff means 100 ms to
+// 60 s with a jitter of 0.1.
 type Backoff = backoff.Backoff
 
 // Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r
-// ends or yields an error. The error is passed on. The backoff starts again after a
-// stream that had an update and lasted 10 s, or Max if that is less, so that a source
-// that ends streams at once is not called too often. An error that matches
-// [ErrUnresolvable] is the last item.
+// ends or yields an error. The error is passed unchanged. An error that matches
+// [ErrUnresolvable] is the last item. The backoff is reset after a stream that yielded
+// an update and lasted 10 s, or Max if that is less. Therefore a source whose streams
+// end at once is not called too often.
 //
-// The first update of a stream is the whole set: an Add is passed on as a Replace, and a
-// Remove or an empty Add is dropped. So the last set stays until it is replaced.
+// The first update of a stream is the whole set. An Add is converted to a Replace, and
+// a Remove or an empty Add is dropped. Until then the last set stays.
 //
-// The context for r ends with its stream. Fields of b that are 0 have their defaults.
-// Reconnect panics if b is not valid.
+// The context for r ends with its stream. A field of b that is 0 has its default.
+// Reconnect panics if b is invalid.
 func Reconnect(r Resolver, b Backoff) Resolver {
 	requireResolvers(r)
 	filled := b.OrDefault()

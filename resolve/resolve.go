@@ -9,21 +9,20 @@ import (
 	"time"
 )
 
-// Resolver turns a name into a stream of updates about its endpoints. It is safe for
-// concurrent use; each call of Resolve is a separate stream.
+// Resolver resolves a name to a stream of updates about its endpoints. It is safe for
+// concurrent use. Each call of Resolve is a separate stream.
 //
-// Resolve itself does nothing. A stream begins when the sequence is ranged over, with the
-// current state. It ends when ctx ends or the consumer breaks, and then releases
-// everything at once.
+// A stream starts with the current state when the sequence is ranged over. It ends when
+// ctx ends or the consumer breaks, and then releases all resources.
 //
-// An error does not end the stream and does not change the endpoints, except an error
-// that matches [ErrUnresolvable], which is the last item. The first answer after an error
-// is yielded even if it is unchanged, because it ends the error.
+// An error does not change the endpoints and does not end the stream, unless it matches
+// [ErrUnresolvable], which is the last item. The first answer after an error is yielded
+// even if nothing has changed, because it ends the error.
 type Resolver interface {
 	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
 }
 
-// requireResolvers panics if a resolver is nil.
+// requireResolvers panics if one of rs is nil.
 func requireResolvers(rs ...Resolver) {
 	for _, r := range rs {
 		if r == nil {
@@ -32,7 +31,7 @@ func requireResolvers(rs ...Resolver) {
 	}
 }
 
-// Func is a function that is a Resolver.
+// Func adapts a function to a Resolver.
 type Func func(ctx context.Context, target string) iter.Seq2[Update, error]
 
 // Resolve calls f.
@@ -40,14 +39,14 @@ func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, erro
 	return f(ctx, target)
 }
 
-// ErrUnresolvable means that a resolver will never resolve a target, because the form of
-// its name is not supported.
+// ErrUnresolvable reports that a resolver can never resolve a target, because it does
+// not support this form of name.
 var ErrUnresolvable = errors.New("not a name that this resolver resolves")
 
 // Kind is the kind of an Update.
 type Kind uint8
 
-// The kinds of Update. Updates may be redundant or out of order: adding an existing
+// The kinds of Update. Updates may be redundant or out of order. Adding an existing
 // endpoint or removing a missing one has no effect.
 const (
 	Replace      Kind = iota + 1 // Endpoints is the whole set
@@ -60,43 +59,43 @@ const (
 // Update is one change of a target's endpoints.
 type Update struct {
 	Kind      Kind
-	Endpoints []Endpoint       // Replace, Add
-	Removed   []netip.AddrPort // Remove
+	Endpoints []Endpoint       // of Replace and Add
+	Removed   []netip.AddrPort // of Remove
 }
 
 // Endpoint is one address that serves a target.
 type Endpoint struct {
 	ID
-	Weight uint32            // share of the load; 10 000 is one unit, 0 is unset
-	Labels map[string]string // for metrics and tap ("pod", "zone"); must not be changed
+	Weight uint32            // share of the load; 10 000 is one unit, and 0 means unset
+	Labels map[string]string // for metrics and tap ("pod", "zone"); must not be modified
 }
 
-// ID is the identity of an endpoint: its address and everything that changes how to
-// connect to it. It is comparable. As long as an ID stays, the endpoint's connections and
-// statistics stay.
+// ID is the identity of an endpoint: its address, and all parameters of its
+// connections. It is comparable. As long as the ID stays the same, the connections and
+// statistics of the endpoint are kept.
 type ID struct {
 	Addr       netip.AddrPort
-	Protocol   Protocol // protocol of the endpoint, if known
-	ServerName string   // TLS server name; "" means cleartext
-	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
-	Authority  string   // authority to send instead of the request's; "" means none
-	OpaquePort uint16   // port for opaque transport; 0 means none
+	Protocol   Protocol // the protocol of the endpoint, if known
+	ServerName string   // the TLS server name; "" means cleartext
+	Identity   string   // the expected TLS identity of the endpoint (DNS-like name or URI)
+	Authority  string   // the authority to send instead of the request's; "" means the request's
+	OpaquePort uint16   // the port for opaque transport; 0 means none
 
-	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING
-	// is sent after an interval in which nothing was received, and a connection is
-	// closed if the answer takes longer than the timeout. 0 means no PING.
+	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A
+	// PING is sent when nothing was received for PingInterval. The connection is closed
+	// if the answer takes longer than PingTimeout. 0 means no PING.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 }
 
-// Protocol is a hint at the protocol of an endpoint.
+// Protocol is a hint at the protocol that an endpoint supports.
 type Protocol uint8
 
 // The protocol hints.
 const (
 	Unknown Protocol = iota // not known
 	H2                      // HTTP/2
-	Opaque                  // not to be parsed
+	Opaque                  // a protocol that must not be parsed
 )
 
 // String returns "replace", "add", "remove", "empty" or "does not exist".
@@ -150,7 +149,7 @@ func (p Protocol) String() string {
 // MarshalText returns the result of String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads the result of MarshalText, and "" as Unknown.
+// UnmarshalText parses the result of MarshalText. "" means Unknown.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "", "unknown":

@@ -17,7 +17,7 @@ const (
 	StateDoesNotExist              // the target does not exist
 )
 
-// Set is the sum of a stream of updates: the current endpoints, at most one for each
+// Set is the result of a sequence of updates: the current endpoints, at most one per
 // address. The zero value is pending and ready to use. A Set is not safe for concurrent
 // use.
 type Set struct {
@@ -25,13 +25,13 @@ type Set struct {
 	byAddr map[netip.AddrPort]Endpoint
 }
 
-// Diff is the effect of one update. The lists are in the order of the addresses. Apply
-// Removed before Added, because an address whose [ID] changed is in both.
+// Diff is the effect of one update. Its lists are sorted by address. Apply Removed
+// before Added, because an address whose [ID] changed is in both.
 type Diff struct {
 	Before, After State
-	Added         []Endpoint // new IDs
-	Changed       []Endpoint // current values; the same ID, other labels or weight
-	Removed       []Endpoint // last values
+	Added         []Endpoint // endpoints with new IDs
+	Changed       []Endpoint // endpoints with the same ID and other labels or weight
+	Removed       []Endpoint // the last values of removed endpoints
 }
 
 // HasChanges reports whether the endpoints or the state changed.
@@ -43,8 +43,8 @@ func (d Diff) HasChanges() bool {
 //
 // If a list has an address twice, the last one counts. An Add of a known address with
 // another ID replaces the endpoint. A Remove removes the endpoint of an address
-// regardless of its ID; without endpoints the state is StateEmpty. Before the first
-// answer, a Remove and an Add of nothing have no effect. Labels are not copied.
+// regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the
+// first answer, a Remove and an empty Add have no effect. Labels are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
@@ -87,7 +87,7 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds and changes endpoints and returns them by address.
+// put adds and changes endpoints. It returns them by address.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]Endpoint {
 	named := make(map[netip.AddrPort]Endpoint, len(endpoints))
 	for _, e := range endpoints {
@@ -132,7 +132,7 @@ func (s *Set) Endpoints() []Endpoint {
 
 func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 
-// Equal reports whether all fields are equal.
+// Equal reports whether all fields of e and o are equal.
 func (e Endpoint) Equal(o Endpoint) bool {
 	return e.ID == o.ID && e.Weight == o.Weight && maps.Equal(e.Labels, o.Labels)
 }

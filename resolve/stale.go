@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// StalePolicy configures [ServeStale]. The zero value delays an empty answer by 30 s and
-// has no maximum age.
+// StalePolicy configures [ServeStale]. The zero value delays an empty answer by 30 s
+// and has no maximum age.
 type StalePolicy struct {
-	// Grace is how long an empty answer after an error is held back. 0 means 30 s: three
-	// periods of a Kubernetes probe, in which a restarted controller has filled its
-	// caches. A negative value means none.
+	// Grace is the time for which an empty answer after an error is delayed. 0 means 30
+	// s: three periods of a Kubernetes probe, in which a restarted controller has
+	// filled its caches. A negative value means no delay.
 	Grace time.Duration
 
-	// MaxAge is how long a set stays that its source does not confirm. 0 or a negative
-	// value means without a limit.
+	// MaxAge is the time for which a set is kept that its source does not confirm. 0 or
+	// a negative value means no limit.
 	MaxAge time.Duration
 
-	// Log gets a warning for each outage with a held answer, and for each dropped set.
-	// Nil means no log.
+	// Log receives a warning for each outage with a delayed answer, and for each
+	// dropped set. Nil means no log.
 	Log *slog.Logger
 }
 
@@ -37,20 +37,21 @@ type StaleResolver struct {
 	streams map[*staleStream]struct{}
 }
 
-// ServeStale returns a Resolver that keeps the endpoints of a target through an outage of
-// r. The first answer after an error is held back if it has no endpoints, and the last
-// set stays. A lost stream that [Reconnect] opens again is such an error.
+// ServeStale returns a Resolver that keeps the endpoints of a target during an outage
+// of r. If the first answer after an error has no endpoints, it is delayed, and the
+// last set stays. A lost stream that [Reconnect] opens again is such an error.
 //
-// The next update with an endpoint, or the end of Grace, ends the hold with one Replace
-// of all that r has sent. Another error drops the held answer, and Grace begins again
-// with the next one.
+// The delay ends with the next update that has an endpoint, or after Grace. Then one
+// Replace has all that r has sent. Another error drops the delayed answer, and Grace
+// starts again with the next one.
 //
-// The age of a set counts from the first error after the last answer that was passed on.
-// Without an error it is 0, because silence then means that nothing changed. At MaxAge
-// the set is dropped and replaced by the held answer, or else by Empty.
+// The age of a set starts with the first error after the last answer that was passed
+// on. Without an error it is 0, because silence means that nothing has changed. At
+// MaxAge the set is replaced by the delayed answer, or by Empty if there is none.
 //
-// An error that matches [ErrUnresolvable] is passed on and ends the sequence. The
-// sequence also ends with r, so r should continue after errors, as Reconnect does.
+// An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence.
+// The sequence also ends with r. Therefore r should continue after errors, as Reconnect
+// does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {
@@ -65,11 +66,11 @@ func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 // StaleStatus is the state of one stream of a [StaleResolver].
 type StaleStatus struct {
 	Target    string
-	State     State         // of the served set
-	Endpoints int           // of the served set
-	Age       time.Duration // since the source last confirmed the set; 0 without an error
-	IsStale   bool          // an answer is held back
-	Err       error         // the last error; nil while Age is 0
+	State     State         // the state of the served set
+	Endpoints int           // the number of endpoints in the served set
+	Age       time.Duration // since the source last confirmed the set; 0 if there was no error
+	IsStale   bool          // whether an answer is delayed
+	Err       error         // the last error; nil if Age is 0
 }
 
 // Status returns the state of each open stream, sorted by target.
@@ -141,25 +142,25 @@ func (r *StaleResolver) locked(f func()) {
 	f()
 }
 
-// staleStream is one stream of a StaleResolver. Only its own goroutine changes it, with
-// the lock of the resolver held.
+// staleStream is one stream of a StaleResolver. Only its own goroutine modifies it,
+// with the lock of the resolver held.
 type staleStream struct {
 	StalePolicy
 	target string
 
-	served Set  // yielded
-	latest Set  // of the source
-	differ bool // served and latest may differ
+	served Set  // the set that was yielded
+	latest Set  // the set of the source
+	differ bool // whether served and latest may differ
 
-	lostAt     time.Time // first error since an answer was passed on, or zero
-	heldAt     time.Time // when the held answer came, or zero
-	afterError bool      // the next answer is the first one after an error
-	logged     bool      // this outage is logged
-	err        error     // the last one since lostAt
+	lostAt     time.Time // the first error since an answer was passed on, or zero
+	heldAt     time.Time // the arrival of the delayed answer, or zero
+	afterError bool      // whether the next answer is the first one after an error
+	logged     bool      // whether this outage was logged
+	err        error     // the last error since lostAt
 }
 
-// step applies a message, or the time if the message is zero. It returns the update
-// to pass on, if ok, and the log line to write, if any.
+// step applies a message, or checks the deadline if the message is zero. ok reports
+// whether u must be yielded. log, if not nil, writes a log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:
@@ -189,7 +190,7 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	s.latest.Apply(u)
 	switch {
 	case s.latest.State() == StatePending:
-		return u, !s.differ, nil // not an answer yet
+		return u, !s.differ, nil // the source has not answered yet
 	case s.doubtful():
 		if s.heldAt.IsZero() {
 			s.heldAt = time.Now()
@@ -207,13 +208,13 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	return s.accept(u), true, log
 }
 
-// doubtful reports whether the answer must be held back.
+// doubtful reports whether the answer must be delayed.
 func (s *staleStream) doubtful() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
 
-// accept serves the latest set, after u. It returns u, or the whole set if more than u is
-// new.
+// accept makes the latest set the served one. It returns u, or the whole set if a
+// delayed answer preceded u.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)
@@ -224,7 +225,7 @@ func (s *staleStream) accept(u Update) Update {
 	return u
 }
 
-// deadline returns when step has something to do without a message, or zero.
+// deadline returns the time at which step must be called without a message, or zero.
 func (s *staleStream) deadline() time.Time {
 	var at time.Time
 	if !s.heldAt.IsZero() {

@@ -10,42 +10,44 @@ import (
 	"slices"
 )
 
-// subsetSize is the minimum of Finagle's deterministic aperture.
+// subsetSize is the default of SubsetPolicy.Size, which is the minimum of Finagle's
+// deterministic aperture.
 const subsetSize = 12
 
 // SubsetPolicy configures [Subset].
 type SubsetPolicy struct {
-	// Peer is the number of this client, from 0 to Peers-1, such as the ordinal in a
-	// StatefulSet. It should be unique and must not change. A number out of range is
-	// taken modulo Peers, so that a client works before Peers is updated.
+	// Peer is the number of this client, from 0 to Peers-1, for example its ordinal in
+	// a StatefulSet. It should be unique and must not change. A number out of range is
+	// reduced modulo Peers, so that a client works before Peers is updated.
 	Peer int
 
-	// Peers is the number of clients. 0 or a negative value means every endpoint.
+	// Peers is the number of clients. With 0 or less, every client uses all endpoints.
 	Peers int
 
-	// Size is how many endpoints a client uses. 0 or a negative value means 12, the
-	// minimum of Finagle. It is increased to n/Peers, rounded up, so that every one of n
-	// endpoints is used.
+	// Size is the number of endpoints that a client uses. 0 or less means 12, the
+	// minimum of Finagle. It is increased to n/Peers, rounded up, where n is the number
+	// of endpoints, so that each endpoint is used.
 	Size int
 }
 
 // Subset returns a Resolver with a part of the endpoints of r, for many clients of many
 // endpoints. The part depends only on the policy and the addresses. All clients should
-// have the same Peers and Size. Up to Size endpoints are passed on unchanged.
+// have the same Peers and Size. If there are at most Size endpoints, all are used.
 //
 // The endpoints are placed on a ring in the order of a hash of their addresses. Peer p
-// uses Size of them from place ⌊p·n/Peers⌋: Finagle's deterministic aperture with whole
-// endpoints. So:
+// uses Size endpoints from place ⌊p·n/Peers⌋. This is Finagle's deterministic aperture
+// with whole endpoints. Its properties are:
 //
 //   - The numbers of peers of two endpoints differ by at most one.
 //   - A change of one endpoint changes at most two others of each peer.
 //
-// Random subsets (gRPC A68) change less, but an endpoint's number of peers varies like
-// √(Size·Peers/n). Weights do not count, because a balancer divides the load by them.
+// Random subsets (gRPC A68) change less, but the number of peers of an endpoint varies
+// by √(Size·Peers/n). Weights have no effect, because a balancer divides the load by
+// them.
 //
-// Each update of r becomes the least update with the same effect, see [Dedupe]. Errors
-// are passed on. Use Subset around [ServeStale], which counts all endpoints. An update
-// costs sorting all endpoints.
+// Each update of r becomes the smallest update with the same effect, see [Dedupe].
+// Errors are passed unchanged. Place Subset around [ServeStale], which then counts all
+// endpoints. Each update sorts all endpoints.
 func Subset(r Resolver, p SubsetPolicy) Resolver {
 	requireResolvers(r)
 	if p.Peers <= 0 {
@@ -80,7 +82,7 @@ func Subset(r Resolver, p SubsetPolicy) Resolver {
 	})
 }
 
-// choose returns the endpoints of the peer.
+// choose returns the endpoints of the peer, from s.
 func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	n := s.Len()
 	size := max(p.Size, (n-1)/p.Peers+1)
@@ -98,7 +100,7 @@ func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	slices.SortFunc(ring, func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.hash, b.hash), a.addr.Compare(b.addr))
 	})
-	// A plain product could overflow.
+	// The product of both could overflow a uint64.
 	hi, lo := bits.Mul64(uint64(p.Peer), uint64(n))
 	start, _ := bits.Div64(hi, lo, uint64(p.Peers))
 	chosen := make([]Endpoint, size)
@@ -108,9 +110,9 @@ func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	return chosen
 }
 
-// placeOf returns the place of an address, which must be the same in every process and
-// release. It is FNV-1a and the finalizer of SplitMix64, because FNV alone hardly changes
-// the high bits for the last bytes.
+// placeOf returns the place of an address on the ring, which must be the same in every
+// process and release. The hash is FNV-1a, followed by the finalizer of SplitMix64,
+// because in FNV the last bytes hardly affect the high bits.
 func placeOf(addr netip.AddrPort) uint64 {
 	sum := fnv.New64a()
 	text, _ := addr.AppendText(make([]byte, 0, 64)) // never fails
@@ -121,8 +123,8 @@ func placeOf(addr netip.AddrPort) uint64 {
 	return h ^ h>>31
 }
 
-// part returns the update from known to the chosen endpoints of all, or false without a
-// change.
+// part returns the update that changes known to the chosen endpoints of all. It returns
+// false if there is no change.
 func part(known, all *Set, chosen []Endpoint) (Update, bool) {
 	switch all.State() {
 	case StatePending:

@@ -1,5 +1,6 @@
-// Package simulation compares the balancer with those of others, in virtual time and with
-// seeds, so that runs can be repeated. It has tests only; SIMULATION.md has the results.
+// Package simulation compares the balancer with other balancers, in virtual time and
+// with seeds, so that runs are reproducible. It has only tests; SIMULATION.md has the
+// results.
 //
 //	         arrivals (Poisson)
 //	             │
@@ -10,11 +11,11 @@
 //	└───────────────────────┘    └─────────────────────────┘
 //	      first byte, end
 //
-// One goroutine runs from event to event. The real balancer runs in a bubble of
-// testing/synctest, whose clock is the virtual time. The rules of peers get the time as
-// an argument.
+// One goroutine processes events in order of time. The real balancer runs in a bubble
+// of testing/synctest, whose clock is the virtual time. The rules of the other
+// balancers get the time as an argument.
 //
-// go generate writes the table and the plot in some minutes.
+// go generate writes the table and the plot. It takes some minutes.
 package simulation
 
 //go:generate go test -run ^TestTable$ -timeout 60m . -table

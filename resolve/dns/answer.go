@@ -12,25 +12,25 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// answer is the answer of a server to one question.
+// answer is the parsed answer of a server to one question.
 type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
-	additional map[string]hosts // addresses in the additional section, by folded name
+	additional map[string]hosts // addresses in the additional section, by name in lower case
 }
 
-// hosts has the addresses of a name.
+// hosts has the addresses of one name.
 type hosts struct {
-	exists bool // the name exists
+	exists bool // whether the name exists
 	addrs  []netip.Addr
-	ttl    time.Duration // negative TTL without addresses
+	ttl    time.Duration // the negative TTL if there are no addresses
 }
 
-// maxTTL is more than any TTL.
+// maxTTL is longer than every TTL.
 const maxTTL = math.MaxUint32 * time.Second
 
-// interpret parses the answer to q. A malformed answer and a failure of the server are
-// errors.
+// interpret parses the answer to q. It returns an error if the answer is malformed or
+// reports a failure of the server.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	m, err := unpack(msg)
 	if err != nil {
@@ -63,7 +63,7 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	return a, nil
 }
 
-// canonical follows the CNAMEs from a name. They may be in any order.
+// canonical follows the CNAME records from a name, in any order, to the last name.
 func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
 	aliases := make(map[string]dnsmessage.Resource)
 	for _, r := range records {
@@ -85,8 +85,8 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
 }
 
-// take adds the records of a name and a kind to a, and returns their smallest TTL, or
-// maxTTL without any.
+// take adds the records with this name and kind to a. It returns their smallest TTL, or
+// maxTTL if there are none.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := maxTTL
 	for _, r := range records {
@@ -124,9 +124,9 @@ func (a *answer) keep(records []dnsmessage.Resource) {
 	}
 }
 
-// address returns the address in a record. It is false for the unspecified address,
-// which DNS filters return for blocked names, because a connection to it would go to
-// this host.
+// address returns the address in a record. It returns false for another record and for
+// the unspecified address. DNS filters return that for blocked names, and a connection
+// to it would go to this host.
 func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	switch body := r.Body.(type) {
 	case *dnsmessage.AResource:
@@ -137,8 +137,8 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
-// negative returns the negative TTL (RFC 2308, section 5). Without a SOA record there
-// is none, and the answer must not be cached.
+// negative returns the negative TTL (RFC 2308, section 5). It returns 0 and false if
+// there is no SOA record, because the answer must not be cached then.
 func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
@@ -150,7 +150,7 @@ func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 
 func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }
 
-// seconds converts a TTL. One with the highest bit set is 0 (RFC 2181, section 8).
+// seconds converts a TTL. A TTL with the highest bit set is 0 (RFC 2181, section 8).
 func seconds(n uint32) time.Duration {
 	if n > math.MaxInt32 {
 		return 0
@@ -158,7 +158,7 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// and combines the answers to two questions for the same name.
+// and returns the union of the answers to two questions for the same name.
 func (h hosts) and(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {
@@ -172,8 +172,7 @@ func (h hosts) and(o hosts) hosts {
 	return both
 }
 
-// status returns the RCODE of m if it is success or no such name, and an error
-// otherwise.
+// status returns the RCODE of m if it is NOERROR or NXDOMAIN, and an error otherwise.
 func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	rcode := m.RCode
 	for _, r := range m.Additionals {
@@ -187,7 +186,7 @@ func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	return rcode, rcodeError(rcode)
 }
 
-// rcodeError is an RCODE that is not an answer.
+// rcodeError is the error of an answer with another RCODE than NOERROR and NXDOMAIN.
 type rcodeError dnsmessage.RCode
 
 func (e rcodeError) Error() string {
@@ -205,10 +204,10 @@ func (e rcodeError) Error() string {
 	}
 }
 
-// unpack parses the records of a message that this package reads, and skips the
-// others, because an unrelated record must not make an answer unreadable. dnsmessage
-// does not parse names with a dot in a label, which many SOA records have as the
-// mailbox of the zone.
+// unpack parses the records of a message that this package uses. It skips the others,
+// because an unrelated record must not make an answer unreadable. For example,
+// dnsmessage cannot parse names with a dot in a label, which many SOA records have as
+// the mailbox of the zone.
 func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	if m.Header, err = p.Start(msg); err != nil {
@@ -232,7 +231,7 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	return m, nil
 }
 
-// section is one of the three sections with records.
+// section is one of the three sections of a message that have records.
 type section struct {
 	*dnsmessage.Parser
 
@@ -269,8 +268,8 @@ func isRead(kind dnsmessage.Type) bool {
 	}, kind)
 }
 
-// read parses the record of a header. Of a SOA record it parses only the last number,
-// which follows the names.
+// read parses the record with the header h. Of a SOA record it parses only the last
+// number, because the names in it may not be parsable.
 func (s section) read(h dnsmessage.ResourceHeader) (dnsmessage.Resource, error) {
 	if h.Type != dnsmessage.TypeSOA {
 		return s.record()

@@ -16,18 +16,18 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dialFunc has the form of net.Dialer.DialContext. The network is "udp", where
-// one Write is one message and so is one Read, or "tcp".
+// dialFunc has the signature of net.Dialer.DialContext. network is "udp" or "tcp". With
+// "udp", each Read and Write must be one message.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // client sends questions to servers.
 type client struct {
 	dial  dialFunc
-	first atomic.Uint32 // the server to try first; moves on when it fails
+	first atomic.Uint32 // index of the server to ask first; incremented when it fails
 }
 
-// ask tries one server after the other until one answers. The error is that of the
-// last attempt.
+// ask asks the servers, one after the other, until one answers. If none does, it
+// returns the error of the last one.
 func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmessage.Type) (answer, error) {
 	var last error
 	first, n := c.first.Load(), uint32(len(conf.servers))
@@ -59,8 +59,8 @@ func kindName(kind dnsmessage.Type) string {
 	}
 }
 
-// message sends one question, over TCP too if the answer is truncated. Each message
-// has its own id and port.
+// message sends one question to one server, and again over TCP if the answer is
+// truncated. Each message has its own id and port.
 func (c *client) message(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
@@ -105,7 +105,7 @@ func (c *client) exchange(
 	return msg, truncated, nil
 }
 
-// causeOr returns the cause of ctx if it ended, and err otherwise.
+// causeOr returns the cause of ctx if ctx has ended, and err otherwise.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -113,7 +113,8 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// overUDP ignores messages that are not the answer to q, such as late or forged ones.
+// overUDP sends q and returns the answer. It ignores other messages, such as late or
+// forged ones.
 func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	if _, err := conn.Write(q.packed); err != nil {
 		return nil, false, err
@@ -130,7 +131,8 @@ func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	}
 }
 
-// overTCP prefixes messages with their length (RFC 1035, section 4.2.2).
+// overTCP sends q and returns the answer. A message follows its length (RFC 1035,
+// section 4.2.2).
 func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	framed := binary.BigEndian.AppendUint16(nil, uint16(len(q.packed)))
 	if _, err := conn.Write(append(framed, q.packed...)); err != nil {
@@ -151,8 +153,8 @@ func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	return msg, truncated, nil
 }
 
-// payload is the largest answer that is requested over UDP. It is not fragmented
-// where IPv6 works (DNS flag day 2020).
+// payload is the largest answer over UDP that a query allows, in bytes. An answer of
+// that size is not fragmented where IPv6 works (DNS flag day 2020).
 const payload = 1232
 
 // query is one question with its id.
@@ -162,8 +164,8 @@ type query struct {
 	packed   []byte
 }
 
-// newQuery packs a question for a complete name. The id is random, because it protects
-// from forged answers.
+// newQuery packs a question for a complete name. The id is random, because that makes
+// it difficult to forge an answer.
 func newQuery(name string, kind dnsmessage.Type) (query, error) {
 	n, err := dnsmessage.NewName(name)
 	if err != nil {
@@ -190,8 +192,8 @@ func newQuery(name string, kind dnsmessage.Type) (query, error) {
 	return q, nil
 }
 
-// answeredBy reports whether msg has the id and the question of q, and whether it is
-// truncated. A server that reports an error need not repeat the question.
+// answeredBy reports whether msg answers q, and whether it is truncated. msg must have
+// the id and the question of q, but an error may lack the question.
 func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -207,5 +209,5 @@ func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	return same, h.Truncated
 }
 
-// fold returns a name in the form in which names are compared.
+// fold returns a name in lower case, for comparisons.
 func fold(n dnsmessage.Name) string { return strings.ToLower(n.String()) }

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver resolves names by DNS. Create it with [New]. It is safe for concurrent
-// use, does not need to be closed, and must not be copied. It has no connection
-// between two lookups, and no goroutine without a stream.
+// Resolver resolves names by DNS. Create it with [New]. It is safe for concurrent use,
+// need not be closed, and must not be copied. It keeps no connection between two
+// lookups, and has no goroutine while there is no stream.
 type Resolver struct {
 	options options
 	client  client
@@ -26,9 +26,9 @@ type Resolver struct {
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an
-// option sets others. If the file cannot be read, each stream yields the error, and
-// the file is read again.
+// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an option
+// sets others. The file is read at each lookup. If it cannot be read, each stream
+// yields the error.
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
@@ -42,13 +42,13 @@ func New(opts ...Option) *Resolver {
 	}
 }
 
-// Resolve yields all endpoints of target, and again after each change, until ctx
-// ends or the consumer breaks. The package documentation describes the forms of
-// target and the errors.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends
+// or the consumer breaks. The package documentation describes the forms of target and
+// the errors.
 //
-// All streams of a target share its lookups. The first stream starts them, the last
-// one ends them, and a later one gets the last answer immediately. A slow consumer
-// gets the latest answer only.
+// All streams of a target share its lookups, which start with the first stream and end
+// with the last. A later stream yields the last answer immediately. A slow consumer
+// gets only the latest answer.
 func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -81,13 +81,13 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
-// enter adds a stream to the lookups of t, and starts them for the first one.
+// enter adds a stream to the lookups of t. It starts the lookups for the first stream.
 func (r *Resolver) enter(t target, name string) *flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.flights[t]
 	if f == nil {
-		// All streams share the lookups, so they do not end with this stream's context.
+		// The lookups do not use this stream's context, because all streams share them.
 		ctx, cancel := context.WithCancel(context.Background())
 		f = newFlight(cancel)
 		r.flights[t] = f
@@ -97,8 +97,8 @@ func (r *Resolver) enter(t target, name string) *flight {
 	return f
 }
 
-// leave removes a stream. For the last one it ends the lookups and waits until they
-// have released everything.
+// leave removes a stream. After the last stream it ends the lookups and waits for their
+// end.
 func (r *Resolver) leave(t target, f *flight) {
 	r.mu.Lock()
 	f.streams--
@@ -113,7 +113,7 @@ func (r *Resolver) leave(t target, f *flight) {
 	}
 }
 
-// look does one lookup of t.
+// look performs one lookup of t.
 func (r *Resolver) look(ctx context.Context, t target, name string) (found, error) {
 	local := r.hosts.lookup(t.host)
 	conf, err := r.options.config()

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// flight has the lookups of one target and their latest result.
+// flight has the running lookups of one target and their latest result.
 type flight struct {
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when run has returned
@@ -19,17 +19,17 @@ type flight struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when one of the fields below changes
-	answers int           // number of answers that differed from the one before, or ended a failure
+	answers int           // number of answers that differed from the previous one, or ended a failure
 	update  resolve.Update
 	errors  int   // number of failed lookups
-	err     error // of the last lookup
+	err     error // the error of the last lookup, or nil
 }
 
 func newFlight(cancel context.CancelFunc) *flight {
 	return &flight{cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{})}
 }
 
-// run looks the target up until ctx ends.
+// run performs lookups until ctx ends.
 func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
 	defer close(f.ended)
 	for failures := 0; ; {
@@ -56,8 +56,8 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 	}
 }
 
-// set makes u the latest update. After a failure streams yield u even if it is
-// unchanged, because it ends the failure.
+// set stores u as the latest update. The first update after a failure counts as a
+// change even if it is the same, because streams yield it to end the failure.
 func (f *flight) set(u resolve.Update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,23 +78,23 @@ func (f *flight) fail(err error) {
 	f.notify()
 }
 
-// notify is called with mu held.
+// notify wakes all streams. The caller must hold mu.
 func (f *flight) notify() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// changes has the items that a stream has not yielded yet.
+// changes has the items that a stream must yield.
 type changes struct {
 	update  *resolve.Update
 	err     error
 	changed <-chan struct{} // closed at the next change
 }
 
-// position is the number of answers and errors that a stream has seen.
+// position has the numbers of answers and errors that a stream has yielded.
 type position struct{ answers, errors int }
 
-// look returns the items since at, and advances at.
+// look returns the changes since at, and updates at.
 func (f *flight) look(at *position) changes {
 	f.mu.Lock()
 	defer f.mu.Unlock()

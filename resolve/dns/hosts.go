@@ -12,11 +12,12 @@ import (
 	"github.com/gotower/gotower/internal/follow"
 )
 
-// maxHostsFile is far above the size of published block lists, in bytes.
+// maxHostsFile is the size limit of the file in bytes, far above that of published
+// block lists.
 const maxHostsFile = 64 << 20
 
-// hostsFile is the file of hosts(5). Lookups that find a name there ask no
-// server. A file that cannot be read has no names.
+// hostsFile is the file of hosts(5). A lookup of a name in it asks no server. A file
+// that cannot be read has no names.
 type hostsFile struct {
 	mu   sync.Mutex
 	file follow.File[map[string][]netip.Addr]
@@ -32,10 +33,10 @@ func newHostsFile(path string) *hostsFile {
 	return &hostsFile{file: follow.File[map[string][]netip.Addr]{Path: path, Max: maxHostsFile, Parse: parseHosts}}
 }
 
-// lookup returns the addresses of a host in lower case without a dot at its end,
-// or nil if a server is to be asked for them. The file is read again if it has
-// changed. localhost and names below it are the loopback addresses, unless the
-// file has others (RFC 6761, section 6.3).
+// lookup returns the addresses of a host, or nil if a server must be asked. host is in
+// lower case without a final dot. The file is read again if it has changed. localhost
+// and names that end in .localhost have the loopback addresses, unless the file has
+// others (RFC 6761, section 6.3).
 func (f *hostsFile) lookup(host string) *hosts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,16 +47,16 @@ func (f *hostsFile) lookup(host string) *hosts {
 	if !ok {
 		return nil
 	}
-	return &hosts{exists: true, addrs: slices.Clone(addrs)} // a ttl of 0: read the file again after the least pause
+	return &hosts{exists: true, addrs: slices.Clone(addrs)} // with the TTL 0, so that the file is read again soon
 }
 
 func isLocalhost(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// parseHosts reads lines of an address and its names. As in Go's resolver, lines
-// that do not begin with an address are skipped. An unspecified address, with
-// which block lists block a name, leaves the name without an address.
+// parseHosts returns the addresses of each name. A line has an address and its names.
+// As in Go's resolver, lines that do not start with an address are ignored. A name with
+// the unspecified address, which block lists use, has no addresses.
 func parseHosts(_ string, data []byte) (map[string][]netip.Addr, error) {
 	byName := make(map[string][]netip.Addr)
 	for line := range strings.Lines(string(data)) {

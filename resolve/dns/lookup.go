@@ -15,21 +15,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// lookup is one lookup of a target, which may take several questions.
+// lookup is one lookup of a target, which may need several questions.
 type lookup struct {
 	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
 	search   search
 	families []dnsmessage.Type
 	counts   counts
-	local    *hosts // of the target's host, if no server is to be asked for them
+	local    *hosts // the addresses of the target's host if no server must be asked, or nil
 }
 
 // found is the result of a lookup. Its kind is Replace, Empty or DoesNotExist.
 type found struct {
 	kind      resolve.Kind
-	endpoints []resolve.Endpoint // by address
+	endpoints []resolve.Endpoint // sorted by address
 	ttl       time.Duration
-	final     bool // no other name is tried
+	final     bool // whether no other name is tried
 }
 
 func (l lookup) target(ctx context.Context, t target) (found, error) {
@@ -59,7 +59,7 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// first looks up the names of the search list for name until a result is final.
+// first looks up the names for name in the search list, until a result is final.
 func (l lookup) first(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
@@ -77,7 +77,7 @@ func (l lookup) first(
 	return result, nil
 }
 
-// or combines the results of two names without endpoints.
+// or combines the results of two names that have no endpoints.
 func (f found) or(o found) found {
 	if o.kind == resolve.Empty {
 		f.kind = resolve.Empty
@@ -86,7 +86,7 @@ func (f found) or(o found) found {
 	return f
 }
 
-// at returns the addresses as endpoints with a port.
+// at returns the addresses as endpoints with this port.
 func (h hosts) at(port uint16) found {
 	f := found{kind: resolve.DoesNotExist, ttl: h.ttl}
 	if h.exists {
@@ -103,7 +103,7 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks for all families concurrently. One error fails all.
+// addresses asks for all families concurrently. It fails if one question fails.
 func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 	answers := make([]answer, len(l.families))
 	group, ctx := errgroup.WithContext(ctx)
@@ -123,12 +123,12 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 	return h, nil
 }
 
-// maxConcurrent is how many hosts of SRV records are looked up concurrently.
+// maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name, and for the addresses that are missing
-// from the additional section. If there are records, the result is final, also
-// without addresses.
+// services asks for the SRV records of name, and for the addresses that are not in the
+// additional section. If there are SRV records, the result is final, even without
+// addresses.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {
@@ -137,7 +137,7 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 	if len(a.srv) == 0 {
 		return a.at(0), nil
 	}
-	// The order of the records must not change the result, nor the rounding of sums.
+	// The order of the records must not affect the result.
 	slices.SortFunc(a.srv, func(a, b dnsmessage.SRVResource) int {
 		return cmp.Or(
 			cmp.Compare(a.Priority, b.Priority), cmp.Compare(fold(a.Target), fold(b.Target)),
@@ -163,11 +163,11 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
 }
 
-// usable reports whether a record has a host. "." means that there is no such service
-// (RFC 2782).
+// usable reports whether a record has a host. The host "." means that the service does
+// not exist (RFC 2782).
 func usable(r dnsmessage.SRVResource) bool { return r.Port != 0 && r.Target.String() != "." }
 
-// locate returns the hosts of records and their smallest TTL.
+// locate returns the addresses of the hosts of records, and their smallest TTL.
 func (l lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
 ) (map[string]hosts, time.Duration, error) {
@@ -205,7 +205,7 @@ func (l lookup) locate(
 	return where, ttl, nil
 }
 
-// ofFamilies returns h without addresses of other families.
+// ofFamilies returns h without the addresses of other families than l.families.
 func (l lookup) ofFamilies(h hosts) hosts {
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs), func(addr netip.Addr) bool {
 		return !slices.Contains(l.families, familyOf(addr))
@@ -220,8 +220,8 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints of records of one priority, with the weights that
-// the package documentation describes.
+// weighted returns the endpoints of records of the same priority, with weights as
+// described in the package documentation.
 func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {

@@ -23,8 +23,8 @@ type options struct {
 	hosts      string
 	servers    []netip.AddrPort
 	search     *search
-	timeout    time.Duration // 0: from the file
-	attempts   int           // 0: from the file
+	timeout    time.Duration // 0 means that of the file
+	attempts   int           // 0 means that of the file
 	least      time.Duration
 	most       time.Duration
 	backoff    resolve.Backoff
@@ -34,7 +34,7 @@ type options struct {
 	counts
 }
 
-// search is how incomplete names are completed.
+// search has the rules by which incomplete names are completed.
 type search struct {
 	domains []string
 	ndots   int
@@ -44,20 +44,21 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithResolvConf sets the file with the servers, as in resolv.conf(5). It is read at each
-// lookup. The default is /etc/resolv.conf.
+// WithResolvConf sets the file with the servers, in the format of resolv.conf(5). It is
+// read at each lookup. The default is /etc/resolv.conf.
 func WithResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
 
-// WithHostsFile sets the file of hosts(5), whose names need no DNS server. The default is
-// /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file has no names.
+// WithHostsFile sets the file of hosts(5). Names in it are not looked up by DNS. The
+// default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file is
+// empty.
 func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// WithServers sets the servers, in order, instead of those in the file, which is not read
-// then. Port 0 means 53. An invalid address panics.
+// WithServers sets the servers in order. resolv.conf is then not read. Port 0 means 53.
+// It panics if an address is invalid.
 func WithServers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
@@ -71,9 +72,9 @@ func WithServers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// WithSearch sets the domains to append to a name, in order, instead of those in the
-// file. The name itself is tried first if it has at least ndots dots, else last. A
-// negative ndots or an invalid domain panics.
+// WithSearch sets the domains to append to a name, instead of those in resolv.conf. The
+// name itself is tried first if it has at least ndots dots, and last otherwise. It
+// panics if ndots is negative or a domain is invalid.
 func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("WithSearch: ndots", ndots)
 	for _, domain := range domains {
@@ -85,18 +86,18 @@ func WithSearch(ndots int, domains ...string) Option {
 	return option(func(o *options) { o.search = s })
 }
 
-// WithTimeout sets how long to wait for one answer of one server. The default, and
-// 0, is the timeout in the file, or else 2 s. A negative duration panics.
+// WithTimeout sets the time limit for one answer of one server. 0, the default, means
+// the timeout in resolv.conf, or 2 s. It panics if d is negative.
 func WithTimeout(d time.Duration) Option {
 	atLeastZero("WithTimeout", d)
 	return option(func(o *options) { o.timeout = d })
 }
 
-// maxAttempts limits WithAttempts.
+// maxAttempts is the largest argument of WithAttempts.
 const maxAttempts = 100
 
-// WithAttempts sets how many times to try all servers for one question, 1 to 100. The
-// default, and 0, is the number in the file, or else 2. Other numbers panic.
+// WithAttempts sets how often all servers are tried for one question, 1 to 100. 0, the
+// default, means the number in resolv.conf, or 2. It panics if n is out of range.
 func WithAttempts(n int) Option {
 	atLeastZero("WithAttempts", n)
 	if n > maxAttempts {
@@ -105,9 +106,9 @@ func WithAttempts(n int) Option {
 	return option(func(o *options) { o.attempts = n })
 }
 
-// WithRefresh sets the bounds of the time to the next lookup of a target. Up to a tenth
-// is added at random. The defaults, and 0, are 5 s and 5 min; a default that contradicts
-// the other bound is that bound. A negative duration, or most below least, panics.
+// WithRefresh limits the time to the next lookup of a target to least and most. Up to a
+// tenth is added at random. The defaults for 0 are 5 s and 5 min, limited by the other
+// argument. It panics if an argument is negative or most is less than least.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
@@ -118,7 +119,8 @@ func WithRefresh(least, most time.Duration) Option {
 }
 
 // WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a
-// tenth of jitter. A field that is 0 has its default; one that is out of range panics.
+// jitter of 0.1. A field that is 0 has its default. It panics if a field is out of
+// range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())
@@ -126,19 +128,19 @@ func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// WithNamedPorts allows targets whose port is a name: "web.example.org:http" asks for
-// the SRV records of "_http._tcp.web.example.org". By default they are rejected.
+// WithNamedPorts allows targets whose port is a name. "web.example.org:http" asks for
+// the SRV records of "_http._tcp.web.example.org". By default such targets are
+// rejected.
 func WithNamedPorts() Option {
 	return option(func(o *options) { o.namedPorts = true })
 }
 
-// WithIPv4Only resolves to IPv4 addresses only. The last of WithIPv4Only and [WithIPv6Only]
-// applies.
+// WithIPv4Only resolves to IPv4 addresses only. It overrides an earlier [WithIPv6Only].
 func WithIPv4Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} })
 }
 
-// WithIPv6Only resolves to IPv6 addresses only.
+// WithIPv6Only resolves to IPv6 addresses only. It overrides an earlier [WithIPv4Only].
 func WithIPv6Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
 }
@@ -163,7 +165,7 @@ func (o *options) withDefaults() options {
 	if d.most == 0 {
 		d.most = 5 * time.Minute
 	}
-	d.least = min(d.least, maxTTL) // a tenth more still fits in a Duration
+	d.least = min(d.least, maxTTL) // so that adding a tenth does not overflow
 	d.most = min(max(d.most, d.least), maxTTL)
 	d.backoff = d.backoff.OrDefault()
 	if d.families == nil {
@@ -172,22 +174,22 @@ func (o *options) withDefaults() options {
 	return d
 }
 
-// refresh returns the time until the next lookup. It is random, because answers from
-// a shared cache expire for all of its clients at the same time.
+// refresh returns the time until the next lookup. It has a random part, because answers
+// from a shared cache expire at the same time for all clients.
 func (o *options) refresh(ttl time.Duration) time.Duration {
 	d := min(max(ttl, o.least), o.most)
 	return d + rand.N(d/10+1)
 }
 
-// WithMetrics counts lookups in c: all questions for the SRV records of a name, or for
-// the addresses of a host. Canceled lookups, addresses, names in the hosts file and
-// errors of resolv.conf are not counted. The labels of c are:
+// WithMetrics counts lookups in c. A lookup is all questions for the SRV records of a
+// name, or for the addresses of a host. Canceled lookups, literal addresses, names in
+// the hosts file and errors of resolv.conf are not counted. The labels of c are:
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         the lookup found endpoints
 //	             not_found  it found none, or it failed
 //
-// A nil c panics.
+// It panics if c is nil.
 func WithMetrics(c metrics.Counter) Option {
 	if c == nil {
 		panic("dns: WithMetrics: the counter is nil")
@@ -202,10 +204,10 @@ func WithMetrics(c metrics.Counter) Option {
 	return option(func(o *options) { o.counts = counted })
 }
 
-// counts are the lookups of each kind.
+// counts has the counters of both kinds of lookups.
 type counts struct{ services, hosts tally }
 
-// tally counts lookups of one kind. The zero tally counts nothing.
+// tally has the counters of one kind of lookup. The zero tally counts nothing.
 type tally struct{ found, none metrics.Counter }
 
 func (t tally) count(ctx context.Context, f found, err error) {

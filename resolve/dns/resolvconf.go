@@ -13,7 +13,7 @@ import (
 
 const dnsPort = 53
 
-// config is the servers to ask, and how to ask them.
+// config has the servers and the parameters of a lookup.
 type config struct {
 	servers  []netip.AddrPort
 	search   search
@@ -21,7 +21,7 @@ type config struct {
 	attempts int
 }
 
-// config returns the options, completed from the file.
+// config returns the options, completed from resolv.conf.
 func (o *options) config() (config, error) {
 	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 2 * time.Second, attempts: 2}
 	if len(o.servers) == 0 {
@@ -45,9 +45,9 @@ func (o *options) config() (config, error) {
 	return c, nil
 }
 
-// read parses a file in the form of resolv.conf(5). Of its options it reads ndots,
-// timeout and attempts. Without a nameserver, the server is 127.0.0.1, as in the
-// manual. The error names the line.
+// read parses a file in the format of resolv.conf(5). It uses the options ndots,
+// timeout and attempts. If the file has no nameserver, the server is 127.0.0.1, as the
+// manual specifies. The error has the line number.
 func (c *config) read(text string) error {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -80,7 +80,7 @@ func (c *config) set(keyword string, values []string) error {
 			return fmt.Errorf("nameserver %q is not an IP address", values[0])
 		}
 		c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
-	case "domain", "search": // the last line of either applies
+	case "domain", "search": // the last such line applies
 		c.search.domains = nil
 		for _, domain := range values {
 			if domain == "." {
@@ -101,7 +101,7 @@ func (c *config) set(keyword string, values []string) error {
 	return nil
 }
 
-// option limits numbers to the bounds in the manual.
+// option parses one option. It limits numbers as the manual specifies.
 func (c *config) option(s string) error {
 	name, value, _ := strings.Cut(s, ":")
 	switch name {
@@ -124,8 +124,8 @@ func (c *config) option(s string) error {
 	return nil
 }
 
-// names returns the complete names to look up for name, in their order. Names that
-// are too long are left out.
+// names returns the complete names to look up for name, in order. It omits names that
+// are too long.
 func (s search) names(name string, complete bool) []string {
 	if complete {
 		return []string{name + "."}

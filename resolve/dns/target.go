@@ -12,11 +12,11 @@ import (
 
 // target is a parsed target. Equal targets share their lookups.
 type target struct {
-	literal  netip.AddrPort // if valid, the endpoint; there is no lookup
+	literal  netip.AddrPort // the endpoint, if the target is an address
 	srv      string         // the name of SRV records, or ""
-	host     string         // the name of A and AAAA records, looked up if there are no SRV records, or ""
-	port     uint16         // of host
-	complete bool           // the search list does not apply
+	host     string         // the name of A and AAAA records, used if there are no SRV records, or ""
+	port     uint16         // the port of host
+	complete bool           // whether the search list does not apply
 }
 
 // parseTarget parses a target of the forms in the package documentation. The error
@@ -70,11 +70,11 @@ func parse(s string, namedPorts bool) (target, error) {
 	return t, err
 }
 
-// isPortless reports whether the target is a name without a port, which may have
-// been forgotten: a name that begins with "_" is that of SRV records.
+// isPortless reports whether the target is a name without a port that is not clearly
+// the name of SRV records. The port may be missing by mistake.
 func (t target) isPortless() bool { return t.host == "" && !strings.HasPrefix(t.srv, "_") }
 
-// noSRV is the error for a name that may lack its port.
+// noSRV returns the error for a name whose port may be missing.
 func noSRV(name string) error {
 	return fmt.Errorf("dns: resolve %q: no endpoints by SRV records: "+
 		"a name without a port asks for SRV records; write %s:80 to ask for A and AAAA records", name, name)
@@ -85,7 +85,7 @@ var (
 	errUnspecified = errors.New("the unspecified address is for listening: write the address to connect to")
 )
 
-// cutLast cuts s at the last sep.
+// cutLast splits s at the last sep.
 func cutLast(s string, sep byte) (before, after string, found bool) {
 	i := strings.LastIndexByte(s, sep)
 	if i < 0 {
@@ -98,7 +98,7 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// serviceHost returns the part of a name after _service._proto.
+// serviceHost returns the part of a name that follows _service._proto.
 func serviceHost(name string) (host string, ok bool) {
 	labels := strings.SplitN(name, ".", 3)
 	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
@@ -107,7 +107,7 @@ func serviceHost(name string) (host string, ok bool) {
 	return labels[2], true
 }
 
-// namedPort returns the name of the SRV records for a port that is a name.
+// namedPort returns the name of the SRV records for a port that is a service name.
 func namedPort(service, name string, allowed bool) (string, error) {
 	if !isService(service) {
 		return "", errPort
@@ -118,8 +118,8 @@ func namedPort(service, name string, allowed bool) (string, error) {
 	return cleanName("_" + service + "._tcp." + name)
 }
 
-// isService reports whether s can be the name of a service (RFC 6335, section 5.1).
-// The positions of hyphens are not checked.
+// isService reports whether s can be a service name (RFC 6335, section 5.1). It does
+// not check the positions of hyphens.
 func isService(s string) bool {
 	letters := 0
 	for _, c := range []byte(s) {
@@ -134,8 +134,9 @@ func isService(s string) bool {
 	return letters > 0 && len(s) <= 15
 }
 
-// cleanName returns a name in lower case without the dot at its end. The error is the
-// reason why s is not a name by RFC 1035, section 2.3.4, or a host or service name.
+// cleanName returns a name in lower case without its final dot. It returns an error if
+// s is not a valid name (RFC 1035, section 2.3.4) or has characters that host and
+// service names do not have.
 func cleanName(s string) (string, error) {
 	s = strings.TrimSuffix(s, ".")
 	switch {

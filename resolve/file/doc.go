@@ -1,4 +1,5 @@
-// Package file resolves names from a YAML or JSON file, and follows its changes.
+// Package file resolves names from a YAML or JSON file, and reads the file again when
+// it changes.
 //
 //	targets.yaml ◀── stat, twice a second ── Resolver ──▶ each stream: the
 //	     │           while there is a stream    ▲         endpoints of its target,
@@ -8,7 +9,7 @@
 //
 // # The file
 //
-// The format is that of the example controller's file, without the profiles:
+// The format is that of the example controller's file without the profiles:
 //
 //	destinations:
 //	  web.default.svc.cluster.local:80:        # the target as given to Resolve
@@ -29,25 +30,25 @@
 //	  old.default.svc.cluster.local:80:        # does not exist, like every name
 //	    exists: false                          # that is not in the file
 //
-// Names are compared as they are written, including case and port. An endpoint with a
-// server_name and no identity uses TLS; one with neither uses cleartext. Protocol,
-// identity, server_name, authority and opaque_port only take effect if the program's
-// discover.MakeService uses them. The same file as JSON, without the escape \/ and
-// surrogate pairs, which YAML does not have:
+// Names are compared exactly, including case and port. An endpoint with a server_name
+// but no identity uses TLS. An endpoint with neither uses cleartext. Protocol,
+// identity, server_name, authority and opaque_port take effect only if the program's
+// discover.MakeService uses them. The file may also be JSON, but without the escape \/
+// and surrogate pairs, which YAML does not have:
 //
 //	{"destinations": {"web:80": {"endpoints": [{"addr": "10.0.0.1:80", "weight": 20000}]}}}
 //
 // Everything else is a mistake: other fields, duplicate names and addresses, YAML
 // aliases and tags, and a second document. An empty file is a mistake too, because it
-// is probably being written. For no targets write "destinations: {}". All mistakes are
-// reported at once, each as an [*Error] with its line.
+// is probably being written. For no targets, write "destinations: {}". All mistakes are
+// reported together, each as an [*Error] with its line.
 //
 // # Changes
 //
-// The file is polled twice a second ([WithPollInterval]). A poll compares the file that the
-// path leads to, its size and its time. So a rename, a swapped symbolic link and a
-// Kubernetes ConfigMap mounted as a volume are detected. A ConfigMap mounted with a
-// subPath is never updated. Replace the file in one of these ways. A file that is
-// written in place may be read when half written, and that content is active until the
-// next poll. A network file system may show a change late.
+// The file is polled twice a second ([WithPollInterval]). A poll compares the identity,
+// size and modification time of the file. Therefore it detects a rename, a changed
+// symbolic link, and a change of a Kubernetes ConfigMap that is mounted as a volume. A
+// ConfigMap mounted with a subPath is never updated. Replace the file in one of these
+// ways: a file that is written in place may be read before it is complete, and that
+// content stays until the next poll. A network file system may show a change late.
 package file

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// endpoints reads the list of a target. A duplicate address is a mistake, because
-// an endpoint is identified by its address.
+// endpoints parses the list of a target. A duplicate address is a mistake, because an
+// address identifies an endpoint.
 func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 	if yamlfile.IsNull(n) {
 		return nil
@@ -43,7 +43,7 @@ func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 	return list
 }
 
-// endpoint reads one item, and returns the line of its address.
+// endpoint parses one item. It also returns the line of its address.
 func (r *reader) endpoint(n *yaml.Node) (e resolve.Endpoint, line int) {
 	if yamlfile.IsNull(n) {
 		r.failf(n.Line, "an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
@@ -78,8 +78,8 @@ func (r *reader) endpoint(n *yaml.Node) (e resolve.Endpoint, line int) {
 	return e, line
 }
 
-// defaultServerName sets a missing TLS server name to the identity, because without
-// one the connection would be cleartext.
+// defaultServerName sets a missing TLS server name to the identity, because without a
+// server name the connection would be cleartext.
 func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
 	switch {
 	case e.ServerName != "" || e.Identity == "":
@@ -92,7 +92,7 @@ func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
 
 const endpointFields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
 
-// setter returns a function that parses a field into e, or nil for an unknown field.
+// setter returns a function that parses the field into e, or nil for an unknown field.
 func setter(e *resolve.Endpoint, field string) func(text string) error {
 	switch field {
 	case "addr":
@@ -124,7 +124,7 @@ func into[T any](field *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// over returns the labels of outer and inner; those of inner win.
+// over returns the union of two sets of labels. Those of inner override those of outer.
 func over(outer, inner map[string]string) map[string]string {
 	if len(outer) == 0 {
 		return inner
@@ -137,7 +137,8 @@ func over(outer, inner map[string]string) map[string]string {
 	return both
 }
 
-// parseAddr converts IPv4 addresses in IPv6 form to IPv4.
+// parseAddr parses an address with a port. It converts IPv4-mapped IPv6 addresses to
+// IPv4.
 func parseAddr(text string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(text)
 	_, bare := netip.ParseAddr(text)
@@ -188,8 +189,8 @@ func parseProtocol(text string) (p resolve.Protocol, err error) {
 	return p, err
 }
 
-// parseWord rejects white space and control characters only, because names in
-// certificates have many forms.
+// parseWord rejects white space and control characters. It allows everything else,
+// because names in certificates have many forms.
 func parseWord(text string) (string, error) {
 	invalid := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	if strings.ContainsFunc(text, invalid) {

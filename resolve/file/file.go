@@ -10,9 +10,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver resolves targets from a file. It is safe for concurrent use, does not need
-// to be closed, and must not be copied. Its goroutine, which polls the file, runs only
-// while there are streams.
+// Resolver resolves targets from a file. It is safe for concurrent use, need not be
+// closed, and must not be copied. Its goroutine, which polls the file, runs only while
+// there are streams.
 type Resolver struct{ poller *follow.Poller[state] }
 
 type (
@@ -23,9 +23,10 @@ type (
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver of the file at path. A relative path is relative to the
+// New returns a Resolver for the file at path. A relative path is relative to the
 // working directory at each poll. The file is not read before Resolve is called. To
-// reject an invalid file when a program starts, call [Parse] on its content first. An empty path panics.
+// reject an invalid file at program start, call [Parse] first. New panics if path is
+// empty.
 func New(path string, opts ...Option) *Resolver {
 	if path == "" {
 		panic("file: New: the path is empty")
@@ -41,15 +42,15 @@ func New(path string, opts ...Option) *Resolver {
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends
-// or the consumer breaks. A target that is not in the file does not exist until it is.
+// or the consumer breaks. A target that is not in the file does not exist.
 //
-// A file that cannot be read or has mistakes is an error, yielded once for as long as
-// it stays the same. It joins an [*Error] for each mistake. The last valid content
-// stays active, also for a stream that starts later. When the file is valid again, an
-// update is yielded, even if it is unchanged.
+// If the file cannot be read or has mistakes, that is yielded once as an error, which
+// joins an [*Error] for each mistake. The last valid content stays active, also for
+// streams that start later. When the file is valid again, an update is yielded, even if
+// nothing has changed.
 //
-// A slow consumer gets the latest change only. A name that is empty, or has white
-// space or control characters, has the final error [resolve.ErrUnresolvable].
+// A slow consumer gets only the latest change. A name that is empty, or has white space
+// or control characters, returns the final error [resolve.ErrUnresolvable].
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -77,14 +78,14 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 // view is the state of one stream.
 type view struct {
 	target    string
-	last      *content // of the last update; nil before the first
+	last      *content // the content of the last update; nil before the first one
 	endpoints []resolve.Endpoint
 	exists    bool
-	failed    *content // of the last error; nil after its end was yielded
+	failed    *content // the content of the last error; nil after an update has ended it
 }
 
-// next returns the next item of s to yield, if any. An update comes before an error,
-// so that a stream has endpoints while the file has mistakes.
+// next returns the next item to yield for s, if there is one. An update precedes an
+// error, so that a stream has endpoints while the file has mistakes.
 func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	recovered := v.failed != nil && s.Latest.Err == nil
 	if s.Good != nil && v.changed(s.Good) || recovered {
@@ -100,7 +101,7 @@ func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	return resolve.Update{}, false, nil
 }
 
-// changed reads the target from c and reports whether it differs from before.
+// changed reports whether the target in c differs from before.
 func (v *view) changed(c *content) bool {
 	if c == v.last {
 		return false
@@ -111,7 +112,7 @@ func (v *view) changed(c *content) bool {
 	return !same
 }
 
-// update returns all endpoints. The consumer owns the slice.
+// update returns all endpoints. The consumer may modify the slice.
 func (v *view) update() resolve.Update {
 	switch {
 	case !v.exists:

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Option changes what New returns.
+// Option configures [New].
 type Option interface{ apply(*options) }
 
 type options struct {
 	every time.Duration
-	max   int64 // bytes
+	max   int64 // in bytes
 }
 
 type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithPollInterval sets the interval of polling while there are streams. A poll of an
-// unchanged file is one stat. The default, and 0, is 500 ms. A negative duration
-// panics.
+// WithPollInterval sets the interval at which the file is polled while there are
+// streams. A poll of an unchanged file is one stat. 0, the default, means 500 ms. It
+// panics if d is negative.
 func WithPollInterval(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("file: WithPollInterval: %v must not be negative", d))
@@ -28,9 +28,9 @@ func WithPollInterval(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// WithMaxSize sets the largest size of a file in bytes. Parsing may briefly take several
-// hundred times that size of memory. The default,
-// and 0, is 16 MiB. A negative size panics.
+// WithMaxSize sets the size limit of a file in bytes. Parsing may need several hundred
+// times that memory for a short time. 0, the default, means 16 MiB. It panics if bytes
+// is negative.
 func WithMaxSize(bytes int64) Option {
 	if bytes < 0 {
 		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
@@ -45,6 +45,6 @@ func (o options) orDefault() options {
 	if o.max == 0 {
 		o.max = 16 << 20
 	}
-	o.max = min(o.max, math.MaxInt64-1) // one byte more is read, to see that there is more
+	o.max = min(o.max, math.MaxInt64-1) // one more byte is read to detect a larger file
 	return o
 }

@@ -16,9 +16,10 @@ import (
 )
 
 // Parse parses the content of a file in the format that the package documentation
-// describes. It returns the endpoints of each target that exists, ordered by address,
-// as static.New takes them. The error joins an [*Error] for each mistake, with name as
-// the file. A syntax error is reported alone, because the rest cannot be read.
+// describes. It returns the endpoints of each target that exists, sorted by address, in
+// the form that static.New takes. The error joins an [*Error] for each mistake, with
+// name as the file. A syntax error is reported alone, because the rest cannot be
+// parsed.
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	r := reader{mistakes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}}
 	var targets map[string][]resolve.Endpoint
@@ -34,12 +35,13 @@ func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 // reader converts the nodes of a file.
 type reader struct{ mistakes }
 
-// maxDocuments is one more than a file may have.
+// maxDocuments is the number of documents that are parsed. The second one is reported
+// as a mistake.
 const maxDocuments = 2
 
 const nothing = `there is nothing in the file; for no targets, write "destinations: {}"`
 
-// document returns the only document of a file, or nil after a mistake.
+// document returns the only document of a file. It returns nil after a mistake.
 func (r *reader) document(data []byte) *yaml.Node {
 	documents, err := yamlfile.Documents(data, maxDocuments)
 	switch {
@@ -56,7 +58,7 @@ func (r *reader) document(data []byte) *yaml.Node {
 	return documents[0]
 }
 
-// destinations reads the outermost mapping.
+// destinations parses the outermost mapping.
 func (r *reader) destinations(root *yaml.Node) map[string][]resolve.Endpoint {
 	targets := make(map[string][]resolve.Endpoint)
 	given := false
@@ -81,7 +83,7 @@ func (r *reader) destinations(root *yaml.Node) map[string][]resolve.Endpoint {
 	return targets
 }
 
-// target reads the value of one name.
+// target parses the value of one name.
 func (r *reader) target(name, n *yaml.Node) (endpoints []resolve.Endpoint, exists bool) {
 	exists = true
 	var labels map[string]string
@@ -110,7 +112,7 @@ func (r *reader) target(name, n *yaml.Node) (endpoints []resolve.Endpoint, exist
 	return endpoints, exists
 }
 
-// checkName returns an error if name cannot be that of a target.
+// checkName returns an error if name cannot be the name of a target.
 func checkName(name string) error {
 	outside := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	switch {
@@ -124,8 +126,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// mapping calls each with every key and its value. Other nodes, duplicate keys and
-// keys that are not scalars are mistakes. Null is an empty mapping.
+// mapping calls each with every key and its value. Another kind of node, a duplicate
+// key and a key that is not a scalar are mistakes. Null is an empty mapping.
 func (r *reader) mapping(n *yaml.Node, what string, each func(key, value *yaml.Node)) {
 	if yamlfile.IsNull(n) {
 		return
@@ -150,7 +152,7 @@ func (r *reader) mapping(n *yaml.Node, what string, each func(key, value *yaml.N
 	}
 }
 
-// text returns the text of a scalar.
+// text returns the text of a scalar. It returns false after a mistake.
 func (r *reader) text(what string, n *yaml.Node) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Style&yaml.TaggedStyle != 0:
@@ -163,8 +165,8 @@ func (r *reader) text(what string, n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// boolean accepts true and false only, as YAML 1.2 does. After a mistake it returns
-// true.
+// boolean accepts only true and false, as YAML 1.2 does. It returns true after a
+// mistake.
 func (r *reader) boolean(what string, n *yaml.Node) bool {
 	text, ok := r.text(what, n)
 	if ok && text != "true" && text != "false" {
@@ -189,7 +191,7 @@ func (r *reader) labels(n *yaml.Node) map[string]string {
 	return labels
 }
 
-// syntax notes the decoder's error.
+// syntax adds the error of the YAML decoder as a mistake.
 func (r *reader) syntax(data []byte, err error) {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
 		_, err := yamlfile.Documents(data, maxDocuments)

@@ -11,13 +11,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// snapshot is the state of a Service at one moment. It is immutable.
+// snapshot is the state of a Service at one time. It is immutable.
 type snapshot struct {
-	service *service         // nil if it does not exist
+	service *service         // nil if the Service does not exist
 	slices  []*endpointSlice // sorted by name
 }
 
-// answer returns the whole set of a snapshot for a port, and the problems in it.
+// answer returns the whole set of a snapshot for a port, and descriptions of the
+// problems in it.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
@@ -47,8 +48,8 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, problems
 }
 
-// endpoints returns the ready ones of the first family that has any. Otherwise it returns
-// those that serve while they terminate.
+// endpoints returns the ready endpoints of the first family that has any. If there are
+// none, it returns those that serve while they terminate.
 func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	families := s.service.familiesInOrder()
 	for _, f := range families {
@@ -66,7 +67,7 @@ func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	return nil
 }
 
-// familiesInOrder returns both families, the first one of the Service first.
+// familiesInOrder returns both families, starting with the first one of the Service.
 func (s *service) familiesInOrder() []corev1.IPFamily {
 	if len(s.families) > 0 && s.families[0] == corev1.IPv6Protocol {
 		return []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
@@ -74,14 +75,14 @@ func (s *service) familiesInOrder() []corev1.IPFamily {
 	return []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 }
 
-// candidate is an endpoint with the zones of its hints.
+// candidate is an endpoint with the zones in its hints.
 type candidate struct {
 	resolve.Endpoint
 	zones []string
 }
 
-// collect returns the wanted backends of a family on a port. An address that moves to
-// another slice may be in both; it counts once.
+// collect returns the wanted backends of a family on a port. An address that is in two
+// slices, because it moves between them, is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {
@@ -106,8 +107,9 @@ func collect(
 	return list
 }
 
-// near returns the candidates for the caller's zone, if each has hints and one is for
-// that zone, as kube-proxy does (pkg/proxy/topology.go).
+// near returns the candidates whose hints have the caller's zone. If a candidate has no
+// hints, or none has the zone, it returns all, as kube-proxy does
+// (pkg/proxy/topology.go).
 func (o *options) near(list []candidate) []candidate {
 	if o.zone == "" {
 		return list

@@ -8,8 +8,8 @@
 //	    DoesNotExist, error ◀─────────┘
 //
 // All streams of a Service share its watches. A Reflector is the part of client-go's
-// informer that lists and watches. Objects are reduced to addresses, ports and labels at
-// once.
+// informer that lists and watches objects. Only the addresses, ports and labels of an
+// object are kept.
 //
 // # Targets
 //
@@ -19,45 +19,47 @@
 //	web.prod.svc.cluster.local:80    see the option WithClusterDomain
 //	web:80                           with the option WithNamespace
 //
-// Case does not matter. Another form has the final error resolve.ErrUnresolvable.
+// Case does not matter. A target of another form returns the final error
+// resolve.ErrUnresolvable.
 //
 // # Ports
 //
 // A number or a name selects an entry of spec.ports. The name of the entry selects the
-// port of the EndpointSlices, which has the number to connect to. Names of ports in Pods
-// do not matter, and digits are always a number. For a headless Service a number without
-// an entry is the port to connect to. Only TCP counts. A port that the Service does not
-// have is DoesNotExist, after an error that lists its ports. The appProtocol
-// kubernetes.io/h2c makes endpoints resolve.H2.
+// port of the EndpointSlices, whose number is used to connect. Names of ports in Pods
+// are ignored. Digits always are a number. For a headless Service, a number without an
+// entry is the port to connect to. Only TCP ports are used. A port that the Service
+// does not have is DoesNotExist, after an error that lists its ports. Endpoints with
+// the appProtocol kubernetes.io/h2c are resolve.H2.
 //
 // # Endpoints
 //
-// Endpoints are ready unless their condition is false. If none is ready, those that serve
-// while they terminate are used, as in kube-proxy. An endpoint in two slices counts once.
-// Only the first address of an endpoint counts.
+// An endpoint is ready unless its condition ready is false. If none is ready, those
+// that serve while they terminate are used, as in kube-proxy. An endpoint in two slices
+// is yielded once. Only the first address of an endpoint is used.
 //
-// A Service with both address families has endpoints of its first family, or of the other
-// one if that has no ready endpoint. So no backend counts twice.
+// A Service with both address families has the endpoints of its first family, or of the
+// other one if the first has no ready endpoints. Therefore no backend is yielded twice.
 //
-// With [WithZone], if each ready endpoint has hints (hints.forZones) and one is for the
-// caller's zone, only those for that zone are used. Hints for nodes are ignored.
+// With [WithZone], hints are followed if each ready endpoint has hints (hints.forZones)
+// and at least one hint has the caller's zone. Then only the endpoints for that zone
+// are used. Hints for nodes are ignored.
 //
-// Labels are "namespace", "service", "pod", "node" and "zone", as far as they are known.
+// The labels are "namespace", "service", "pod", "node" and "zone", if they are known.
 // Weights are not set.
 //
-// A missing Service is DoesNotExist; a Service without usable endpoints is Empty. So is
-// one of type ExternalName, after an error. Slices of addressType FQDN and invalid
-// addresses are ignored, with one error each. An update follows each such error, even if
-// it is unchanged. If that update has no endpoints, resolve.ServeStale holds it back for
-// Grace.
+// A missing Service is DoesNotExist. A Service without usable endpoints is Empty, and
+// so is a Service of type ExternalName, after an error. Slices of addressType FQDN and
+// invalid addresses are ignored, with one error each. An update follows each such
+// error, even if nothing has changed. If that update has no endpoints,
+// resolve.ServeStale delays it by Grace.
 //
 // # Outages
 //
 // A failed list or watch yields an error with advice, and the last set stays. It is
-// repeated after 800 ms, doubled up to 30 s, plus up to as much at random
-// ([WithBackoff]). A watch that lasted 10 s resets that. The first update after all
-// watches have recovered has the whole set. A list that takes 30 s, and a watch that ends
-// within a second without an event, have failed.
+// repeated after 800 ms, doubled up to 30 s, plus a random part of up to the same
+// length ([WithBackoff]). A watch that lasted 10 s resets the backoff. The first update
+// after all watches have recovered has the whole set. A list that takes 30 s has
+// failed, and so has a watch that ends within a second without an event.
 //
 // # Permissions
 //
@@ -74,7 +76,7 @@
 //	client, err := kubernetes.NewForConfig(config)
 //	resolver := k8s.New(client, k8s.WithZone("eu-1a"))
 //
-// client-go allows 5 requests a second unless rest.Config sets another limit, and each
-// Service takes four at first. Set QPS and Burst to twice the number of targets, or QPS
-// to -1.
+// client-go allows 5 requests per second unless rest.Config sets another limit, and
+// each Service needs four at its start. Set QPS and Burst to twice the number of
+// targets, or QPS to -1.
 package k8s

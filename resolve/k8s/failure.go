@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// String returns the name of a kind in a Role.
+// String returns the resource name of a kind, as in a Role.
 func (k kind) String() string {
 	if k == services {
 		return "services"
@@ -16,7 +16,7 @@ func (k kind) String() string {
 	return "endpointslices"
 }
 
-// group returns the API group of a kind in a Role.
+// group returns the API group of a kind, as in a Role.
 func (k kind) group() string {
 	if k == services {
 		return ""
@@ -24,7 +24,7 @@ func (k kind) group() string {
 	return "discovery.k8s.io"
 }
 
-// failure returns the error of a verb, with advice if there is any.
+// failure returns the error of a verb, with advice if there is any for err.
 func failure(of object, k kind, verb string, err error) error {
 	if advice := advice(of, k, err); advice != "" {
 		return fmt.Errorf("k8s: %v: %s %v: %s: %w", of, verb, k, advice, err)

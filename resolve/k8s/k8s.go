@@ -15,8 +15,8 @@ import (
 )
 
 // Resolver watches the EndpointSlices of Services. Create it with [New]. It is safe for
-// concurrent use, does not need to be closed, and must not be copied. Without a stream it
-// has no watch and no goroutine.
+// concurrent use, need not be closed, and must not be copied. While there is no stream,
+// it has no watch and no goroutine.
 type Resolver struct {
 	client  kubernetes.Interface
 	options options
@@ -27,8 +27,8 @@ type Resolver struct {
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that uses client. See the package documentation for the
-// permissions and the rate limit that it needs. New panics if client is nil.
+// New returns a Resolver that uses client. The package documentation describes the
+// permissions and the rate limit that client needs. New panics if client is nil.
 func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	if client == nil {
 		panic("k8s: New: the client is nil")
@@ -36,13 +36,13 @@ func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	return &Resolver{client: client, options: newOptions(opts), watchers: make(map[object]*watcher)}
 }
 
-// Resolve yields the whole set of endpoints of target, and again after each change, until
-// ctx ends or the consumer breaks. The package documentation has the forms of target and
+// Resolve yields all endpoints of target, and again after each change, until ctx ends
+// or the consumer breaks. The package documentation describes the forms of target and
 // the errors.
 //
-// All streams of a Service share its watches. The first stream starts them, the last one
-// ends them, and a later one gets the last answer at once. A slow consumer gets the
-// latest answer only.
+// All streams of a Service share its watches, which start with the first stream and end
+// with the last. A later stream yields the last answer immediately. A slow consumer
+// gets only the latest answer.
 func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -72,7 +72,8 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
-// enter adds a stream to the watches of a Service, and starts them for the first one.
+// enter adds a stream to the watches of a Service. It starts the watches for the first
+// stream.
 func (r *Resolver) enter(of object) *watcher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +86,8 @@ func (r *Resolver) enter(of object) *watcher {
 	return w
 }
 
-// leave removes a stream. For the last one it waits until the watches have ended.
+// leave removes a stream. After the last stream it ends the watches and waits for their
+// end.
 func (r *Resolver) leave(w *watcher) {
 	r.mu.Lock()
 	w.streams--
@@ -130,8 +132,8 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithNamespace sets the namespace of targets without one, such as "web:80". The default,
-// and "", rejects them. A name that cannot be a namespace panics.
+// WithNamespace sets the namespace of targets without one, such as "web:80". With "",
+// the default, such targets are rejected. It panics if name cannot be a namespace.
 func WithNamespace(name string) Option {
 	if why := notLabel(name); name != "" && why != "" {
 		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, why))
@@ -139,23 +141,23 @@ func WithNamespace(name string) Option {
 	return option(func(o *options) { o.namespace = name })
 }
 
-// WithClusterDomain sets the domain that may follow "name.namespace.svc". The default,
-// and "", is "cluster.local".
+// WithClusterDomain sets the domain that may follow "name.namespace.svc". "", the
+// default, means "cluster.local".
 func WithClusterDomain(domain string) Option {
 	return option(func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) })
 }
 
-// WithZone sets the zone of the caller, as in the node label topology.kubernetes.io/zone,
-// and makes the resolver follow the hints of topology aware routing; see the package
-// documentation. The default, and "", ignores hints.
+// WithZone sets the zone of the caller, as in the node label
+// topology.kubernetes.io/zone. The resolver then follows the hints of topology aware
+// routing, see the package documentation. With "", the default, hints are ignored.
 func WithZone(own string) Option {
 	return option(func(o *options) { o.zone = own })
 }
 
-// WithBackoff sets the time before a failed list or watch is repeated. The zero value,
-// the default, is that of client-go: 800 ms, doubled up to 30 s, plus up to as much at
-// random. Otherwise a field that is 0 has the default of [resolve.Backoff], and one that
-// is out of range panics.
+// WithBackoff sets the wait before a failed list or watch is repeated. The zero value,
+// the default, means that of client-go: 800 ms, doubled up to 30 s, plus a random part
+// of up to the same length. In another value, a field that is 0 has the default of
+// [resolve.Backoff]. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("k8s: " + err.Error())

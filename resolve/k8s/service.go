@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// service has the used fields of a Service.
+// service has the fields of a Service that this package uses.
 type service struct {
 	headless bool
-	external string // the name of an ExternalName, or ""
+	external string // the name that an ExternalName Service refers to, or ""
 	families []corev1.IPFamily
 	ports    []servicePort
 }
@@ -19,10 +19,11 @@ type service struct {
 type servicePort struct {
 	name   string
 	number uint16
-	other  corev1.Protocol // protocol, unless TCP
+	other  corev1.Protocol // the protocol if it is not TCP, or ""
 }
 
-// readService converts a Service and returns its name. It returns nil for another object.
+// readService converts a Service and returns its name. It returns nil if obj is not a
+// Service.
 func readService(obj any) (name string, s *service) {
 	o, ok := obj.(*corev1.Service)
 	if !ok {
@@ -45,7 +46,7 @@ func readService(obj any) (name string, s *service) {
 	return o.Name, s
 }
 
-// portNumber returns 0 for an invalid port.
+// portNumber converts n. It returns 0 if n is not a valid port.
 func portNumber(n int32) uint16 {
 	if n < 1 || n > 65535 {
 		return 0
@@ -56,12 +57,12 @@ func portNumber(n int32) uint16 {
 // choice selects a port of the EndpointSlices.
 type choice struct {
 	name   string
-	number uint16 // for ports without a number
-	direct bool   // use number regardless of the ports
+	number uint16 // used if the port in the slice has no number
+	direct bool   // use number without looking at the ports
 }
 
-// choose maps a port of the Service to the port of its endpoints, or returns why there is
-// none.
+// choose returns the port of the endpoints for a port of the Service, or the reason why
+// there is none.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -9,10 +9,11 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// h2c is the appProtocol of cleartext HTTP/2 by prior knowledge (KEP-3726).
+// h2c is the appProtocol of HTTP/2 over cleartext with prior knowledge (KEP-3726).
 const h2c = "kubernetes.io/h2c"
 
-// endpointSlice has the used fields of an EndpointSlice. It is immutable.
+// endpointSlice has the fields of an EndpointSlice that this package uses. It is
+// immutable.
 type endpointSlice struct {
 	name     string
 	kind     discoveryv1.AddressType
@@ -23,11 +24,11 @@ type endpointSlice struct {
 
 type slicePort struct {
 	name     string
-	number   uint16 // 0 if unset: any
+	number   uint16 // 0 if the slice does not specify it
 	protocol resolve.Protocol
 }
 
-// backend is one endpoint of a slice, on all of its ports.
+// backend is one endpoint of a slice. It has all ports of the slice.
 type backend struct {
 	addr     netip.Addr
 	ready    bool
@@ -36,8 +37,8 @@ type backend struct {
 	labels   map[string]string
 }
 
-// readSlice converts an EndpointSlice of a Service and returns its name. It returns nil
-// for another object.
+// readSlice converts an EndpointSlice of the Service and returns its name. It returns
+// nil if obj is another object.
 func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	o, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok || o.Labels[discoveryv1.LabelServiceName] != service {
@@ -110,7 +111,7 @@ func deref[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// port returns the port to connect to, or false if the slice has none.
+// port returns the port to connect to. It returns false if the slice has no such port.
 func (s *endpointSlice) port(c choice) (slicePort, bool) {
 	if c.direct {
 		return slicePort{number: c.number}, true

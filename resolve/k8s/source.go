@@ -16,38 +16,38 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// listTimeout limits a list of one Service's objects.
+// listTimeout is the time limit of a list of the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is the duration below which a watch without events is an error. A Reflector
-// backs off after it and lists again.
+// tooShort is the duration below which a watch without events has failed. After that a
+// Reflector waits for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
 
-// source is the API of some objects of one kind for a Reflector. It reports every error.
-// The error handler of a Reflector does not get errors after which it watches again.
+// source provides the objects of one kind to a Reflector. It reports every error,
+// because the error handler of a Reflector does not receive all of them.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	open  func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
-	scope metav1.ListOptions // the selectors
+	scope metav1.ListOptions // the selectors of the objects
 
-	failed  func(verb string, err error)
-	works   func()
-	running *sync.WaitGroup // the watches
+	failed  func(verb string, err error) // reports an error
+	works   func()                       // reports that a watch was opened
+	running *sync.WaitGroup              // counts the watches
 
 	listing sync.Mutex // held during a list
-	over    bool       // no further list; guarded by listing
+	over    bool       // whether further lists are rejected; guarded by listing
 
-	// For the Reflector's goroutine.
+	// Only the Reflector's goroutine uses these.
 	backoff  resolve.Backoff
-	refusals int       // since a watch that lasted
-	opened   time.Time // when the last watch began; zero after a failed one
-	long     bool      // a watch lasted since the last call of lasted
+	refusals int       // failed attempts since a watch that lasted
+	opened   time.Time // when the current watch was opened; zero if that failed
+	long     bool      // whether a watch lasted since the last call of lasted
 }
 
-// IsWatchListSemanticsUnSupported keeps the Reflector from listing by a watch, because
-// while it waits to repeat that it ignores its context.
+// IsWatchListSemanticsUnSupported returns true, so that the Reflector does not list by
+// a watch. While it waits to repeat such a watch, it ignores its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // ListWithContext lists the objects in scope.
@@ -66,16 +66,17 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, err
 }
 
-// settle waits for a running list, which a Reflector does not do when its context ends.
+// settle waits for a running list and rejects further ones. A Reflector does not wait
+// when its context ends.
 func (s *source) settle() {
 	s.listing.Lock()
 	s.over = true
 	s.listing.Unlock()
 }
 
-// WatchWithContext watches the objects in scope. While the API server cannot be reached
-// or is overloaded, it repeats the watch without a new list. A Reflector does the same,
-// but its backoff starts again every two minutes.
+// WatchWithContext watches the objects in scope. While the API server refuses
+// connections or is overloaded, it repeats the watch without a new list. A Reflector
+// does the same, but resets its backoff every two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	for {
 		s.note()
@@ -107,7 +108,7 @@ func (s *source) note() {
 	s.opened = time.Time{}
 }
 
-// lasted reports whether a watch lasted since the last call.
+// lasted reports whether a watch has lasted since the previous call of lasted.
 func (s *source) lasted() bool {
 	s.note()
 	long := s.long
@@ -127,12 +128,12 @@ func (s *source) observe(ctx context.Context, w watch.Interface) *observedWatch 
 	return h
 }
 
-// List is not called by a Reflector, but required.
+// List is required by the interface of a Reflector, which does not call it.
 func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), o)
 }
 
-// Watch is not called by a Reflector, but required.
+// Watch is required by the interface of a Reflector, which does not call it.
 func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
@@ -142,7 +143,7 @@ func (s *source) scoped(o metav1.ListOptions) metav1.ListOptions {
 	return o
 }
 
-// observedWatch is a watch whose errors are reported.
+// observedWatch is a watch that reports its errors.
 type observedWatch struct {
 	watch.Interface
 	events  chan watch.Event

@@ -10,18 +10,18 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// target is a parsed target.
+// target is a parsed target: a Service and one of its ports.
 type target struct {
 	object
 	port portRef
 }
 
-// object names a Service. All targets of a Service share its watches.
+// object is the name of a Service. All targets of a Service share its watches.
 type object struct{ namespace, name string }
 
 func (o object) String() string { return o.name + "." + o.namespace }
 
-// portRef is a port of a Service in a target: a number, or else a name.
+// portRef is the port in a target: a number, or a name if number is 0.
 type portRef struct {
 	number uint16
 	name   string
@@ -34,8 +34,8 @@ func (p portRef) String() string {
 	return strconv.Quote(p.name)
 }
 
-// parseTarget parses the forms in the package documentation. The error matches
-// resolve.ErrUnresolvable.
+// parseTarget parses a target of the forms in the package documentation. Its error
+// matches resolve.ErrUnresolvable.
 func parseTarget(s, namespace, domain string) (target, error) {
 	t, err := parse(s, namespace, domain)
 	if err != nil {
@@ -66,7 +66,7 @@ func parse(s, namespace, domain string) (t target, err error) {
 	return t, err
 }
 
-// parseHost splits a name. The parts may still be invalid.
+// parseHost splits a host into name and namespace. It does not check them.
 func parseHost(host, namespace, domain string) (object, error) {
 	short, rooted := strings.CutSuffix(host, ".")
 	short, whole := strings.CutSuffix(short, ".svc."+domain)
@@ -88,7 +88,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 		"for another domain of the cluster, set the option WithClusterDomain", domain)
 }
 
-// parsePort parses a port. Digits are always a number.
+// parsePort parses a port. Digits always are a number.
 func parsePort(s string) (portRef, error) {
 	if s != "" && strings.Trim(s, "0123456789") == "" {
 		n, err := strconv.ParseUint(s, 10, 16)
@@ -103,7 +103,8 @@ func parsePort(s string) (portRef, error) {
 	return portRef{name: s}, nil
 }
 
-// notLabel returns why s is not a DNS label in lower case (RFC 1123, section 2.1), or "".
+// notLabel returns the reason why s is not a DNS label in lower case (RFC 1123, section
+// 2.1), or "".
 func notLabel(s string) string {
 	switch {
 	case s == "":
@@ -121,7 +122,7 @@ func notLabel(s string) string {
 	return ""
 }
 
-// cutLast cuts s at the last sep.
+// cutLast splits s at the last sep.
 func cutLast(s string, sep byte) (before, after string, found bool) {
 	i := strings.LastIndexByte(s, sep)
 	if i < 0 {

@@ -26,10 +26,8 @@ import (
 )
 
 const (
-	// settled limits lasting.
-	settled = 10 * time.Second
-	// doublings are enough for any Max: a Duration has 63 bits.
-	doublings = 63
+	settled   = 10 * time.Second // the limit of lasting
+	doublings = 63               // enough for any Max, because a Duration has 63 bits
 )
 
 // watcher watches one Service and its EndpointSlices.
@@ -43,23 +41,24 @@ type watcher struct {
 }
 
 func startWatcher(client kubernetes.Interface, of object, b resolve.Backoff) *watcher {
-	// All streams share it, so it does not end with the context of the first one.
+	// The watches do not use the context of the first stream, because all streams share
+	// them.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watcher{state: newState(), object: of, cancel: cancel}
-	// The streams yield the errors, so client-go does not log them.
+	// A discarding logger, because the streams yield the errors.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	w.reflect(ctx, services, w.serviceSource(client), &corev1.Service{}, w.serviceStore(), b)
 	w.reflect(ctx, endpointSlices, w.sliceSource(client), &discoveryv1.EndpointSlice{}, w.sliceStore(), b)
 	return w
 }
 
-// stop ends the watches and waits for them.
+// stop ends the watches and waits for their end.
 func (w *watcher) stop() {
 	w.cancel()
 	w.running.Wait()
 }
 
-// reflect starts a Reflector of one kind.
+// reflect starts a Reflector for one kind of objects.
 func (w *watcher) reflect(
 	ctx context.Context, k kind, from *source, example any, to cache.ReflectorStore, b resolve.Backoff,
 ) {
@@ -67,15 +66,15 @@ func (w *watcher) reflect(
 	from.works = func() { w.works(k) }
 	from.running, from.backoff = &w.running, b
 	silent := klog.Logger{}
-	// The Reflector itself repeats a watch that ended because the API server is overloaded.
+	// The Reflector repeats a watch that ended because the API server is overloaded.
 	again := wait.Backoff{Duration: b.Min, Cap: b.Max, Factor: 2, Jitter: b.Jitter, Steps: doublings}
 	r := cache.NewReflectorWithOptions(from, example, to, cache.ReflectorOptions{
 		Logger: &silent, Name: w.object.String(), Backoff: &again,
 	})
 	w.running.Go(func() {
 		follow(ctx, func(ctx context.Context) {
-			// The transport of the client is the program's. The source has reported
-			// errors already.
+			// A panic can come from the transport of the client. The source has
+			// reported other errors.
 			err := panics.Contain(func() { _ = r.ListAndWatchWithContext(ctx) })
 			if err != nil && ctx.Err() == nil {
 				from.failed("watch", err)
@@ -85,9 +84,9 @@ func (w *watcher) reflect(
 	})
 }
 
-// follow lists and watches until ctx ends. It is the loop of Reflector.Run without its
-// error handler, which logs and slows down the whole process. The backoff starts again
-// after a watch that lasted.
+// follow lists and watches until ctx ends. It replaces Reflector.Run, whose error
+// handler logs and delays the whole process. It resets the backoff after a watch that
+// lasted.
 func follow(ctx context.Context, listAndWatch func(context.Context), lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		listAndWatch(ctx)
@@ -100,7 +99,7 @@ func follow(ctx context.Context, listAndWatch func(context.Context), lasted func
 	}
 }
 
-// lasting is how long a watch must last for the backoff to start again.
+// lasting returns the duration of a watch after which the backoff is reset.
 func lasting(b resolve.Backoff) time.Duration { return min(settled, b.Max) }
 
 func (w *watcher) serviceSource(client kubernetes.Interface) *source {
@@ -138,10 +137,10 @@ func (w *watcher) sliceStore() cache.ReflectorStore {
 	})
 }
 
-// store is the store of a Reflector. It converts each object and drops it. A list
-// replaces all items. It is used by the goroutine of the Reflector only.
+// store is the store of a Reflector. It keeps the converted form of each object. A list
+// replaces all items. Only the goroutine of the Reflector uses it.
 type store[T any] struct {
-	read  func(obj any) (name string, item *T) // nil for an object that is not used
+	read  func(obj any) (name string, item *T) // converts an object; nil if it is not used
 	items map[string]*T
 	put   func(items map[string]*T) // must not keep items
 }
@@ -156,7 +155,7 @@ func newStore[T any](read func(any) (string, *T), put func(map[string]*T)) *stor
 func (s *store[T]) Add(obj any) error {
 	name, item := s.read(obj)
 	if item == nil {
-		return s.Delete(obj) // it may have been used before
+		return s.Delete(obj) // an earlier version of it may have been used
 	}
 	s.items[name] = item
 	s.put(s.items)
@@ -208,18 +207,19 @@ type view struct {
 	*options
 
 	target   target
-	last     resolve.Update // its Kind is 0 before the first
+	last     resolve.Update // the last update; its Kind is 0 before the first one
 	problems map[string]bool
 }
 
-// item is one to yield.
+// item is an update or an error to yield.
 type item struct {
 	update resolve.Update
 	err    error
 }
 
-// items returns the items for n: problems of a snapshot before its update, and errors
-// after it, so that a stream that begins during an outage gets the endpoints first.
+// items returns the items to yield for n. The problems of a snapshot precede its
+// update. Other errors follow it, so that a stream that starts during an outage yields
+// the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -229,7 +229,7 @@ func (v *view) items(n changes) []item {
 			list = append(list, item{err: fmt.Errorf("k8s: %v: %s", v.target.object, text)})
 		}
 		same := u.Kind == v.last.Kind && slices.EqualFunc(u.Endpoints, v.last.Endpoints, resolve.Endpoint.Equal)
-		if !same || n.back || len(added) > 0 { // an update ends an error
+		if !same || n.back || len(added) > 0 { // an update must follow an error
 			v.last = u
 			u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
 			list = append(list, item{update: u})
@@ -241,8 +241,7 @@ func (v *view) items(n changes) []item {
 	return list
 }
 
-// newProblems returns the new problems. A problem that ended is reported again when it
-// returns.
+// newProblems returns the problems that were not in the previous call.
 func (v *view) newProblems(problems []string) []string {
 	now := make(map[string]bool, len(problems))
 	for _, text := range problems {
@@ -253,19 +252,20 @@ func (v *view) newProblems(problems []string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return before[text] })
 }
 
-// state is the state of a Service for any number of streams. It does not wait for them.
+// state is the state of one Service. Any number of streams read it, and it does not
+// wait for them.
 type state struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next change
 	now      snapshot
 	listed   [kinds]bool
 	failing  [kinds]error
-	answers  int // number of snapshots
-	returns  int // number of recoveries
+	answers  int // number of snapshots so far
+	returns  int // number of recoveries so far
 	failures [kinds]int
 }
 
-// kind is the kind of objects that a Reflector reads.
+// kind is a kind of objects that a Reflector reads.
 type kind int
 
 const (
@@ -276,7 +276,7 @@ const (
 
 func newState() *state { return &state{changed: make(chan struct{})} }
 
-// set changes the snapshot.
+// set changes the snapshot and wakes the streams.
 func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -294,7 +294,7 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works ends the error of a kind.
+// works clears the error of a kind. It wakes the streams if that was the last error.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -308,33 +308,32 @@ func (b *state) works(k kind) {
 	}
 }
 
-// wake is called with mu held.
+// wake wakes the streams. The caller must hold mu.
 func (b *state) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// position is the part of the state that a stream has seen.
+// position has the numbers of the items that a stream has yielded.
 type position struct {
 	answers, returns int
 	failures         [kinds]int
 }
 
-// changes has the changes that a stream has not seen.
+// changes has the changes that a stream has not yielded.
 type changes struct {
 	snapshot *snapshot // nil if unchanged or incomplete
-	back     bool      // the last error is over
+	back     bool      // whether all errors are over since the last call
 	errs     []error
 	changed  <-chan struct{}
 }
 
-// look returns the changes since at, and advances at. An error that is over is not
-// returned.
+// look returns the changes since at, and updates at. It omits errors that are over.
 func (b *state) look(at *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := changes{changed: b.changed, back: b.returns > at.returns}
-	// Without a Service the slices do not matter.
+	// If there is no Service, the slices are not needed.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
 	if whole && (b.answers > at.answers || n.back) {
 		s := b.now

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// item is an item to yield.
+// item is an update or an error to yield.
 type item struct {
 	update resolve.Update
 	err    error
@@ -25,8 +25,8 @@ type reader struct {
 	invalid map[string]bool // instances of the last event that could not be parsed
 }
 
-// event returns the items of an event: an error for each instance that has become
-// invalid, and the other instances.
+// event returns the items for an event: an error for each instance that has become
+// invalid, and an update with the valid ones.
 func (r *reader) event(e sd.Event) []item {
 	if e.Err != nil {
 		return []item{{err: fmt.Errorf("kit: %q: %w", r.target, e.Err)}}
@@ -69,7 +69,7 @@ func (r *reader) instance(text string) (resolve.Endpoint, error) {
 	return e, nil
 }
 
-// parseAddress is the default of WithParse.
+// parseAddress is the default of WithParse. It parses an IP address with a port.
 func parseAddress(text string) (resolve.Endpoint, error) {
 	addr, err := netip.ParseAddrPort(text)
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Instancer returns a go-kit Instancer of the endpoints that r resolves target to. It
-// watches the target until ctx ends or Stop is called. Stop returns when everything is
-// released.
+// Instancer returns a go-kit Instancer for the endpoints to which r resolves target. It
+// runs until ctx ends or Stop is called. Stop returns when all goroutines have ended.
 //
-// A registered channel gets the current set and each later one: "10.0.0.1:80" or
-// "[fd00::1]:80", sorted. A target that is empty or does not exist has no instances. An
-// error of r is an event, and the next update is sent even if it is unchanged. A slow
-// reader gets the latest event only. After Deregister nothing more is sent, and the
-// channel may be closed. Registering a channel twice, or after Stop, has no effect.
+// A registered channel receives the current set and each later one, as a sorted list of
+// "10.0.0.1:80" or "[fd00::1]:80". A target that is empty or does not exist has no
+// instances. An error of r is sent as an event, and the next update is sent even if
+// nothing has changed. A slow reader receives only the latest event. After Deregister
+// nothing is sent, and the channel may be closed. Registering a channel twice, or after
+// Stop, has no effect.
 //
-// Instancer panics if r is nil. A panic of r is its last error.
+// Instancer panics if r is nil. A panic of r is sent as its last error.
 func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
 	if r == nil {
 		panic("kit: nil resolver")
@@ -48,10 +48,10 @@ type instancer struct {
 	listeners map[chan<- sd.Event]*listener
 }
 
-// listener sends to one channel.
+// listener ends the sending to one channel.
 type listener struct{ quit, done chan struct{} }
 
-// watch follows r. A panic of r is its last error.
+// watch follows r until ctx or r ends. It adds a panic of r as the last error.
 func (i *instancer) watch(ctx context.Context, r resolve.Resolver, target string) {
 	if err := panics.Contain(func() { i.follow(ctx, r, target) }); err != nil {
 		i.add(sd.Event{Err: fmt.Errorf("kit: resolve %q: %w", target, err)})
@@ -96,7 +96,7 @@ func (i *instancer) forward(to chan<- sd.Event, l *listener) {
 		fresh, changed := i.after(seen)
 		for _, e := range fresh {
 			seen = e.number
-			e.Instances = slices.Clone(e.Instances) // go-kit's listeners sort what they get
+			e.Instances = slices.Clone(e.Instances) // because go-kit's listeners sort it
 			select {
 			case to <- e.Event:
 			case <-l.quit:
@@ -136,16 +136,17 @@ func (i *instancer) Stop() {
 	i.running.Wait()
 }
 
-// events holds the latest events for any number of readers and does not wait for them.
+// events has the latest events. Any number of readers read them, and it does not wait
+// for them.
 type events struct {
 	mu      sync.Mutex
 	count   uint64
-	good    event // the latest one with instances
-	bad     event // the latest one with an error
+	good    event // the latest event with instances
+	bad     event // the latest event with an error
 	changed chan struct{}
 }
 
-// event is an event of an Instancer, numbered from 1.
+// event is an event of an Instancer with its number, from 1.
 type event struct {
 	sd.Event
 	number uint64
@@ -153,7 +154,7 @@ type event struct {
 
 func newEvents() *events { return &events{changed: make(chan struct{})} }
 
-// add stores the latest event of either kind and wakes the readers.
+// add stores e as the latest event of its kind and wakes the readers.
 func (b *events) add(e sd.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,8 +168,8 @@ func (b *events) add(e sd.Event) {
 	b.changed = make(chan struct{})
 }
 
-// after returns the latest events after a number, in order, and a channel that is closed
-// at the next one. A reader that has seen none does not get an error that is over.
+// after returns the latest events with a number above seen, in order, and a channel
+// that is closed at the next event. If seen is 0, it omits an error that is over.
 func (b *events) after(seen uint64) ([]event, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,19 +12,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// New returns a Resolver of go-kit Instancers. newInstancer makes one for a target when
-// its first stream begins, and again, after a backoff, if it returned an error. The error
-// is yielded; one that matches [resolve.ErrUnresolvable] is final. All streams of a
-// target share one Instancer, which is stopped with the last of them.
+// New returns a Resolver that uses go-kit Instancers. newInstancer creates one for a
+// target when its first stream starts. If it returns an error, the error is yielded and
+// newInstancer is called again after a backoff, unless the error matches
+// [resolve.ErrUnresolvable]. All streams of a target share one Instancer, which is
+// stopped after the last of them.
 //
-// An event is the whole set: a Replace or Empty. An event with an error is yielded as an
-// error and leaves the endpoints unchanged. An instance that cannot be parsed yields one
-// error and is left out; if no instance can be parsed, the last set stays. A slow
-// consumer gets the latest event only.
+// An event is the whole set: a Replace or Empty. An event with an error is yielded as
+// an error and leaves the endpoints unchanged. An instance that cannot be parsed is
+// omitted and yields one error. If no instance can be parsed, the last set stays. A
+// slow consumer gets only the latest event.
 //
-// newInstancer may block and may be called concurrently. A stream does not wait for it;
-// an Instancer that it returns too late is stopped. New panics if newInstancer is nil. A
-// panic of newInstancer or Register is an error.
+// newInstancer may block and may be called concurrently. A stream that ends does not
+// wait for it. If it returns an Instancer after that, the Instancer is stopped. New
+// panics if newInstancer is nil. A panic of newInstancer or Register is yielded as an
+// error.
 func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
 	if newInstancer == nil {
 		panic("kit: nil newInstancer")
@@ -66,7 +68,7 @@ func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve
 	}
 }
 
-// emit yields items and reports whether the stream continues.
+// emit yields the items in list. It reports whether the stream continues.
 func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bool) bool {
 	for _, n := range list {
 		if ctx.Err() != nil || !yield(n.update, n.err) || errors.Is(n.err, resolve.ErrUnresolvable) {
@@ -76,7 +78,8 @@ func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bo
 	return true
 }
 
-// enter adds a stream to the watch of a target, and starts it for the first one.
+// enter adds a stream to the watch of a target. It starts the watch for the first
+// stream.
 func (r *resolver) enter(target string) *watch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,8 +92,8 @@ func (r *resolver) enter(target string) *watch {
 	return w
 }
 
-// leave removes a stream. For the last one it waits until the Instancer is stopped,
-// unless it is still being made.
+// leave removes a stream. After the last stream it waits until the Instancer is
+// stopped, but not for newInstancer.
 func (r *resolver) leave(w *watch) {
 	r.mu.Lock()
 	w.streams--
@@ -130,17 +133,18 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithParse sets how an instance is parsed, for sources with more than "host:port" or
-// another form. The address must have a port and must not be 0.0.0.0 or ::. It may be
-// called concurrently. The default, and nil, parses "10.0.0.1:80" and "[fd00::1]:80".
-// Host names are not looked up: use package dns for these.
+// WithParse sets the function that parses an instance, for sources that use another
+// form than "host:port" or add information. The address must have a port and must not
+// be 0.0.0.0 or ::. parse may be called concurrently. With nil, the default,
+// "10.0.0.1:80" and "[fd00::1]:80" are parsed. Host names are not looked up: use
+// package dns for these.
 func WithParse(parse func(instance string) (resolve.Endpoint, error)) Option {
 	return option(func(o *options) { o.parse = parse })
 }
 
-// WithBackoff sets the time before another call of newInstancer after an error. The
-// default is 100 ms to 60 s with a tenth of jitter. A field that is 0 has its default;
-// one that is out of range panics.
+// WithBackoff sets the wait before newInstancer is called again after an error. The
+// default is 100 ms to 60 s with a jitter of 0.1. A field that is 0 has its default. It
+// panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("kit: " + err.Error())

@@ -13,12 +13,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch has one Instancer and its latest events.
+// watch has the Instancer of one target and its latest events.
 type watch struct {
 	*events
 
 	target  string
-	streams int // guarded by the resolver
+	streams int // guarded by the mutex of the resolver
 	cancel  context.CancelFunc
 	made    chan struct{} // closed when the call of newInstancer has returned
 	done    chan struct{} // closed when the Instancer is stopped
@@ -34,7 +34,7 @@ func startWatch(target string, newInstancer func(string) (sd.Instancer, error), 
 	return w
 }
 
-// run makes the Instancer, listens until ctx ends, and stops it.
+// run creates the Instancer, reads its events until ctx ends, and stops it.
 func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) {
 	defer close(w.done)
 	from := w.make(ctx, newInstancer, b)
@@ -42,8 +42,8 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	if from == nil {
 		return
 	}
-	// go-kit's Instancers send with a lock held that Register and Deregister take, so the
-	// events are read until these have returned.
+	// go-kit's Instancers hold a lock while they send, and Register and Deregister need
+	// the same lock. Therefore the events are read until both have returned.
 	events, stopped := make(chan sd.Event), make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(events, stopped) })
@@ -57,8 +57,8 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	reading.Wait()
 }
 
-// make calls newInstancer until it returns an Instancer. It returns nil after the end of
-// ctx or a final error.
+// make calls newInstancer until it returns an Instancer. It returns nil after the end
+// of ctx or a final error.
 func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {
@@ -95,7 +95,7 @@ func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	}
 }
 
-// end ends the watch. It does not wait for a call of newInstancer.
+// end ends the watch and waits for its end, but not for newInstancer.
 func (w *watch) end() {
 	w.cancel()
 	select {

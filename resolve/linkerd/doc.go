@@ -1,5 +1,5 @@
-// Package linkerd resolves names with a linkerd destination controller: the streaming
-// call Destination.Get of linkerd2-proxy-api.
+// Package linkerd resolves names with a linkerd destination controller. It uses the
+// streaming call Destination.Get of linkerd2-proxy-api.
 //
 //	New(conn) ── Get{path: "web.default.svc.cluster.local:80"} ──▶ controller
 //	   ▲                                                              │
@@ -8,37 +8,36 @@
 //
 // # The connection
 //
-// The caller owns the connection and may share it with other clients of the controller.
-// Its credentials identify the client. Three settings matter:
+// The caller owns the connection and may use it for other clients of the controller
+// too. Its credentials identify the client. Three settings matter:
 //
-//   - grpc.WithConnectParams: set a MaxDelay of at most the Max of [WithBackoff],
-//     because gRPC's own backoff grows to 120 s and streams fail at once meanwhile.
-//   - grpc.MaxCallRecvMsgSize: the limit of 4 MB holds an Add of about ten thousand
-//     endpoints.
-//   - grpc.WithKeepaliveParams is not needed, because [WithStreamLimits] find a
-//     controller that does not answer.
+//   - grpc.WithConnectParams: set a MaxDelay of at most the Max of [WithBackoff], because the default
+//     backoff of gRPC grows to 120 s, and streams fail at once during it.
+//   - grpc.MaxCallRecvMsgSize: the default of 4 MB allows an Add of about ten thousand endpoints.
+//   - grpc.WithKeepaliveParams is not needed, because [WithStreamLimits] detects a controller that
+//     does not answer.
 //
 // # Silence
 //
-// linkerd's controller sends nothing for a Service without endpoints. So a silent stream
-// is healthy if the controller answers. After 1 s of silence the resolver sends a gRPC
-// health check on the connection. Any answer counts, including Unimplemented:
+// linkerd's controller sends nothing for a Service without endpoints. Therefore a
+// silent stream is healthy if the controller answers. After 1 s of silence the resolver
+// sends a gRPC health check on the connection. Any answer counts, including
+// Unimplemented:
 //
-//   - No answer within Limits.Initial: the stream fails, and the last set stays.
-//   - An answer of the server of the stream: 10 s after the stream was opened the
-//     resolver yields Empty.
-//   - An answer of another server behind the same connection: the stream and the last
-//     set stay. Further health checks follow with a backoff.
+//   - If there is no answer within Limits.Initial, the stream fails, and the last set stays.
+//   - If the server of the stream answers, the resolver yields Empty 10 s after the stream was opened.
+//   - If another server behind the connection answers, the stream and the last set stay. Further
+//     health checks follow after a backoff.
 //
 // # Outages
 //
-// The last set stays while the controller is away. Wrap the resolver in
-// resolve.ServeStale to hold back an empty set after an outage. [WithStreamLimits] reopen
-// each stream now and then, which corrects lost messages.
+// The last set stays while the controller is not available. Wrap the resolver in
+// resolve.ServeStale to delay an empty set after an outage. [WithStreamLimits] reopens
+// each stream at intervals, which corrects the effect of lost messages.
 //
 // # Errors
 //
-// The codes InvalidArgument and FailedPrecondition mean that the target is not a name of
-// a service: the final error resolve.ErrUnresolvable. After another status, including
-// NotFound, and after the clean end of a stream, the resolver calls Get again.
+// The codes InvalidArgument and FailedPrecondition mean that the target is not a name
+// of a service. They become the final error resolve.ErrUnresolvable. After another
+// status, including NotFound and OK, the resolver calls Get again.
 package linkerd

@@ -11,17 +11,18 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// logged is a Resolver that logs two lines per outage, whatever its length.
+// logged is a Resolver that logs the start and the end of each outage.
 type logged struct {
 	resolve.Resolver
 	log *slog.Logger
 }
 
-// outage is the state of one call of Resolve: a series of streams without updates.
+// outage is the state of one call of Resolve. During an outage, streams end without an
+// update.
 type outage struct {
 	since    time.Time
 	failures int
-	brought  bool // the current stream has yielded an update
+	brought  bool // whether the current stream has yielded an update
 }
 
 func (l logged) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// update converts a message. It returns false if the message has no effect: its
-// oneof is empty or of an unknown kind, or none of its addresses can be used. Each
-// part that is ignored is reported to drop.
+// update converts a message. It returns false if the message has no effect: it has no
+// known kind, or none of its addresses is valid. It calls drop for each part that it
+// ignores.
 func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:
@@ -41,7 +41,8 @@ func endpoints(set *destination.WeightedAddrSet, drop func(error)) []resolve.End
 	return list
 }
 
-// removed returns the addresses to remove. Invalid ones were never added.
+// removed returns the addresses to remove. It omits invalid ones, because they were
+// never added.
 func removed(set *destination.AddrSet) []netip.AddrPort {
 	list := make([]netip.AddrPort, 0, len(set.GetAddrs()))
 	for _, a := range set.GetAddrs() {
@@ -53,8 +54,8 @@ func removed(set *destination.AddrSet) []netip.AddrPort {
 }
 
 // endpoint converts a WeightedAddr as linkerd's proxy does. It returns false if the
-// address cannot be connected to. setLabels are the labels of the set that contains
-// a. Each part that is ignored is reported to drop.
+// address is invalid. setLabels has the labels of the set that contains a. It calls
+// drop for each part that it ignores.
 func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop func(error)) (resolve.Endpoint, bool) {
 	addr, err := wire.Addr(a.GetAddr())
 	if err != nil {
@@ -82,8 +83,8 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop fun
 	}, true
 }
 
-// labels returns the labels of a set overlaid with those of one address. Endpoints
-// without labels of their own share the map of their set.
+// labels returns the labels of a set, overridden by those of one address. An endpoint
+// without own labels shares the map of the set.
 func labels(set, own map[string]string) map[string]string {
 	switch {
 	case len(own) == 0:

@@ -22,42 +22,43 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits are the time limits of each stream, see [WithStreamLimits]. The zero value has
-// those of linkerd's chart: 3 s, 5 min and 1 h. A negative field means no limit. Time in
-// which the consumer does not read counts for Lifetime only.
+// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value
+// means those of linkerd's chart: 3 s, 5 min and 1 h. A negative field means no limit.
+// Time in which the consumer does not read counts only for Lifetime.
 type Limits struct {
-	// Initial limits the time to the first message, except a Remove, or to the first
-	// answer to a health check, connecting included. 0 means 3 s.
+	// Initial limits the time to the first message other than a Remove, or to the first
+	// answer to a health check. It includes connecting. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time to each later message, and Lifetime the whole stream. After it
-	// the stream is reopened. Up to a tenth is added at random, so that the streams of
-	// many clients do not end at once. 0 means 5 min and 1 h; the minimum is 10 s.
+	// Idle limits the time between messages, and Lifetime the duration of the stream.
+	// At the limit the stream is reopened. Up to a tenth is added at random, so that
+	// the streams of many clients do not end together. 0 means 5 min and 1 h. The
+	// minimum is 10 s.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// WithStreamLimits sets the time limits of each stream. They find a controller that does
-// not answer, and Lifetime limits the effect of a lost message. The default is the zero
-// [Limits].
+// WithStreamLimits sets the time limits of each stream. They detect a controller that
+// does not answer. Lifetime also limits the effect of a lost message. The default is
+// the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
 
 const (
-	// healthCheckAfter is how long a stream is silent before the first health
-	// check, or half of Limits.Initial if that is less.
+	// healthCheckAfter is the silence before the first health check. Half of
+	// Limits.Initial is used if that is less.
 	healthCheckAfter = time.Second
 
-	// emptyAfter is how long a stream is silent before the service counts as
-	// empty. It equals the time after which stream.Reconnect resets its backoff.
+	// emptyAfter is the silence after which the service counts as empty. It equals the
+	// duration after which stream.Reconnect resets its backoff.
 	emptyAfter = 10 * time.Second
 )
 
-// errNoAnswer is the end of a stream that exceeded Limits.Initial.
+// errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// watch is one call of Resolve, across all of its streams.
+// watch is the state of one call of Resolve, which opens several streams.
 type watch struct {
 	*options
 	conn    grpc.ClientConnInterface
@@ -65,8 +66,8 @@ type watch struct {
 	ignored oncelog.Logger
 }
 
-// open opens one Get stream. resolve.Reconnect makes its first Add a Replace, and
-// ends ctx with the stream, which resets the stream.
+// open opens one Get stream. resolve.Reconnect converts its first Add to a Replace, and
+// ends ctx after the stream.
 func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		dog := w.limits.Begin(ctx, errNoAnswer)
@@ -79,8 +80,8 @@ func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, er
 	}
 }
 
-// read reads one stream. It returns why the stream ended, or nil if the consumer
-// stopped.
+// read reads one stream. It returns the reason why the stream ended, or nil if the
+// consumer broke.
 func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -113,19 +114,19 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	}
 }
 
-// reader turns what happens on one stream into updates.
+// reader converts the events of one stream to updates.
 type reader struct {
 	*watch
 	dog        *stream.Watchdog
 	opened     time.Time
 	messages   chan received
-	answers    chan bool // to health checks; true if the server of the stream answered
+	answers    chan bool // answers to health checks; true if the server of the stream answered
 	stopChecks context.CancelFunc
-	empty      <-chan time.Time // when silence means an empty set; nil if it does not
+	empty      <-chan time.Time // receives when silence means an empty set; nil if it does not
 }
 
-// next waits for one message, answer or time limit. It returns an update, or false
-// if there is nothing to yield.
+// next waits for one message, health check answer or time limit. It returns false if
+// there is no update to yield.
 func (r *reader) next() (resolve.Update, bool, error) {
 	select {
 	case <-r.dog.Context().Done():
@@ -153,14 +154,14 @@ func (r *reader) next() (resolve.Update, bool, error) {
 	}
 }
 
-// received is a message of a stream, or the stream's end.
+// received is a message of a stream, or the error at its end.
 type received struct {
 	message *destination.Update
 	err     error
 }
 
-// receive sends what comes on a stream to messages until the stream ends. A panic
-// of the connection is its end.
+// receive sends the messages of a stream to messages until the stream ends. A panic of
+// the connection ends the stream.
 func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Update], messages chan<- received) {
 	for {
 		var message *destination.Update
@@ -179,12 +180,13 @@ func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Up
 	}
 }
 
-// checkHealth sends a gRPC health check after a second of silence, and further ones with
-// a backoff until server answers. It reports the first answer, and that of server: true
-// if the answer is from server.
+// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a
+// backoff until server answers. It sends to answers the first answer and that of
+// server: true means that the answer is from server.
 //
-// The status does not matter, because any answer proves that the controller runs. A gRPC
-// keep-alive would not: the proxy beside a controller answers PINGs.
+// The status of an answer does not matter, because any answer proves that the
+// controller runs. A gRPC keep-alive would not prove that, because the proxy of the
+// controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {
@@ -229,7 +231,7 @@ func addrOf(p *peer.Peer) string {
 	return p.Addr.String()
 }
 
-// failure returns the error that the consumer gets for the end of a stream.
+// failure returns the error to yield for the end of a stream.
 func (w *watch) failure(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded

@@ -1,4 +1,4 @@
-// Package static resolves names from a table in memory that the program sets.
+// Package static resolves names from a table in memory that the program modifies.
 //
 //	Set(target, …) ─┐
 //	Delete(target) ─┴▶ Resolver ──▶ each stream of that target: its endpoints,

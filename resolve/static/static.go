@@ -13,14 +13,14 @@ import (
 )
 
 // Resolver resolves targets from a table in memory. The zero value has an empty table
-// and is ready to use. It is safe for concurrent use, does not need to be closed, and
-// must not be copied.
+// and is ready to use. It is safe for concurrent use, need not be closed, and must not
+// be copied.
 type Resolver struct {
 	mu      sync.Mutex
 	targets map[string]*entry
 }
 
-// entry is a target that has been set, or that streams wait for.
+// entry is a target that was set, or that streams are waiting for.
 type entry struct {
 	update  resolve.Update
 	changed chan struct{} // closed when update is replaced
@@ -29,9 +29,9 @@ type entry struct {
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver of the given targets, which Set and Delete can change. The slices are copied; the labels in them are not, and
-// must not be changed. A target without endpoints exists and is empty. An endpoint
-// without a valid address panics.
+// New returns a Resolver with the given targets, which Set and Delete can change. It
+// copies the slices, but not the labels, which must not be modified. A target without
+// endpoints exists and is empty. New panics if an endpoint has no valid address.
 func New(targets map[string][]resolve.Endpoint) *Resolver {
 	r := &Resolver{}
 	for target, endpoints := range targets {
@@ -40,9 +40,10 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 	return r
 }
 
-// Set replaces the endpoints of a target. Without any, the target exists and
-// is empty. Streams of the target yield it; Set does not wait for them. An endpoint
-// without a valid address panics: see [Endpoints] for addresses that a user wrote.
+// Set replaces the endpoints of a target. If there are none, the target exists and is
+// empty. Streams of the target yield the change; Set does not wait for them. It panics
+// if an endpoint has no valid address: use [Endpoints] for addresses that a user has
+// written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	for i, e := range endpoints {
 		if !e.Addr.IsValid() {
@@ -73,8 +74,8 @@ func (r *Resolver) change(target string, u resolve.Update) {
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends
-// or the consumer breaks. It never yields an error. A slow consumer gets the latest
-// change only. A target that has not been set does not exist until it is.
+// or the consumer breaks. It never yields an error. A slow consumer gets only the
+// latest change. A target that has not been set does not exist.
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		e := r.enter(target)
@@ -105,7 +106,7 @@ func (r *Resolver) look(e *entry) (resolve.Update, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u := e.update
-	u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
+	u.Endpoints = slices.Clone(u.Endpoints) // because the consumer may modify it
 	return u, e.changed
 }
 
@@ -116,7 +117,8 @@ func (r *Resolver) leave(target string, e *entry) {
 	r.deleteUnused(target, e)
 }
 
-// entry returns the entry of target, and adds it if needed. It is called with mu held.
+// entry returns the entry of target. It creates the entry if necessary. The caller must
+// hold mu.
 func (r *Resolver) entry(target string) *entry {
 	e := r.targets[target]
 	if e == nil {
@@ -130,7 +132,7 @@ func (r *Resolver) entry(target string) *entry {
 }
 
 // deleteUnused deletes e if the target does not exist and has no stream, because names
-// that were only resolved must not accumulate. It is called with mu held.
+// that were only resolved must not accumulate. The caller must hold mu.
 func (r *Resolver) deleteUnused(target string, e *entry) {
 	if e.streams == 0 && e.update.Kind == resolve.DoesNotExist {
 		delete(r.targets, target)
@@ -138,9 +140,8 @@ func (r *Resolver) deleteUnused(target string, e *entry) {
 }
 
 // Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". The other
-// fields of the endpoints are zero. The error names each address that is invalid and
-// the reason: a host name, a missing port, port 0, or the unspecified address, to which
-// a connection would go to this host.
+// fields of the endpoints are zero. The error has each invalid address and the reason:
+// a host name, a missing port, port 0, or the unspecified address.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))
