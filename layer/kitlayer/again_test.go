@@ -48,14 +48,14 @@ func TestAgainRejectedAfterCall(t *testing.T) {
 		is   error
 		text string
 	}{
-		{"failed, then refused", []error{errBroken, full}, layer.ErrRetryRejected,
-			"middleware: rejected on a retry: called more than once, the last refused (rate: not ready)"},
+		{"failed, then rejected", []error{errBroken, full}, layer.ErrRetryRejected,
+			"middleware: rejected on a retry: called more than once, the last rejected (rate: not ready)"},
 		{"failed, then queued in vain", []error{errBroken, layer.ErrFailFast}, layer.ErrTimeout,
-			"middleware: timeout: called more than once, the last refused (fail-fast)"},
-		{"refused, failed, refused", []error{full, errBroken, full}, layer.ErrRetryRejected,
-			"middleware: rejected on a retry: called more than once, the last refused (rate: not ready)"},
-		{"refused, then failed", []error{full, errBroken}, errBroken, "broken"},
-		{"refused twice", []error{full, full}, layer.ErrNotReady, "rate: not ready"},
+			"middleware: timeout: called more than once, the last rejected (fail-fast)"},
+		{"rejected, failed, rejected", []error{full, errBroken, full}, layer.ErrRetryRejected,
+			"middleware: rejected on a retry: called more than once, the last rejected (rate: not ready)"},
+		{"rejected, then failed", []error{full, errBroken}, errBroken, "broken"},
+		{"rejected twice", []error{full, full}, layer.ErrNotReady, "rate: not ready"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := kitlayer.Layer[int, int](again(len(tt.errs)))(script(tt.errs...))

@@ -1,5 +1,4 @@
-// Package kitlayer carries layers to go-kit and back: nothing is added on the
-// way.
+// Package kitlayer converts between layers and go-kit:
 //
 //	endpoint.Endpoint    ── Service ──▶    layer.Service[Req, Rsp]
 //	endpoint.Endpoint    ◀── Endpoint ──   layer.Service[Req, Rsp]
@@ -8,19 +7,18 @@
 //	sd.Factory           ── Factory ──▶    layer.Service[Req, Rsp], one for each instance
 //	metrics providers    ── Instruments ─▶ layer.Instruments
 //
-// Write stacks for endpoints with [NewStack]: its layers know what go-kit's
-// responses and errors mean, so that a breaker and a retry work without settings.
+// Make stacks for endpoints by [NewStack]. Its layers classify the responses and
+// errors of go-kit ([Classify]), so that a breaker and a retry need no settings. A
+// balancer over a [Service] has this classifier as well.
 //
-// go-kit's messages are of type any, those of this library have types. Where a
-// value turns out to have another type than was said, the call fails with a
-// [TypeError]. A nil endpoint, service or factory panics in the constructor.
+// The messages of go-kit have the type any. A message of an unexpected type fails
+// the call with a [TypeError]. A nil endpoint, service or factory panics in the
+// constructor.
 //
-// A panic of an endpoint or of a middleware reaches the caller of Call, as in
-// go-kit; the layers on the way release what they hold. A panic of the Close of a
-// [Factory] is discarded, because it has no caller.
+// A panic of an endpoint or of a middleware reaches the caller of Call, and the
+// layers free their slots. A panic of the Close of a [Factory] is dropped, because
+// it has no caller.
 //
-// A balancer over such services has the classifier of go-kit ([Classify]).
-//
-// An endpoint's response is over when the endpoint returned, so the layers'
-// defaults hold as they are.
+// A response of an endpoint ends when the endpoint returns, which is the default of
+// the layers.
 package kitlayer

@@ -8,24 +8,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Factory makes services of the endpoints of a go-kit factory: one for each
-// instance, which is the text that the factory is given, "10.0.0.1:80". Make a
-// discover.MakeService of it to have the instances balanced:
+// Factory makes services from a go-kit factory, one for each instance, such as
+// "10.0.0.1:80". Use it as a discover.MakeService to balance over the instances:
 //
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
 //	svc := balance.Resolve(ctx, resolver, "sum", func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
 //		return service(ctx, t.Endpoint.Addr.String())
 //	})
 //
-// The [io.Closer] of an instance is closed when ctx ends, once; what it returns is
-// ignored. That of a discover.MakeService ends when the instance is gone and its last
-// response has ended.
+// The [io.Closer] of an instance is closed once when ctx ends, and its error is
+// ignored. The ctx of a discover.MakeService ends when the instance is removed and
+// its last response has ended.
 //
-// The service of an instance for which the factory returns an error, or no
-// endpoint, is closed from the start: its refusals wrap that error. As with go-kit's
-// own endpointer, the factory is called again when the instance went and came back.
-// A factory that blocks, to connect, delays neither calls nor other instances of a
-// balancer.
+// If the factory returns an error or no endpoint, the service is closed and its
+// rejections wrap the error. The factory is called again when the instance returns
+// after a removal, as in go-kit. A factory that blocks delays neither calls nor other
+// instances of a balancer.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")
@@ -34,12 +32,12 @@ func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance stri
 		e, closer, err := f(instance)
 		if closer != nil {
 			context.AfterFunc(ctx, func() {
-				defer func() { _ = recover() }() // a panic here has no caller to reach
+				defer func() { _ = recover() }() // a panic has no caller
 				_ = closer.Close()
 			})
 		}
 		if err != nil || e == nil {
-			return unmade[Req, Rsp]{&layer.Error{
+			return failedInstance[Req, Rsp]{&layer.Error{
 				Layer: "factory", Endpoint: instance, Kind: layer.ErrClosed, Reason: "the factory made no endpoint", Err: err,
 			}}
 		}
@@ -47,13 +45,13 @@ func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance stri
 	}
 }
 
-// unmade is the service of an instance without an endpoint.
-type unmade[Req, Rsp any] struct{ refusal *layer.Error }
+// failedInstance is the service of an instance without an endpoint.
+type failedInstance[Req, Rsp any] struct{ err *layer.Error }
 
-func (u unmade[Req, Rsp]) Ready(context.Context) error { return u.refusal }
+func (f failedInstance[Req, Rsp]) Ready(context.Context) error { return f.err }
 
-func (u unmade[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, u.refusal }
+func (f failedInstance[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, f.err }
 
-func (u unmade[Req, Rsp]) Describe() layer.Node {
-	return layer.Node{Name: "factory", State: layer.State{{Key: "error", Value: u.refusal.Error()}}}
+func (f failedInstance[Req, Rsp]) Describe() layer.Node {
+	return layer.Node{Name: "factory", State: layer.State{{Key: "error", Value: f.err.Error()}}}
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// MetricsProvider makes instruments. Every provider of go-kit's package
-// metrics/provider is one; it is not named here, because it brings the client
-// of every metrics system with it.
+// MetricsProvider makes instruments. The providers of go-kit's package
+// metrics/provider implement it. That package is not imported, because it imports
+// the clients of all metrics systems.
 type MetricsProvider interface {
 	NewCounter(name string) metrics.Counter
 	NewGauge(name string) metrics.Gauge
 	NewHistogram(name string, buckets int) metrics.Histogram
 }
 
-// buckets is how finely a provider that has buckets of its own divides them.
+// buckets is the number of buckets for providers that need one.
 const buckets = 50
 
-// Instruments makes all instruments of the layers with p, once, because many
-// providers do not allow a name twice. Their names are prefix and:
+// Instruments makes all instruments of the layers with p. Call it once, because many
+// providers do not allow a name twice. The names are the prefix and:
 //
-//	requests, refusals, retries, trips     counters
+//	requests, rejections, retries, trips   counters
 //	responses_<class>                      success, failure, retryable, throttled, ignorable
-//	refused_<layer>                        limit, rate, shed, breaker …
+//	rejected_<layer>                       limit, rate, shed, breaker …
 //	expired_<limit>                        total, head, idle, attempt, deadline
 //	skipped_<reason>                       budget, body, attempts, unsafe, pushback, deadline
 //	hedges_<outcome>                       sent, won, skipped
@@ -35,15 +35,15 @@ const buckets = 50
 //	mirrored_<outcome>                     answered, failed, rejected, full, skipped
 //	in_flight, waiting, limit,             gauges; tripped is 0 or 1
 //	budget, tripped
-//	head_latency_ms, latency_ms,           histograms, in milliseconds
+//	header_latency_ms, latency_ms,         histograms, in milliseconds
 //	queue_wait_ms
 //
-// A provider has no labels, so their values are part of the names. Such a
-// counter is made at its first use. Put labels of your own into the prefix, or
-// fill in [layer.Instruments] by hand.
+// A provider has no labels, so that label values are parts of names. Such a counter
+// is made at its first use. For other labels use the prefix, or set
+// [layer.Instruments] directly.
 //
-// A nil p returns the zero Instruments, which record nothing. The instruments are
-// as safe for concurrent use as those of p.
+// A nil p returns the zero Instruments, which record nothing. The instruments are as
+// safe for concurrent use as those of p.
 func Instruments(p MetricsProvider, prefix string) layer.Instruments {
 	if p == nil {
 		return layer.Instruments{}
@@ -51,34 +51,34 @@ func Instruments(p MetricsProvider, prefix string) layer.Instruments {
 	counter := func(name string) metrics.Counter { return p.NewCounter(prefix + name) }
 	gauge := func(name string) metrics.Gauge { return p.NewGauge(prefix + name) }
 	histogram := func(name string) metrics.Histogram { return p.NewHistogram(prefix+name, buckets) }
-	labelled := func(name string) metrics.Counter {
+	labeled := func(name string) metrics.Counter {
 		return &family{provider: p, name: prefix + name, members: make(map[string]metrics.Counter)}
 	}
 	return layer.Instruments{
 		Requests:        counter("requests"),
-		Rejections:      counter("refusals"),
-		Responses:       labelled("responses"),
+		Rejections:      counter("rejections"),
+		Responses:       labeled("responses"),
 		InFlight:        gauge("in_flight"),
-		TimeToHeaders:   histogram("head_latency_ms"),
+		TimeToHeaders:   histogram("header_latency_ms"),
 		Latency:         histogram("latency_ms"),
-		LayerRejections: labelled("refused"),
-		Timeouts:        labelled("expired"),
+		LayerRejections: labeled("rejected"),
+		Timeouts:        labeled("expired"),
 		QueueLength:     gauge("waiting"),
 		QueueWait:       histogram("queue_wait_ms"),
 		Limit:           gauge("limit"),
 		Retries:         counter("retries"),
-		RetriesSkipped:  labelled("skipped"),
+		RetriesSkipped:  labeled("skipped"),
 		Budget:          gauge("budget"),
-		Hedges:          labelled("hedges"),
+		Hedges:          labeled("hedges"),
 		BreakerOpened:   counter("trips"),
 		BreakerOpen:     gauge("tripped"),
-		ConnectAttempts: labelled("connects"),
-		FaultsInjected:  labelled("injected"),
-		Mirrored:        labelled("mirrored"),
+		ConnectAttempts: labeled("connects"),
+		FaultsInjected:  labeled("injected"),
+		Mirrored:        labeled("mirrored"),
 	}
 }
 
-// family is a counter with labels, as counters without.
+// family is a counter with labels, made of counters without labels.
 type family struct {
 	provider MetricsProvider
 	name     string
@@ -86,8 +86,7 @@ type family struct {
 	members  map[string]metrics.Counter // by name
 }
 
-// With returns the counter whose name ends in the values; the keys are known
-// from the name of the family.
+// With returns the counter whose name ends in the label values.
 func (f *family) With(labelValues ...string) metrics.Counter {
 	parts := []string{f.name}
 	for i := 1; i < len(labelValues); i += 2 {

@@ -85,7 +85,7 @@ func TestInstruments(t *testing.T) {
 	assert.EqualValues(t, 3, p.counters["web_responses_success"].Value())
 	assert.EqualValues(t, 1, p.counters["web_responses_failure"].Value())
 	assert.Equal(t, []string{
-		"web_budget", "web_head_latency_ms", "web_in_flight", "web_latency_ms", "web_limit", "web_queue_wait_ms",
+		"web_budget", "web_header_latency_ms", "web_in_flight", "web_latency_ms", "web_limit", "web_queue_wait_ms",
 		"web_tripped", "web_waiting",
 	}, slices.Sorted(maps.Keys(p.others)))
 }

@@ -61,7 +61,7 @@ func (w *wrapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	own := &admissions{Context: ctx}
 	rsp, err := call[Req, Rsp](own, w.around, req)
 	if err != nil && own.count.Load() > 0 && errors.Is(err, layer.ErrNotReady) {
-		err = triedBefore(err)
+		err = rejectedLater(err)
 	}
 	return rsp, err
 }
@@ -70,8 +70,8 @@ func (w *wrapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return w.Service }
 
 func (w *wrapped[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "middleware"} }
 
-// admissions is the context of one request. It counts the calls that the service
-// inside let in, or may have: one that is under way counts.
+// admissions is the context of one request. It counts the calls that the inner
+// service has admitted, including those in flight.
 type admissions struct {
 	context.Context //nolint:containedctx // it is one
 
@@ -87,42 +87,41 @@ func (a *admissions) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// counted is e, which tells the request's admissions of each call.
+// counted adds each call of e to the admissions of its request.
 func counted(e endpoint.Endpoint) endpoint.Endpoint {
 	return func(ctx context.Context, request any) (any, error) {
-		to, ok := ctx.Value(admissionsKey{}).(*admissions)
+		a, ok := ctx.Value(admissionsKey{}).(*admissions)
 		if !ok {
 			return e(ctx, request)
 		}
-		if to == ctx {
-			ctx = to.Context // the caller's, where the middleware handed on what it got
+		if a == ctx {
+			ctx = a.Context // the middleware passed its context on
 		}
-		to.count.Add(1)
+		a.count.Add(1)
 		rsp, err := e(ctx, request)
 		if err != nil && errors.Is(err, layer.ErrNotReady) {
-			to.count.Add(-1)
+			a.count.Add(-1)
 		}
 		return rsp, err
 	}
 }
 
-// triedBefore is the error of a request that was rejected after its first
-// attempt. It does not wrap the rejection, so that it does not match it.
-func triedBefore(refusal error) error {
+// rejectedLater returns the error of a request that was rejected after its first
+// attempt. It does not wrap the rejection, because it must not match it.
+func rejectedLater(rejection error) error {
 	kind := layer.ErrRetryRejected
-	if errors.Is(refusal, layer.ErrFailFast) {
+	if errors.Is(rejection, layer.ErrFailFast) {
 		kind = layer.ErrTimeout
 	}
-	after, _ := layer.RetryAfter(refusal)
+	after, _ := layer.RetryAfter(rejection)
 	return &layer.Error{
 		Layer: "middleware", Kind: kind, RetryAfter: after,
-		Reason: fmt.Sprintf("called more than once, the last refused (%v)", refusal),
+		Reason: fmt.Sprintf("called more than once, the last rejected (%v)", rejection),
 	}
 }
 
-// Middleware makes a middleware of a layer, or of a whole stack (Stack.Layer).
-// The layer is applied once for each endpoint, so that a limit in it is that
-// endpoint's own; to share one, make a [Service] of several endpoints first.
+// Middleware makes a middleware from a layer, which may be a stack (Stack.Layer).
+// The layer is applied to each endpoint separately, so that limits are not shared.
 //
 // A message of another type is a [TypeError]. A nil layer changes nothing.
 func Middleware[Req, Rsp any](l layer.Layer[Req, Rsp]) endpoint.Middleware {

@@ -36,7 +36,7 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 	answer, err := e(ctx, req)
 	rsp, wrong := as[Rsp]("response", answer)
 	if err != nil {
-		return rsp, err // what came with it matters less
+		return rsp, err
 	}
 	return rsp, wrong
 }
@@ -65,20 +65,19 @@ func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	}
 }
 
-// TypeError says that a message has another type than the one that it is
-// translated to.
+// TypeError reports a message of an unexpected type.
 type TypeError struct {
 	Message string // "request" or "response"
-	Want    string // the type that was said
-	Got     string // the type that came
+	Want    string // the declared type
+	Got     string // the type of the message
 }
 
-// Error names both types, and which of the two messages it was.
+// Error has the message and both types.
 func (e *TypeError) Error() string {
 	return fmt.Sprintf("kitlayer: %s is a %s and not a %s: give both sides the same type", e.Message, e.Got, e.Want)
 }
 
-// as is v as a T. A nil, which has no type, is the zero value of every one.
+// as returns v as a T. A nil v is the zero value.
 func as[T any](message string, v any) (T, error) {
 	t, ok := v.(T)
 	if ok || v == nil {

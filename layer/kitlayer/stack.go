@@ -27,8 +27,8 @@ func NewStack[Req, Rsp any](opts ...layer.Option[Rsp]) layer.Stack[Req, Rsp] {
 	}, opts)...)
 }
 
-// resend is the [layer.Replayer] of go-kit. Messages are values of the program: their
-// fields mean nothing here, whatever their names are.
+// resend is the [layer.Replayer] of go-kit. It ignores the fields of messages,
+// because they have no known meaning.
 type resend[Req, Rsp any] struct{}
 
 func (resend[Req, Rsp]) Idempotent(Req) bool { return true }

@@ -15,14 +15,14 @@ import (
 // watch is a consumer that runs step by step: the resolver waits in its yield until the
 // check has examined the item and decided how to continue.
 type watch struct {
-	timeout time.Duration
-	cancel  context.CancelFunc
-	items   chan item
-	more    chan action   // for the last item
-	left    chan struct{} // closed when the check is over
-	ended   chan struct{} // closed when the sequence has returned
-	late    atomic.Int32  // items after the consumer broke
-	thrown  bool          // the sequence passed on the consumer's panic; read after ended
+	timeout  time.Duration
+	cancel   context.CancelFunc
+	items    chan item
+	more     chan action   // for the last item
+	left     chan struct{} // closed when the check is over
+	ended    chan struct{} // closed when the sequence has returned
+	late     atomic.Int32  // items after the consumer broke
+	panicked bool          // the sequence passed on the consumer's panic; read after ended
 
 	held   bool // an item was received and not answered
 	closed bool
@@ -47,8 +47,8 @@ const (
 	exits
 )
 
-// errThrown is the value of the consumer's panic.
-var errThrown = errors.New("resolvetest: the consumer's panic")
+// errConsumer is the value of the consumer's panic.
+var errConsumer = errors.New("resolvetest: the consumer's panic")
 
 var errEnded = errors.New("the sequence ended before its context and before the consumer broke")
 
@@ -89,8 +89,8 @@ func (w *watch) consume() {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
-		case errThrown:
-			w.thrown = true
+		case errConsumer:
+			w.panicked = true
 		default:
 			panic(p) // of the resolver
 		}
@@ -122,7 +122,7 @@ func (w *watch) consume() {
 func (a action) run() {
 	switch a {
 	case panics:
-		panic(errThrown)
+		panic(errConsumer)
 	case exits:
 		runtime.Goexit()
 	case continues, breaks:
@@ -287,7 +287,7 @@ func (w *watch) leave(how action) error {
 	if err != nil {
 		return err
 	}
-	if how == panics && !w.thrown {
+	if how == panics && !w.panicked {
 		return errors.New("the sequence did not pass on the consumer's panic")
 	}
 	return nil
