@@ -47,8 +47,8 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 }
 
-// cpuTime returns the CPU time that a process has used. The number of its clock is the
-// one that clock_getcpuclockid(3) returns.
+// cpuTime returns the CPU time that a process has used. clock_getcpuclockid(3) specifies
+// the number of the clock of a process.
 func cpuTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(int32(^pid<<3|2), &t)

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return certify(ctx, args, stdout, stderr)
 }
 
-// initialize writes the key and the request of a proxy.
+// initialize writes a key and a certificate signing request for a proxy.
 func initialize(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
 	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, created if missing (required)")
@@ -61,7 +61,7 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 // minLifetime is twice the 10 s that proxies wait before they renew.
 const minLifetime = 20 * time.Second
 
-// certify serves until ctx ends.
+// certify serves the identity API until ctx ends.
 func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")

@@ -45,14 +45,14 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "--max-time", "30", "smtp://"+r.mail.String(),
 		"--mail-from", "a@example.com", "--mail-rcpt", "b@example.com", "-T", letter)
 	begun := time.Now()
-	output, err := cmd.CombinedOutput()
+	text, err := cmd.CombinedOutput()
 	took := time.Since(begun)
 	if err != nil {
-		return "", fmt.Errorf("curl: %w\n%s", err, output)
+		return "", fmt.Errorf("curl: %w\n%s", err, text)
 	}
 	for _, want := range []string{"< 220 data ready", "< 250 data has ", secret} {
-		if !strings.Contains(string(output), want) {
-			return "", fmt.Errorf("no %q in\n%s", want, output)
+		if !strings.Contains(string(text), want) {
+			return "", fmt.Errorf("no %q in\n%s", want, text)
 		}
 	}
 	if took > tooLong {

@@ -41,8 +41,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	if err := r.capture.stop(ctx, syscall.SIGINT); err != nil {
 		return nil, err
 	}
-	if output := r.capture.tail(); !strings.Contains(output, " 0 packets dropped by kernel") {
-		return nil, fmt.Errorf("the capture is incomplete:\n%s", output)
+	if report := r.capture.tail(); !strings.Contains(report, " 0 packets dropped by kernel") {
+		return nil, fmt.Errorf("the capture is incomplete:\n%s", report)
 	}
 	var err error
 	for _, f := range flows {

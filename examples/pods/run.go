@@ -80,8 +80,8 @@ func (r *running) startNetwork(ctx context.Context) error {
 	}
 	r.capture = p
 	return until(ctx, "tcpdump to listen", func() (bool, error) {
-		output, err := os.ReadFile(p.log)
-		return bytes.Contains(output, []byte("listening on")), errors.Join(err, p.ended())
+		text, err := os.ReadFile(p.log)
+		return bytes.Contains(text, []byte("listening on")), errors.Join(err, p.ended())
 	})
 }
 

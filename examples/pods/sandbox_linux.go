@@ -40,7 +40,8 @@ func sandboxed(ctx context.Context, args ...string) error {
 	return err
 }
 
-// apart shields a process from an interrupt of the keyboard, which this program handles.
+// apart puts a process into its own process group, so that an interrupt from the keyboard
+// reaches only this program, which handles it.
 func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // mountSandbox gives the sandbox its own /proc, /run/netns and /etc/hosts.

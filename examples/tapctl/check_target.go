@@ -121,7 +121,7 @@ func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// sees checks that the process shows a request within the time wait.
+// sees checks that the process shows a request before the time wait is over.
 func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) finding {
 	f := finding{what: "it receives requests", warn: true}
 	// A deadline would be sent to the process, which might end the stream first.

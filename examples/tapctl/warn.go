@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// again is the time after which an unchanged error is printed again.
+// again is the time after which a repeated error is printed again.
 const again = time.Minute
 
 // warner returns a function that prints errors. It omits repeated errors, because each

@@ -89,7 +89,7 @@ func call(ctx context.Context, conn grpc.ClientConnInterface, service, method st
 	return nil
 }
 
-// answer writes the result of a page.
+// answer returns a handler that writes the result of page as JSON, or its error.
 func answer(page func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := page(r)

@@ -40,7 +40,7 @@ func (r *reader) profile(y *profileYAML) *Profile {
 	return p
 }
 
-// route converts a route. Its line is that of its first field.
+// route converts a route. Its errors have the line of its first field.
 func (r *reader) route(y routeYAML) Route {
 	route := Route{
 		Name:      y.Name.value,

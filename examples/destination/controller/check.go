@@ -180,7 +180,7 @@ func checkSplit(s Split) error {
 	return nil
 }
 
-// The limits of a budget are those of proxies, which ignore an invalid budget.
+// The limits of a retry budget, which proxies check: they ignore an invalid budget.
 
 func checkRatio(r float64) error {
 	if math.IsNaN(r) || r < 0 || r > 1000 {

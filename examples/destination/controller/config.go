@@ -102,5 +102,5 @@ type Split struct {
 type RetryBudget struct {
 	Ratio        float64       // retries per request, 0 to 1000
 	MinPerSecond uint32        // retries per second that are always allowed
-	TTL          time.Duration // how long a request counts, from 1 s to 60 s
+	TTL          time.Duration // time for which a request counts, from 1 s to 60 s
 }

@@ -27,7 +27,7 @@ func Interrupted() (ctx context.Context, stop context.CancelFunc) {
 	return ctx, stop
 }
 
-// misuse is a mistake in the command line.
+// misuse marks an error as a mistake in the command line.
 type misuse struct{ error }
 
 func (m misuse) Error() string { return m.error.Error() + "; see -help" }

@@ -53,7 +53,7 @@ func (r *Routes) newConnections(dst string) *connections {
 	}
 }
 
-// Handling is how the connections to a destination are handled.
+// Handling is the way in which the connections to a destination are handled.
 type Handling string
 
 // The ways to handle connections.

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// maxScrapes is how many scrapes are answered at a time. Each holds a copy of all series
-// until its client has read the answer.
+// maxScrapes is the maximum number of concurrent scrapes. Each has a copy of all series
+// until its client has read the response.
 const maxScrapes = 8
 
 // Handler serves the metrics as Prometheus text, with "# EOF" as the last line, and

@@ -11,8 +11,8 @@ import (
 
 // Config configures [New].
 type Config struct {
-	// RetainIdle is how long series are shown after the last write. 0 or less means
-	// 10 min.
+	// RetainIdle is the time for which series are shown after the last write. 0 or
+	// less means 10 min.
 	RetainIdle time.Duration
 
 	// ServiceSuffixes are the domains of the cluster's Services, for the labels

@@ -70,8 +70,7 @@ func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 }
 
 // stackFamilies count the services of HTTP endpoints and balancers that were created and
-// dropped. linkerd's proxy also counts how often they were polled, which has no
-// counterpart here, because a Call is not preceded by a poll.
+// dropped. linkerd's proxy also counts polls, which do not exist here.
 type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
 
 func (m *Meters) stackFamilies() stackFamilies {

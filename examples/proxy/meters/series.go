@@ -233,8 +233,8 @@ func (l labelSet) with(more Labels) labelSet {
 	return l
 }
 
-// maxNames is how many names of one kind have series of their own. A port scan would
-// otherwise fill the memory.
+// maxNames is the maximum number of names of one kind that have their own series. A port
+// scan would otherwise fill the memory.
 const maxNames = 1000
 
 // names are the names of one kind that have series. A name has its place until its last

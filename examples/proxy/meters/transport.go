@@ -73,8 +73,8 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	return m.limited(string(d)+" "+string(peer), name, labels, rest)
 }
 
-// cost returns the bytes of outbound_tcp_transfer_cost_bytes_total in one direction
-// and one zone. The labels are those of linkerd's proxy.
+// cost returns the counter of outbound_tcp_transfer_cost_bytes_total for one direction
+// and one zone. Its labels are those of linkerd's proxy.
 func (m *Meters) cost(op, locality string) metrics.Counter {
 	zone := "Unknown"
 	switch locality {

@@ -32,7 +32,7 @@ func (r *reader) finish(s *Settings) {
 		s.Tap.Name = ""
 	}
 	if s.Identity != nil && s.TapServed() && !r.has("CONTROL_LISTEN_ADDR") {
-		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // by TLS alone
+		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // all clients of this address use TLS
 	}
 }
 

@@ -27,7 +27,8 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait returns FailFast for a layer for which 0 means no limit.
+// MaxWait returns FailFast, or 1 ns instead of 0, because 0 means no limit for a queue
+// layer.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
 // Dial is a function that makes a connection.
@@ -92,8 +93,8 @@ func (i *Identity) Check() error {
 }
 
 // Options returns the options of an HTTP server. MaxPendingAcceptResetStreams becomes
-// the closest setting, the number of streams that a client may reset. net/http has no
-// MaxSendBufSize or AdaptiveFlowControl. MaxHeaderListSize also applies to HTTP/1.
+// the closest setting, the number of streams that a client may reset. The server
+// has no MaxSendBufSize or AdaptiveFlowControl. MaxHeaderListSize also applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.WithHTTP2Config(http.HTTP2Config{

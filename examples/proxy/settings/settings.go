@@ -146,7 +146,7 @@ type Log struct {
 
 // Metrics configures the metrics.
 type Metrics struct {
-	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long idle series are shown
+	RetainIdle time.Duration // METRICS_RETAIN_IDLE: time for which idle series are shown
 }
 
 // Controller is a server of the control plane.

@@ -90,8 +90,9 @@ type Cores struct {
 	MaxRatio float64 // CORES_MAX_RATIO: of the available ones; above 0 and at most 1
 }
 
-// Count returns how many of the available processors to use: Max, or else MaxRatio of
-// them, rounded, or else one. It is at least Min and at most available.
+// Count returns the number of processors to use, of those available. It is Max, or else
+// MaxRatio of the available ones, rounded, or else 1. The result is at least Min and at
+// most available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {

@@ -62,7 +62,7 @@ func (c *optionalConn) detectTLS() {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if c.err = secure.HandshakeContext(ctx); c.err != nil {
-		_ = c.Conn.Close() // without a response in cleartext
+		_ = c.Conn.Close() // net/http would send a response in cleartext
 		return
 	}
 	c.secure.Store(secure)

@@ -17,7 +17,7 @@ import (
 // maxRequests limits the list of requests.
 const maxRequests = 500
 
-// requests is the screen of the live requests of a row.
+// requests is the screen with the live requests of one row.
 type requests struct {
 	number int // number in the messages for this list
 	row    rowOf

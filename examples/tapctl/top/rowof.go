@@ -25,8 +25,8 @@ const (
 	maxName      = 256
 )
 
-// other reports whether the row is that of further requests. Any request may
-// belong to it.
+// other reports whether the row counts the requests for which the process has no further
+// rows. Any request may belong to it.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
 // onePath reports whether all requests of the row have one method and path.
