@@ -8,28 +8,27 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ResponseClass specifies whether matching responses are failures.
+// ResponseClass specifies whether responses that match are failures.
 type ResponseClass struct {
-	Match   Match // made of Status, GRPCStatus, Trailer, All, Any and Not
+	Match   Match // a condition of Status, GRPCStatus, Trailer, All, Any and Not
 	Failure bool
 }
 
-// Validate returns the reason for which a Router would leave the class out, or nil.
+// Validate returns the reason why a Router would leave the class out, or nil.
 func (c ResponseClass) Validate() error {
 	_, err := compileResponse(c.Match, &compiler{drop: func(error) {}})
 	return err
 }
 
-// classifier has the compiled classes of a route. The first that matches decides.
-// Otherwise linkerd's rules apply:
+// classifier has the compiled classes of a route. The first class that matches decides.
+// If none matches, linkerd's rules apply:
 //
-//   - In a route without classes a gRPC request is classified by its gRPC status,
-//     which may be in the trailers. Without a status it is a success.
-//   - In a route without classes other requests fail with HTTP status 5xx.
-//   - In a route with classes, the gRPC status decides, or else the HTTP status.
+//   - In a route without classes, a gRPC request is classified by its gRPC status, which may be in the trailers. Without a status it is a success.
+//   - In a route without classes, other requests fail if the HTTP status is 5xx.
+//   - In a route with classes, the gRPC status decides, or the HTTP status without one.
 //
-// A class that needs the trailers is undecided until the end of the response;
-// until then the classes after it decide.
+// A class that needs the trailers is undecided until the end of the response. Until
+// then the later classes decide.
 type classifier []responseClass
 
 type responseClass struct {
@@ -37,12 +36,12 @@ type responseClass struct {
 	class layer.Class
 }
 
-// headerClass is the class of a response by its headers.
+// headerClass is the class of a response according to its headers.
 type headerClass struct {
 	class layer.Class // Success or Failure
 	open  bool        // a gRPC status in the trailers takes precedence
 
-	undecided classifier // begins with the first undecided class; takes precedence
+	undecided classifier // the classes from the first undecided one; they take precedence
 	status    int
 }
 
@@ -79,8 +78,8 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 
 // end returns the class of a response that ended without an error.
 func (h headerClass) end(trailer layer.Header) layer.Class {
-	// An undecided class implies a header without a gRPC status, and no other part
-	// of the header decides.
+	// If a class is undecided, the header has no gRPC status, and no other part of it
+	// is used.
 	for _, k := range h.undecided {
 		if k.holds(response{status: h.status, trailer: trailer}) == yes {
 			return k.class
@@ -99,8 +98,9 @@ func isGRPC(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/grpc")
 }
 
-// grpcClass classifies the gRPC status in header or trailer fields. As in linkerd,
-// RESOURCE_EXHAUSTED is a success, because a retry would not help.
+// grpcClass returns the class of the gRPC status in header or trailer fields. It
+// returns false without a status. RESOURCE_EXHAUSTED is a success, as in linkerd,
+// because a retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
@@ -110,8 +110,8 @@ func grpcClass(fields layer.Header) (layer.Class, bool) {
 	return classOf(class.IsFailure() && class != layer.Throttled), true
 }
 
-// grpcCode returns the gRPC status in header or trailer fields. It ignores values
-// that are not numbers.
+// grpcCode returns the gRPC status in header or trailer fields. It returns false
+// without a number.
 func grpcCode(fields layer.Header) (uint32, bool) {
 	text := fields.Get("grpc-status")
 	if text == "" {

@@ -9,14 +9,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// facts are the values of a request that conditions read. They are passed by
-// value, because a pointer would move them to the heap.
+// facts are the values of a request that conditions read. They are passed by value,
+// because a pointer would move them to the heap.
 type facts struct {
 	method, path, query, authority string
 	header                         layer.Header
 }
 
-// needs is the set of facts that a condition reads in addition to method and path.
+// needs is the set of values that a condition reads in addition to method and path.
 type needs uint8
 
 const (
@@ -29,27 +29,27 @@ const (
 type matcher interface {
 	holds(f facts) bool
 	needs() needs
-	String() string // for explanations
+	String() string // the condition, for explanations
 }
 
-// leaf is a condition on a request without members.
+// leaf is implemented by the conditions on requests that have no members.
 type leaf interface {
 	compile(c *compiler) (matcher, error)
 }
 
-// compiledRoute is what serving a request needs of a Route.
+// compiledRoute is the compiled form of a Route.
 type compiledRoute struct {
 	match   matcher
 	needs   needs
-	info    *layer.Route // nil for a route without name and labels
+	info    *layer.Route // nil without a name and labels
 	classes classifier
-	repeats int // instructions that its expressions have by repeats
+	repeats int // instructions that repeats add to its expressions
 }
 
-// compiler compiles the routes of one profile.
+// compiler compiles the routes of one profile within the limits of its expressions.
 type compiler struct {
-	drop    func(error) // receives an error for each part that is left out
-	repeats int         // sum over the expressions so far
+	drop    func(error) // called with an error for each part that is left out
+	repeats int         // instructions that repeats have added so far
 }
 
 // route compiles the route at position i of a profile.
@@ -69,7 +69,7 @@ func (c *compiler) route(i int, r Route) (compiledRoute, error) {
 	return compiled, nil
 }
 
-// add counts the repeats of a route. It returns an error beyond the limit.
+// add adds the repeats of a route to the sum. It returns an error above the limit.
 func (c *compiler) add(repeats int) error {
 	if c.repeats+repeats > maxRepeats {
 		return fmt.Errorf("%w: repeats add more than %d instructions to the expressions of the profile", errTooLarge, maxRepeats)
@@ -80,8 +80,8 @@ func (c *compiler) add(repeats int) error {
 
 var errNoCondition = errors.New("no condition")
 
-// compileMatch compiles a condition on requests. Invalid members of All and Any
-// are left out.
+// compileMatch compiles a condition on requests. Invalid members of All and Any are
+// left out.
 func compileMatch(m Match, c *compiler) (matcher, error) {
 	switch m := m.(type) {
 	case nil:
@@ -124,20 +124,19 @@ func compileMembers(members []Match, c *compiler) []matcher {
 }
 
 const (
-	// maxExpression limits the bytes of one expression, and its instructions with
-	// all repeats written out. A short "(a?){1000}" is 4000 instructions, and each
-	// byte of a path may visit all of them.
+	// maxExpression limits the bytes of one expression, and its instructions with all
+	// repeats written out. "(a?){1000}" has 4000 instructions, and each byte of a path
+	// may visit all of them.
 	maxExpression = 10_000
 
-	// maxRepeats limits the instructions that the expressions of a profile have in
-	// addition to their own length. At the limit a path of 2 KB takes about a tenth
-	// of a second at worst.
+	// maxRepeats limits the instructions that repeats add to the expressions of a
+	// profile. At the limit, a path of 2 KB takes at most about 0.1 s.
 	maxRepeats = 20_000
 )
 
 var errTooLarge = errors.New("regular expression is too large")
 
-// regex parses an expression within the limits.
+// regex parses an expression and checks the limits.
 func (c *compiler) regex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 	if len(pattern) > maxExpression {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", errTooLarge, len(pattern), maxExpression)
@@ -151,14 +150,14 @@ func (c *compiler) regex(pattern string, flags syntax.Flags) (*syntax.Regexp, er
 		return nil, fmt.Errorf("%w: %d instructions with its repeats written out, at most %d", errTooLarge, n, maxExpression)
 	}
 	if c.repeats += max(0, n-len(pattern)); c.repeats > maxRepeats {
-		return nil, errTooLarge // add rejects the whole route
+		return nil, errTooLarge // the whole route is rejected
 	}
 	return tree, nil
 }
 
-// instructions returns an upper bound for the instructions of an expression with
-// its repeats written out. Classes of characters count by their memory. The
-// parser limits nested repeats to 1000, so that no sum overflows.
+// instructions returns an upper bound for the number of instructions of an expression
+// with its repeats written out. A class of characters counts by its memory. The result
+// cannot overflow, because the parser limits nested repeats to 1000.
 func instructions(tree *syntax.Regexp) int {
 	n := 0
 	for _, sub := range tree.Sub {
@@ -183,13 +182,13 @@ func instructions(tree *syntax.Regexp) int {
 		default:
 			n = least*n + 1
 		}
-	default: // one instruction
+	default:
 		n++
 	}
 	return max(n, 1)
 }
 
-// quote quotes the beginning of a pattern for an error.
+// quote quotes a pattern for an error, and cuts it to 200 bytes.
 func quote(pattern string) string {
 	const most = 200
 	if len(pattern) > most {

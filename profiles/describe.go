@@ -6,8 +6,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Describe shows the current profile and the state of the watch. Targets and routes
-// with stacks are children.
+// Describe returns the current profile and the state of the watch. Its children are the
+// targets, and the routes with a stack.
 func (r *Router[Req, Rsp]) Describe() layer.Node {
 	s := r.current.Load()
 	n := layer.Node{Name: layerName, State: layer.State{
@@ -48,8 +48,8 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 // maxExplained limits the routes and targets of an explanation.
 const maxExplained = 16
 
-// explain adds the chosen route, and for each route before it the condition that
-// failed.
+// explain adds the chosen route to the explanation. For each route before it, it adds
+// the part of the condition that did not hold.
 func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
@@ -85,7 +85,7 @@ func (s *liveRoute[Req, Rsp]) label() string {
 	return s.match.String()
 }
 
-// failing returns the part of a condition for which it does not hold.
+// failing returns the part of m that does not hold.
 func failing(m matcher, f facts) string {
 	switch m := m.(type) {
 	case allOf:
@@ -104,7 +104,8 @@ func failing(m matcher, f facts) string {
 	return m.String()
 }
 
-// explain adds the part that was drawn for an attempt, and the parts to draw from.
+// explain adds the target chosen for an attempt to the explanation, and all targets
+// with their weights.
 func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},

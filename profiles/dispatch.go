@@ -2,7 +2,7 @@ package profiles
 
 import "context"
 
-// Dispatch is the destination of a connection, for servers of connections.
+// Dispatch tells a server of connections where to send a connection.
 //
 //	profile                                    To
 //	Name, and Routes or Targets                ToRoutes     if opaque, Targets
@@ -11,15 +11,15 @@ import "context"
 //	Routes or Targets                          ToRoutes     if opaque, Targets
 //	else                                       ToTarget
 //
-// linkerd's proxy decides the same, but ignores the routes of profiles without a
+// linkerd's proxy uses the same rules, but ignores the routes of profiles without a
 // name.
 type Dispatch struct {
-	// Opaque turns protocol detection off: the bytes are forwarded unchanged, also
-	// if the server sends first. A split is drawn once for the connection.
+	// Opaque turns protocol detection off: bytes are forwarded unchanged, and the
+	// server may send first. A split is applied once to the connection.
 	Opaque bool
 
-	// To is the destination. Authority is its name: the apex, the address of the
-	// endpoint, or the target.
+	// To is the kind of destination, and Authority is its name: the apex, the address
+	// of the endpoint, or the target.
 	To        Destination
 	Authority string
 	Endpoint  *Endpoint // for ToEndpoint; must not be changed
@@ -45,7 +45,7 @@ func (d Destination) String() string {
 	return "unknown"
 }
 
-// Dispatch returns the destination of connections to target, whose profile is p. It
+// Dispatch returns the destination of connections to target if p is its profile. It
 // ignores an invalid name or endpoint; see Validate.
 func (p *Profile) Dispatch(target string) Dispatch {
 	apex, err := p.apex(target)
@@ -63,9 +63,9 @@ func (p *Profile) Dispatch(target string) Dispatch {
 }
 
 // Dispatch returns the destination of a connection to the Router's target by the
-// current profile. Like Call it waits for the first profile, see [WithInitialWait],
-// and returns an error only if ctx ends before. A server calls it before it reads
-// the first byte, because Opaque forbids protocol detection.
+// current profile. It waits for the first profile as Call does, see [WithInitialWait].
+// It returns an error only if ctx ends before. A server must call it before it reads
+// the first byte, because an opaque connection is not read for protocol detection.
 func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {
 		return Dispatch{}, r.reject(ctx, 0)

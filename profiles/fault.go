@@ -10,30 +10,30 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Fault injects a delay, a response, or both, to test the callers. It applies once
-// to each request, above the retries. Timeout includes the delay. Metrics count an
-// injected response for the requests of the route, not for its attempts.
+// Fault injects a delay, a response, or both, to test the callers. It applies once to
+// each request, before retries. Timeout includes the delay. Metrics count an injected
+// response for the requests of the route, not for its attempts.
 type Fault struct {
-	// Fraction of the requests, 0 to 1. The faults of a route exclude each other:
-	// with 0.1 and 0.2, one request in ten gets the first and two in ten the
-	// second. Their sum is at most 1.
+	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets
+	// at most one fault of a route: with 0.1 and 0.2, 10 % get the first and 20 % the
+	// second. The sum of a route is at most 1.
 	Fraction float64
 
 	Delay, Jitter time.Duration // before the response or the forwarding; up to Jitter more, at random
 
-	// Status is the HTTP status of the response, 400 to 599. With 0 the request is
-	// forwarded after the delay. GRPC, 1 to 16, is the status for gRPC requests;
-	// with 0 it is derived from Status.
+	// Status is the HTTP status of the injected response, 400 to 599. With 0 the
+	// request is forwarded after the delay. GRPC, 1 to 16, is the status for gRPC
+	// requests. With 0 it is derived from Status.
 	Status int
 	GRPC   uint32
 
-	// TTL is the life of the fault in this process, more than 0. It begins with
-	// the first profile that has the route. After any change of the route or the
-	// RetryBudget it begins again. A delay ends with it.
+	// TTL is the life of the fault in this process. It must be more than 0. It starts
+	// with the first profile that has the route, and again after a change of the route
+	// or the RetryBudget. A delay ends with it.
 	TTL time.Duration
 }
 
-// Validate returns the reason for which a Router would leave the fault out, or nil.
+// Validate returns the reason why a Router would leave the fault out, or nil.
 func (f Fault) Validate() error {
 	if err := f.problem(); err != nil {
 		return fmt.Errorf("fault: %w", err)
@@ -63,10 +63,10 @@ func (f Fault) problem() error {
 	return nil
 }
 
-// errFault is the error of a fault with a response. It does not leave this file.
+// errFault marks an injected response. It is not returned to callers.
 var errFault = errors.New("injected response")
 
-// addFaults adds Faults. Each is an instance of [layer.FaultInjection].
+// addFaults adds a layer for Faults, made of one [layer.FaultInjection] for each.
 func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if len(a.route.Faults) == 0 {
 		return st
@@ -89,7 +89,7 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 	})
 }
 
-// faultService sends a fraction of the requests through faults.
+// faultService sends a fraction of the requests through each fault.
 type faultService[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	target string
@@ -98,12 +98,12 @@ type faultService[Req, Rsp any] struct {
 	rand   func() float64
 }
 
-// injected is a fault and the service that injects it.
+// faultShare is a fault, the service that injects it, and its range of random numbers.
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
-	upTo float64 // random numbers from the previous upTo to this one select the fault
-	ends time.Time
+	upTo float64   // a random number from the previous upTo to this one selects the fault
+	ends time.Time // when its TTL is over
 }
 
 func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -127,7 +127,7 @@ func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, 
 		f.explain(ctx)
 		return s.edit.NewResponse(req, layer.DirectResponse{Status: f.Status, GRPC: f.GRPC, Message: "injected fault"}), nil
 	case errors.Is(err, layer.ErrInjected) && ctx.Err() != nil:
-		// Layers above count it as a target that was too slow.
+		// Layers above treat this error like that of a slow target.
 		err = &layer.Error{Layer: "fault", Target: s.target, Reason: "canceled during the injected delay", Err: context.Cause(ctx)}
 	}
 	return rsp, err
@@ -155,7 +155,7 @@ func (f *faultShare[Req, Rsp]) node() layer.Node {
 
 func (s *faultService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return s.Service }
 
-// Describe shows each fault as a child, with the number of injections.
+// Describe returns each fault as a child, with the number of injections.
 func (s *faultService[Req, Rsp]) Describe() layer.Node {
 	n := layer.Node{Name: "faults"}
 	for _, f := range s.faults {

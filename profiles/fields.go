@@ -26,8 +26,7 @@ func (m methodIs) holds(f facts) bool { return f.method == string(m) }
 func (methodIs) needs() needs         { return 0 }
 func (m methodIs) String() string     { return fmt.Sprintf("method %q", string(m)) }
 
-// isToken reports whether s is a token of HTTP, as methods and names of header
-// fields are.
+// isToken reports whether s is a token of HTTP, such as a method or a field name.
 func isToken(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !isAlphanumeric(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
@@ -46,7 +45,8 @@ func (h Header) compile(c *compiler) (matcher, error) {
 	return compileField("header", h.Name, h.Value, c)
 }
 
-// compileField compiles the condition on a header or trailer field.
+// compileField compiles a condition on a header or trailer field. kind is "header" or
+// "trailer", for errors.
 func compileField(kind, name string, m StringMatch, c *compiler) (headerCondition, error) {
 	if !isToken(name) {
 		return headerCondition{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
@@ -62,14 +62,15 @@ func (h headerCondition) holds(f facts) bool {
 	if multi, ok := f.header.(interface{ Values(name string) []string }); ok {
 		return slices.ContainsFunc(multi.Values(h.name), h.value.holds)
 	}
-	// The first value often decides, without a walk over all fields.
+	// The first value is cheap to read and often decides.
 	if first := f.header.Get(h.name); first != "" && h.value.holds(first) {
 		return true
 	}
 	return h.holdsForOne(f.header)
 }
 
-// holdsForOne is a separate function, because it allocates.
+// holdsForOne reports whether one of the values matches. It is a separate function,
+// because it allocates.
 func (h headerCondition) holdsForOne(fields layer.Header) bool {
 	for name, v := range fields.All() {
 		if strings.EqualFold(name, h.name) && h.value.holds(v) {
@@ -81,7 +82,7 @@ func (h headerCondition) holdsForOne(fields layer.Header) bool {
 
 func (headerCondition) needs() needs { return needHeader }
 
-// String withholds the values of fields that carry credentials.
+// String describes the condition. The value of a field with credentials is withheld.
 func (h headerCondition) String() string {
 	if h.value.kind != matchPresent && secret.Field(strings.ToLower(h.name)) {
 		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
@@ -105,7 +106,7 @@ func (q Query) compile(c *compiler) (matcher, error) {
 	return queryCondition{q.Name, value}, nil
 }
 
-// holds reads the query as url.ParseQuery does, without its map.
+// holds parses the query as url.ParseQuery does, but allocates no map.
 func (q queryCondition) holds(f facts) bool {
 	for rest := f.query; rest != ""; {
 		var pair string
@@ -129,7 +130,7 @@ func (q queryCondition) String() string { return fmt.Sprintf("query parameter %q
 
 type hostIs stringMatcher
 
-// compile rejects an authority in the place of a host.
+// compile returns an error if the value cannot be a host, such as one with a port.
 func (h Host) compile(c *compiler) (matcher, error) {
 	if t, ok := h.Value.(Exact); ok {
 		_, err := netip.ParseAddr(string(t))
@@ -160,7 +161,7 @@ func (h hostIs) holds(f facts) bool {
 func (hostIs) needs() needs     { return needAuthority }
 func (h hostIs) String() string { return "host " + stringMatcher(h).String() }
 
-// hostname returns an authority without its port and the brackets of an IPv6 address.
+// hostname returns authority without its port and the brackets of an IPv6 address.
 func hostname(authority string) string {
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
 		authority = authority[:i]

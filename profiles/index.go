@@ -9,34 +9,34 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the routes that the path of a request can match. Routes are
-// positions in the list of the profile. Each list of positions is ascending.
+// index finds the routes whose condition the path of a request may meet. It is a prefix
+// tree. A route is represented by its position in the profile, and lists of positions
+// are ascending.
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
 //	                                 └─ "/orders" end: 1
 //
-// The smallest position whose whole condition holds wins, in every order of the
-// walk.
+// The result is the smallest position whose whole condition holds.
 type index struct {
 	root branch
 }
 
-// branch is a position in a path. It is reached from its parent by text, or, as a
-// rest, by the remainder of a segment.
+// branch is a node of the tree. It is reached from its parent by text, or by the
+// remainder of a segment if it is the parent's rest.
 type branch struct {
 	text     string
-	children []*branch // no two begin with the same byte
-	initials string    // first bytes of the children, in their order
-	rest     *branch   // reached by the text up to the next '/' or the end of the path
-	here     []int32   // routes for the path that ends here
-	below    []int32   // routes for all paths with this beginning
-	first    int32     // smallest position at this branch and below
+	children []*branch // their texts begin with different bytes
+	initials string    // the first bytes of the texts of children
+	rest     *branch   // reached by any bytes up to the next '/' or the end of the path
+	here     []int32   // routes for paths that end here
+	below    []int32   // routes for all paths that pass here
+	first    int32     // the smallest position in this branch and its descendants
 }
 
 const notFound = math.MaxInt32
 
-// add adds a route. Positions must be ascending.
+// add adds a route. Positions must be added in ascending order.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
 	if keys == nil {
@@ -65,7 +65,7 @@ func (x *index) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch at text below b. It creates missing branches.
+// reach returns the branch for text below b, and creates missing branches.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -86,7 +86,7 @@ func (b *branch) reach(text string, position int32) *branch {
 	return b
 }
 
-// split returns a branch for the first n bytes of b's text, with b below it.
+// split returns a new branch for the first n bytes of b.text, with b as its child.
 func (b *branch) split(n int) *branch {
 	upper := &branch{text: b.text[:n], first: b.first, children: []*branch{b}, initials: b.text[n : n+1]}
 	b.text = b.text[n:]
@@ -101,7 +101,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// appendOnce appends a position that is not smaller than those of the list.
+// appendOnce appends position to list unless it is the last element.
 func appendOnce(list []int32, position int32) []int32 {
 	if n := len(list); n > 0 && list[n-1] == position {
 		return list
@@ -109,15 +109,15 @@ func appendOnce(list []int32, position int32) []int32 {
 	return append(list, position)
 }
 
-// search finds the route of one request. It lives on the caller's stack. It reads
-// a fact from the accessor when the first condition needs it.
+// search finds the route of one request. It is kept on the stack. A value of the
+// request is read from the accessor when the first condition needs it.
 type search[Req, Rsp any] struct {
 	routes []*liveRoute[Req, Rsp]
 	access layer.Accessor[Req, Rsp]
 	req    Req
 	facts  facts
 	has    needs
-	best   int32 // smallest position so far whose condition holds
+	best   int32 // the smallest position found so far
 }
 
 // match returns the first route that matches, or nil.
@@ -131,8 +131,8 @@ func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *li
 	return s.routes[q.best]
 }
 
-// walk tries the routes of the branches on path, the longest first: these are
-// cheap and often decide.
+// walk tries the routes of all branches on the path below b. Longer branches come
+// first, because their routes are few and often decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -155,7 +155,7 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try finds the first matching route of positions, up to the best so far.
+// try sets best to the first of positions whose condition holds, if it is less.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -188,14 +188,15 @@ func (q *search[Req, Rsp]) read(missing needs) {
 	q.has |= missing
 }
 
-// key is a pattern of paths: fixed parts, with the remainder of a segment between
-// each two. All paths that a condition holds for match its key.
+// key is a pattern of paths: fixed parts, with the remainder of a segment between two
+// parts. All paths that meet a condition match one of its keys.
 type key struct {
 	parts []string // at least one
-	open  bool     // any text may follow the last part
+	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns the key of an expression that is anchored at its beginning.
+// keyOf returns the key of an expression that is anchored at its start. ended reports
+// whether it is anchored at its end too.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary
@@ -248,11 +249,11 @@ func withinSegment(tree *syntax.Regexp) bool {
 	return true
 }
 
-// maxKeys limits the places in the index that one route has.
+// maxKeys limits the number of keys of one route.
 const maxKeys = 64
 
-// keysOf returns keys, one of which matches each path that m holds for. It
-// returns nil for conditions that do not restrict the path.
+// keysOf returns keys such that each path for which m holds matches one of them. It
+// returns nil if m does not restrict the path.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
 	case exactPath:
@@ -273,7 +274,7 @@ func keysOf(m matcher) []key {
 		return []key{{parts: []string{string(m)}}, below}
 	case grpcCondition:
 		return []key{m.key()}
-	case allOf: // the most specific member; every member restricts the path
+	case allOf: // the most specific member, because all members must hold
 		var best []key
 		for _, member := range m {
 			if k := keysOf(member); weight(k) > weight(best) {
@@ -304,8 +305,8 @@ func (g grpcCondition) key() key {
 	return key{parts: []string{"/" + g.service + "/" + g.method}}
 }
 
-// weight returns how specific the keys are: a measure of the fixed text of the
-// least specific key.
+// weight returns a measure of the fixed text of the least specific key. A higher weight
+// is more specific.
 func weight(keys []key) int {
 	least := 0
 	for i, p := range keys {

@@ -7,7 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// WithRouteLayers gives each route the layers of its fields. From outside in:
+// WithRouteLayers gives each route the layers that its fields require. From the caller
+// to the target:
 //
 //	ResponseHeader             all responses
 //	Limit, Rate                reject
@@ -22,9 +23,9 @@ import (
 //	RequestHeader              forwarded requests
 //
 // For HTTP the arguments are httplayer.Replayer{}, httplayer.Editor{} and
-// httplayer.Classify, which classifies errors. With a nil edit, fields that need
-// one have no effect: header changes, Redirect, Mirrors and Faults that answer.
-// "Retries" in the package documentation has the rules of retries.
+// httplayer.Classify, which classifies errors. Without an edit (nil), header changes,
+// Redirect, Mirrors and Faults with a response have no effect. See "Retries" in the
+// package documentation for the rules of retries.
 func WithRouteLayers[Req, Rsp any](
 	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
 ) Option[Req, Rsp] {
@@ -36,33 +37,34 @@ func WithRouteLayers[Req, Rsp any](
 	})
 }
 
-// WithMetrics makes [WithRouteLayers] count. instruments is called once for each
-// route, for the instruments of its requests and of its attempts; the same route
-// keeps them from one profile to the next. The layers of a route write to the
-// former, see [layer.Instruments]. A request that is rejected below the route counts
-// only as one of Rejections.
+// WithMetrics makes [WithRouteLayers] count. instruments is called once for each route.
+// It returns the instruments for the requests of the route, to which its layers write,
+// and for the attempts (see [layer.Instruments]). A route that is equal in the next
+// profile keeps them. A request that is rejected below the route counts only in
+// Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }
 
-// routeLayers are the arguments of WithRouteLayers.
+// routeLayers has the arguments of WithRouteLayers.
 type routeLayers[Req, Rsp any] struct {
 	replayer layer.Replayer[Req, Rsp]
 	edit     layer.Editor[Req, Rsp]
-	classify layer.Classifier[Rsp] // of errors
+	classify layer.Classifier[Rsp] // classifies errors
 }
 
-// routeStack makes the layers of one route.
+// routeStack builds the layers of one route.
 type routeStack[Req, Rsp any] struct {
 	*Router[Req, Rsp]
-	route              Route // without its invalid parts
+	route              Route // invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
 	requests, attempts layer.Instruments
 	mirrors            []layer.Layer[Req, Rsp]
 }
 
-// stackOf returns the layers of a route above below, or below if it needs none.
+// stackOf returns the layers of a route with below as the innermost service. It returns
+// below if the route needs no layers.
 func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {
@@ -93,15 +95,15 @@ func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.
 	}
 	a.mirrors = a.mirrorLayers()
 	if r.metrics == nil && !route.Retryable && route.AttemptTimeout == 0 && route.Hedge == 0 {
-		return a.changeRequests(a.addOnce(st)).Service(below) // no layer needs the class of a response
+		return a.changeRequests(a.addOnce(st)).Service(below) // no class of responses is needed
 	}
 	return st.Service(&byProtocol[Req, Rsp]{
 		Service: below, access: r.access, grpc: a.classified(true).Service(below), other: a.classified(false).Service(below),
 	})
 }
 
-// withoutEdits returns r without the fields that need an Editor, and false if it
-// has some.
+// withoutEdits returns r without the fields that require an Editor. It returns false if
+// one of them is set.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
 	r.RequestHeader, r.ResponseHeader = layer.HeaderMutation{}, layer.HeaderMutation{}
@@ -125,8 +127,8 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the part of the stack that needs the class of responses, which
-// differs for gRPC requests.
+// classified returns the layers that need the class of responses. There are two
+// versions, because gRPC requests are classified differently.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {
@@ -151,7 +153,7 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	return a.addFaults(st)
 }
 
-// changeRequests adds RequestHeader.
+// changeRequests adds the layer of RequestHeader.
 func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	c, edit := a.route.RequestHeader, a.layers.edit
 	if c.Empty() {
@@ -160,7 +162,7 @@ func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.St
 	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
 }
 
-// class classifies an outcome by the classes of the route.
+// class returns the class of an outcome by the classes of the route.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
 		return a.layers.classify(o)
@@ -172,14 +174,14 @@ func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Clas
 	return h.class
 }
 
-// head classifies a response by its headers.
+// head returns the class of a response by its headers.
 func (a *routeStack[Req, Rsp]) head(grpc bool, rsp Rsp) headerClass {
 	return a.classes.head(grpc, a.access.Status(rsp), a.access.ResponseHeader(rsp))
 }
 
-// byProtocol separates gRPC requests, whose responses are classified differently.
+// byProtocol sends gRPC requests to grpc and all others to other.
 type byProtocol[Req, Rsp any] struct {
-	layer.Service[Req, Rsp] // below both, for Ready
+	layer.Service[Req, Rsp] // the service below both, for Ready
 	access                  layer.Accessor[Req, Rsp]
 	grpc, other             layer.Service[Req, Rsp]
 }

@@ -2,13 +2,13 @@ package profiles
 
 import "strings"
 
-// Match is a condition. [Path], [PathPrefix], [Method], [Header], [Query],
-// [Host] and [GRPC] are conditions on requests. [Status], [GRPCStatus] and
-// [Trailer] are conditions on responses. [All], [Any] and [Not] join conditions
-// of one of these kinds; a condition of the other kind is invalid there.
+// Match is a condition. [Path], [PathPrefix], [Method], [Header], [Query], [Host] and
+// [GRPC] are conditions on requests. [Status], [GRPCStatus] and [Trailer] are
+// conditions on responses. [All], [Any] and [Not] combine conditions on requests, or
+// conditions on responses. A condition on the other kind of message is invalid.
 //
 // Invalid members of All and Any are left out. A Not of an invalid condition is
-// invalid. A tree of conditions must not contain itself.
+// invalid. A condition must not contain itself.
 type Match interface {
 	isMatch()
 }
@@ -26,51 +26,51 @@ type (
 	// Not holds if its member does not hold.
 	Not struct{ Match Match }
 
-	// Path is a regular expression for the path of a request, without the query.
-	// Space around it is removed. As in linkerd it is anchored without a group:
-	// '^' is added in front and '$' at the end where they are missing. So "/a|/b"
-	// means "^/a|/b$"; write "(/a|/b)" for one of the two paths.
+	// Path is a regular expression for the path of a request, without the query. Space
+	// around it is removed. It is anchored as in linkerd, without a group: '^' is added
+	// at the start and '$' at the end if missing. So "/a|/b" means "^/a|/b$". Write
+	// "(/a|/b)" to match one of two paths.
 	//
-	// The syntax is that of package regexp. It differs from linkerd's in three
-	// places: \d, \w and \s are ASCII only, "&&" and "--" in a class have no
-	// special meaning, and a repeat count is at most 1000. An expression is
-	// invalid above 10 000 bytes, or above 10 000 instructions with its repeats
-	// written out ("[^/]{1,64}" is 128). The repeats of one profile may add at
-	// most 20 000 instructions; a route beyond that is left out.
+	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s
+	// are ASCII only, "&&" and "--" in a class have no special meaning, and a repeat
+	// count is at most 1000. An expression is invalid above 10 000 bytes, or above 10
+	// 000 instructions with its repeats written out ("[^/]{1,64}" has 128). Repeats may
+	// add at most 20 000 instructions to a profile; a route that exceeds this is left
+	// out.
 	Path string
 
-	// PathPrefix holds for paths that begin with its segments: "/a" for "/a",
-	// "/a/" and "/a/b", and not for "/ab". A '/' at its end has no effect. It
-	// begins with '/', has no query, and is compared with the path as sent,
-	// percent signs included.
+	// PathPrefix holds for paths that begin with its segments: "/a" holds for "/a",
+	// "/a/" and "/a/b", but not for "/ab". It must begin with '/' and have no query. A
+	// '/' at its end has no effect. Percent-encoded characters are compared as sent.
 	PathPrefix string
 
-	// Method is the method of a request, exactly as sent. It must be an HTTP token.
+	// Method holds if the method of the request is equal to it. Case matters. It must
+	// be an HTTP token.
 	Method string
 
-	// Header holds if one of the values of the request header field satisfies
-	// Value. Name must be a token; its case does not matter. Use [Host] for the
-	// host of a request.
+	// Header holds if one of the values of the request header field Name satisfies
+	// Value. Name must be a token; case does not matter. Use [Host] for the host of a
+	// request.
 	Header struct {
 		Name  string
 		Value StringMatch
 	}
 
-	// Query holds if one of the values of the query parameter satisfies Value.
-	// Names and values are compared decoded, as by net/url. Parameters with an
-	// invalid encoding are ignored. Name must not be empty.
+	// Query holds if one of the values of the query parameter Name satisfies Value.
+	// Names and values are decoded as by net/url; parameters with an invalid encoding
+	// are ignored. Name must not be empty.
 	Query struct {
 		Name  string
 		Value StringMatch
 	}
 
-	// Host is a condition on the authority of a request, without the port and
-	// the brackets of an IPv6 address. Case does not matter. [AnyValue] holds for
-	// every request with a host.
+	// Host holds if the authority of a request, without the port and the brackets of an
+	// IPv6 address, satisfies Value. Case does not matter. [AnyValue] holds for every
+	// request with a host.
 	Host struct{ Value StringMatch }
 
 	// GRPC holds for paths "/Service/Method" of two segments. An empty Service or
-	// Method holds for any. Service includes its package: "books.v1.Books".
+	// Method matches any. Service includes its package: "books.v1.Books".
 	GRPC struct{ Service, Method string }
 
 	// Status holds if the status of a response is from Min to Max, both included.
@@ -78,13 +78,13 @@ type (
 	Status struct{ Min, Max int }
 
 	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both
-	// included. Max is at most 16. The status is in the trailers, or in the
-	// header of a response without a body.
+	// included. Max is at most 16. The status is in the trailers, or in the header of a
+	// response without a body.
 	GRPCStatus struct{ Min, Max uint32 }
 
-	// Trailer holds if one of the values of the trailer field of a response
-	// satisfies Value. Name must be a token; its case does not matter. If the
-	// gRPC status is in the header, the header is used as the trailers.
+	// Trailer holds if one of the values of the trailer field Name satisfies Value.
+	// Name must be a token; case does not matter. If the header has a gRPC status, the
+	// header is used as the trailers.
 	Trailer struct {
 		Name  string
 		Value StringMatch

@@ -6,30 +6,30 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Mirror sends copies of requests to another target and drops the responses.
-// Requests never wait for their copies or fail with them. [layer.Mirror] documents
+// Mirror sends copies of requests to another target and discards the responses.
+// Requests neither wait for their copies nor fail with them. [layer.Mirror] documents
 // which requests are copied, and when.
 //
-// A copy has the Route's RequestHeader and [MirrorHeader], and ends after 10 s. All
-// header fields are copied, credentials included, unless RequestHeader removes
-// them. The target should receive no other requests, because both share its queue
-// and limits. A request that a Fault answers is copied too, unless the fault leaves
-// its body unread.
+// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is
+// canceled after 10 s. All header fields are copied, credentials included, unless
+// RequestHeader removes them. The target should receive no other requests, because both
+// share its queue and limits. A request that a Fault answers is copied too, unless its
+// body is not read.
 type Mirror struct {
-	Authority    string  // as in a Target
-	Fraction     float64 // of the requests, above 0 to 1; 0 is all of them
-	MaxBodyBytes int64   // requests with larger bodies are not copied; 0 is 64 KiB, -1 excludes all bodies
-	MaxInFlight  int     // concurrent copies; more are not sent; 0 is 100
+	Authority    string  // target of the copies; see Target
+	Fraction     float64 // share of the requests that are copied, above 0 to 1; 0 means all
+	MaxBodyBytes int64   // requests with larger bodies are not copied; 0 means 64 KiB, -1 no body
+	MaxInFlight  int     // maximum number of concurrent copies; 0 means 100
 }
 
-// MirrorHeader is the header field of copies. Its value is the target of the
-// request. (Envoy changes the host instead, which may select another virtual host.)
+// MirrorHeader is the header field of copies. Its value is the target of the request.
+// (Envoy changes the host instead, which may select another virtual host.)
 //
-// A request with this field is not copied, so that two targets may mirror each
-// other. A gateway should remove it from requests of clients if a target trusts it.
+// A request with this field is not copied, so that two targets can mirror each other.
+// If a target trusts the field, a gateway must remove it from requests of clients.
 const MirrorHeader = "Mirrored-From"
 
-// Validate returns the reason for which a Router would leave the mirror out, or nil.
+// Validate returns the reason why a Router would leave the mirror out, or nil.
 func (m Mirror) Validate() error {
 	if err := (Target{Authority: m.Authority}).Validate(); err != nil {
 		return fmt.Errorf("mirror: %w", err)
@@ -45,8 +45,9 @@ func (m Mirror) Validate() error {
 	return nil
 }
 
-// mirrorLayers makes the layers once for a route, because they count the requests
-// of gRPC and HTTP together. It is called with the Router's mu held.
+// mirrorLayers returns a layer for each mirror. It is called once for each route,
+// because the layers count gRPC and HTTP requests together. The caller holds the
+// Router's mu.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	edit := a.layers.edit
 	var layers []layer.Layer[Req, Rsp]

@@ -40,8 +40,8 @@ func (p Path) compile(c *compiler) (matcher, error) {
 	return m, nil
 }
 
-// anchor ties a pattern to both ends of the path, as linkerd does. It looks at
-// the characters only: `a|b` becomes `^a|b$`, and `a\$` stays open at its end.
+// anchor adds '^' and '$' to a pattern where they are missing, as linkerd does. It
+// compares characters only: `a|b` becomes `^a|b$`, and `a\$` gets no anchor at its end.
 func anchor(pattern string) string {
 	pattern = strings.TrimSpace(pattern)
 	if !strings.HasPrefix(pattern, "^") {
@@ -53,8 +53,8 @@ func anchor(pattern string) string {
 	return pattern
 }
 
-// flatten returns the sequence of expressions that an expression consists of,
-// without the anchors at its ends, and whether it has those.
+// flatten returns the expressions whose concatenation is tree, without the anchors at
+// the ends. begun and ended report whether these anchors exist.
 func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, begun, ended bool) {
 	steps = appendSteps(nil, tree.Simplify())
 	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; begun = true {
@@ -79,8 +79,8 @@ func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {
 	return steps
 }
 
-// exactPath is a path without special characters. Comparing strings is many times
-// cheaper than running an expression.
+// exactPath is a compiled Path without special characters. It compares strings, which
+// is much faster than an expression.
 type exactPath struct {
 	want, source string
 }
@@ -89,11 +89,11 @@ func (p exactPath) holds(f facts) bool { return f.path == p.want }
 func (exactPath) needs() needs         { return 0 }
 func (p exactPath) String() string     { return fmt.Sprintf("path %q", p.source) }
 
-// regexPath is a path that needs a regular expression.
+// regexPath is a compiled Path that needs a regular expression.
 type regexPath struct {
 	re     *regexp.Regexp
 	key    key
-	suffix string // fixed end of the path, which rejects ".*/x" early
+	suffix string // fixed text at the end, compared before the expression is run
 	source string
 }
 
@@ -158,28 +158,28 @@ func (g grpcCondition) String() string {
 	return fmt.Sprintf("gRPC service %q, method %q", cmp.Or(g.service, "*"), cmp.Or(g.method, "*"))
 }
 
-// pathSegments is a path of fixed text and arbitrary segments or ends of segments:
-// "/users/[^/]+/orders", "/files/[^/]*\.json", "/static/.*". Tools generate mostly
-// such expressions. It takes a tenth of the time of the expression.
+// pathSegments is a compiled Path of fixed text and wildcards within segments:
+// "/users/[^/]+/orders", "/files/[^/]*\.json", "/static/.*". Generated profiles have
+// mostly such expressions. Matching takes a tenth of the time of the expression.
 type pathSegments struct {
 	head      string
 	wildcards []wildcard
-	open      bool // ends with .* or .+
+	open      bool // whether it ends with .* or .+
 	tail
 	source string
 }
 
-// hole is [^/]* or [^/]+. It extends to the next '/' or the end of the path.
+// wildcard is [^/]* or [^/]+. It matches up to the next '/' or the end of the path.
 type wildcard struct {
-	least  int    // bytes that it has at least
-	suffix string // fixed text at the end of the segment
+	least  int    // minimum number of bytes
+	suffix string // fixed text before the next '/'
 	next   string // fixed text that follows, beginning with '/'
 }
 
 // tail is the .* or .+ at the end.
 type tail struct {
 	atLeast int
-	lines   bool // may have line breaks
+	lines   bool // whether it matches line breaks
 }
 
 func (p *pathSegments) holds(f facts) bool {
@@ -209,8 +209,8 @@ func (p *pathSegments) holds(f facts) bool {
 func (*pathSegments) needs() needs     { return 0 }
 func (p *pathSegments) String() string { return fmt.Sprintf("path %q", p.source) }
 
-// segmentsOf returns the steps of an expression that is anchored at both ends as
-// pathSegments. It returns false for other expressions.
+// segmentsOf converts the steps of an expression that is anchored at both ends. It
+// returns false if pathSegments cannot represent them.
 func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 	p := new(pathSegments)
 	for _, step := range steps {
@@ -222,7 +222,7 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 			continue
 		}
 		least, ok := repeats(step)
-		// Two holes in one segment would need backtracking.
+		// Two wildcards in one segment would need backtracking.
 		if n := len(p.wildcards); !ok || n > 0 && p.wildcards[n-1].next == "" {
 			return nil, false
 		}
@@ -256,7 +256,8 @@ func (p *pathSegments) append(text string) {
 	h.next += text
 }
 
-// literal returns the text of a step that matches only that text.
+// literal returns the text of a step. It returns false if the step matches other text
+// too.
 func literal(step *syntax.Regexp) (string, bool) {
 	if step.Op != syntax.OpLiteral || step.Flags&syntax.FoldCase != 0 {
 		return "", false
@@ -264,14 +265,15 @@ func literal(step *syntax.Regexp) (string, bool) {
 	var b strings.Builder
 	for _, r := range step.Rune {
 		if r == utf8.RuneError {
-			return "", false // it also matches every byte that is not UTF-8
+			return "", false // U+FFFD also matches invalid UTF-8
 		}
 		b.WriteRune(r)
 	}
 	return b.String(), true
 }
 
-// repeats returns the smallest number of repetitions of a * or +.
+// repeats returns the minimum number of repetitions of a * or +, and false for other
+// steps.
 func repeats(step *syntax.Regexp) (least int, ok bool) {
 	if step.Op == syntax.OpPlus {
 		return 1, true

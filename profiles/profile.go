@@ -10,113 +10,113 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Profile specifies how to treat the requests of one destination. It is data, and
-// must not change after it was passed on. The zero Profile is the default one: it
-// has no routes, and every request goes to its target.
+// Profile specifies how the requests of one destination are treated. It must not be
+// changed after it was passed on. The zero Profile is the default one: it has no
+// routes, and every request goes to its target.
 type Profile struct {
 	// Name is the fully qualified name of the destination, without a port. If it
 	// is a DNS name, the apex is Name with the port of the target. Otherwise the
 	// apex is the target.
 	Name string
 
-	// Routes are tried in order. The first one that matches is the request's
-	// route. A request that matches none has the default route, without name,
-	// labels and classes.
+	// Routes are tried in order. The first one that matches is the route of a request.
+	// If none matches, the request has the default route, which has no name, labels and
+	// classes.
 	Routes []Route
 
-	// Targets share the requests by weight. Without a valid target with a weight
-	// all requests go to the apex.
+	// Targets share the requests by weight. If no valid target has a weight, all
+	// requests go to the apex.
 	Targets []Target
 
-	// OpaqueProtocol turns protocol detection off for connections: see [Dispatch].
-	// It has no effect on requests.
+	// OpaqueProtocol turns protocol detection off for connections, see [Dispatch]. It
+	// has no effect on requests.
 	OpaqueProtocol bool
 
-	// Endpoint is the address of a destination that has only one. A profile with a
-	// Name has none: see [Profile.Dispatch]. A Router uses it with [WithForward].
+	// Endpoint is the address of a destination that has only one, if there is no Name.
+	// See [Profile.Dispatch]. A Router uses it only with [WithForward].
 	Endpoint *Endpoint
 
-	// RetryBudget limits the retries and hedges of all routes together. With nil
-	// there are none.
+	// RetryBudget limits the retries and hedges of all routes together. Without it,
+	// requests are neither retried nor hedged.
 	RetryBudget *RetryBudget
 }
 
-// Route is a kind of request, and how to treat it. Two routes are the same if they
-// are deeply equal. The same route keeps its state from one profile to the next.
+// Route selects requests and specifies how they are treated. Routes are equal if they
+// are deeply equal. An equal route in the next profile keeps its state.
 //
-// The fields after Labels are for [WithRouteLayers] and [WithPerRoute]. A value of
-// 0, or outside the range, turns a field off.
+// [WithRouteLayers] and [WithPerRoute] apply the fields after Labels. A zero or invalid
+// value turns a field off.
 type Route struct {
-	Name    string            // for people and metrics; may be empty
+	Name    string            // for metrics and messages; may be empty
 	Match   Match             // condition on requests; nil is invalid
 	Classes []ResponseClass   // which responses are failures; the first that matches decides
 	Labels  map[string]string // for metrics and tap
 
-	// Timeout limits a request up to its response headers, including all attempts
-	// and waits.
+	// Timeout limits the time of a request up to its response headers, including all
+	// attempts and waits.
 	Timeout time.Duration
 
-	// AttemptTimeout limits one attempt up to its response headers. A late attempt
-	// is retried if the route is Retryable; otherwise the request fails.
+	// AttemptTimeout limits the time of one attempt up to its response headers. A late
+	// attempt is retried if the route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
 
 	// Retryable allows retries of failed requests that are idempotent, within the
-	// profile's RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT,
-	// DELETE (RFC 9110) and requests with an Idempotency-Key. A gRPC call is a
-	// POST. RetryNonIdempotent allows retries of all other requests too, as
-	// linkerd's isRetryable does. It has no effect unless Retryable is set.
-	// MaxRetries limits the retries of one request, 0 to 99. With 0 only the
-	// budget and Timeout limit them.
+	// RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110)
+	// and requests with an Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent
+	// also allows retries of all other requests if Retryable is set, as linkerd's
+	// isRetryable does. MaxRetries limits the retries of one request, 0 to 99. With 0
+	// only the budget and Timeout limit them.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
 
-	// Hedge is the wait for response headers before the request is sent a second
-	// time, to another endpoint. Copies are withdrawn from the RetryBudget. Only
-	// requests that may be retried are copied, also without Retryable.
+	// Hedge is the wait for response headers before a copy of the request is sent to
+	// another endpoint. Each copy is withdrawn from the RetryBudget. Only requests that
+	// may be retried are copied, even if Retryable is not set.
 	Hedge time.Duration
 
 	// Limit is the maximum number of concurrent requests, up to the end of their
-	// responses. Rate is the maximum rate of new ones. Requests beyond are rejected.
+	// responses. Rate is the maximum rate of new requests. Further requests are
+	// rejected.
 	Limit int
 	Rate  Rate
 
 	// RequestHeader changes the header of forwarded requests. Conditions read the
-	// header as it arrived. ResponseHeader changes that of responses, including
-	// those of Redirect and Faults.
+	// original header. ResponseHeader changes the header of responses, including those
+	// of Redirect and Faults.
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
-	// Redirect, if set, answers every request that is not already at its target.
-	// The first Fault whose fraction selects a request applies. Each request, not
-	// each attempt, is copied once to every Mirror.
+	// Redirect answers every request that is not already at its location. At most one
+	// of Faults applies to a request, selected at random by the fractions. Each request
+	// is copied once to every one of Mirrors, regardless of retries.
 	Redirect *Redirect
 	Faults   []Fault
 	Mirrors  []Mirror
 }
 
-// Rate is a number of requests per second.
+// Rate is a limit of requests per second.
 type Rate struct {
-	PerSecond float64 // 0 is no limit
-	Burst     int     // requests at once; 0 is those of one second, at least one
+	PerSecond float64 // 0 means no limit
+	Burst     int     // requests at once; 0 means those of one second, at least 1
 }
 
-// RetryBudget limits retries to a share of the requests, as [layer.Budget] does: in
-// any TTL at most Ratio × requests + MinPerSecond × TTL. Only requests of routes
-// that are Retryable or hedged count. A profile with the same RetryBudget as the
-// previous one keeps its balance. Another RetryBudget makes all routes again.
+// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any
+// TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of
+// routes that are Retryable or hedged count. If the next profile has an equal
+// RetryBudget, the balance is kept. Otherwise all routes are built again.
 //
-// linkerd counts in whole numbers and tenths of the TTL. These limits are exact and
-// never higher. A Ratio above 10 has the effect of 10, and a MinPerSecond above a
-// million that of a million.
+// linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
+// never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000
+// counts as that.
 type RetryBudget struct {
-	Ratio        float64       // retries for each request, 0 to 1000
-	MinPerSecond uint32        // retries that are always allowed, at most 2³¹−1
+	Ratio        float64       // retries per request, 0 to 1000
+	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1
 	TTL          time.Duration // how long a request counts, 1 s to 60 s
 }
 
-// Validate returns the errors of all parts that a Router would leave out of p,
-// joined, or nil. The rest of such a profile takes effect.
+// Validate returns an error for each part that a Router would leave out of p, joined,
+// or nil. The rest of an invalid profile is used.
 func (p *Profile) Validate() error {
 	var problems []error
 	add := func(err error) {
@@ -147,18 +147,18 @@ func (p *Profile) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Validate returns the reason for which a Router would leave the route out, or nil.
-// Use [Profile.Validate] for invalid parts of a route.
+// Validate returns the reason why a Router would leave the route out, or nil. It does
+// not report invalid parts of a route; [Profile.Validate] does.
 func (r Route) Validate() error {
 	_, err := compileMatch(r.Match, &compiler{drop: func(error) {}})
 	return err
 }
 
-// maxRetries is the maximum that layer.Retry has.
+// maxRetries is the maximum of layer.Retry.
 const maxRetries = 99
 
-// valid returns the route without the invalid parts of the fields after Labels,
-// and an error for each.
+// valid returns a copy of r in which invalid timeouts, limits, header edits and the
+// like have their zero value, and an error for each of them. It does not check Match.
 func (r Route) valid() (Route, []error) {
 	var problems []error
 	invalid := func(err error) bool {
@@ -203,7 +203,7 @@ func (r Route) valid() (Route, []error) {
 	sum := 0.0
 	for i, f := range r.Faults {
 		err := f.problem()
-		if err == nil && sum+f.Fraction > 1+1e-9 { // tenths add up to a little more than 1
+		if err == nil && sum+f.Fraction > 1+1e-9 { // 1e-9 compensates for rounding
 			err = fmt.Errorf("fraction %v is more than the faults before leave", f.Fraction)
 		}
 		if err != nil {
@@ -224,7 +224,7 @@ func (r Route) valid() (Route, []error) {
 	return r, problems
 }
 
-// Validate returns an error that names the field out of range, or nil.
+// Validate returns an error with the name of the invalid field, or nil.
 func (r Rate) Validate() error {
 	switch {
 	case !(r.PerSecond >= 0 && r.PerSecond <= math.MaxFloat64):
@@ -244,8 +244,8 @@ func (r Rate) burst() int {
 	return int(min(max(math.Ceil(r.PerSecond), 1), math.MaxInt32))
 }
 
-// Validate returns an error that names the field out of range, or nil. The ranges
-// are linkerd's.
+// Validate returns an error with the name of the invalid field, or nil. The ranges are
+// those of linkerd.
 func (b RetryBudget) Validate() error {
 	switch {
 	case b.TTL < time.Second || b.TTL > time.Minute:
@@ -258,11 +258,11 @@ func (b RetryBudget) Validate() error {
 	return nil
 }
 
-// budget returns a budget with the values of b.
+// budget returns a new budget with the values of b.
 func (b RetryBudget) budget() *layer.Budget {
 	ratio, perSecond := b.Ratio, int(b.MinPerSecond)
 	if ratio == 0 {
-		ratio = -1 // NewBudget has defaults for 0
+		ratio = -1 // for NewBudget, 0 means the default
 	}
 	if perSecond == 0 {
 		perSecond = -1
@@ -270,8 +270,8 @@ func (b RetryBudget) budget() *layer.Budget {
 	return layer.NewBudget(b.TTL, ratio, perSecond)
 }
 
-// apex returns the destination of requests without a split, and an error for an
-// invalid name.
+// apex returns the destination of requests without a split, and an error if Name is
+// invalid.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil
@@ -282,7 +282,7 @@ func (p *Profile) apex(target string) (string, error) {
 	if _, port, err := net.SplitHostPort(target); err == nil {
 		return net.JoinHostPort(p.Name, port), nil
 	}
-	return target, nil // a target without a port
+	return target, nil // target has no port
 }
 
 func routeError(i int, r Route, err error) error {

@@ -15,29 +15,29 @@ import (
 )
 
 // Redirect answers requests with another location. Empty fields keep the host, port,
-// path and query of the request. As in linkerd's proxy, a request that is already
-// at the location is forwarded.
+// path and query of the request. A request that is already at the location is
+// forwarded, as in linkerd's proxy.
 //
-// Location is absolute, without the default port of its scheme. If neither the
-// request nor Host specifies a valid host, the response has status 400. A gRPC
-// request gets the status NOT_FOUND, as in linkerd, with the location in its
-// message, because gRPC clients follow no redirects.
+// The location is an absolute URI without the default port of its scheme. If neither
+// the request nor Host has a valid host, the response has status 400. A gRPC request
+// gets the status NOT_FOUND with the location in its message, as in linkerd, because
+// gRPC clients do not follow redirects.
 type Redirect struct {
-	Status int    // 301, 302, 303, 307 or 308; 0 is 302. 307 and 308 keep the method
+	Status int    // 301, 302, 303, 307 or 308; 0 means 302; 307 and 308 keep the method
 	Scheme string // "http" or "https"
 	Host   string // a DNS name or an IP address, without a port
-	Port   uint16 // 0 is that of the request, or the default port if Scheme is set
+	Port   uint16 // 0 keeps the port, or means the default port if Scheme is set
 
-	// Path replaces the whole path. A query in it replaces that of the request.
-	// Otherwise NewPrefix replaces the segments OldPrefix at the beginning:
-	// with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" stays. All
-	// are percent-encoded.
+	// Path replaces the path. If it has a query, that replaces the query of the
+	// request. Without Path, NewPrefix replaces the segments OldPrefix at the start of
+	// the path: with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" is
+	// kept. All are percent-encoded.
 	Path                 string
 	OldPrefix, NewPrefix string
 }
 
-// Validate returns the reason for which a Router would leave the redirect out and
-// forward the requests, or nil.
+// Validate returns the reason why a Router would leave the redirect out and forward
+// requests, or nil.
 func (r Redirect) Validate() error {
 	switch {
 	case r.Status != 0 && !slices.Contains([]int{301, 302, 303, 307, 308}, r.Status):
@@ -68,15 +68,15 @@ func (r Redirect) Validate() error {
 	return nil
 }
 
-// isAddress reports whether s is an IP address without a zone, which is local.
+// isAddress reports whether s is an IP address without a zone.
 func isAddress(s string) bool {
 	addr, err := netip.ParseAddr(s)
 	return err == nil && addr.Zone() == ""
 }
 
-// redirectService is the layer of a Redirect.
+// redirectService answers requests with a Redirect.
 type redirectService[Req, Rsp any] struct {
-	layer.Service[Req, Rsp] // for requests at the location
+	layer.Service[Req, Rsp] // receives requests that are at the location
 	access                  layer.Accessor[Req, Rsp]
 	edit                    layer.Editor[Req, Rsp]
 	redirect                Redirect
@@ -101,7 +101,7 @@ const (
 	grpcNotFound        = 5
 )
 
-// answer returns false for a request that is at the location.
+// answer returns the response to req, or false if req is already at the location.
 func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	from, known := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
 	if !known && r.redirect.Host == "" {
@@ -122,7 +122,7 @@ func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool)
 
 func (r *redirectService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
 
-// Describe shows an example.
+// Describe returns an example of a location.
 func (r *redirectService[Req, Rsp]) Describe() layer.Node {
 	from := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
 	return layer.Node{Name: "redirect", State: layer.State{
@@ -135,12 +135,12 @@ func (r *redirectService[Req, Rsp]) Describe() layer.Node {
 type location struct {
 	scheme      string
 	host        string // an IPv6 address without brackets
-	port        uint16 // 0 is the default port of the scheme
+	port        uint16 // 0 means the default port of the scheme
 	path, query string
 }
 
-// locationOf returns the location of a request, and false if its authority has no
-// valid host. Schemes other than https become http.
+// locationOf returns the location of a request, or false if its authority has no valid
+// host. A scheme other than https becomes http.
 func locationOf(scheme, authority, path, query string) (location, bool) {
 	if scheme != "https" {
 		scheme = "http"
@@ -149,8 +149,8 @@ func locationOf(scheme, authority, path, query string) (location, bool) {
 	return location{scheme, host, port, path, query}.normalized(), ok
 }
 
-// splitAuthority separates a host and an optional port. It returns false for a host
-// that is not a name or an address.
+// splitAuthority returns the host and the optional port of authority. It returns false
+// if the host is neither a name nor an IP address.
 func splitAuthority(authority string) (host string, port uint16, ok bool) {
 	host = authority
 	if h, number, err := net.SplitHostPort(authority); err == nil {
@@ -165,7 +165,7 @@ func splitAuthority(authority string) (host string, port uint16, ok bool) {
 	return host, port, isName(host) || isAddress(host)
 }
 
-// apply returns the location for requests at l.
+// apply returns the location to which a request at l is redirected.
 func (r Redirect) apply(l location) location {
 	if r.Scheme != "" {
 		l.scheme, l.port = r.Scheme, 0
@@ -195,7 +195,7 @@ func (r Redirect) replacePrefix(path string) string {
 	return strings.TrimSuffix(r.NewPrefix, "/") + rest
 }
 
-// normalized removes the default port of the scheme.
+// normalized returns l without the default port of its scheme.
 func (l location) normalized() location {
 	if l.scheme == "http" && l.port == 80 || l.scheme == "https" && l.port == 443 {
 		l.port = 0
@@ -209,7 +209,7 @@ func (l location) equal(other location) bool {
 	return sameHost && l == other
 }
 
-// String returns the URI. It escapes invalid and ambiguous characters.
+// String returns the URI. Invalid and ambiguous characters are percent-encoded.
 func (l location) String() string {
 	b := make([]byte, 0, len("https://[]:65535?")+len(l.host)+len(l.path)+len(l.query))
 	b = append(append(b, l.scheme...), "://"...)
@@ -221,7 +221,7 @@ func (l location) String() string {
 	if l.port != 0 {
 		b = strconv.AppendUint(append(b, ':'), uint64(l.port), 10)
 	}
-	if !strings.HasPrefix(l.path, "/") { // OPTIONS * and CONNECT
+	if !strings.HasPrefix(l.path, "/") { // for OPTIONS * and CONNECT
 		l.path = "/"
 	}
 	b = appendEscaped(b, l.path, true)
@@ -231,8 +231,8 @@ func (l location) String() string {
 	return string(b)
 }
 
-// appendEscaped appends a path or query that is already percent-encoded. It encodes
-// characters that should have been encoded.
+// appendEscaped appends a percent-encoded path or query. It encodes characters that are
+// not encoded but must be.
 func appendEscaped(b []byte, s string, path bool) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// report serves the request for WithOnResponse.
+// report sends the request and reports its end to the function of WithOnResponse.
 func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], route *liveRoute[Req, Rsp], req Req) (Rsp, error) {
 	grpc := isGRPC(r.access.RequestHeader(req).Get("content-type")) // services below may change the request
 	var info *layer.Route
@@ -49,8 +49,8 @@ type reporter[Req, Rsp any] struct {
 
 func (e *reporter[Req, Rsp]) Data(int) {}
 
-// End reports the class. It reads trailers only of complete responses, because the
-// receiver may still write the others.
+// End implements [layer.Observer]. It reads the trailers only of complete responses,
+// because the receiver may still write those of others.
 func (e *reporter[Req, Rsp]) End(err error) {
 	class := layer.Failure
 	switch {
@@ -62,8 +62,8 @@ func (e *reporter[Req, Rsp]) End(err error) {
 	e.router.onResponse(e.route, class, err)
 }
 
-// canceled reports whether the caller canceled the request. A deadline, also one of
-// a layer above that cancels with it as cause, is a failure.
+// canceled reports whether the caller canceled the request. A deadline is a failure,
+// also if a layer above canceled ctx with the deadline as cause.
 func canceled(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }

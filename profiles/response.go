@@ -7,21 +7,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response is the part of a response that conditions read. After the headers
-// have arrived, trailer is nil. At the end header is nil, because everything
-// that the header decides was decided before.
+// response has the values of a response that conditions read. trailer is nil before the
+// end of the response. header is nil at the end, because conditions on the header are
+// decided before.
 type response struct {
 	status          int
 	header, trailer layer.Header
 }
 
-// truth is whether a condition holds.
+// truth is the value of a condition: yes, no or open.
 type truth uint8
 
 const (
 	no truth = iota
 	yes
-	open // the trailers decide
+	open // unknown until the trailers arrive
 )
 
 func truthOf(holds bool) truth {
@@ -36,13 +36,13 @@ type responseMatcher interface {
 	holds(r response) truth
 }
 
-// responseLeaf is a condition on a response without members.
+// responseLeaf is implemented by the conditions on responses that have no members.
 type responseLeaf interface {
 	compileResponse(c *compiler) (responseMatcher, error)
 }
 
-// compileResponse is compileMatch for responses. As in linkerd, All and Any
-// without a valid member are invalid.
+// compileResponse compiles a condition on responses. Unlike compileMatch, it returns an
+// error for an All or Any without a valid member, as linkerd does.
 func compileResponse(m Match, c *compiler) (responseMatcher, error) {
 	switch m := m.(type) {
 	case nil:
@@ -79,7 +79,8 @@ func compileResponses(members []Match, decisive truth, c *compiler) (responseMat
 	return joined, nil
 }
 
-// responseJoin is All or Any. The first member that is decisive ends it.
+// responseJoin is a compiled All or Any. The first member with the value decisive
+// decides.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any
@@ -152,7 +153,7 @@ func (t trailerCondition) holds(r response) truth {
 		if _, ok := grpcCode(r.header); !ok {
 			return open
 		}
-		fields = r.header // the response has only trailers
+		fields = r.header // gRPC sent the trailers as the header
 	}
 	return truthOf(t.headerCondition.holds(facts{header: fields}))
 }

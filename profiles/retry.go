@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	keptBody     = 64 << 10    // bytes of a request body for retries, as in linkerd's proxy
-	maxErrorWait = time.Second // longest wait that the error of an endpoint may request
+	keptBody     = 64 << 10    // bytes of a request body that are kept for retries, as in linkerd's proxy
+	maxErrorWait = time.Second // longest wait before a retry that an error may request
 )
 
-// noBackoff is the shortest Backoff, because the zero value is the default one.
+// noBackoff returns the shortest Backoff. The zero Backoff would mean the default.
 func noBackoff() layer.Backoff { return layer.Backoff{Min: 1, Max: 1} }
 
-// addAttempts adds the layers that send a request more than once, and the layers
-// for each attempt.
+// addAttempts adds the layers that send a request more than once, and the layers below
+// these, which apply to each attempt.
 func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) layer.Stack[Req, Rsp] {
 	route, budget := a.route, a.retryBudget
 	if gauge := a.requests.Budget; gauge != nil && budget == nil {
@@ -54,8 +54,8 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	return a.changeRequests(st)
 }
 
-// retryable reports whether an attempt is to be repeated: a late one, an error of
-// class Retryable, and a response that is a failure.
+// retryable reports whether the outcome of an attempt allows a retry: the attempt was
+// late, its error has the class Retryable, or its response is a failure.
 func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	switch {
 	case o.Err == nil:
@@ -74,7 +74,7 @@ type routeReplayer[Req, Rsp any] struct {
 
 func (routeReplayer[Req, Rsp]) RetryAfter(Rsp, error) (time.Duration, bool) { return 0, false }
 
-// Outline describes a response in an explanation.
+// Outline returns a short text about a response for an explanation.
 func (r routeReplayer[Req, Rsp]) Outline(rsp Rsp) string {
 	outline := "status " + strconv.Itoa(r.access.Status(rsp))
 	code, ok := grpcCode(r.access.ResponseHeader(rsp))

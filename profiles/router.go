@@ -16,18 +16,18 @@ import (
 
 const layerName = "profiles"
 
-// Router is a Service that treats requests by the profile of its target. It finds
-// the route of a request, adds it to the context if it has a name or labels (see
-// [layer.WithRoute]), and sends the request to one of the profile's targets. Make
-// one with [New].
+// Router is a service that treats requests according to the profile of its target. It
+// finds the route of a request and sends the request to one of the profile's targets. A
+// route with a name or labels is added to the context, see [layer.WithRoute]. [New]
+// returns a Router.
 //
-// A request that every target rejects is rejected. If all targets are closed, the
+// A request is rejected if every target rejects it. If all targets are closed, the
 // error matches [layer.ErrClosed] only after the watch of the profile has ended,
 // because the next profile may have other targets.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
-	life   context.Context //nolint:containedctx // of New: copies of requests end with it
+	life   context.Context //nolint:containedctx // the ctx of New; copies of requests end with it
 	source Source
 	access layer.Accessor[Req, Rsp]
 	mk     layer.MakeService[string, Req, Rsp]
@@ -38,22 +38,22 @@ type Router[Req, Rsp any] struct {
 	mu        sync.Mutex // held to replace current
 	services  map[string]layer.Service[Req, Rsp]
 	forwarded endpointService[Req, Rsp]
-	budget    *layer.Budget // the most recent one
-	budgetOf  RetryBudget   // its values
+	budget    *layer.Budget // the budget that was built last
+	budgetOf  RetryBudget   // the values of budget
 	invalid   oncelog.Logger
 
 	done chan struct{} // closed when no further profile will arrive
 }
 
-// New returns a Router for target. It watches target's profile from source until
-// ctx ends; then the last profile stays current. Before the first profile, and
-// without one, requests go to target.
+// New returns a Router for target. It watches the profile of target in source until ctx
+// ends. After that the last profile stays current. Requests go to target until the
+// first profile arrives.
 //
-// mk makes the service of a target from its authority, usually a balancer with a
-// queue. It is called once for each authority during the life of the Router.
-// Releasing services of targets that are no longer used is up to mk, as with
-// layer.Cache. If mk returns nil, the authority is closed: its requests are
-// rejected with an error that matches [layer.ErrNoRoute], or go to other targets.
+// mk returns the service of a target with this authority, usually a balancer with a
+// queue. It is called once for each authority during the life of the Router. mk must
+// release the services of targets that are no longer used, as layer.Cache does. If mk
+// returns nil, the authority is closed: its requests go to other targets or are
+// rejected with an error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -90,11 +90,12 @@ func New[Req, Rsp any](
 	return r
 }
 
-// Profile returns the current profile, invalid parts included. It must not be
+// Profile returns the current profile, including its invalid parts. It must not be
 // changed.
 func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
 
-// Call serves the request by the current profile, from start to end.
+// Call sends the request according to the current profile. A later profile does not
+// affect it.
 func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {
@@ -141,7 +142,8 @@ func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], rou
 	return rsp, err
 }
 
-// await waits for the first profile, or for the end of the initial wait.
+// await waits for the first profile or the end of the initial wait. It returns the
+// snapshot that is current then.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {
@@ -155,7 +157,7 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 	return s, nil
 }
 
-// notClosed is an error that does not match ErrClosed.
+// notClosed wraps an error so that it does not match ErrClosed.
 type notClosed struct{ error }
 
 func (u notClosed) Is(target error) bool {
@@ -164,7 +166,7 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request whose context is done.
+// reject returns the rejection of a request whose context ended after this wait.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {
@@ -176,9 +178,9 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 	}
 }
 
-// Ready waits until one of the profile's targets is ready. It ignores the stacks of
-// routes, because it does not know the route of the next request. It returns an
-// error that matches [layer.ErrClosed] when every target does and no further
+// Ready waits until one of the profile's targets is ready. It does not wait for the
+// layers of routes, because it does not know the route of the next request. It returns
+// an error that matches [layer.ErrClosed] when every target is closed and no further
 // profile will arrive.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {

@@ -10,28 +10,28 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// snapshot is a compiled profile. It is immutable after it was published.
+// snapshot is a compiled profile. It is immutable once it is current.
 type snapshot[Req, Rsp any] struct {
 	profile      *Profile
 	routes       []*liveRoute[Req, Rsp]
 	index        index
 	split        split[Req, Rsp]
-	defaultRoute layer.Service[Req, Rsp] // nil: the split
+	defaultRoute layer.Service[Req, Rsp] // nil means split
 	budget       *layer.Budget           // nil: no retries and hedges
 	provisional  bool                    // in place of a first profile that has not arrived
 	replaced     chan struct{}           // closed when another snapshot is current
 }
 
-// served is a route and its stack. All snapshots with the same route share it.
+// liveRoute is a route and its stack. All snapshots with an equal route share it.
 type liveRoute[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
 	key   string                  // routeKey of def
-	stack layer.Service[Req, Rsp] // nil: the split
+	stack layer.Service[Req, Rsp] // nil means split
 }
 
-// compile compiles p. It takes over routes from old that did not change, with the
-// state of their stacks. It is called with mu held.
+// compile compiles p. Routes of old that are equal in p are used again, with the state
+// of their stacks. The caller holds mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()
@@ -77,7 +77,7 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	return s
 }
 
-// makeRoute compiles a route and makes its stack.
+// makeRoute compiles the route at position i and builds its stack.
 func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *layer.Budget) (*liveRoute[Req, Rsp], error) {
 	compiled, err := c.route(i, def)
 	if err != nil {
@@ -102,8 +102,8 @@ func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *laye
 	return route, nil
 }
 
-// budgetFor returns the budget of p: the most recent one if it has the same values,
-// or nil without a valid one.
+// budgetFor returns the budget of p. It is the previous one if the values are equal,
+// and nil if p has no valid RetryBudget.
 func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget {
 	b := p.RetryBudget
 	if b == nil {
@@ -119,10 +119,10 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 	return r.budget
 }
 
-// routeSet has routes by their routeKey.
+// routeSet maps each routeKey to its routes.
 type routeSet[Req, Rsp any] map[string][]*liveRoute[Req, Rsp]
 
-// routeKey returns a text that equal routes share.
+// routeKey returns a text that is the same for equal routes.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name
@@ -130,7 +130,7 @@ func routeKey(r Route) string {
 	return fmt.Sprint(r.Match)
 }
 
-// find returns the route whose definition is deeply equal to def, or nil.
+// find returns the route that is deeply equal to def, or nil.
 func (s routeSet[Req, Rsp]) find(key string, def Route) *liveRoute[Req, Rsp] {
 	for _, route := range s[key] {
 		if reflect.DeepEqual(route.def, def) {
@@ -140,8 +140,8 @@ func (s routeSet[Req, Rsp]) find(key string, def Route) *liveRoute[Req, Rsp] {
 	return nil
 }
 
-// splitOf returns the endpoint of p if requests go there, or else the targets, or
-// else the apex.
+// splitOf returns a split with the endpoint of p if requests go there. Otherwise it has
+// the valid targets of p, or the apex if there are none.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s
@@ -167,8 +167,8 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	return s
 }
 
-// service calls mk once for each authority, and keeps the service during the life
-// of the Router. It is called with mu held.
+// service returns the service of an authority. It calls mk the first time. The caller
+// holds mu.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
 	if ok {
@@ -187,7 +187,7 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	return svc
 }
 
-// missing is the service of an authority for which mk returned nil.
+// closedTarget is the service of an authority for which mk returned nil.
 type closedTarget[Req, Rsp any] struct{ err error }
 
 func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }
@@ -196,10 +196,10 @@ func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) 
 
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// targets is the service below the stacks of routes.
+// targets is the innermost service of the stacks of routes.
 type targets[Req, Rsp any] struct {
 	router *Router[Req, Rsp]
-	split  *split[Req, Rsp] // nil: of the profile in the context, because stacks outlive profiles
+	split  *split[Req, Rsp] // nil means the split of the snapshot in the context
 }
 
 func (t targets[Req, Rsp]) Ready(ctx context.Context) error { return t.router.Ready(ctx) }
@@ -219,5 +219,5 @@ func (t targets[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return s.split.Call(ctx, req)
 }
 
-// Describe ends the stack. The targets are children of the Router.
+// Describe returns a node without children. The targets are children of the Router.
 func (t targets[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "targets"} }

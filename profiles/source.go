@@ -16,9 +16,9 @@ import (
 
 // Source watches the profiles of destinations.
 //
-// The sequence lasts until ctx ends or the consumer breaks. Then it has released
-// its resources. Each profile replaces the previous one as a whole. After an error
-// the last profile stays current, and the source tries again. An error that matches
+// The sequence ends when ctx ends or the consumer breaks, and then has released its
+// resources. Each profile replaces the previous one completely. After an error, the
+// last profile stays current and the source tries again. An error that matches
 // [ErrNoProfile] is the last item.
 //
 // A Source is safe for concurrent use. Each call of Watch is a separate stream.
@@ -26,12 +26,12 @@ type Source interface {
 	Watch(ctx context.Context, target string) iter.Seq2[*Profile, error]
 }
 
-// ErrNoProfile reports that a source will never have a profile for a target,
-// because it does not know the name.
+// ErrNoProfile means that a source will never have a profile for a target, because it
+// does not know the name.
 var ErrNoProfile = errors.New("no profile for this name")
 
 // Static is a Source of profiles that the program sets. The zero Static is ready to
-// use: it has the default profile for every target.
+// use: every target has the default profile.
 type Static struct {
 	mu       sync.Mutex
 	profiles map[string]*Profile
@@ -39,22 +39,22 @@ type Static struct {
 }
 
 // Set sets the profile of target, which must not be changed afterwards. Watchers
-// receive it at once. With nil they receive the default profile.
+// receive it at once. nil means the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {
 		s.profiles = make(map[string]*Profile)
 	}
 	if p == nil {
-		p = &Profile{} // watchers detect the change by the pointer
+		p = &Profile{} // a new pointer, because watchers compare pointers
 	}
 	s.profiles[target] = p
 	s.mu.Unlock()
 	s.changed.Wake()
 }
 
-// Watch yields the profile of target, and again after each Set. A slow consumer
-// misses intermediate profiles.
+// Watch yields the profile of target, and again after each Set. If the consumer is
+// slow, it may miss profiles between the first and the last.
 func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, error] {
 	return func(yield func(*Profile, error) bool) {
 		seen := s.get(target)
@@ -80,10 +80,10 @@ func (s *Static) get(target string) *Profile {
 	return s.profiles[target]
 }
 
-// watchState is the state of the watch, for descriptions.
+// watchState is the state of the watch, for Describe.
 type watchState struct {
-	profiles int   // received
-	err      error // newest error, nil after a profile
+	profiles int   // number of profiles received
+	err      error // the last error; nil after a profile
 	ended    bool
 }
 
@@ -101,8 +101,8 @@ func (w *watchState) String() string {
 	return "watching"
 }
 
-// follow makes each profile of the source the current one, until the source ends
-// or returns ErrNoProfile.
+// follow makes each profile of the source current, until the source ends or yields
+// ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	if r.initialWait > 0 {
 		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })
@@ -137,11 +137,11 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	r.watch.Store(new(w))
 }
 
-// outage logs the first error and the recovery, and the errors between as Debug.
+// outage logs the first error and the recovery. It logs errors in between as Debug.
 type outage struct {
 	log      *slog.Logger
 	failures int
-	received bool // a profile on the current stream
+	received bool // whether the current stream had a profile
 }
 
 func (o *outage) add(ctx context.Context, err error) {
@@ -149,7 +149,7 @@ func (o *outage) add(ctx context.Context, err error) {
 	o.received = false
 	switch {
 	case errors.Is(err, ErrNoProfile):
-		o.log.DebugContext(ctx, "there is no profile", "err", err) // as for most addresses
+		o.log.DebugContext(ctx, "there is no profile", "err", err) // most addresses have none
 	case expected:
 		o.log.DebugContext(ctx, "profile stream ended", "err", err)
 	case o.failures > 0:
@@ -169,7 +169,7 @@ func (o *outage) end(ctx context.Context) {
 	o.received = true
 }
 
-// settle ends the wait for the first profile with the default one.
+// endInitialWait makes the default profile current if the first one has not arrived.
 func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +178,7 @@ func (r *Router[Req, Rsp]) endInitialWait() {
 	}
 }
 
-// replace makes p current. A nil profile is the default one.
+// replace makes p current. nil means the default profile.
 func (r *Router[Req, Rsp]) replace(p *Profile) {
 	if p == nil {
 		p = &Profile{}
@@ -189,20 +189,20 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
 }
 
-// swap is called with mu held.
+// swap compiles p and makes it current. The caller holds mu.
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	r.current.Store(r.compile(p, old))
 	close(old.replaced)
 }
 
-// errReplaced makes Ready look at the new profile.
+// errReplaced is returned by snapshot.ready if another profile became current.
 var errReplaced = errors.New("profile replaced")
 
-// poll returns nil if a part is ready, an error that matches ErrClosed if all are
+// poll returns nil if a target is ready, an error that matches ErrClosed if all are
 // closed, and another error otherwise.
 func (s *snapshot[Req, Rsp]) poll() error {
-	result := layer.ErrNotReady // without parts: the first profile has not arrived
+	result := layer.ErrNotReady // without targets, while the first profile has not arrived
 	for i := range s.split.parts {
 		err := layer.Poll(s.split.parts[i].svc)
 		if err == nil {
@@ -215,9 +215,9 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready waits until a part is ready, all are closed after done was closed, ctx is
-// done or the profile is replaced. One goroutine waits for each part; all have
-// ended when ready returns.
+// ready waits until a target is ready, the profile is replaced or ctx ends. It also
+// ends when all targets are closed and done is closed. It starts one goroutine for each
+// target, and all have ended when it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -231,7 +231,7 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) er
 		})
 	}
 	var closed error
-	var end <-chan struct{} // done, once all are closed
+	var end <-chan struct{} // set to done when all targets are closed
 	for left := len(parts); ; {
 		select {
 		case err := <-results:

@@ -9,13 +9,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// split shares requests among targets by weight. It has at least one part.
+// split shares requests among targets by weight. It has at least one target, except
+// before the first profile.
 type split[Req, Rsp any] struct {
 	apex  string
 	parts []part[Req, Rsp]
-	total uint64 // of all weights
+	total uint64 // sum of all weights
 }
 
+// part is a target and its service.
 type part[Req, Rsp any] struct {
 	Target
 	svc layer.Service[Req, Rsp]
@@ -26,8 +28,8 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to one of the parts. If that part rejects it, every other
-// part is tried once.
+// Call sends the request to a target. If that target rejects it, every other target is
+// tried once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
 		return s.parts[0].svc.Call(ctx, req)
@@ -43,15 +45,15 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return s.callOthers(ctx, req, i, err)
 }
 
-// draw picks a part by weight among the ready parts.
+// draw returns the index of a ready target, chosen at random by weight.
 //
-// The first draw is among all parts and counts if that part is ready. Otherwise the
-// second draw is among the ready parts. Each ready part gets its exact share of the
-// ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all parts and R
-// that of the ready ones. While all are ready, only one part is polled.
+// The first draw is among all targets and counts if that target is ready. Otherwise the
+// second draw is among the ready targets. Each ready target gets its exact share of the
+// ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all targets and R
+// that of the ready ones. While all are ready, only one target is polled.
 //
-// If no part is ready the first draw counts: the service below, such as a queue,
-// decides whether the request waits or is rejected.
+// If no target is ready the first draw counts. The service below, such as a queue, then
+// waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
 	first := 0
 	for n := rand.Uint64N(s.total); n >= uint64(s.parts[first].Weight); first++ {
@@ -66,9 +68,9 @@ func (s *split[Req, Rsp]) draw() int {
 	return first
 }
 
-// drawFrom picks by weight among the parts for which wanted returns true, in one
-// pass: each replaces the previous pick with the probability of its weight among
-// the parts so far. It returns -1 if there are none.
+// drawFrom returns the index of a target for which wanted returns true, chosen at
+// random by weight, or -1 if there is none. It takes one pass: each target replaces the
+// previous choice with the probability of its weight among the targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {
@@ -84,8 +86,8 @@ func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	return drawn
 }
 
-// callOthers tries the parts other than i, which rejected the request with cause.
-// The ready parts come first, by weight.
+// callOthers tries the targets other than i, which rejected the request with cause.
+// Ready targets are tried first.
 func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause error) (Rsp, error) {
 	tried := make([]bool, len(s.parts))
 	tried[i] = true
@@ -102,13 +104,13 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 		if err == nil || !errors.Is(err, layer.ErrNotReady) {
 			return rsp, err
 		}
-		// The split is closed only if every part is.
+		// The split is closed only if every target is.
 		if errors.Is(cause, layer.ErrClosed) {
 			cause = err
 		}
 	}
 	if n < len(s.parts) {
-		cause = notClosed{cause} // the state of the others is unknown
+		cause = notClosed{cause} // the remaining targets may be open
 	}
 	var zero Rsp
 	return zero, &layer.Error{

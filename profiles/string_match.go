@@ -8,27 +8,27 @@ import (
 	"strings"
 )
 
-// StringMatch is a condition on the value of a header field, a query parameter or
-// a host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
+// StringMatch is a condition on the value of a header field, a query parameter or a
+// host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
 type StringMatch interface {
 	isStringMatch()
 }
 
 // The kinds of StringMatch.
 type (
-	// Exact holds for this value only. It may be empty.
+	// Exact holds for a value that is equal to it. It may be empty.
 	Exact string
 
-	// Prefix holds for values that begin with it. It must not be empty; use
-	// [AnyValue] for that.
+	// Prefix holds for values that begin with it. It must not be empty; use [AnyValue]
+	// to match every value.
 	Prefix string
 
-	// Regex is a regular expression of package regexp for the whole value. It is
-	// anchored at both ends with a group around it, unlike a [Path], and has the
-	// same limits.
+	// Regex is a regular expression of package regexp that must match the whole value.
+	// It has the limits of a [Path]. Unlike a Path, it is anchored with a group around
+	// it.
 	Regex string
 
-	// AnyValue holds for any value, an empty one included.
+	// AnyValue holds for every value, including an empty one.
 	AnyValue struct{}
 )
 
@@ -46,14 +46,14 @@ const (
 	matchRegex
 )
 
-// text is a compiled StringMatch.
+// stringMatcher is a compiled StringMatch.
 type stringMatcher struct {
 	kind stringKind
-	want string // the Exact, Prefix or Regex as given
+	want string // the text of the Exact, Prefix or Regex
 	re   *regexp.Regexp
 }
 
-// compileText compiles a condition on a value. With fold it ignores case.
+// compileStringMatch compiles a condition on a value. If fold is true, it ignores case.
 func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, error) {
 	switch t := t.(type) {
 	case nil:
@@ -74,8 +74,8 @@ func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, e
 	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
-// compile parses the expression before it puts a group around it, because "a)|(b"
-// would end the group and "\Qa" would quote its end.
+// compile parses the expression before it adds a group, because "a)|(b" would end the
+// group, and "\Qa" would quote its end.
 func (r Regex) compile(fold bool, c *compiler) (*regexp.Regexp, error) {
 	flags := syntax.Perl
 	if fold {

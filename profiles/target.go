@@ -21,9 +21,8 @@ type Target struct {
 	Weight    uint32 // share of the requests; a target with 0 receives none
 }
 
-// Validate returns the reason for which a Router would leave the target out, or
-// nil. The authority must be a DNS name, not an IP address, with a port from 1 to
-// 65535.
+// Validate returns the reason why a Router would leave the target out, or nil. The
+// authority must be a DNS name, not an IP address, with a port from 1 to 65535.
 func (t Target) Validate() error {
 	i := strings.LastIndexByte(t.Authority, ':')
 	if i < 0 {
@@ -38,9 +37,9 @@ func (t Target) Validate() error {
 	return nil
 }
 
-// isName reports whether s is a DNS name: labels of letters, digits, '-' and '_'
-// (for service names), with an optional dot at the end. If the last label has only
-// digits, s is an IPv4 address.
+// isName reports whether s is a DNS name: labels of letters, digits, '-' and '_', with
+// an optional dot at the end. The last label must not have only digits, as in an IPv4
+// address.
 func isName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > 253 {
@@ -72,27 +71,27 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Endpoint is the only address of a destination, such as the pod that an IP address
-// belongs to.
+// Endpoint is the only address of a destination. For example, it is the pod to which an
+// IP address belongs.
 type Endpoint struct {
 	Addr   netip.AddrPort
 	Labels map[string]string // for metrics and tap ("pod", "zone")
-	Weight uint32            // 10 000 is one unit, 0 means unspecified; a Router ignores it
+	Weight uint32            // 10 000 is one unit; 0 means unspecified; a Router ignores it
 
-	Protocol   Protocol // hint
+	Protocol   Protocol // the protocol that the endpoint supports
 	ServerName string   // TLS server name; "" means cleartext
 	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
 	Authority  string   // replaces the authority of requests; "" keeps it
 	OpaquePort uint16   // port for opaque transport; 0 means none
 
-	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING
-	// is sent after an interval in which nothing was received, and a connection is
-	// closed if the answer takes longer than the timeout. 0 means no PING.
+	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING is
+	// sent after an interval without received data. The connection is closed if the
+	// answer takes longer than the timeout. 0 means no PING.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 }
 
-// Protocol is a hint of the protocol of an [Endpoint].
+// Protocol is a hint about the protocol of an [Endpoint].
 type Protocol uint8
 
 // The protocol hints.
@@ -105,7 +104,7 @@ const (
 // String returns the address.
 func (e *Endpoint) String() string { return e.Addr.String() }
 
-// Validate returns the reason for which e cannot be used, or nil.
+// Validate returns the reason why e cannot be used, or nil.
 func (e *Endpoint) Validate() error {
 	switch {
 	case !e.Addr.IsValid() || e.Addr.Port() == 0:
@@ -120,25 +119,25 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// WithForward sends requests to the profile's [Endpoint] where [Profile.Dispatch]
-// returns [ToEndpoint], without a split. Routes apply there too, unlike in
-// linkerd's proxy, whose controller sends no routes with an endpoint. An invalid
-// endpoint is left out. Without this option a Router ignores endpoints.
+// WithForward sends requests to the profile's [Endpoint] if [Profile.Dispatch] returns
+// [ToEndpoint]. There is no split. Routes apply there too, unlike in linkerd's proxy,
+// whose controller sends no routes with an endpoint. An invalid endpoint is left out.
+// Without this option a Router ignores endpoints.
 //
-// mk is called once for each endpoint that is not deeply equal to the previous one.
-// Releasing the services of earlier endpoints is up to mk.
+// mk is called once for each endpoint that is not deeply equal to the previous one. mk
+// must release the services of earlier endpoints.
 func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 
-// forwarded is the most recent endpoint and its service.
+// endpointService is the last endpoint and its service.
 type endpointService[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]
 }
 
-// forwardOf returns a split with only p's endpoint, or false if requests do not go
-// there. It is called with mu held.
+// forwardOf returns a split with only the endpoint of p, or false if requests do not go
+// to an endpoint. The caller holds mu.
 func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req, Rsp], ok bool) {
 	if r.forward == nil || p.Endpoint == nil {
 		return s, false
