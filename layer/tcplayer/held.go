@@ -62,9 +62,9 @@ type observedConn struct {
 	observers []layer.Observer
 	first     [3]layer.Observer // avoids an allocation for the first observers
 
-	heard  atomic.Bool           // a byte was read
-	closed atomic.Bool           // by the caller
-	broken atomic.Pointer[error] // cause of the context, after its end
+	sawByte atomic.Bool           // a byte was read
+	closed  atomic.Bool           // by the caller
+	broken  atomic.Pointer[error] // cause of the context, after its end
 
 	mu      sync.Mutex
 	stop    func() bool
@@ -131,8 +131,8 @@ func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
 	}
-	if !h.heard.Load() {
-		h.heard.Store(true)
+	if !h.sawByte.Load() {
+		h.sawByte.Store(true)
 	}
 	for _, o := range h.observers {
 		o.Data(n)
@@ -219,7 +219,7 @@ func (e *canceledConnError) Temporary() bool { return false }
 // WriteTo copies to w until EOF.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	reported := int64(0)
-	if !h.heard.Load() {
+	if !h.sawByte.Load() {
 		// The observers need the time of the first byte, which a copy in the
 		// kernel does not report. peek does not read the byte, because the kernel
 		// copies whole pages only if no byte of the first page is missing.
