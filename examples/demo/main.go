@@ -195,7 +195,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	return top.Write(out, rows, top.Columns{})
 }
 
-// taps returns the taps of the proxies.
+// taps connects to the taps of the proxies. closeAll closes the connections.
 func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {

@@ -74,7 +74,7 @@ func (r *reader) route(y routeYAML) Route {
 	return route
 }
 
-// match converts a condition and the conditions in it.
+// match converts a condition and its nested conditions.
 func (r *reader) match(y matchYAML) Match {
 	m := Match{Method: y.Method.value, Path: y.Path.value}
 	r.check(y.Method.line, checkMethod(m.Method))

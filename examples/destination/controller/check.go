@@ -43,7 +43,7 @@ func checkProtocol(p Protocol) error {
 	return fmt.Errorf("protocol %q must be %q or %q", string(p), string(H2), string(Opaque))
 }
 
-// isURI reports whether an identity is a URI, because names have no slashes.
+// isURI reports whether an identity is a URI. Other identities contain no slashes.
 func isURI(identity string) bool { return strings.Contains(identity, "://") }
 
 func checkIdentity(identity string) error {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// entry is a compiled destination. It is immutable and shared by streams. A nil entry is a
-// name that is not configured.
+// entry is a compiled destination. It is immutable, and streams share it. A nil entry
+// means that the name is not configured.
 type entry struct {
 	absent    bool
 	labels    map[string]string

@@ -60,7 +60,7 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 	return group.Wait()
 }
 
-// identity returns the identity of the authority itself.
+// identity returns the identity for the TLS server of the authority itself.
 func (a *Authority) identity(name string) (*identity.Identity, error) {
 	key, csr, err := identity.Request(name)
 	if err != nil {
@@ -73,8 +73,8 @@ func (a *Authority) identity(name string) (*identity.Identity, error) {
 	})
 }
 
-// defaultMinRefresh is the minimum wait of proxies before a renewal. Short lifetimes need
-// less.
+// defaultMinRefresh is the default of the minimum time before a proxy renews its
+// certificate. Certificates with a shorter lifetime need a smaller value.
 const defaultMinRefresh = 10 * time.Second
 
 // local is a connection to a CA in this process.

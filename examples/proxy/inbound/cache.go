@@ -36,7 +36,7 @@ func (c cache[K, Req, Rsp]) Router(key func(Req) (K, error)) layer.Service[Req, 
 	return &orOverflow[Req, Rsp]{c.main.Router(key), c.overflow.Router(key)}
 }
 
-// orOverflow sends the requests that the cache rejects because it is full to overflow.
+// orOverflow sends a request to overflow if the main cache rejects it because it is full.
 type orOverflow[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	overflow layer.Service[Req, Rsp]

@@ -59,7 +59,8 @@ func clientFromContext(ctx context.Context) client {
 // clientID returns the identity of the client of a request.
 func clientID(req *http.Request) string { return clientFromContext(req.Context()).id }
 
-// byClient serves clients without an identity by Server, and others by meshed.
+// byClient serves clients without an identity by the embedded Server, and clients with
+// one by meshed.
 type byClient struct {
 	tcplayer.Server
 	meshed tcplayer.Server

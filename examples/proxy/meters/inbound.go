@@ -169,7 +169,7 @@ func (m *inboundRouteMeter) Next() httplayer.Service { return m.Service }
 
 func (m *inboundRouteMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// inboundExchange is one request, and the Observer of its response.
+// inboundExchange records one request. It is also the Observer of the response.
 type inboundExchange struct {
 	*inboundRoute
 	start time.Time

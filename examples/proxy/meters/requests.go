@@ -47,8 +47,8 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: a request canceled by its caller is a success, because it says nothing
-// about the endpoint.
+// Cancellation: a request canceled by its caller is a success, because it does not
+// indicate a failure of the endpoint.
 //
 // Body: a response ends with its body, trailers included.
 //
@@ -99,7 +99,7 @@ func (e *endpoint) Next() httplayer.Service { return e.Service }
 
 func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// sample is one request, and the Observer of its response.
+// sample records one request. It is also the Observer of the response.
 type sample struct {
 	*endpointSeries
 	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint

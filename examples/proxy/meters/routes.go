@@ -47,8 +47,8 @@ type destination struct {
 	routes map[string]*routeSeries // by name and labels
 }
 
-// Routes returns the series of the destination with the name target, until the
-// profile has another name. Destinations beyond the first thousand are counted together,
+// Routes returns the series of the destination target, which is its name until a profile
+// provides another one. Destinations beyond the first thousand are counted together,
 // without names of destinations, routes and targets.
 func (m *Meters) Routes(d Direction, target string) *Routes {
 	r := &Routes{meters: m, direction: d}

@@ -12,8 +12,8 @@ import (
 // family is all series of one metric name. As an unchecked Prometheus collector it
 // describes nothing, so that its series may have different labels.
 //
-// A series is shown until it was not written for Config.RetainIdle. A gauge above or
-// below 0, and the series of a permanent family, do not expire.
+// A series expires when Config.RetainIdle has passed since its last write. A gauge that
+// is not 0, and the series of a permanent family, do not expire.
 type family[M prometheus.Metric] struct {
 	meters    *Meters
 	create    func(Labels) M

@@ -34,7 +34,7 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 	})}
 }
 
-// stream is one request and the Observer of its response.
+// stream records one request. It is also the Observer of the response.
 type stream struct {
 	of       *streams
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body

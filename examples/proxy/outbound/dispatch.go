@@ -29,9 +29,10 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile sends a connection to opaque, without detection, if the profile of its
-// address or [settings.Outbound.OpaquePorts] requires that. In ingress mode all
-// connections are detected. Detected requests are sent by requests.
+// byProfile returns the server of the connections to dst. It sends a connection to
+// opaque, without detection, if the profile of its address or
+// [settings.Outbound.OpaquePorts] requires that, and else to detected. In ingress mode
+// all connections are detected. requests sends the requests of detected connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),

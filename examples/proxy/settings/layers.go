@@ -113,8 +113,8 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 	return opts
 }
 
-// maxHeader leaves room for the 320 bytes in HTTP/2 and 4 KiB in HTTP/1 that net/http
-// adds, which would overflow otherwise.
+// maxHeader is the largest value that is passed to the server. The server can add a few
+// KiB to it without an overflow.
 const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
 // Find returns the function that finds the original destination of a connection. If the

@@ -65,10 +65,10 @@ type memoryReturner struct {
 	kept usage // when memory was last returned
 }
 
-// isDue reports whether to return memory. Little must have been allocated, so that Go will
-// not collect soon. And memory must have grown much since the last return, or most
-// goroutines of that time must have ended. It is due at most twice as often as Go would
-// collect.
+// isDue reports whether to return memory. Few bytes must have been allocated recently,
+// because Go will otherwise collect soon. In addition, memory must have grown much since
+// the last return, or most goroutines of that time must have ended. It is due at most
+// twice as often as Go would collect.
 func (r *memoryReturner) isDue(now usage) bool {
 	idle := now.allocated-r.last.allocated < now.memory/16
 	r.last = now
