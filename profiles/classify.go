@@ -78,8 +78,7 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 
 // end returns the class of a response that ended without an error.
 func (h headerClass) end(trailer layer.Header) layer.Class {
-	// If a class is undecided, the header has no gRPC status, and no other part of it
-	// is used.
+	// If a class is undecided, the header has no gRPC status, and no other part of it is used.
 	for _, k := range h.undecided {
 		if k.holds(response{status: h.status, trailer: trailer}) == yes {
 			return k.class
@@ -98,9 +97,8 @@ func isGRPC(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/grpc")
 }
 
-// grpcClass returns the class of the gRPC status in header or trailer fields. It
-// returns false without a status. RESOURCE_EXHAUSTED is a success, as in linkerd,
-// because a retry would not help.
+// grpcClass returns the class of the gRPC status in header or trailer fields. It returns false
+// without a status. RESOURCE_EXHAUSTED is a success, as in linkerd, because a retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
@@ -110,8 +108,7 @@ func grpcClass(fields layer.Header) (layer.Class, bool) {
 	return classOf(class.IsFailure() && class != layer.Throttled), true
 }
 
-// grpcCode returns the gRPC status in header or trailer fields. It returns false
-// without a number.
+// grpcCode returns the gRPC status in header or trailer fields. It returns false without a number.
 func grpcCode(fields layer.Header) (uint32, bool) {
 	text := fields.Get("grpc-status")
 	if text == "" {

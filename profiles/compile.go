@@ -80,8 +80,7 @@ func (c *compiler) add(repeats int) error {
 
 var errNoCondition = errors.New("no condition")
 
-// compileMatch compiles a condition on requests. Invalid members of All and Any are
-// left out.
+// compileMatch compiles a condition on requests. Invalid members of All and Any are left out.
 func compileMatch(m Match, c *compiler) (matcher, error) {
 	switch m := m.(type) {
 	case nil:

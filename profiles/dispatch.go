@@ -11,8 +11,7 @@ import "context"
 //	Routes or Targets                          ToRoutes     if opaque, Targets
 //	else                                       ToTarget
 //
-// linkerd's proxy uses the same rules, but ignores the routes of profiles without a
-// name.
+// linkerd's proxy uses the same rules, but ignores the routes of profiles without a name.
 type Dispatch struct {
 	// Opaque turns protocol detection off: bytes are forwarded unchanged, and the
 	// server may send first. A split is applied once to the connection.

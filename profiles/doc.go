@@ -20,9 +20,8 @@
 // to find out whether to detect HTTP and where the connection goes. A Router over
 // connections (layer/tcplayer) chooses a target once per connection.
 //
-// A panic of a callback on the Router's goroutine does not end the process: the part
-// of the profile that it was called for is left out. After a panic of the Source the
-// last profile stays current.
+// A panic of a callback on the Router's goroutine does not end the process: the part of the profile
+// that it was called for is left out. After a panic of the Source the last profile stays current.
 //
 // # Retries
 //
@@ -31,18 +30,16 @@
 // profile share its [RetryBudget]. A route that is equal in the next profile keeps
 // its state, unless the RetryBudget changed.
 //
-// An attempt is retried if its response is a failure by the classes of the route, if
-// it was late, or if its error has the class [layer.Retryable]. Each attempt draws a
-// target again. There is no pause, and a Retry-After of a response is ignored. Only
-// the budget, Timeout and MaxRetries limit the number, which is at most 99. After the
-// last retry the last response is returned. Rejections, such as those of a full
-// queue, are not retried. An endpoint without a balancer should return failed
+// An attempt is retried if it was late, if its response is a failure by the classes of the route,
+// or if its error is [layer.Retryable]. Each attempt draws a target again. There is no pause, and a
+// Retry-After of a response is ignored. Only the budget, Timeout and MaxRetries limit the number,
+// which is at most 99. After the last retry the last response is returned. Rejections, such as
+// those of a full queue, are not retried. An endpoint without a balancer should return failed
 // connections as errors, as httplayer.SingleEndpoint does.
 //
-// A request body is kept up to 64 KiB; a request with a larger one is sent once. If
-// the trailers decide, as for gRPC, the response is held back until the first piece
-// of its body arrives. It is classified with its trailers if these arrived with that
-// piece, see Peek of [layer.Replayer]. Otherwise the headers decide on a retry; later
-// trailers are only counted. linkerd does not retry a request whose body is still
-// being sent; a Router does, up to 64 KiB.
+// A request body is kept up to 64 KiB; a request with a larger one is sent once. If the trailers
+// decide, as for gRPC, the response is held back until the first piece of its body arrives. It is
+// classified with its trailers if these arrived with that piece, see Peek of [layer.Replayer].
+// Otherwise the headers decide on a retry; later trailers are only counted. linkerd does not retry
+// a request whose body is still being sent; a Router does, up to 64 KiB.
 package profiles

@@ -9,9 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the routes whose condition the path of a request may meet. It is a prefix
-// tree. A route is represented by its position in the profile, and lists of positions
-// are ascending.
+// index finds the routes whose condition the path of a request may meet. It is a prefix tree. A
+// route is represented by its position in the profile, and lists of positions are ascending.
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4

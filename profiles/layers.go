@@ -22,10 +22,9 @@ import (
 //	[WithMetrics], attempts    each attempt and each copy of a hedge
 //	RequestHeader              forwarded requests
 //
-// For HTTP the arguments are httplayer.Replayer{}, httplayer.Editor{} and
-// httplayer.Classify, which classifies errors. Without an edit (nil), header changes,
-// Redirect, Mirrors and Faults with a response have no effect. See "Retries" in the
-// package documentation for the rules of retries.
+// For HTTP the arguments are httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify, which
+// classifies errors. Without an edit (nil), header changes, Redirect, Mirrors and Faults with a
+// response have no effect. See "Retries" in the package documentation for the rules of retries.
 func WithRouteLayers[Req, Rsp any](
 	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
 ) Option[Req, Rsp] {
@@ -37,11 +36,10 @@ func WithRouteLayers[Req, Rsp any](
 	})
 }
 
-// WithMetrics makes [WithRouteLayers] count. instruments is called once for each route.
-// It returns the instruments for the requests of the route, to which its layers write,
-// and for the attempts (see [layer.Instruments]). A route that is equal in the next
-// profile keeps them. A request that is rejected below the route counts only in
-// Rejections.
+// WithMetrics makes [WithRouteLayers] count. instruments is called once for each route. It returns
+// the instruments for the requests of the route, to which its layers write, and for the attempts
+// (see [layer.Instruments]). A route that is equal in the next profile keeps them. A request that
+// is rejected below the route counts only in Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }

@@ -26,17 +26,15 @@ type (
 	// Not holds if its member does not hold.
 	Not struct{ Match Match }
 
-	// Path is a regular expression for the path of a request, without the query. Space
-	// around it is removed. It is anchored as in linkerd, without a group: '^' is added
-	// at the start and '$' at the end if missing. So "/a|/b" means "^/a|/b$". Write
-	// "(/a|/b)" to match one of two paths.
+	// Path is a regular expression for the path of a request, without the query. Space around it is
+	// removed. It is anchored as in linkerd, without a group: '^' is added at the start and '$' at
+	// the end if missing. So "/a|/b" means "^/a|/b$". Write "(/a|/b)" to match one of two paths.
 	//
-	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s
-	// are ASCII only, "&&" and "--" in a class have no special meaning, and a repeat
-	// count is at most 1000. An expression is invalid above 10 000 bytes, or above 10
-	// 000 instructions with its repeats written out ("[^/]{1,64}" has 128). Repeats may
-	// add at most 20 000 instructions to a profile; a route that exceeds this is left
-	// out.
+	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s are ASCII
+	// only, "&&" and "--" in a class have no special meaning, and a repeat count is at most 1000.
+	// An expression is invalid above 10 000 bytes, or above 10 000 instructions with its repeats
+	// written out ("[^/]{1,64}" has 128). Repeats may add at most 20 000 instructions to a profile;
+	// a route that exceeds this is left out.
 	Path string
 
 	// PathPrefix holds for paths that begin with its segments: "/a" holds for "/a",
@@ -48,9 +46,8 @@ type (
 	// be an HTTP token.
 	Method string
 
-	// Header holds if one of the values of the request header field Name satisfies
-	// Value. Name must be a token; case does not matter. Use [Host] for the host of a
-	// request.
+	// Header holds if one of the values of the request header field Name satisfies Value. Name must
+	// be a token; case does not matter. Use [Host] for the host of a request.
 	Header struct {
 		Name  string
 		Value StringMatch
@@ -77,9 +74,8 @@ type (
 	// Both must be from 100 to 999.
 	Status struct{ Min, Max int }
 
-	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both
-	// included. Max is at most 16. The status is in the trailers, or in the header of a
-	// response without a body.
+	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both included. Max is
+	// at most 16. The status is in the trailers, or in the header of a response without a body.
 	GRPCStatus struct{ Min, Max uint32 }
 
 	// Trailer holds if one of the values of the trailer field Name satisfies Value.

@@ -10,11 +10,10 @@ import (
 // Requests neither wait for their copies nor fail with them. [layer.Mirror] documents
 // which requests are copied, and when.
 //
-// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is
-// canceled after 10 s. All header fields are copied, credentials included, unless
-// RequestHeader removes them. The target should receive no other requests, because both
-// share its queue and limits. A request that a Fault answers is copied too, unless its
-// body is not read.
+// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is canceled
+// after 10 s. All header fields are copied, credentials included, unless RequestHeader removes
+// them. The target should receive no other requests, because both share its queue and limits. A
+// request that a Fault answers is copied too, unless its body is not read.
 type Mirror struct {
 	Authority    string  // target of the copies; see Target
 	Fraction     float64 // share of the requests that are copied, above 0 to 1; 0 means all
@@ -45,9 +44,8 @@ func (m Mirror) Validate() error {
 	return nil
 }
 
-// mirrorLayers returns a layer for each mirror. It is called once for each route,
-// because the layers count gRPC and HTTP requests together. The caller holds the
-// Router's mu.
+// mirrorLayers returns a layer for each mirror. It is called once for each route, because the
+// layers count gRPC and HTTP requests together. The caller holds the Router's mu.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	edit := a.layers.edit
 	var layers []layer.Layer[Req, Rsp]

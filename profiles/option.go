@@ -55,10 +55,9 @@ func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) lay
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.defaultRoute = stack })
 }
 
-// WithOnUpdate calls f with each profile, including the default one, before it takes
-// effect. f is called before the functions of [WithPerRoute], [WithDefaultRoute] and
-// [WithMetrics]. It can remove the metrics of routes that no longer exist. Calls are
-// sequential; f must return at once.
+// WithOnUpdate calls f with each profile, including the default one, before it takes effect. f is
+// called before the functions of [WithPerRoute], [WithDefaultRoute] and [WithMetrics]. It can
+// remove the metrics of routes that no longer exist. Calls are sequential; f must return at once.
 //
 // With this option, all routes are built again when the profile's Name changes. They
 // start with new limits and rates. Requests in flight keep the old ones.
@@ -77,17 +76,15 @@ func Join[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 	})
 }
 
-// WithOnResponse calls report once for each request that ended: at the end of its
-// response, as Complete of the Accessor defines it, or with its error. route is nil for
-// the default route and for routes without name and labels. Equal routes have the same
-// pointer, so that report can cache data by pointer. err is the error that ended the
-// request or its response.
+// WithOnResponse calls report once for each request that ended: at the end of its response, as
+// Complete of the Accessor defines it, or with its error. route is nil for the default route and
+// for routes without name and labels. Equal routes have the same pointer, so that report can cache
+// data by pointer. err is the error that ended the request or its response.
 //
-// An aborted response is a failure. A response that the caller ended, by closing the
-// body early or canceling the context, has the class of the received part. Not reported
-// are rejected requests, because they may be served elsewhere, and requests that the
-// caller canceled before a response. A deadline that passed before a response is a
-// failure.
+// An aborted response is a failure. A response that the caller ended, by closing the body early or
+// canceling the context, has the class of the received part. Not reported are rejected requests,
+// because they may be served elsewhere, and requests that the caller canceled before a response. A
+// deadline that passed before a response is a failure.
 //
 // report must return quickly and be safe for concurrent use.
 func WithOnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {

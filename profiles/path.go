@@ -256,8 +256,7 @@ func (p *pathSegments) append(text string) {
 	h.next += text
 }
 
-// literal returns the text of a step. It returns false if the step matches other text
-// too.
+// literal returns the text of a step. It returns false if the step matches other text too.
 func literal(step *syntax.Regexp) (string, bool) {
 	if step.Op != syntax.OpLiteral || step.Flags&syntax.FoldCase != 0 {
 		return "", false
@@ -272,8 +271,7 @@ func literal(step *syntax.Regexp) (string, bool) {
 	return b.String(), true
 }
 
-// repeats returns the minimum number of repetitions of a * or +, and false for other
-// steps.
+// repeats returns the minimum number of repetitions of a * or +, and false for other steps.
 func repeats(step *syntax.Regexp) (least int, ok bool) {
 	if step.Op == syntax.OpPlus {
 		return 1, true

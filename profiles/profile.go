@@ -14,14 +14,12 @@ import (
 // changed after it was passed on. The zero Profile is the default one: it has no
 // routes, and every request goes to its target.
 type Profile struct {
-	// Name is the fully qualified name of the destination, without a port. If it
-	// is a DNS name, the apex is Name with the port of the target. Otherwise the
-	// apex is the target.
+	// Name is the fully qualified name of the destination, without a port. If it is a DNS name, the
+	// apex is Name with the port of the target. Otherwise the apex is the target.
 	Name string
 
-	// Routes are tried in order. The first one that matches is the route of a request.
-	// If none matches, the request has the default route, which has no name, labels and
-	// classes.
+	// Routes are tried in order. The first one that matches is the route of a request. If none
+	// matches, the request has the default route, which has no name, labels and classes.
 	Routes []Route
 
 	// Targets share the requests by weight. If no valid target has a weight, all
@@ -60,12 +58,11 @@ type Route struct {
 	// attempt is retried if the route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
 
-	// Retryable allows retries of failed requests that are idempotent, within the
-	// RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110)
-	// and requests with an Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent
-	// also allows retries of all other requests if Retryable is set, as linkerd's
-	// isRetryable does. MaxRetries limits the retries of one request, 0 to 99. With 0
-	// only the budget and Timeout limit them.
+	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
+	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
+	// Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent also allows retries of all other
+	// requests if Retryable is set, as linkerd's isRetryable does. MaxRetries limits the retries of
+	// one request, 0 to 99. With 0 only the budget and Timeout limit them.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
@@ -75,15 +72,13 @@ type Route struct {
 	// may be retried are copied, even if Retryable is not set.
 	Hedge time.Duration
 
-	// Limit is the maximum number of concurrent requests, up to the end of their
-	// responses. Rate is the maximum rate of new requests. Further requests are
-	// rejected.
+	// Limit is the maximum number of concurrent requests, up to the end of their responses. Rate is
+	// the maximum rate of new requests. Further requests are rejected.
 	Limit int
 	Rate  Rate
 
-	// RequestHeader changes the header of forwarded requests. Conditions read the
-	// original header. ResponseHeader changes the header of responses, including those
-	// of Redirect and Faults.
+	// RequestHeader changes the header of forwarded requests. Conditions read the original header.
+	// ResponseHeader changes the header of responses, including those of Redirect and Faults.
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
@@ -106,9 +101,8 @@ type Rate struct {
 // routes that are Retryable or hedged count. If the next profile has an equal
 // RetryBudget, the balance is kept. Otherwise all routes are built again.
 //
-// linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
-// never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000
-// counts as that.
+// linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and never
+// higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as that.
 type RetryBudget struct {
 	Ratio        float64       // retries per request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1
@@ -270,8 +264,7 @@ func (b RetryBudget) budget() *layer.Budget {
 	return layer.NewBudget(b.TTL, ratio, perSecond)
 }
 
-// apex returns the destination of requests without a split, and an error if Name is
-// invalid.
+// apex returns the destination of requests without a split, and an error if Name is invalid.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil

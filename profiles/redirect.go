@@ -14,24 +14,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Redirect answers requests with another location. Empty fields keep the host, port,
-// path and query of the request. A request that is already at the location is
-// forwarded, as in linkerd's proxy.
+// Redirect answers requests with another location. Empty fields keep the host, port, path and query
+// of the request. A request that is already at the location is forwarded, as in linkerd's proxy.
 //
-// The location is an absolute URI without the default port of its scheme. If neither
-// the request nor Host has a valid host, the response has status 400. A gRPC request
-// gets the status NOT_FOUND with the location in its message, as in linkerd, because
-// gRPC clients do not follow redirects.
+// The location is an absolute URI without the default port of its scheme. If neither the request
+// nor Host has a valid host, the response has status 400. A gRPC request gets the status NOT_FOUND
+// with the location in its message, as in linkerd, because gRPC clients do not follow redirects.
 type Redirect struct {
 	Status int    // 301, 302, 303, 307 or 308; 0 means 302; 307 and 308 keep the method
 	Scheme string // "http" or "https"
 	Host   string // a DNS name or an IP address, without a port
 	Port   uint16 // 0 keeps the port, or means the default port if Scheme is set
 
-	// Path replaces the path. If it has a query, that replaces the query of the
-	// request. Without Path, NewPrefix replaces the segments OldPrefix at the start of
-	// the path: with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" is
-	// kept. All are percent-encoded.
+	// Path replaces the path. If it has a query, that replaces the query of the request. Without
+	// Path, NewPrefix replaces the segments OldPrefix at the start of the path: with "/v1" and
+	// "/v2", "/v1/books" becomes "/v2/books", and "/v10" is kept. All are percent-encoded.
 	Path                 string
 	OldPrefix, NewPrefix string
 }

@@ -7,9 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response has the values of a response that conditions read. trailer is nil before the
-// end of the response. header is nil at the end, because conditions on the header are
-// decided before.
+// response has the values of a response that conditions read. trailer is nil before the end of the
+// response. header is nil at the end, because conditions on the header are decided before.
 type response struct {
 	status          int
 	header, trailer layer.Header
@@ -79,8 +78,7 @@ func compileResponses(members []Match, decisive truth, c *compiler) (responseMat
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. The first member with the value decisive
-// decides.
+// responseJoin is a compiled All or Any. The first member with the value decisive decides.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

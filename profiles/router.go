@@ -16,10 +16,9 @@ import (
 
 const layerName = "profiles"
 
-// Router is a service that treats requests according to the profile of its target. It
-// finds the route of a request and sends the request to one of the profile's targets. A
-// route with a name or labels is added to the context, see [layer.WithRoute]. [New]
-// returns a Router.
+// Router is a service that treats requests according to the profile of its target. It finds the
+// route of a request and sends the request to one of the profile's targets. A route with a name or
+// labels is added to the context, see [layer.WithRoute]. [New] returns a Router.
 //
 // A request is rejected if every target rejects it. If all targets are closed, the
 // error matches [layer.ErrClosed] only after the watch of the profile has ended,
@@ -45,15 +44,13 @@ type Router[Req, Rsp any] struct {
 	done chan struct{} // closed when no further profile will arrive
 }
 
-// New returns a Router for target. It watches the profile of target in source until ctx
-// ends. After that the last profile stays current. Requests go to target until the
-// first profile arrives.
+// New returns a Router for target. It watches the profile of target in source until ctx ends. After
+// that the last profile stays current. Requests go to target until the first profile arrives.
 //
-// mk returns the service of a target with this authority, usually a balancer with a
-// queue. It is called once for each authority during the life of the Router. mk must
-// release the services of targets that are no longer used, as layer.Cache does. If mk
-// returns nil, the authority is closed: its requests go to other targets or are
-// rejected with an error that matches [layer.ErrNoRoute].
+// mk returns the service of a target with this authority, usually a balancer with a queue. It is
+// called once for each authority during the life of the Router. mk must release the services of
+// targets that are no longer used, as layer.Cache does. If mk returns nil, the authority is closed:
+// its requests go to other targets or are rejected with an error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -90,12 +87,10 @@ func New[Req, Rsp any](
 	return r
 }
 
-// Profile returns the current profile, including its invalid parts. It must not be
-// changed.
+// Profile returns the current profile, including its invalid parts. It must not be changed.
 func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
 
-// Call sends the request according to the current profile. A later profile does not
-// affect it.
+// Call sends the request according to the current profile. A later profile does not affect it.
 func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {
@@ -178,10 +173,9 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 	}
 }
 
-// Ready waits until one of the profile's targets is ready. It does not wait for the
-// layers of routes, because it does not know the route of the next request. It returns
-// an error that matches [layer.ErrClosed] when every target is closed and no further
-// profile will arrive.
+// Ready waits until one of the profile's targets is ready. It does not wait for the layers of
+// routes, because it does not know the route of the next request. It returns an error that matches
+// [layer.ErrClosed] when every target is closed and no further profile will arrive.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := r.current.Load()

@@ -167,8 +167,7 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	return s
 }
 
-// service returns the service of an authority. It calls mk the first time. The caller
-// holds mu.
+// service returns the service of an authority. It calls mk the first time. The caller holds mu.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
 	if ok {

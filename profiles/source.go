@@ -16,10 +16,9 @@ import (
 
 // Source watches the profiles of destinations.
 //
-// The sequence ends when ctx ends or the consumer breaks, and then has released its
-// resources. Each profile replaces the previous one completely. After an error, the
-// last profile stays current and the source tries again. An error that matches
-// [ErrNoProfile] is the last item.
+// The sequence ends when ctx ends or the consumer breaks, and then has released its resources. Each
+// profile replaces the previous one completely. After an error, the last profile stays current and
+// the source tries again. An error that matches [ErrNoProfile] is the last item.
 //
 // A Source is safe for concurrent use. Each call of Watch is a separate stream.
 type Source interface {
@@ -101,8 +100,7 @@ func (w *watchState) String() string {
 	return "watching"
 }
 
-// follow makes each profile of the source current, until the source ends or yields
-// ErrNoProfile.
+// follow makes each profile of the source current, until the source ends or yields ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	if r.initialWait > 0 {
 		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })

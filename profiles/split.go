@@ -28,8 +28,7 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to a target. If that target rejects it, every other target is
-// tried once.
+// Call sends the request to a target. If that target rejects it, every other target is tried once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
 		return s.parts[0].svc.Call(ctx, req)
@@ -69,7 +68,7 @@ func (s *split[Req, Rsp]) draw() int {
 }
 
 // drawFrom returns the index of a target for which wanted returns true, chosen at
-// random by weight, or -1 if there is none. It takes one pass: each target replaces the
+// random by weight, or -1 without such a target. It takes one pass: each target replaces the
 // previous choice with the probability of its weight among the targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)

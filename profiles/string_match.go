@@ -23,9 +23,8 @@ type (
 	// to match every value.
 	Prefix string
 
-	// Regex is a regular expression of package regexp that must match the whole value.
-	// It has the limits of a [Path]. Unlike a Path, it is anchored with a group around
-	// it.
+	// Regex is a regular expression of package regexp that must match the whole value. It has the
+	// limits of a [Path]. Unlike a Path, it is anchored with a group around it.
 	Regex string
 
 	// AnyValue holds for every value, including an empty one.

@@ -37,9 +37,8 @@ func (t Target) Validate() error {
 	return nil
 }
 
-// isName reports whether s is a DNS name: labels of letters, digits, '-' and '_', with
-// an optional dot at the end. The last label must not have only digits, as in an IPv4
-// address.
+// isName reports whether s is a DNS name: labels of letters, digits, '-' and '_', with an optional
+// dot at the end. The last label must not have only digits, as in an IPv4 address.
 func isName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > 253 {
@@ -120,7 +119,7 @@ func (e *Endpoint) Validate() error {
 }
 
 // WithForward sends requests to the profile's [Endpoint] if [Profile.Dispatch] returns
-// [ToEndpoint]. There is no split. Routes apply there too, unlike in linkerd's proxy,
+// [ToEndpoint]. The split is not used. Routes apply there too, unlike in linkerd's proxy,
 // whose controller sends no routes with an endpoint. An invalid endpoint is left out.
 // Without this option a Router ignores endpoints.
 //

@@ -14,9 +14,8 @@ import (
 type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // each protocol has all of it
 	layer.Accessor[Req, Rsp]
 
-	// DestinationAddr returns the address at which an inbound request arrived, or to
-	// which an outbound one is sent. It returns the zero AddrPort if the address is
-	// unknown.
+	// DestinationAddr returns the address at which an inbound request arrived, or to which an
+	// outbound one is sent. It returns the zero AddrPort if the address is unknown.
 	DestinationAddr(ctx context.Context, req Req) netip.AddrPort
 
 	// SourceLabels returns labels of the client of an inbound request, such as tls and
@@ -28,22 +27,19 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // each protocol
 	RequestOverHTTP2(req Req) bool
 	ResponseOverHTTP2(rsp Rsp) bool
 
-	// OnResponseStart is called before Call. If response headers are sent before Call
-	// returns, as by a handler, the accessor must call started once with them. It must
-	// then call data after each part of the body, with its length n and its bytes p. p
-	// is nil if the bytes are unknown. Neither function may be called after Call
-	// returned.
+	// OnResponseStart is called before Call. If response headers are sent before Call returns, as
+	// by a handler, the accessor must call started once with them. It must then call data after
+	// each part of the body, with its length n and its bytes p. p is nil if the bytes are unknown.
+	// Neither function may be called after Call returned.
 	OnResponseStart(ctx context.Context, req Req, started func(Rsp), data func(n int, p []byte))
 
-	// OnDeferredResponse is called before Complete. If the headers of rsp have not
-	// arrived yet, it arranges that started is called once when they arrive, and
-	// returns true. It returns false if the headers are there. started is not called if
-	// rsp ends without headers.
+	// OnDeferredResponse is called before Complete. If the headers of rsp have not arrived yet, it
+	// arranges that started is called once when they arrive, and returns true. It returns false if
+	// the headers are there. started is not called if rsp ends without headers.
 	OnDeferredResponse(rsp Rsp, started func()) bool
 
-	// ErrorResponse returns the response that an error of Call or of the body
-	// represents, such as a gRPC status. It returns false if the error represents no
-	// response.
+	// ErrorResponse returns the response that an error of Call or of the body represents, such as a
+	// gRPC status. It returns false if the error represents no response.
 	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
 
 	// TeeRequestBody returns a copy of req whose body calls read with each part that is

@@ -192,7 +192,7 @@ type streamError struct {
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
 // resetCode returns the HTTP/2 error code of a request that ended with err, or nil if
-// there is none. ctx is the context of the request.
+// it has no code. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

@@ -191,8 +191,7 @@ type terms struct {
 
 const unlimited = math.MaxUint64
 
-// terms validates req and returns the parameters of its watcher. Its errors are
-// rejections.
+// terms validates req and returns the parameters of its watcher. Its errors are rejections.
 func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t := terms{
 		limit: req.GetLimit(), sample: req.GetSample(),

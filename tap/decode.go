@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// eventOf converts a message of linkerd's service. Missing and unknown values become
-// zero.
+// eventOf converts a message of linkerd's service. Missing and unknown values become zero.
 func eventOf(m *pb.TapEvent) Event {
 	e := Event{
 		Direction:         Direction(m.GetProxyDirection()),

@@ -40,8 +40,7 @@ type exchange[Req, Rsp any] struct {
 	secrets     []string     // texts of the request that an explanation must not show
 }
 
-// eventPart is a part of an event in two forms. withFields is nil if no watcher
-// requested fields.
+// eventPart is a part of an event in two forms. withFields is nil if no watcher requested fields.
 type eventPart[T any] struct{ withoutFields, withFields *T }
 
 func (m *eventPart[T]) of(fields bool) *T {

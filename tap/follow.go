@@ -39,13 +39,12 @@ type ProcessEvent struct {
 //
 //	for e, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
-// An error begins with the name of its process, which is then called again after a
-// backoff ([WithBackoff]). After InvalidArgument, PermissionDenied or Unauthenticated,
-// and when its limit is reached, a process is not called again. After a restart, the
-// limit counts from 0. The sequence ends when no process is left, when the duration is
-// over, or with the cause of ctx as its last item. Breaking from the range releases all
-// streams. The caller keeps and closes the connections, whose own backoff should be a
-// few seconds at most (grpc.WithConnectParams).
+// An error begins with the name of its process, which is then called again after a backoff
+// ([WithBackoff]). After InvalidArgument, PermissionDenied or Unauthenticated, and when its limit
+// is reached, a process is not called again. After a restart, the limit counts from 0. The sequence
+// ends when no process is left, when the duration is over, or with the cause of ctx as its last
+// item. Breaking from the range releases all streams. The caller keeps and closes the connections,
+// whose own backoff should be a few seconds at most (grpc.WithConnectParams).
 //
 // A process with only linkerd's tap is watched in windows of [WithMaxRPS] requests. It
 // rejects a sample and conditions on headers and responses, and shows neither bodies
@@ -135,8 +134,7 @@ func isFinal(err error) bool {
 	return errors.Is(err, errDone)
 }
 
-// watch watches one process once. It uses linkerd's service if the process does not
-// have gotower's.
+// watch watches one process once. It uses linkerd's service if the process does not have gotower's.
 func (o *followOptions) watch(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := p.check(); err != nil {
@@ -240,9 +238,8 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// withoutDeadline returns a context that is canceled when ctx ends, but has no
-// deadline. gRPC would send a deadline to the server, which would fail the stream
-// before ctx ends.
+// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline. gRPC would
+// send a deadline to the server, which would fail the stream before ctx ends.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)

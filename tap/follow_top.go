@@ -24,7 +24,7 @@ import (
 //
 // Rows with the same key are added up. A quantile of the sum is the highest of its
 // rows, so the true one is not higher. Last is that of one of the rows. An outbound row
-// without a known client gets the name of the process as its client; an inbound row
+// without a known client gets the name of the process as its client. An inbound row
 // without a known server gets it as its server. The rows of a process are missing while
 // it cannot be reached, and begin at 0 after a restart.
 //

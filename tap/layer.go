@@ -24,8 +24,7 @@ import (
 // Cost: one atomic load without watchers. With watchers, a request that matches none
 // costs the reading of its fields, without allocation. Watchers never delay a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil
-// access panics.
+// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access panics.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -54,8 +53,7 @@ func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return t.watched(ctx, req, present)
 }
 
-// watched serves a request while there are watchers. It is a separate function to keep
-// Call small.
+// watched serves a request while there are watchers. It is a separate function to keep Call small.
 func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)

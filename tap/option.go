@@ -34,9 +34,8 @@ func (d Direction) String() string {
 
 func (d Direction) apply(p *place) { p.direction = d }
 
-// WithDestination sets the address and labels of the endpoint to which a layer sends
-// its requests. For an inbound layer, it is the address at which requests arrive. A
-// zero addr means unknown.
+// WithDestination sets the address and labels of the endpoint to which a layer sends its requests.
+// For an inbound layer, it is the address at which requests arrive. A zero addr means unknown.
 func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	return optionFunc(func(p *place) {
 		p.destination = normalizeAddr(addr)
@@ -72,8 +71,7 @@ func newPlace(opts []Option) *place {
 	return p
 }
 
-// event returns an Event with the fields that all events of a request or connection
-// share.
+// event returns an Event with the fields that all events of a request or connection share.
 func (p *place) event(ctx context.Context, source netip.AddrPort) Event {
 	e := Event{
 		Direction: p.direction, Source: normalizeAddr(source), Destination: p.destination,

@@ -20,7 +20,7 @@ type outcome struct {
 	slower   time.Duration // the duration must be longer; negative means any
 }
 
-// outcomeOf validates m and returns its condition, or nil if there is none.
+// outcomeOf validates m and returns its condition, or nil if m is nil.
 func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	if m == nil {
 		return nil, nil //nolint:nilnil // no condition is valid

@@ -21,11 +21,10 @@ type serverOption func(*Server)
 
 func (f serverOption) applyServer(s *Server) { f(s) }
 
-// WithAllowedIdentities allows clients of other machines to watch if their verified
-// certificate has one of these names. A name is a DNS name or a URI of the subject
-// alternative names, and is compared as a whole. The credentials of the gRPC server
-// must require client certificates. A TLS client of this machine needs one of the names
-// too.
+// WithAllowedIdentities allows clients of other machines to watch if their verified certificate has
+// one of these names. A name is a DNS name or a URI of the subject alternative names, and is
+// compared as a whole. The credentials of the gRPC server must require client certificates. A TLS
+// client of this machine needs one of the names too.
 func WithAllowedIdentities(names ...string) ServerOption {
 	return serverOption(func(s *Server) {
 		for _, name := range names {

@@ -21,8 +21,7 @@ func (s *recipient) send(e Event) bool {
 	return s.watcher.send(e)
 }
 
-// begin sends or holds the first event. It returns false if the watcher does not see
-// the request.
+// begin sends or holds the first event. It returns false if the watcher does not see the request.
 func (s *recipient) begin(init Event) bool {
 	if s.outcome != nil {
 		return s.hold(init.weight())

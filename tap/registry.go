@@ -113,8 +113,7 @@ func (r *Registry) admit() error {
 	return nil
 }
 
-// refresh removes full watchers from the audience. Events of their earlier requests
-// still arrive.
+// refresh removes full watchers from the audience. Events of their earlier requests still arrive.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,8 +46,7 @@ type Server struct {
 	shutDown    context.CancelFunc
 }
 
-// NewServer returns a Server for the watchers of reg. With a nil reg no request is
-// shown.
+// NewServer returns a Server for the watchers of reg. With a nil reg no request is shown.
 func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	if reg == nil {
 		reg = new(Registry)
@@ -68,10 +67,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 	tappb.RegisterTapServer(to, gotowerTap{server: s})
 }
 
-// Shutdown ends all streams with Unavailable, and rejects later ones with it. Call it
-// before grpc.Server.GracefulStop, which waits for all streams. A stream whose client
-// does not read ends with its connection. Shutdown does not wait, and may be called
-// more than once.
+// Shutdown ends all streams with Unavailable, and rejects later ones with it. Call it before
+// grpc.Server.GracefulStop, which waits for all streams. A stream whose client does not read ends
+// with its connection. Shutdown does not wait, and may be called more than once.
 func (s *Server) Shutdown() { s.shutDown() }
 
 // Observe implements linkerd's service. It sends its headers at once; every request
@@ -142,8 +140,7 @@ const shutdownTimeout = 2 * time.Second
 // address that other machines can reach is an error, unless [WithCredentials] and
 // [WithAllowedIdentities] select the clients, or [WithAllowRemote] is set.
 //
-// When ctx ends, streams end with Unavailable, and Serve returns nil within two
-// seconds.
+// When ctx ends, streams end with Unavailable, and Serve returns nil within two seconds.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
 	if addr == "" {
 		addr = DefaultAddress
@@ -287,8 +284,7 @@ func (o gotowerTap) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*ta
 	return described(o.server.describe), nil
 }
 
-// described calls describe. A panic of a layer becomes a node, because it must not end
-// the process.
+// described calls describe. A panic of a layer becomes a node, because it must not end the process.
 func described(describe func() layer.Node) *tappb.DescribeResponse {
 	var n layer.Node
 	if err := panics.Contain(func() { n = describe() }); err != nil {
@@ -303,11 +299,10 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 	return rsp
 }
 
-// WithEventRate limits the events a second that a Server sends to all its watchers
-// together. It bounds CPU time, because an event costs about ten microseconds. Reports
-// of dropped events count too. Events above the rate fill the buffers of the watchers,
-// and are dropped and counted when these are full. The default, also for n <= 0, is no
-// limit.
+// WithEventRate limits the events a second that a Server sends to all its watchers together. It
+// bounds CPU time, because an event costs about ten microseconds. Reports of dropped events count
+// too. Events above the rate fill the buffers of the watchers, and are dropped and counted when
+// these are full. The default, also for n <= 0, is no limit.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil

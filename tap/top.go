@@ -18,17 +18,15 @@ const (
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req from now on, and yields the
-// rows at intervals. When ctx ends, the last item is its cause. No request is kept or
-// sent.
+// Top counts the requests of this process that match req from now on, and yields the rows at
+// intervals. When ctx ends, the last item is its cause. No request is kept or sent.
 //
-// The requests of a row have the same client, endpoint, direction, method and path.
-// With ByRoute or ByDestination in req, they have the same route, or the same endpoint
-// and direction. Clients and endpoints are pods, or addresses without their ports.
-// Paths and names are cut to 256 bytes. There are at most 1000 rows; further requests
-// count in a row with the path or route "(other)". A row without open requests is
-// removed after ten minutes without a request, or after one minute if there are 1000
-// rows.
+// The requests of a row have the same client, endpoint, direction, method and path. With ByRoute or
+// ByDestination in req, they have the same route, or the same endpoint and direction. Clients and
+// endpoints are pods, or addresses without their ports. Paths and names are cut to 256 bytes. There
+// are at most 1000 rows; further requests count in a row with the path or route "(other)". A row
+// without open requests is removed after ten minutes without a request, or after one minute if
+// there are 1000 rows.
 //
 // A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are
 // accurate to 5 % up to 4.5 minutes. The rate counts ended requests, with a time

@@ -23,15 +23,13 @@ import (
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //
-// Each range over the sequence adds a watcher. An error is the last item: the cause of
-// ctx, or a rejection with a gRPC status. The number of events that did not fit into
-// the buffer is reported by an event with Dropped. A request whose first event does not
-// fit counts once.
+// Each range over the sequence adds a watcher. An error is the last item: the cause of ctx, or a
+// rejection with a gRPC status. The number of events that did not fit into the buffer is reported
+// by an event with Dropped. A request whose first event does not fit counts once.
 //
-// tap.proto documents the fields of req. Each attempt is a request of its own. With a
-// condition on the response, requests are held until they end, and dropped if they do
-// not fit into the buffer. The limit counts matching requests only. Secret values
-// cannot be matched.
+// tap.proto documents the fields of req. Each attempt is a request of its own. With a condition on
+// the response, requests are held until they end, and dropped if they do not fit into the buffer.
+// The limit counts matching requests only. Secret values cannot be matched.
 //
 // An Explanation requires the layer [Explain] above. Bodies require [WithBodies] and an
 // [Accessor] of this package.
@@ -229,8 +227,7 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
 	}
-	// inFlight is increased first, so that leave does not see a full watcher without
-	// this request.
+	// inFlight is increased first, so that leave does not see a full watcher without this request.
 	w.inFlight.Add(1)
 	n := w.seen.Add(1)
 	if n > w.limit {

@@ -21,10 +21,9 @@ import (
 // windowTail is how long a window waits for the ends of its requests.
 const windowTail = 10 * time.Second
 
-// windows watches a process with only linkerd's tap, which has a limit but no rate. A
-// window is one call of Observe with the limit perWindow. It ends when its requests
-// have ended, or windowTail after the last of them began. Windows start at least a
-// second apart.
+// windows watches a process with only linkerd's tap, which has a limit but no rate. A window is one
+// call of Observe with the limit perWindow. It ends when its requests have ended, or windowTail
+// after the last of them began. Windows start at least a second apart.
 type windows struct {
 	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	perWindow uint32
@@ -52,8 +51,7 @@ func (o *followOptions) watchLinkerd(ctx context.Context, conn grpc.ClientConnIn
 	}
 }
 
-// beyondLinkerd returns the name of a condition of req that linkerd's tap does not
-// support, or "".
+// beyondLinkerd returns the name of a condition of req that linkerd's tap does not support, or "".
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:

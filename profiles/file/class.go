@@ -7,8 +7,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// statusClasses reads a status, a range, or a list of these. The result has one class
-// for each.
+// statusClasses reads a status, a range, or a list of these. The result has one class for each.
 func (v value) statusClasses(failure bool) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.oneOrMore() {

@@ -6,19 +6,17 @@
 //	     │                                   │
 //	     └── read and parse what changed ────┘
 //
-// A [Source] follows one file, or the files in a directory. A file contains one or more
-// documents, each in one of two formats. While a file has mistakes, its last valid
-// content stays active. JSON is read as YAML, which has no escape \/ and no surrogate
-// pairs.
+// A [Source] follows one file, or the files in a directory. A file contains one or more documents,
+// each in one of two formats. While a file has mistakes, its last valid content stays active. JSON
+// is read as YAML, which has no escape \/ and no surrogate pairs.
 //
 // # Formats
 //
-// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
-// linkerd's controller and proxy do. The output of "linkerd profile", flagger and
-// "kubectl get serviceprofiles -o yaml" works unchanged. metadata.name is the target,
-// for all of its ports. If two have the same name, the one in the namespace of the
-// service is used. The default retryBudget is 20 %, 10 per second, 10 s. isRetryable
-// retries all methods.
+// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as linkerd's
+// controller and proxy do. The output of "linkerd profile", flagger and "kubectl get
+// serviceprofiles -o yaml" works unchanged. metadata.name is the target, for all of its ports. If
+// two have the same name, the one in the namespace of the service is used. The default retryBudget
+// is 20 %, 10 per second, 10 s. isRetryable retries all methods.
 //
 // Documents that linkerd rejects are mistakes. linkerd silently leaves out an invalid
 // expression, a status range with one end, and an IP address in a split. They are left
@@ -41,12 +39,11 @@
 //
 // # Mistakes
 //
-// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases
-// and tags, resources of other kinds, and invalid values. An empty file is a mistake
-// too, because it is probably being written. All mistakes of a file are reported at
-// once, each as an [*Error] with its line, column and field. A syntax error is reported
-// alone. If two files have a profile for one target, the first file by name is used,
-// and the second profile is a mistake.
+// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases and tags,
+// resources of other kinds, and invalid values. An empty file is a mistake too, because it is
+// probably being written. All mistakes of a file are reported at once, each as an [*Error] with its
+// line, column and field. A syntax error is reported alone. If two files have a profile for one
+// target, the first file by name is used, and the second profile is a mistake.
 //
 // # Changes
 //
@@ -55,12 +52,10 @@
 // symbolic link, and an update of a Kubernetes ConfigMap mounted as a volume.
 // Kubernetes never updates a ConfigMap that is mounted with a subPath.
 //
-// If a watched target is in none of the files any more, the error lists the targets
-// found, and the last profile of the target stays active. To return to the default
-// profile, write the target without any other field. A path that does not exist is an
-// error, and all profiles stay active.
+// If a watched target is in none of the files any more, the error lists the targets found, and the
+// last profile of the target stays active. To return to the default profile, write the target
+// without any other field. A path that does not exist is an error, and all profiles stay active.
 //
-// Replace a file by a rename. If a file is written in place, a half-written version may
-// be read and be active until the next poll. A network file system may show a change
-// late.
+// Replace a file by a rename. If a file is written in place, a half-written version may be read and
+// be active until the next poll. A network file system may show a change late.
 package file

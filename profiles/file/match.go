@@ -60,8 +60,7 @@ func linkerdResponses() conditions {
 func (v value) requestMatch() profiles.Match  { return v.condition(linkerdRequests()) }
 func (v value) responseMatch() profiles.Match { return v.condition(linkerdResponses()) }
 
-// condition reads a condition. All fields of a mapping must match. It returns nil if
-// none is left.
+// condition reads a condition. All fields of a mapping must match. It returns nil if none is left.
 func (v value) condition(c conditions) profiles.Match {
 	if v.tooDeep() {
 		return nil
@@ -316,8 +315,7 @@ func (v value) pathRegex(regex string) profiles.Match {
 	return v.leaf(conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex parses the expression without the group. "a)|(b" would be valid only with
-// a group.
+// checkRegex parses the expression without the group. "a)|(b" would be valid only with a group.
 func (v value) checkRegex() bool {
 	if _, err := syntax.Parse(v.n.Value, syntax.Perl); err != nil {
 		v.failf("%s", regexReason(err))

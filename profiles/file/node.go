@@ -116,7 +116,7 @@ func (v value) read(known fields) {
 	})
 }
 
-// field returns the field of a mapping with this name. ok is false if there is none.
+// field returns the field of a mapping with this name. ok is false if it does not exist.
 func (v value) field(name string) (value, bool) {
 	if v.n.Kind != yaml.MappingNode {
 		return v, false

@@ -20,9 +20,8 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithPollInterval sets the interval of polls. The files are polled while there are
-// streams. A poll of an unchanged file costs one stat. The default, and 0, is 500 ms. A
-// negative duration panics.
+// WithPollInterval sets the interval of polls. The files are polled while there are streams. A poll
+// of an unchanged file costs one stat. The default, and 0, is 500 ms. A negative duration panics.
 func WithPollInterval(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("file: WithPollInterval: %v must not be negative", d))
@@ -30,9 +29,8 @@ func WithPollInterval(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// WithMaxSize sets the maximum size of a file in bytes. Parsing may take several
-// hundred times that size of memory for a short time. The default, and 0, is 16 MiB. A
-// negative size panics.
+// WithMaxSize sets the maximum size of a file in bytes. Parsing may take several hundred times that
+// size of memory for a short time. The default, and 0, is 16 MiB. A negative size panics.
 func WithMaxSize(bytes int64) Option {
 	if bytes < 0 {
 		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
@@ -40,10 +38,9 @@ func WithMaxSize(bytes int64) Option {
 	return option(func(o *options) { o.max = bytes })
 }
 
-// WithLogger logs the parts of ServiceProfiles that are left out, after each change of
-// a file. It also logs changes of the mistakes in the files, because a
-// [profiles.Router] logs only the first error and the recovery. The default, and nil,
-// is no log.
+// WithLogger logs the parts of ServiceProfiles that are left out, after each change of a file. It
+// also logs changes of the mistakes in the files, because a [profiles.Router] logs only the first
+// error and the recovery. The default, and nil, is no log.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }

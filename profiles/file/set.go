@@ -96,9 +96,8 @@ const (
 	unused
 )
 
-// rank returns the precedence of e for a request to port. The entry with the lowest
-// value is used. A ServiceProfile in the namespace of its service precedes one in
-// another namespace.
+// rank returns the precedence of e for a request to port. The entry with the lowest value is used.
+// A ServiceProfile in the namespace of its service precedes one in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):

@@ -46,8 +46,7 @@ func (v value) short() []*entry {
 	return targets
 }
 
-// target reads a name or an address, with or without a port, and returns an entry for
-// it.
+// target reads a name or an address, with or without a port, and returns an entry for it.
 func (v value) target() *entry {
 	text, ok := v.text()
 	if !ok {

@@ -177,8 +177,7 @@ func (v value) mirror() (m profiles.Mirror) {
 	return m
 }
 
-// bodySize reads a number of bytes, KiB or MiB. 0 means no body, which is -1 in a
-// Mirror.
+// bodySize reads a number of bytes, KiB or MiB. 0 means no body, which is -1 in a Mirror.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)

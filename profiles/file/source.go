@@ -53,17 +53,15 @@ func isProfileFile(name string) bool {
 	return false
 }
 
-// Watch yields the profile of target, and again after each change, until ctx ends or
-// the consumer breaks. A target that is in no file has the default profile. If a change
-// removes the profile of a target, the stream yields an error that lists the targets
-// found, and the last profile stays active. To return to the default profile, write the
-// target without any other field.
+// Watch yields the profile of target, and again after each change, until ctx ends or the consumer
+// breaks. A target that is in no file has the default profile. If a change removes the profile of a
+// target, the stream yields an error that lists the targets found, and the last profile stays
+// active. To return to the default profile, write the target without any other field.
 //
-// Unreadable files and mistakes are an error with an [*Error] for each mistake. It is
-// yielded again only if it changes. The last valid content of each file stays active.
-// If a file was never valid and no other file has the target, only the error is
-// yielded. When all files are valid again, the profile is yielded, even if it is
-// unchanged.
+// Unreadable files and mistakes are an error with an [*Error] for each mistake. It is yielded again
+// only if it changes. The last valid content of each file stays active. If a file was never valid
+// and no other file has the target, only the error is yielded. When all files are valid again, the
+// profile is yielded, even if it is unchanged.
 //
 // A slow consumer receives only the latest profile. A target that is neither a name nor
 // an address has the final error [profiles.ErrNoProfile].
@@ -126,9 +124,8 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 	return nil, err
 }
 
-// update sets the profile to now if it must be yielded, and reports whether it must.
-// now is nil if no file has the target. After a recovery, an equal profile is yielded
-// again.
+// update sets the profile to now if it must be yielded, and reports whether it must. now is nil if
+// no file has the target. After a recovery, an equal profile is yielded again.
 func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
 	switch {
 	case now != nil:

@@ -37,10 +37,9 @@ type optionFunc func(*options)
 func (f optionFunc) apply(o *options) { f(o) }
 
 // WithSuffixes requests profiles only for names below one of the suffixes, such as
-// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." means all
-// names. Whole labels are compared. Case and a final dot do not matter. An empty suffix
-// matches no name. linkerd's proxy has this setting in
-// LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
+// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." means all names. Whole
+// labels are compared. Case and a final dot do not matter. An empty suffix matches no name.
+// linkerd's proxy has this setting in LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
 // Any other target has [profiles.ErrNoProfile] at once, without a call. Without
 // WithSuffixes and WithNetworks, all targets are requested.
@@ -55,9 +54,8 @@ func WithSuffixes(suffixes ...string) Option {
 	})
 }
 
-// WithNetworks requests profiles only for addresses in one of the networks, and for
-// targets that [WithSuffixes] allows. An IPv6 network contains no IPv4 address. An
-// invalid network panics.
+// WithNetworks requests profiles only for addresses in one of the networks, and for targets that
+// [WithSuffixes] allows. An IPv6 network contains no IPv4 address. An invalid network panics.
 func WithNetworks(networks ...netip.Prefix) Option {
 	for i, n := range networks {
 		if !n.IsValid() {
@@ -115,18 +113,16 @@ type Limits struct {
 	// exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the
-	// duration of the stream; 0 means 1 h. The least value is 10 s. A stream that
-	// exceeds one of them is reopened and receives the profile again. The last profile
-	// stays current. Up to 10 % is added at random, so that the streams of many clients
-	// end at different times.
+	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of the
+	// stream; 0 means 1 h. The least value is 10 s. A stream that exceeds one of them is reopened
+	// and receives the profile again. The last profile stays current. Up to 10 % is added at
+	// random, so that the streams of many clients end at different times.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// WithStreamLimits sets the time limits of each stream. They detect a controller that
-// does not answer. Lifetime also limits the effect of a lost message. The default is
-// the zero [Limits].
+// WithStreamLimits sets the time limits of each stream. They detect a controller that does not
+// answer. Lifetime also limits the effect of a lost message. The default is the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }

@@ -18,8 +18,7 @@ func SourcePorts(lo, hi uint16) *pb.ObserveRequest_Match { return source(ports(l
 // Destination matches requests to endpoints whose address is in net.
 func Destination(net netip.Prefix) *pb.ObserveRequest_Match { return destination(netmask(net)) }
 
-// DestinationPorts matches requests to endpoints whose port is from lo to hi, both
-// included.
+// DestinationPorts matches requests to endpoints whose port is from lo to hi, both included.
 func DestinationPorts(lo, hi uint16) *pb.ObserveRequest_Match { return destination(ports(lo, hi)) }
 
 func source(m *pb.ObserveRequest_Match_Tcp) *pb.ObserveRequest_Match {

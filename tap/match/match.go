@@ -5,14 +5,12 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 )
 
-// All matches requests that match every one of ms. Without arguments it matches every
-// request.
+// All matches requests that match every one of ms. Without arguments it matches every request.
 func All(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_All{All: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
 }
 
-// Any matches requests that match at least one of ms. Without arguments it matches no
-// request.
+// Any matches requests that match at least one of ms. Without arguments it matches no request.
 func Any(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Any{Any: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
 }
@@ -30,8 +28,7 @@ func DestinationLabel(key, value string) *pb.ObserveRequest_Match {
 	}}
 }
 
-// RouteLabel matches requests of routes with this label. key and value must not be
-// empty.
+// RouteLabel matches requests of routes with this label. key and value must not be empty.
 func RouteLabel(key, value string) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_RouteLabel{
 		RouteLabel: &pb.ObserveRequest_Match_Label{Key: key, Value: value},
@@ -62,8 +59,7 @@ func Scheme(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: scheme}})
 }
 
-// Authority matches requests with exactly this authority or Host, such as
-// "web.example:80".
+// Authority matches requests with exactly this authority or Host, such as "web.example:80".
 func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
 
 // AuthorityPrefix matches requests whose authority begins with s.
@@ -75,8 +71,7 @@ func Path(s string) *pb.ObserveRequest_Match { return path(exact(s)) }
 // PathPrefix matches requests whose path begins with s.
 func PathPrefix(s string) *pb.ObserveRequest_Match { return path(prefix(s)) }
 
-// Headers returns the Extract of an ObserveRequest that requests header and trailer
-// fields.
+// Headers returns the Extract of an ObserveRequest that requests header and trailer fields.
 func Headers() *pb.ObserveRequest_Extract {
 	return &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{
 		Http: &pb.ObserveRequest_Extract_Http{Extract: &pb.ObserveRequest_Extract_Http_Headers_{

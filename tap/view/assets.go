@@ -27,8 +27,7 @@ func pageVersion() string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// serveAsset serves the file of the page with this name. An empty name means
-// index.html.
+// serveAsset serves the file of the page with this name. An empty name means index.html.
 func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" {
 		name = "index.html"

@@ -27,13 +27,12 @@ const (
 	routeLabel = "route"
 )
 
-// maxInspected is the number of live requests a second that a page receives. It shows
-// some of them.
+// maxInspected is the number of live requests a second that a page receives. It shows some of them.
 const maxInspected = 1000
 
-// readFilter parses the parameters method, authority, route, path (a prefix, or an
-// exact path after "="), status (1xx to 5xx), failures (1) and slower (a duration such
-// as 250ms). A request must match all of them.
+// readFilter parses the parameters of a page: method, authority, route, path, status,
+// failures and slower. A path is a prefix, or an exact path after "=". A status is 1xx
+// to 5xx, failures is 1, and slower is a duration such as 250ms. All must match.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
@@ -65,8 +64,8 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition returns the condition of a parameter on the request, or nil if the
-// parameter is no such condition.
+// condition returns the condition of a parameter on the request, or nil for parameters
+// that have another effect.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":

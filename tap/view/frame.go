@@ -15,8 +15,7 @@ type hello struct {
 	Edition string `json:"edition"` // page version; a page with another one reloads
 }
 
-// frame has the data that a page shows, except live requests. Durations are in
-// nanoseconds.
+// frame has the data that a page shows, except live requests. Durations are in nanoseconds.
 type frame struct {
 	Span     time.Duration `json:"span"` // time in which the rows were counted; 0 if they are not
 	Rows     []row         `json:"rows"`

@@ -45,8 +45,7 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join adds a page and returns its frames. A frame that the page does not read in time
-// is dropped.
+// join adds a page and returns its frames. A frame that the page does not read in time is dropped.
 func (l *live) join() (frames <-chan []byte, leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is the state that all open pages share. It exists from the first open page to the
-// last.
+// run is the state that all open pages share. It exists from the first open page to the last.
 type run struct {
 	config  Config
 	latency latency

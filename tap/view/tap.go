@@ -9,9 +9,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// serveTap sends the requests that match the query, until the client or the server ends
-// the stream. Errors are sent as events, because a script cannot read the body of an
-// error response.
+// serveTap sends the requests that match the query, until the client or the server ends the stream.
+// Errors are sent as events, because a script cannot read the body of an error response.
 func (h *Handler) serveTap(s *stream, r *http.Request) {
 	f, err := readFilter(r.URL.RawQuery)
 	if err != nil {

@@ -103,15 +103,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestPath returns the path of r as sent, including the prefix that StripPrefix
-// removed.
+// requestPath returns the path of r as sent, including the prefix that StripPrefix removed.
 func requestPath(r *http.Request) string {
 	p, _, _ := strings.Cut(r.RequestURI, "?")
 	return p
 }
 
-// stream calls serve with a stream, unless the limit is reached or the server is
-// shutting down.
+// stream calls serve with a stream, unless the limit is reached or the server is shutting down.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
 	select {
 	case <-h.down:

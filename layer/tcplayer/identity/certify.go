@@ -16,11 +16,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Run gets certificates from the CA at conn until ctx ends, and then returns nil. It
-// renews a certificate after 70 % of its remaining life, limited by MinRefresh and
-// MaxRefresh. After a failure it logs to Log and retries after a backoff. The current
-// certificate stays in use until it expires. The renewal timer stops while the machine
-// is suspended.
+// Run gets certificates from the CA at conn until ctx ends, and then returns nil. It renews a
+// certificate after 70 % of its remaining life, limited by MinRefresh and MaxRefresh. After a
+// failure it logs to Log and retries after a backoff. The current certificate stays in use until it
+// expires. The renewal timer stops while the machine is suspended.
 //
 // Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
 // allows use by servers and clients. No certificate of the chain may have expired.
@@ -153,8 +152,7 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn verifies the certificate of this identity as a peer would, and returns its
-// expiration.
+// verifyOwn verifies the certificate of this identity as a peer would, and returns its expiration.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)

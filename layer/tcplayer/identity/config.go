@@ -216,9 +216,8 @@ func prefix(text string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// parseRoots parses PEM trust anchors. Text between blocks is ignored. A truncated
-// block or a block of another type is an error, because a trust anchor would be
-// missing.
+// parseRoots parses PEM trust anchors. Text between blocks is ignored. A truncated block or a block
+// of another type is an error, because a trust anchor would be missing.
 func parseRoots(data []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	n := 0

@@ -15,22 +15,19 @@
 //
 // # Names
 //
-// A name is DNS-like, "web.default.serviceaccount.identity.linkerd.cluster.local",
-// or a SPIFFE ID, "spiffe://cluster.local/ns/default/sa/web". A certificate that is
-// valid under the trust anchors proves each of its subject alternative names. DNS
-// names ignore case, and URIs do not. Wildcards and the common name are ignored. The
-// rules are those of linkerd's proxy.
+// A name is DNS-like, "web.default.serviceaccount.identity.linkerd.cluster.local", or a SPIFFE ID,
+// "spiffe://cluster.local/ns/default/sa/web". A certificate that is valid under the trust anchors
+// proves each of its subject alternative names. DNS names ignore case, and URIs do not. Wildcards
+// and the common name are ignored. The rules are those of linkerd's proxy.
 //
 // The TLS server name (SNI) selects a server and proves nothing. It is the identity
 // if that is DNS-like, and must be set for a URI.
 //
 // # Security
 //
-// A Client sends no application data before its peer has proved its name by TLS
-// 1.3. It does not resume sessions, because a session would outlive the
-// certificate.
+// A Client sends no application data before its peer has proved its name by TLS 1.3. It does not
+// resume sessions, because a session would outlive the certificate.
 //
-// A Server accepts clients without a certificate, as linkerd's proxy does. The
-// application decides about them by [PeerIdentity]. A client with an invalid
-// certificate is rejected.
+// A Server accepts clients without a certificate, as linkerd's proxy does. The application decides
+// about them by [PeerIdentity]. A client with an invalid certificate is rejected.
 package identity

@@ -145,8 +145,7 @@ func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Describe returns the names, the expiration, the number of certificates and the last
-// failure.
+// Describe returns the names, the expiration, the number of certificates and the last failure.
 func (i *Identity) Describe() layer.Node {
 	n := layer.Node{Name: "identity", State: layer.State{{Key: "name", Value: i.cfg.Name}}}
 	add := func(key string, value any) { n.State = append(n.State, layer.Attr{Key: key, Value: value}) }

@@ -16,10 +16,9 @@ import (
 // application data was sent to it.
 var ErrPeerIdentity = errors.New("peer not verified")
 
-// Server returns a TLS 1.3 config for servers with this identity. Client certificates
-// are optional; see [PeerIdentity]. Those that clients send are verified. Handshakes
-// fail without a valid certificate. Any server name is accepted, because
-// tcplayer.DetectTLS checks it.
+// Server returns a TLS 1.3 config for servers with this identity. Client certificates are optional;
+// see [PeerIdentity]. Those that clients send are verified. Handshakes fail without a valid
+// certificate. Any server name is accepted, because tcplayer.DetectTLS checks it.
 //
 // alpn lists the accepted protocols. The handshake fails if the client offers only
 // others. Without alpn, ALPN is ignored, as in linkerd's proxy.
@@ -34,18 +33,16 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 	}
 }
 
-// Client returns a TLS 1.3 config for connections to the server serverName, which must
-// prove the identity peer, a DNS-like name or a URI. The certificate of this identity
-// is sent if the server requests it. An empty serverName means peer, if that is
-// DNS-like.
+// Client returns a TLS 1.3 config for connections to the server serverName, which must prove the
+// identity peer, a DNS-like name or a URI. The certificate of this identity is sent if the server
+// requests it. An empty serverName means peer, if that is DNS-like.
 //
 // If the server does not prove peer, the handshake fails with a [layer.Error] that
 // matches [ErrPeerIdentity] and includes the expected and the actual identity. It also
 // fails if the server requests a certificate and this identity has no valid one.
 //
-// alpn lists the offered protocols. The config may be cloned, but VerifyConnection must
-// stay, because it verifies the peer. [PeerIdentity] does not work for these
-// connections.
+// alpn lists the offered protocols. The config may be cloned, but VerifyConnection must stay,
+// because it verifies the peer. [PeerIdentity] does not work for these connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, i.handshakeCertificate, alpn)
 }
@@ -107,8 +104,7 @@ func same(a, b string) bool {
 	return a == b || !caller.IsURI(a) && !caller.IsURI(b) && strings.EqualFold(a, b)
 }
 
-// list formats names for a message. It limits their number, because a peer chooses
-// them.
+// list formats names for a message. It limits their number, because a peer chooses them.
 func list(names []string) string {
 	const most = 4
 	switch more := len(names) - most; {
@@ -120,10 +116,9 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// PeerIdentity returns the identity that a client proved on a connection to an
-// [Identity.Server]. ok is false without a client certificate. If the certificate has
-// several names, the result is the first DNS-like name or URI, as in linkerd's proxy. A
-// DNS-like name can have upper-case letters.
+// PeerIdentity returns the identity that a client proved on a connection to an [Identity.Server].
+// ok is false without a client certificate. If the certificate has several names, the result is the
+// first DNS-like name or URI, as in linkerd's proxy. A DNS-like name can have upper-case letters.
 //
 // state comes from tcplayer.TLSState, from the TLS field of an http.Request, or from
 // the State of gRPC's credentials.TLSInfo.
