@@ -142,6 +142,7 @@ func TestPenaltyDefault(t *testing.T) {
 		ss[1].serve, ss[2].serve = ss[0].serve, ss[0].serve
 		p.load(t, 1000, 100*time.Millisecond, ss, patient)
 		for _, s := range ss {
+			p.loadUntilCalled(t, ss, s)
 			assert.InDelta(t, 200*time.Millisecond, p.ewma(s), float64(20*time.Millisecond))
 		}
 	})

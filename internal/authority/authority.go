@@ -1,4 +1,4 @@
-// Package authority validates the Host of a request.
+// Package authority validates the authority of a request.
 package authority
 
 import (
@@ -29,9 +29,9 @@ func Valid(s string) bool {
 	return host != "" && !strings.ContainsFunc(host, func(c rune) bool { return !isNameChar(c) })
 }
 
-// isNameChar accepts the characters of a registered name (RFC 3986, section
-// 3.2.2). It rejects "(),;=", which are separators in other fields, and "%",
-// which can encode any character.
+// isNameChar reports whether c may be part of a registered name (RFC 3986, section
+// 3.2.2). It rejects "(),;=", which are separators in other fields, and "%", which can
+// encode any character.
 func isNameChar(c rune) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':

@@ -12,20 +12,19 @@ import (
 // Backoff is the time between attempts. The zero value means [Default]; see
 // [Backoff.OrDefault].
 type Backoff struct {
-	Min    time.Duration // before the second attempt; more than 0
-	Max    time.Duration // maximum, jitter included; at least Min
-	Jitter float64       // share of the delay that is added at random, 0 to 100
+	Min    time.Duration // the wait before the second attempt; more than 0
+	Max    time.Duration // the longest wait, including jitter; at least Min
+	Jitter float64       // the share of the wait that is added at random, 0 to 100
 }
 
-// Default returns the values of linkerd's outbound proxy: 100 ms to 60 s, with
-// a jitter of 10 %.
+// Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter
+// of 0.1.
 func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
 
-// Connect returns the backoff of endpoints between connection attempts: 100 ms
-// to 1 s, with a jitter of 10 %. It is short, because one attempt at a time is
-// cheap.
+// Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to
+// 1 s with a jitter of 0.1. It is short, because only one attempt runs at a time.
 func Connect() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 }
@@ -43,10 +42,9 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns b made valid. The zero Backoff becomes [Default]. Otherwise
-// a Max of 0 or less becomes the default Max, and a Min of 0 or less becomes
-// the smaller one of the default Min and Max. A Max below Min becomes Min, and
-// Jitter is limited to 0 to 100.
+// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. Otherwise a
+// Max of 0 or less becomes the default Max, a Min of 0 or less becomes the default Min,
+// and Max is raised to Min. Jitter is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {
@@ -59,15 +57,15 @@ func (b Backoff) OrDefault() Backoff {
 		b.Min = min(def.Min, b.Max)
 	}
 	b.Max = max(b.Max, b.Min)
-	if !(b.Jitter >= 0) { // also NaN
+	if !(b.Jitter >= 0) { // also if it is NaN
 		b.Jitter = 0
 	}
 	b.Jitter = min(b.Jitter, 100)
 	return b
 }
 
-// Delay returns the wait after failed attempt n, counted from 0: min(Min·2ⁿ,
-// Max), plus up to Jitter of it, at most Max. b must be valid.
+// Delay returns the wait after failed attempt n, counted from 0: min(Min·2ⁿ, Max) plus
+// a random share of it of up to Jitter, at most Max in total. b must be valid.
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 0)
 	d := b.Max
@@ -82,7 +80,7 @@ func (b Backoff) Delay(n int) time.Duration {
 	return d + time.Duration(extra)
 }
 
-// Sleep waits for d, or returns the cause of ctx.
+// Sleep waits for d and returns nil. If ctx ends first, it returns the cause of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

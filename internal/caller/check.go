@@ -38,8 +38,8 @@ func checkSPIFFE(id string) error {
 	return checkDomain(id, u.Host)
 }
 
-// checkDomain checks the trust domain of a SPIFFE ID. crypto/x509 rejects a
-// certificate with an empty label in the host of a URI.
+// checkDomain checks the trust domain of a SPIFFE ID. An empty label is an error,
+// because crypto/x509 rejects certificates with one in the host of a URI.
 func checkDomain(id, domain string) error {
 	if strings.ToLower(domain) != domain {
 		return fmt.Errorf("the trust domain of the identity %q must be in lower case", id)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Names returns the DNS-like names and URIs in the extensions of a certificate
-// or of a certificate request, in their order.
+// Names returns the DNS-like names and URIs in the extensions of a certificate or
+// certificate request, in order.
 func Names(extensions []pkix.Extension) []string {
 	for _, e := range extensions {
 		if e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {
@@ -18,8 +18,8 @@ func Names(extensions []pkix.Extension) []string {
 	return nil
 }
 
-// alternatives reads subject alternative names (RFC 5280, section 4.2.1.6).
-// crypto/x509 loses their order, because it sorts them by kind.
+// alternatives parses subject alternative names (RFC 5280, section 4.2.1.6).
+// crypto/x509 cannot be used, because it sorts them by kind.
 func alternatives(der []byte) (names []string) {
 	const dns, uri = 2, 6
 	var all, one asn1.RawValue

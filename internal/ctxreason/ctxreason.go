@@ -1,4 +1,4 @@
-// Package ctxreason describes why a context ended.
+// Package ctxreason describes the reason why a context ended.
 package ctxreason
 
 import (
@@ -6,8 +6,8 @@ import (
 	"errors"
 )
 
-// Text returns the reason of a ctx that has ended: its deadline, or that the
-// caller canceled it.
+// Text returns the reason why ctx has ended: its deadline, or a cancellation by the
+// caller.
 func Text(ctx context.Context) string {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return "deadline exceeded"

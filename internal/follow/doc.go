@@ -1,5 +1,4 @@
-// Package follow watches files by polling. A [Poller] polls while it has users.
-// It polls a [File], or a [Tree], which is a file or the files of a directory.
-// A file is read again only after a change. After an error its last valid
-// content stays available.
+// Package follow polls files. A [Poller] polls while it has users. It polls a [File],
+// or a [Tree], which is a file or the files of a directory. A file is read again only
+// after a change. After an error its last valid content stays available.
 package follow

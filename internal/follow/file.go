@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// settled is the age from which a modification time shows every later change.
-// The clock of FAT, the coarsest one, has steps of two seconds.
+// settled is the age from which a modification time is different after every later
+// change. The coarsest clock, that of FAT, has steps of two seconds.
 const settled = 2 * time.Second
 
 // Content is the parsed content of a file, or an error. It is immutable.
@@ -18,32 +18,32 @@ type Content[T any] struct {
 	Err   error
 }
 
-// Parse parses the content of the file at path.
+// Parse is a function that parses the content of the file at path.
 type Parse[T any] func(path string, data []byte) (T, error)
 
 // File polls one file. It must not be used concurrently. Its exported fields
 // must be set before the first Look.
 type File[T any] struct {
 	Path  string // a relative path is resolved at each Look
-	Max   int64  // maximum size in bytes; less than the largest int64
+	Max   int64  // the largest size in bytes; less than the largest int64
 	Parse Parse[T]
 
-	info   os.FileInfo // of the last read; nil forces a read
-	young  bool        // the last read came too soon after the modification time
+	info   os.FileInfo // the info of the last read; nil forces a read
+	young  bool        // whether the file was modified less than settled before the last read
 	sum    [sha256.Size]byte
-	parsed *Content[T] // content with that sum
-	seen   *Seen[T]    // nil before the first Look
+	parsed *Content[T] // the content with that sum
+	seen   *Seen[T]    // the last result; nil before the first Look
 }
 
-// Seen is the result of a Look at one file. It is immutable.
+// Seen is the result of File.Look. It is immutable.
 type Seen[T any] struct {
 	Path   string
 	Latest *Content[T]
-	Good   *Content[T] // last content without an error, or nil
+	Good   *Content[T] // the last content without an error, or nil
 }
 
-// Look returns the current content. It returns the same pointer while the
-// content and the error stay the same. For an unchanged file it costs one stat.
+// Look returns the current content. It returns the same pointer while neither the
+// content nor the error changes. For an unchanged file it calls stat once.
 func (f *File[T]) Look() *Seen[T] {
 	info, err := os.Stat(f.Path)
 	if err == nil && f.unchanged(info) {
@@ -68,21 +68,22 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged compares the file behind the path, because a rename or a new
-// symbolic link can lead to another file with the same size and time.
+// unchanged reports whether now describes the file of the last read. It compares the
+// identity of the file too, because a rename can lead to another file with the same
+// size and time.
 func (f *File[T]) unchanged(now os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(now, f.info) &&
 		now.Size() == f.info.Size() && now.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads and parses the file, unless its sum is unchanged.
+// read reads the file. It parses the content unless its sum is unchanged.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {
 		return nil, err
 	}
 	defer opened.Close()
-	// Stat before the read, so that a write during the read is a later change.
+	// Stat is called first, so that a write during the read counts as a later change.
 	info, err := opened.Stat()
 	if err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (f *File[T]) read() (*Content[T], error) {
 	return f.parsed, nil
 }
 
-// open rejects other than regular files, because opening a pipe waits for a
-// writer.
+// open opens the file. It rejects files that are not regular, because opening a pipe
+// waits for a writer.
 func (f *File[T]) open() (*os.File, error) {
 	info, err := os.Stat(f.Path)
 	switch {

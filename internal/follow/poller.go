@@ -9,34 +9,34 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Poller polls a value while it has users, on one goroutine for all. It is safe
-// for concurrent use, must not be copied, and needs no Close.
+// Poller polls a value while it has users. All users share one goroutine. A Poller is
+// safe for concurrent use, must not be copied, and needs no Close.
 type Poller[S any] struct {
 	every time.Duration
 	look  func() *S
 
 	mu      sync.Mutex
 	users   int
-	polling bool          // the goroutine runs
-	idle    chan struct{} // wakes the goroutine after the last user left
+	polling bool          // whether the goroutine runs
+	idle    chan struct{} // wakes the goroutine after the last user has left
 	state   *state[S]     // not nil while there are users
 }
 
-// state is the last result. It is immutable.
+// state has the last result of look. It is immutable.
 type state[S any] struct {
 	latest *S            // nil until the first look
 	over   chan struct{} // closed when there is a newer state
 }
 
-// NewPoller returns a Poller that calls look for the first user, and then at
-// each interval. look must return the same pointer while nothing changed. It is
-// not called concurrently.
+// NewPoller returns a Poller that calls look when the first user starts, and then at
+// each interval. look must return the same pointer while nothing has changed. It is not
+// called concurrently.
 func NewPoller[S any](every time.Duration, look func() *S) *Poller[S] {
 	return &Poller[S]{every: every, look: look}
 }
 
-// States yields the value and each change until ctx ends or the consumer stops.
-// A slow consumer misses intermediate values.
+// States yields the value, and again after each change, until ctx ends or the consumer
+// breaks. A slow consumer misses intermediate values.
 func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	return func(yield func(*S) bool) {
 		if ctx.Err() != nil {
@@ -57,11 +57,11 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	}
 }
 
-// Latest returns the current value during States.
+// Latest returns the current value. It may be called only during States.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter adds a user, and starts the goroutine for the first one. The state of
-// an earlier run is removed, because it may be old.
+// enter adds a user. For the first one it starts the goroutine and discards the old
+// state.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +75,8 @@ func (p *Poller[S]) enter() {
 	go p.poll(p.idle)
 }
 
-// leave does not wait for the goroutine, because a file system may hang.
+// leave removes a user. It does not wait for the goroutine, because a file system may
+// hang.
 func (p *Poller[S]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +86,7 @@ func (p *Poller[S]) leave() {
 	}
 	select {
 	case p.idle <- struct{}{}:
-	default: // the last signal is still pending
+	default: // the previous signal is still pending
 	}
 }
 
@@ -95,13 +96,12 @@ func (p *Poller[S]) now() *state[S] {
 	return p.state
 }
 
-// poll looks at once and then at each tick, while there are users.
+// poll calls look at once and at each tick, while there are users.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for p.wanted() {
-		// look may call a log handler of the program. After its panic the next
-		// tick tries again.
+		// look may call a log handler, which may panic. The next tick calls look again.
 		var seen *S
 		if panics.Contain(func() { seen = p.look() }) == nil {
 			p.publish(seen)
@@ -113,8 +113,8 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted holds the lock, so that a new user either keeps the goroutine or
-// starts another one.
+// wanted reports whether there are users. It sets polling under the lock, so that a new
+// user either keeps this goroutine or starts another one.
 func (p *Poller[S]) wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,7 @@ func (p *Poller[S]) wanted() bool {
 	return p.polling
 }
 
-// publish notifies the users if s is new.
+// publish stores s and notifies the users, unless s is the current value.
 func (p *Poller[S]) publish(s *S) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

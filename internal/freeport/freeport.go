@@ -1,4 +1,4 @@
-// Package freeport finds addresses for tests at which nothing listens.
+// Package freeport returns addresses without a listener, for tests.
 package freeport
 
 import (
@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Addr returns an address of this machine, "127.0.0.1:port", without a listener.
-// The port is below the range of ephemeral ports, because the system may give a
-// closed ephemeral port to another program.
+// Addr returns an address "127.0.0.1:port" at which nothing listens. The port is below
+// the range of ephemeral ports, because the system may assign a closed ephemeral port
+// to another program.
 func Addr(t testing.TB) string {
 	t.Helper()
 	const least, most = 10_000, 30_000

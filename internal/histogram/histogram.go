@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// Buckets grow by an eighth of a power of two, from 1 µs to 4.5 minutes. An
-// estimate is within 5 % of the true value: (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim,
-// Lee: DDSketch, 2019, §2). Other durations count in the first or the last bucket.
+// PerOctave and Octaves determine the buckets: each is an eighth of a power of two
+// wide, from 1 µs to 4.5 minutes. An estimate is within 5 % of the true value:
+// (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019, §2). Other durations count
+// in the first or the last bucket.
 const (
 	PerOctave = 8
 	Octaves   = 28
 	Shortest  = time.Microsecond
 )
 
-// Histogram counts durations in buckets. A full bucket stays full.
+// Histogram counts durations in buckets. A bucket at its maximum does not change.
 type Histogram [PerOctave * Octaves]uint32
 
 // Add counts d.
@@ -29,9 +30,9 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// Quantile returns the duration that a share q of the counted did not exceed,
-// within shortest and longest. It returns longest for the last bucket, which has no
-// upper end.
+// Quantile returns the duration that a share q of the counted durations did not exceed,
+// limited to shortest and longest. For the last bucket it returns longest, because the
+// bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {
@@ -44,7 +45,7 @@ func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Du
 			continue
 		}
 		lo, hi := math.Exp2(float64(i)/PerOctave), math.Exp2(float64(i+1)/PerOctave)
-		middle := 2 * lo * hi / (lo + hi) * float64(Shortest) // with the same relative error to lo and hi
+		middle := 2 * lo * hi / (lo + hi) * float64(Shortest) // has the same relative error to lo and hi
 		return min(max(time.Duration(math.Round(middle)), shortest), longest)
 	}
 	return longest

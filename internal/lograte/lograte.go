@@ -10,26 +10,26 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Of each message and level, Burst records are written in a Period. At its end
-// one record has the number of the suppressed ones.
+// Burst is the number of records of each message and level that are written in a
+// Period. After the Period, one record reports the number of suppressed ones.
 const (
 	Burst  = 10
 	Period = 10 * time.Second
 )
 
-// mostMessages limits the number of counted messages. Further messages are
+// mostMessages is the largest number of messages that are counted. Further messages are
 // written without a limit.
 const mostMessages = 1000
 
-// New returns a handler that passes at most [Burst] records of each message and
-// level to next in a [Period]. After a Period with suppressed records it writes
-// one record of the same level with their number:
+// New returns a handler that passes at most [Burst] records of each message and level
+// to next in a [Period]. After a Period with suppressed records, it writes one record
+// of the same level with their number:
 //
 //	WARN repeated message suppressed message="request failed" count=43210
 //
-// Records below [slog.LevelInfo] are not limited. Loggers derived by With and
-// WithGroup share the limit. A next that has a limit already is returned
-// unchanged. The handler is safe for concurrent use if next is.
+// Records below [slog.LevelInfo] are not limited. Loggers derived by With and WithGroup
+// share the limit. If next is such a handler, New returns it. The handler is safe for
+// concurrent use if next is.
 func New(next slog.Handler) slog.Handler {
 	if _, ok := next.(*handler); ok {
 		return next
@@ -57,7 +57,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.limits}
 }
 
-// limits are the messages of the current periods.
+// limits has the counts of the messages.
 type limits struct {
 	mu      sync.Mutex
 	repeats map[message]*repeats
@@ -68,15 +68,15 @@ type message struct {
 	text  string
 }
 
-// repeats counts a message in a period.
+// repeats has the counts of one message in its current period.
 type repeats struct {
 	since      time.Time
 	written    int
 	suppressed int
 }
 
-// admit reports whether r may be written. The first record that may not starts a
-// timer that writes the count to h, because no other record may come.
+// admit reports whether r may be written. For the first suppressed record it starts a
+// timer that writes the count to h at the end of the period.
 func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	key, now := message{r.Level, r.Message}, time.Now()
 	l.mu.Lock()
@@ -102,8 +102,7 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	return false
 }
 
-// forget removes the messages with an expired period. It reports whether it
-// removed any.
+// forget removes messages whose period is over. It reports whether it removed any.
 func (l *limits) forget(now time.Time) bool {
 	before := len(l.repeats)
 	for key, c := range l.repeats {
@@ -114,7 +113,7 @@ func (l *limits) forget(now time.Time) bool {
 	return len(l.repeats) < before
 }
 
-// summarize ends a period in which records were suppressed.
+// summarize writes the number of suppressed records and ends the period.
 func (l *limits) summarize(h slog.Handler, key message) {
 	l.mu.Lock()
 	suppressed := l.repeats[key].suppressed

@@ -1,5 +1,5 @@
-// Package notify lets goroutines wait for a condition that changes without a
-// lock, such as free room in a limit or a queue.
+// Package notify lets goroutines wait for a condition that other goroutines change
+// without a lock, such as a free slot of a limit.
 package notify
 
 import (
@@ -16,8 +16,8 @@ type Broadcast struct {
 	ch      chan struct{}
 }
 
-// Wake makes every waiter check its condition again. Call it after the change.
-// Without a waiter it costs one atomic load.
+// Wake makes each waiter check its condition again. Call it after a change. If there is
+// no waiter, it costs one atomic load.
 func (b *Broadcast) Wake() {
 	if b.waiting.Load() == 0 {
 		return
@@ -30,8 +30,8 @@ func (b *Broadcast) Wake() {
 	b.mu.Unlock()
 }
 
-// Wait returns nil once ok returns true, or the cause of ctx. It calls ok before
-// it checks ctx. ok must be safe for concurrent use.
+// Wait returns nil when ok returns true, or the cause of ctx when ctx ends. It calls ok
+// before it checks ctx. ok must be safe for concurrent use.
 func (b *Broadcast) Wait(ctx context.Context, ok func() bool) error {
 	if ok() {
 		return nil

@@ -6,25 +6,25 @@ import (
 	"fmt"
 )
 
-// A peer must not fill the log: maxTexts bounds the texts of one round, and
-// maxBytes one text.
+// maxTexts and maxBytes limit the texts of one round and the length of a text, because
+// a peer must not fill the log.
 const (
 	maxTexts = 10
 	maxBytes = 500
 )
 
-// Logger logs the problems of one target in rounds, such as one round for each
-// received message. It logs a text once, and again only after a round without
-// that text. It must not be used concurrently.
+// Logger logs the problems of one target in rounds, for example one round for each
+// received message. It logs a text only if the previous round did not have it. It must
+// not be used concurrently.
 type Logger struct {
-	Log func(error) // nil: nothing is logged
+	Log func(error) // nil means that nothing is logged
 
 	before, now             map[string]bool
 	droppedBefore, droppedN int
 }
 
-// Add logs err, unless the last round had the same text or this round has too
-// many.
+// Add logs err, unless the previous round had the same text or this round has maxTexts
+// texts.
 func (l *Logger) Add(err error) {
 	if l.Log == nil {
 		return

@@ -1,5 +1,4 @@
-// Package panics prevents that a panic of a callback ends the process or hides
-// the end of a response.
+// Package panics recovers panics of callbacks, so that they do not end the process.
 //
 // The rule of this module: a panic on a goroutine of the caller reaches the
 // caller after all resources are released. A panic on a goroutine of the module
@@ -15,12 +14,11 @@ import (
 	"strings"
 )
 
-// Error is a recovered panic of a callback on a goroutine of this module. It
-// does not match the value of the panic, which may be an error with another
-// meaning.
+// Error is a recovered panic of a callback on a goroutine of this module. It does not
+// match the value of the panic, because that may be an error with another meaning.
 type Error struct {
-	Value any    // argument of panic
-	Stack []byte // of the goroutine, as in runtime/debug
+	Value any    // the argument of panic
+	Stack []byte // the stack of the goroutine, as runtime/debug returns it
 
 	place string // " at file:line", or ""
 }
@@ -31,7 +29,7 @@ func (e *Error) Error() string { return fmt.Sprintf("panic%s: %v", e.place, e.Va
 // ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
 var ErrExited = errors.New("the callback ended its goroutine")
 
-// Recover sets *to to an [Error] if the function that defers it panics:
+// Recover recovers a panic of the function that defers it, and sets *to to an [Error]:
 //
 //	defer panics.Recover(&err)
 func Recover(to *error) {
@@ -40,7 +38,7 @@ func Recover(to *error) {
 	}
 }
 
-// place returns the file and line of the first frame below [Recover] outside
+// place returns " at file:line" of the code that panicked, or "". It skips frames of
 // the runtime.
 func place() string {
 	var pcs [16]uintptr
@@ -60,8 +58,8 @@ func Contain(f func()) (err error) {
 	return nil
 }
 
-// Do calls f and returns its error. If f panics, it returns an [Error] after the name
-// of the callback.
+// Do calls f and returns its error. If f panics, it returns an [Error] prefixed with
+// name.
 func Do(name string, f func() error) (err error) {
 	if panicked := Contain(func() { err = f() }); panicked != nil {
 		return fmt.Errorf("%s: %w", name, panicked)
@@ -69,11 +67,11 @@ func Do(name string, f func() error) (err error) {
 	return err
 }
 
-// Observer is notified of an end.
+// Observer is notified when something ends.
 type Observer interface{ End(err error) }
 
-// End notifies all observers in order. It notifies the others before it passes
-// on a panic of one observer.
+// End calls End of all observers in order. If one panics, the others are called before
+// the panic continues.
 func End[O Observer](observers []O, err error) {
 	told := 0
 	defer func() {

@@ -4,20 +4,19 @@ package refcount
 
 import "sync/atomic"
 
-// Count counts open uses. After Retire it accepts no new use, and it calls
-// Ended once no use is open. It must not be copied.
+// Count counts open uses. After Retire, Begin returns false, and Ended is called when
+// no use is open. A Count must not be copied.
 //
-// One word holds the whole state, so that Begin costs one atomic addition:
+// The state is one word, so that Begin costs one atomic addition:
 //
 //	bits 63..32  number of calls of Begin, modulo 1<<32
 //	bit  31      retired
 //	bits 30..0   open uses
 //
-// The upper half shows whether a use began between two calls of Word, without
-// a clock.
+// The upper half shows whether a use has begun between two calls of Word.
 type Count struct {
-	// Ended is called when the Count is retired and no use is open. It is called
-	// at least once, and again after each Begin that came too late.
+	// Ended is called when the Count is retired and no use is open. It may be called
+	// again after a Begin that returned false.
 	Ended func()
 
 	word atomic.Uint64
@@ -29,7 +28,8 @@ const (
 	openMask = retired - 1
 )
 
-// Begin begins a use and reports whether it could. If so, Done must follow.
+// Begin starts a use and returns true, unless the Count is retired. If it returns true,
+// the caller must call Done.
 func (c *Count) Begin() bool {
 	if c.word.Add(began)&retired == 0 {
 		return true
@@ -38,7 +38,7 @@ func (c *Count) Begin() bool {
 	return false
 }
 
-// Done ends a use.
+// Done ends a use that Begin started.
 func (c *Count) Done() {
 	if c.word.Add(^uint64(0))&(retired|openMask) == retired {
 		c.Ended()
@@ -52,7 +52,7 @@ func (c *Count) Retire() {
 	}
 }
 
-// RetireUnused retires the Count if no use is open and none began since Word
+// RetireUnused retires the Count if no use is open and none has begun since Word
 // returned seen. It reports whether it did.
 func (c *Count) RetireUnused(seen uint64) bool {
 	if seen&openMask != 0 || !c.word.CompareAndSwap(seen, seen|retired) {

@@ -1,10 +1,10 @@
-// Package reqctx has the context of a request, from the connection that
-// received it to the connection that sends it on.
+// Package reqctx has a context for requests that is cheap as long as no component waits
+// for its end.
 //
-// A [Context] costs one allocation, or none as a part of a larger struct, until
-// a component asks to be notified of its end. Only then does it register with
-// its parent and start a timer for its deadline. Contexts of package context
-// derived from it need no goroutine.
+// A [Context] costs one allocation, or none if it is part of a larger struct. It
+// registers with its parent and starts a timer for its deadline only when a component
+// asks to be notified of its end. Contexts of package context that are derived from it
+// need no goroutine.
 package reqctx
 
 import (
@@ -15,39 +15,39 @@ import (
 	"time"
 )
 
-// Context is a cancelable context with an optional time limit. Init sets it up;
-// then it is safe for concurrent use.
+// Context is a cancelable context with an optional time limit. Init initializes it.
+// After that it is safe for concurrent use.
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
-	deadline time.Time       // zero if there is none, or the parent's is earlier
-	cause    error           // of the deadline
-	hidden   bool            // Deadline does not report the deadline
+	deadline time.Time       // zero if there is none or the parent's is earlier
+	cause    error           // the cause at the deadline
+	hidden   bool            // the method Deadline does not return the deadline
 
-	ended atomic.Bool // err is set
+	ended atomic.Bool // whether err is set
 
 	mu     sync.Mutex
-	err    error // why the context ended: see Err and Cause
-	why    error
-	active bool // registered with the parent, and the timer runs
-	lifted bool // the deadline no longer applies
+	err    error // the result of Err
+	why    error // the result of Cause
+	active bool  // registered with the parent, and the timer runs
+	lifted bool  // the deadline no longer applies
 	timer  *time.Timer
-	above  Registration // with the parent
+	above  Registration // the registration with the parent
 	below  watchers
 	done   chan struct{}
-	stand  context.Context //nolint:containedctx // answers Value after the end
+	stand  context.Context //nolint:containedctx // provides Value after the end, for context.Cause
 }
 
 var _ context.Context = (*Context)(nil)
 
-// New returns a context set up by Init.
+// New returns a context that Init has initialized.
 func New(parent context.Context, d time.Duration, cause error) *Context {
 	c := new(Context)
 	c.Init(parent, d, cause)
 	return c
 }
 
-// Init sets up a context that ends with its parent, by Cancel, and after d with
-// the given cause if d > 0.
+// Init initializes a context that ends with its parent, by Cancel, and, if d > 0, after
+// d with the given cause.
 func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause = parent, cause
 	if d <= 0 {
@@ -59,9 +59,9 @@ func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	}
 }
 
-// InitHidden is Init with a limit that can be lifted. Deadline does not report
-// it, because a deadline that was reported could not be lifted. When it has
-// passed, Err returns [context.Canceled].
+// InitHidden is Init with a limit that Lift can remove. Deadline does not return the
+// limit, because callers may have used it before it is removed. After the limit Err
+// returns [context.Canceled].
 func (c *Context) InitHidden(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause, c.hidden = parent, cause, true
 	if d > 0 {
@@ -69,7 +69,7 @@ func (c *Context) InitHidden(parent context.Context, d time.Duration, cause erro
 	}
 }
 
-// Deadline returns the earliest reported deadline of c and its parents.
+// Deadline returns the earliest deadline of c and its parents, except hidden ones.
 func (c *Context) Deadline() (time.Time, bool) {
 	if c.deadline.IsZero() || c.hidden {
 		return c.parent.Deadline()
@@ -97,14 +97,15 @@ func (c *Context) Err() error {
 	return err
 }
 
-// Cause returns why the context ended, or nil. [context.Cause] returns the same.
+// Cause returns the reason why the context ended, or nil. [context.Cause] returns the
+// same.
 func (c *Context) Cause() error {
 	_, why := c.state()
 	return why
 }
 
-// Value returns the value of the parent. After the end it also answers
-// [context.Cause], which asks for a context of package context.
+// Value returns the value of the parent. After the end it also supports
+// [context.Cause], which looks for a context of package context.
 func (c *Context) Value(key any) any {
 	if !c.ended.Load() {
 		return c.parent.Value(key)
@@ -119,14 +120,12 @@ func (c *Context) Value(key any) any {
 	return c.stand.Value(key)
 }
 
-// AfterFunc calls f, which must not block, when the context ends. It is for
-// package context, which uses it for the contexts derived from c; other users
-// call [context.AfterFunc].
+// AfterFunc calls f, which must not block, when the context ends. Package context calls
+// it for contexts derived from c. Other packages should call [context.AfterFunc].
 func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
-// Cancel ends the context with context.Canceled, and with cause if that is not
-// nil. It releases the timer and the registration with the parent. Later calls
-// do nothing.
+// Cancel ends the context with context.Canceled and with cause, unless that is nil. It
+// releases the timer and the registration with the parent. Later calls have no effect.
 func (c *Context) Cancel(cause error) {
 	if cause == nil {
 		cause = context.Canceled
@@ -136,8 +135,8 @@ func (c *Context) Cancel(cause error) {
 	c.endLocked(context.Canceled, cause)
 }
 
-// Release is Cancel(nil) at the end of a request. It does not look for an earlier
-// end of a context that no component watches.
+// Release is Cancel(nil) for the end of a request. It is faster, because it does not check
+// whether the parent or the deadline ended the context before.
 func (c *Context) Release() {
 	c.mu.Lock()
 	if c.err == nil && !c.active {
@@ -148,8 +147,8 @@ func (c *Context) Release() {
 	c.endLocked(context.Canceled, context.Canceled)
 }
 
-// Lift removes the time limit. It returns false if the limit has ended the
-// context already.
+// Lift removes the time limit. It returns false if the limit has already ended the
+// context.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +160,7 @@ func (c *Context) Lift() bool {
 	return !c.expiredLocked()
 }
 
-// Expired reports whether the context was ended by its own time limit.
+// Expired reports whether the context's own time limit ended it.
 func (c *Context) Expired() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,9 +172,9 @@ func (c *Context) expiredLocked() bool {
 	return c.err != nil && c.cause != nil && c.why == c.cause //nolint:errorlint // the same value
 }
 
-// Ended reports whether ctx has ended, for an admission point. Unlike Err it
-// does not read the clock for a context that no component watches, because a
-// limit that has just been set has hardly passed.
+// Ended reports whether ctx has ended. For a context that no component watches, it does
+// not read the clock, and may return false shortly after the deadline. It is for layers
+// that admit requests.
 func Ended(ctx context.Context) bool {
 	for {
 		switch c := ctx.(type) {
@@ -195,7 +194,8 @@ func Ended(ctx context.Context) bool {
 
 func (c *Context) self() *Context { return c }
 
-// state returns err and why, after looking for an end that was not reported.
+// state returns the results of Err and Cause. It first checks whether the context has
+// ended.
 func (c *Context) state() (err, why error) {
 	c.mu.Lock()
 	c.pollLocked()
@@ -205,7 +205,7 @@ func (c *Context) state() (err, why error) {
 		return err, why
 	}
 	c.mu.Unlock()
-	// The parent notifies c on another goroutine, perhaps a little later.
+	// The parent may notify c a little later, on another goroutine.
 	if c.parent.Err() != nil {
 		c.ContextDone(context.Cause(c.parent))
 		c.mu.Lock()
@@ -215,7 +215,8 @@ func (c *Context) state() (err, why error) {
 	return nil, nil
 }
 
-// pollLocked finds the end of a context that is not active.
+// pollLocked ends a context that is not active if its deadline has passed or its parent
+// has ended.
 func (c *Context) pollLocked() {
 	if c.err != nil || c.active {
 		return
@@ -233,8 +234,8 @@ func (c *Context) overdueLocked() bool {
 	return !c.deadline.IsZero() && !c.lifted && time.Until(c.deadline) <= 0
 }
 
-// endedFirst reports whether the limit passed before the parent's deadline,
-// which has passed, too.
+// endedFirst reports whether the limit passed before the parent's deadline, if that
+// ended the parent.
 func (c *Context) endedFirst(above error) bool {
 	deadline, ok := c.parent.Deadline()
 	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
@@ -252,7 +253,7 @@ func (c *Context) setLocked(err, why error) {
 	c.ended.Store(true)
 }
 
-// activate registers c with its parent and starts the timer, once.
+// activate registers c with its parent and starts the timer, unless it has done so.
 func (c *Context) activate() {
 	c.mu.Lock()
 	c.pollLocked()
@@ -275,14 +276,14 @@ func (c *Context) activate() {
 	above.Stop()
 }
 
-// ContextDone is part of [Watcher]: the parent has ended.
+// ContextDone implements [Watcher]. It ends c because the parent has ended.
 func (c *Context) ContextDone(cause error) {
 	err := c.parent.Err()
 	c.mu.Lock()
 	c.endLocked(err, cause)
 }
 
-// expire is called by the timer.
+// expire ends c at its limit. It is called by the timer.
 func (c *Context) expire() {
 	c.mu.Lock()
 	if c.lifted {
@@ -292,7 +293,7 @@ func (c *Context) expire() {
 	c.endLocked(c.limitError(), c.cause)
 }
 
-// endLocked ends c unless it has ended, unlocks mu and notifies the watchers.
+// endLocked ends c and notifies the watchers, unless c has ended. It unlocks mu.
 func (c *Context) endLocked(err, cause error) {
 	if c.err != nil {
 		c.mu.Unlock()

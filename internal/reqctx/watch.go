@@ -11,16 +11,16 @@ type Watcher interface {
 	ContextDone(cause error)
 }
 
-// Registration of a Watcher. The zero value is of none.
+// Registration is the registration of a Watcher. The zero value stands for none.
 type Registration struct {
 	ctx  *Context
 	w    Watcher
-	stop func() bool // of a context of another package
+	stop func() bool // for a context of another package; nil otherwise
 }
 
-// Watch calls w.ContextDone when ctx ends, at once if it has ended. It does not
-// allocate for the first watcher of a [Context]. A watcher must be comparable
-// and may watch a context once.
+// Watch calls w.ContextDone when ctx ends, or at once if it has ended. It does not
+// allocate for the first watcher of a [Context]. w must be comparable, and may watch a
+// context only once at a time.
 func Watch(ctx context.Context, w Watcher) Registration {
 	for {
 		switch c := ctx.(type) {
@@ -37,7 +37,8 @@ func Watch(ctx context.Context, w Watcher) Registration {
 	}
 }
 
-// watchOther is separate because its closure allocates ctx.
+// watchOther watches a context that is not of this package. It is a separate function,
+// because its closure makes ctx escape to the heap.
 func watchOther(ctx context.Context, w Watcher) Registration {
 	return Registration{stop: context.AfterFunc(ctx, func() { w.ContextDone(context.Cause(ctx)) })}
 }
@@ -56,12 +57,12 @@ func (c *Context) watch(w Watcher) Registration {
 	return Registration{ctx: c, w: w}
 }
 
-// IsZero reports whether r is the zero Registration, of a context that has ended
-// or never ends.
+// IsZero reports whether r is the zero Registration. Watch returns it for a context
+// that has ended or never ends.
 func (r Registration) IsZero() bool { return r.ctx == nil && r.stop == nil }
 
-// Stop ends the registration. It returns false if ContextDone was called or will
-// be, and for the zero Registration.
+// Stop ends the registration. It returns false if ContextDone was or will be called,
+// and for the zero Registration.
 func (r Registration) Stop() bool {
 	if r.stop != nil {
 		return r.stop()
@@ -74,7 +75,7 @@ func (r Registration) Stop() bool {
 	return r.ctx.below.remove(r.w)
 }
 
-// watchers is a set with room for one.
+// watchers is a set of Watchers. It does not allocate for the first one.
 type watchers struct {
 	first Watcher
 	more  map[Watcher]struct{}
@@ -101,8 +102,8 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify cancels the derived contexts of package context first, as that package
-// does, because other watchers may cancel them for another reason.
+// notify calls all watchers. It first cancels the derived contexts of package context,
+// as that package does, because other watchers may cancel them with another cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		if s.first != nil && isDerived(s.first) == derived {
@@ -121,10 +122,10 @@ func isDerived(w Watcher) bool {
 	return ok
 }
 
-// derived cancels a context of package context. Its function does not block.
+// derived is a watcher that cancels a context of package context.
 type derived struct {
 	cancel func()
-	ready  atomic.Bool // the registration has returned
+	ready  atomic.Bool // set when the registration has returned
 }
 
 func (d *derived) ContextDone(error) {
@@ -132,10 +133,10 @@ func (d *derived) ContextDone(error) {
 		d.cancel()
 		return
 	}
-	go d.cancel() // package context holds a lock during the registration
+	go d.cancel() // because package context holds a lock during the registration
 }
 
-// derive registers the function that package context gives to AfterFunc.
+// derive registers cancel, the function that package context passes to AfterFunc.
 func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	d := &derived{cancel: cancel}
 	r := Watch(ctx, d)
@@ -143,16 +144,16 @@ func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	return r.Stop
 }
 
-// Wrapper is embedded by contexts that only add values. It keeps [Watch] and
-// contexts derived from the wrapper from needing a goroutine.
+// Wrapper is embedded by contexts that only add values. With it, [Watch] and derived
+// contexts need no goroutine.
 type Wrapper struct{ context.Context }
 
-// AfterFunc is used by package context.
+// AfterFunc implements the method that package context looks for.
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
 func (w Wrapper) base() context.Context { return w.Context }
 
-// WithValue is [context.WithValue] for one key of any comparable type.
+// WithValue is [context.WithValue] with a result that embeds Wrapper.
 func WithValue(parent context.Context, key, value any) context.Context {
 	return &valueContext{Wrapper{parent}, key, value}
 }

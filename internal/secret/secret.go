@@ -3,14 +3,13 @@ package secret
 
 import "strings"
 
-// Withheld replaces a hidden value.
+// Withheld replaces a value that may be a credential.
 const Withheld = "[redacted]"
 
-// Field reports whether the value of a field may be a credential. It checks the
-// name, which must be in lower case: authorization and cookie, names that end
-// in one of them, such as set-cookie, and names with key, token, secret,
-// password or credential, such as x-api-key. It is valid for query parameters,
-// too.
+// Field reports whether the value of a header field or query parameter may be a
+// credential. name must be in lower case. Field checks for authorization and cookie,
+// names that end in one of them, such as set-cookie, and names that contain key, token,
+// secret, password or credential, such as x-api-key.
 func Field(name string) bool {
 	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
 		if strings.Contains(name, word) {

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// minLife is the smallest Idle and Lifetime. [Reconnect] counts a stream that ends
-// sooner as a failure.
+// minLife is the smallest Idle and Lifetime, because [Reconnect] counts a shorter
+// stream as a failure.
 const minLife = settled
 
-// Limits are the time limits of a stream. A field of 0 or less means no limit. The
-// time between [Watchdog.Pause] and [Watchdog.Wait] counts for Lifetime only.
+// Limits has the time limits of a stream. A field of 0 or less means no limit. The time
+// between [Watchdog.Pause] and [Watchdog.Wait] counts only for Lifetime.
 type Limits struct {
-	Initial  time.Duration // for the first sign of the server
-	Idle     time.Duration // for each later message
+	Initial  time.Duration // to the first message of the server
+	Idle     time.Duration // between two messages
 	Lifetime time.Duration // for the whole stream
 }
 
-// OrDefault replaces 0 by 3 s, 5 min and 1 h, the limits that linkerd's chart sets
-// for its proxies, and raises Idle and Lifetime to 10 s. A field below 0 becomes no
+// OrDefault returns a copy in which 0 is replaced by 3 s, 5 min and 1 h, the limits of
+// linkerd's chart. Idle and Lifetime are raised to 10 s. A negative field becomes no
 // limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
@@ -42,35 +42,36 @@ func limitOrDefault(d, standard, least time.Duration) time.Duration {
 	return max(d, least)
 }
 
-// Watchdog cancels the context of one stream when the stream reaches a limit. Only
-// the goroutine that reads the stream may use it.
+// Watchdog cancels the context of one stream at a time limit. Only the goroutine that
+// reads the stream may use it.
 type Watchdog struct {
-	ctx    context.Context //nolint:containedctx // of the stream
+	ctx    context.Context //nolint:containedctx // the context of the stream
 	cancel context.CancelCauseFunc
 	timer  *time.Timer // cancels ctx; nil until it is needed
 
 	idle      time.Duration // 0 means no limit
-	silentErr error         // the end at the Initial limit; nil after Heard
-	initialAt time.Time     // end of the Initial limit; zero means none
-	lifeEnd   time.Time     // end of Lifetime; zero means none
-	next      error         // the end at the limit that the timer waits for
+	silentErr error         // the error at the Initial limit; nil after Heard
+	initialAt time.Time     // the Initial limit; zero means none
+	lifeEnd   time.Time     // the Lifetime limit; zero means none
+	next      error         // the error at the limit for which the timer is set
 }
 
-// ErrLimit means that the client ended a stream because it was idle or old. It
-// matches [ErrEnded], and says nothing about the health of the server.
+// ErrLimit reports that the client ended a stream because it was idle or reached its
+// lifetime. It matches [ErrEnded]. It does not mean that the server failed.
 var ErrLimit = fmt.Errorf("%w at a time limit", ErrEnded)
 
-// errLimit is the cause of a context that the Watchdog canceled.
+// errLimit is the cause of a context that the Watchdog canceled. errIdle and errOld are
+// the errors of a stream at the limits.
 var (
 	errLimit = errors.New("time limit of the stream")
 	errIdle  = fmt.Errorf("%w: no message within the idle limit", ErrLimit)
 	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin starts the limits of a stream that begins now. The end at the Initial limit
-// is silent; the end at the others matches [ErrLimit] and comes up to a tenth later
-// at random, so that the streams of many clients do not end at once. Call Stop when
-// the stream has ended.
+// Begin starts the limits of a stream. silent is the error at the Initial limit. The
+// error at the others matches [ErrLimit]. Up to a tenth is added to these at random, so
+// that the streams of many clients do not end together. Call Stop when the stream has
+// ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{silentErr: silent}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -87,17 +88,17 @@ func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	return w
 }
 
-// addJitter adds up to a tenth at random.
+// addJitter returns d plus a random part of up to a tenth.
 func addJitter(d time.Duration) time.Duration {
-	d = min(d, math.MaxInt64/2) // no overflow
+	d = min(d, math.MaxInt64/2) // avoids an overflow
 	return d + rand.N(d/10+1)
 }
 
-// Context is the context of the stream. It is canceled at a limit.
+// Context returns the context of the stream. It is canceled at a limit.
 func (w *Watchdog) Context() context.Context { return w.ctx }
 
-// Wait starts the timer of the next limit. It returns an error if that limit has
-// passed, because a stream that always has messages must end as well.
+// Wait starts the timer of the next limit. It returns the error of the limit if that
+// has passed, so that a stream with a constant flow of messages also ends.
 func (w *Watchdog) Wait() error {
 	at := w.lifeEnd
 	w.next = errOld
@@ -132,7 +133,8 @@ func (w *Watchdog) Pause() {
 	}
 }
 
-// Heard replaces the Initial limit by the Idle limit.
+// Heard records that a message has arrived. The Idle limit then replaces the Initial
+// limit.
 func (w *Watchdog) Heard() { w.silentErr = nil }
 
 // Stop stops the timer and cancels the context.
@@ -141,7 +143,7 @@ func (w *Watchdog) Stop() {
 	w.cancel(nil)
 }
 
-// Cause returns the error of the limit that ended the stream, or else err.
+// Cause returns the error of the limit that ended the stream, or err if no limit did.
 func (w *Watchdog) Cause(err error) error {
 	if errors.Is(context.Cause(w.ctx), errLimit) {
 		return w.next

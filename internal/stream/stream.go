@@ -1,4 +1,4 @@
-// Package stream reads a stream of updates across disconnects.
+// Package stream reads a sequence of streams, of which each replaces a lost one.
 package stream
 
 import (
@@ -10,21 +10,22 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// ErrEnded means that a stream ended without an error. That is routine, because
-// servers recycle their streams.
+// ErrEnded reports that a stream ended without an error. This is normal, because
+// servers limit the lifetime of streams.
 var ErrEnded = errors.New("stream ended")
 
-// settled is how long a stream must last to reset the backoff. It bounds the
-// attempts to one in ten seconds, whatever the server does.
+// settled is the duration of a stream that resets the backoff. It limits the attempts
+// to one in ten seconds.
 const settled = 10 * time.Second
 
-// Reconnect reads from open again and again until ctx ends or the consumer stops.
-// It waits for b between two streams. The backoff is reset after a stream that
-// yielded an item, or ended with [ErrLimit], and lasted 10 s, or b.Max if that is
-// less: a server that answers and hangs up at once is not asked more often for it.
+// Reconnect yields the items of a stream of open, and opens the next one when it ends,
+// until ctx ends or the consumer breaks. It waits for b between two streams. The
+// backoff is reset after a stream that yielded an item or ended with [ErrLimit], and
+// lasted 10 s, or b.Max if that is less. Therefore a server that ends streams at once
+// is not asked too often.
 //
-// An error of open, and [ErrEnded] after a clean end, is yielded and ends the
-// stream. An error for which final returns true also ends the sequence.
+// An error of open ends the stream and is yielded. [ErrEnded] is yielded after a stream
+// without an error. An error for which final returns true ends the sequence.
 //
 // The context passed to open ends with its stream.
 func Reconnect[T any](
@@ -55,8 +56,8 @@ func Reconnect[T any](
 	}
 }
 
-// readStream yields the items of one stream. It returns whether there was one,
-// whether the consumer stopped, and the end of the stream.
+// readStream yields the items of one stream. It returns whether there was an item,
+// whether the consumer broke, and the error at the end of the stream.
 func readStream[T any](
 	ctx context.Context,
 	open func(context.Context) iter.Seq2[T, error],

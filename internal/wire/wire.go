@@ -1,5 +1,5 @@
-// Package wire reads endpoints of linkerd's API, as linkerd's proxy does. It
-// rejects addresses that cannot be reached.
+// Package wire converts endpoints of linkerd's API as linkerd's proxy does. It rejects
+// addresses that cannot be connected to.
 package wire
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Addr returns an address. It uses the lower 16 bits of the port, as linkerd's
-// proxy does. An IPv4-mapped IPv6 address becomes IPv4. Port 0 is an error, and
-// so is the unspecified address, because it connects to the local host.
+// Addr converts an address. It uses the lower 16 bits of the port, as linkerd's proxy
+// does, and converts an IPv4-mapped IPv6 address to IPv4. Port 0 and the unspecified
+// address are errors, because they cannot be connected to.
 func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	var ip netip.Addr
 	switch from := a.GetIp().GetIp().(type) {
@@ -45,13 +45,12 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-// TLS returns the TLS server name and the expected identity; both are "" for
-// cleartext. A DNS-like identity is its own server name by default. A URI
-// (SPIFFE) needs a server name, otherwise the result is cleartext with an
-// error.
+// TLS returns the TLS server name and the expected identity. Both are "" for cleartext.
+// The default server name of a DNS-like identity is the identity. For a URI (SPIFFE)
+// without a server name, the result is cleartext and an error.
 //
-// Names are not validated: an invalid name must fail the handshake, and must
-// not cause cleartext.
+// Names are not validated, because an invalid name must cause a failed handshake and
+// not cleartext.
 func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	serverName = id.GetServerName().GetName()
 	switch of := id.GetStrategy().(type) {
@@ -74,8 +73,8 @@ func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	return serverName, identity, nil
 }
 
-// OpaquePort returns the port for opaque transport, 1 to 65534 as in linkerd's
-// proxy, or 0.
+// OpaquePort returns the port for opaque transport, 1 to 65534 as in linkerd's proxy,
+// or 0 if there is none.
 func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	port := hint.GetOpaqueTransport().GetInboundPort()
 	if port >= math.MaxUint16 {
@@ -84,9 +83,9 @@ func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	return uint16(port)
 }
 
-// KeepAlive returns the interval between PINGs and the timeout of their answers; 0
-// and 0 mean no PING, also unless both are positive durations. linkerd's while_idle
-// is ignored: PINGs are also sent while no request is open.
+// KeepAlive returns the interval between PINGs and the timeout of their answers. Unless
+// both are positive, it returns 0 and 0, which mean no PING. linkerd's while_idle is
+// ignored: PINGs are also sent while no request is open.
 func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
 	keepAlive := a.GetHttp2().GetKeepAlive()
 	interval, timeout = positive(keepAlive.GetInterval()), positive(keepAlive.GetTimeout())
@@ -104,8 +103,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority returns the authority that replaces the one of a request, or "". An
-// invalid authority is ignored.
+// Authority returns the authority that replaces that of a request, or "" if there is
+// none or it is invalid.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

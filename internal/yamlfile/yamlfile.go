@@ -1,4 +1,4 @@
-// Package yamlfile has the parts that the readers of YAML and JSON files share.
+// Package yamlfile has functions for parsing YAML and JSON files.
 package yamlfile
 
 import (
@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Documents returns the roots of the documents in data, up to limit of them.
+// Documents returns the root nodes of the documents in data. It stops after limit
+// documents.
 func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 	var roots []*yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -32,7 +33,7 @@ func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 // IsNull reports whether n is null or empty.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Kind describes a node that is not of the expected kind.
+// Kind returns a description of a node that is not of the expected kind.
 func Kind(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -47,14 +48,14 @@ func Kind(n *yaml.Node) string {
 	return "a single value"
 }
 
-// maxBisect is the size of data up to which [SyntaxError] searches the line. It
-// decodes data about twenty times.
+// maxBisect is the largest size of data for which [SyntaxError] searches the line,
+// because the search decodes data about twenty times.
 const maxBisect = 1 << 20
 
-// SyntaxError returns the line of an error of decode, and the reason. The line in the
-// error of the YAML package is often that of the enclosing mapping, or missing. The
-// error is on the last line of the shortest prefix of data that fails with the same
-// message.
+// SyntaxError returns the line of err, an error of decode for data, and the reason. The
+// line in the error of the YAML package is often wrong or missing. Therefore
+// SyntaxError searches the shortest prefix of data that fails with the same message,
+// and returns its last line.
 func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
 	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
 	if len(data) <= maxBisect {
@@ -67,7 +68,8 @@ func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, r
 	return max(line, 1), reason
 }
 
-// CutLine removes the prefix "line 7: " from a message. Without it the line is 0.
+// CutLine removes the prefix "line 7: " from a message and returns the number. It
+// returns 0 if there is no such prefix.
 func CutLine(message string) (line int, rest string) {
 	head, rest, found := strings.Cut(message, ": ")
 	number, numbered := strings.CutPrefix(head, "line ")

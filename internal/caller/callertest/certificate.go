@@ -1,4 +1,4 @@
-// Package callertest makes client certificates for tests.
+// Package callertest creates client certificates for tests.
 package callertest
 
 import (
