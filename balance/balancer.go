@@ -26,16 +26,14 @@ import (
 // Admission: a request is rejected at once if no endpoint is ready, or if five
 // endpoints rejected it. Ready waits until an endpoint is ready.
 //
-// Cancellation: a request whose context has ended is rejected. The context is passed
-// unchanged.
+// Cancellation: a request whose context has ended is rejected. The context is passed unchanged.
 //
 // Body: not changed. The balancer observes its end, see [WithCompletion].
 //
-// Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the
-// last error of the resolver or of an endpoint, [discover.ErrNoEndpoints] or
-// [discover.ErrDoesNotExist]. Its kind is [layer.ErrClosed] after
-// [resolve.ErrUnresolvable] or the end of the balancer's context. Other errors of an
-// endpoint are passed unchanged.
+// Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the last
+// error of the resolver or of an endpoint, [discover.ErrNoEndpoints] or
+// [discover.ErrDoesNotExist]. Its kind is [layer.ErrClosed] after [resolve.ErrUnresolvable] or
+// the end of the balancer's context. Other errors of an endpoint are passed unchanged.
 //
 // Cost: two clock readings, two or three atomic additions and a random number, for any
 // number of endpoints. No lock. One allocation for a response with a body.
@@ -103,8 +101,7 @@ func New[Req, Rsp any](
 	return b
 }
 
-// follow applies changes until changes or ctx ends. If changes panics, the last set
-// stays.
+// follow applies changes until changes or ctx ends. If changes panics, the last set stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -122,9 +119,8 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	}
 }
 
-// Resolve returns a balancer over the endpoints to which r resolves target. mk makes
-// the service of each endpoint. Resolve panics if r or mk is nil, or the policy is
-// invalid.
+// Resolve returns a balancer over the endpoints to which r resolves target. mk makes the
+// service of each endpoint. Resolve panics if r or mk is nil, or the policy is invalid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -155,8 +151,7 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 			return nil
 		}
 	}
-	// A service may return nil from Ready although its poll fails. Ready must not loop
-	// then.
+	// A service may return nil from Ready although its poll fails. Ready must not loop then.
 	return nil
 }
 

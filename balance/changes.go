@@ -44,8 +44,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	b.changed.Wake()
 }
 
-// replaced returns the number of removed endpoints whose address c adds with another
-// ID.
+// replaced returns the number of removed endpoints whose address c adds with another ID.
 func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 	if len(c.Added) == 0 || len(c.Removed) == 0 {
 		return 0
@@ -77,8 +76,7 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	return n
 }
 
-// insert adds a node. The node is ready if its reason is nil. An existing ID keeps its
-// node.
+// insert adds a node. The node is ready if its reason is nil. An existing ID keeps its node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)
@@ -110,8 +108,7 @@ func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	}
 }
 
-// setWeighted records whether the weight of n differs from 1. n must not be in a ready
-// set.
+// setWeighted records whether the weight of n differs from 1. n must not be in a ready set.
 func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
 	if n.weighted == weighted {
 		return
@@ -153,10 +150,9 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// staysAfter reports whether n stays ready after it rejected a request for reason. It
-// does if a circuit breaker rejected the request and fewer nodes than MinReady would be
-// left. Otherwise staysAfter removes n from the ready set. MinReady does not apply to a
-// single node.
+// staysAfter reports whether n stays ready after it rejected a request for reason. It does if a
+// circuit breaker rejected the request and fewer nodes than MinReady would be left. Otherwise
+// staysAfter removes n from the ready set. MinReady does not apply to a single node.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"

@@ -181,10 +181,9 @@ func (g *group) expects(e *endpoint, now uint32, median float32) (latency, faili
 	return latency, failingLoad
 }
 
-// failingLoad returns the number of requests that count in addition at a failing
-// endpoint. left is the part of its latency that has not aged. The number falls with
-// the third power of left, so that it does not delay a new attempt at an endpoint with
-// few requests in flight.
+// failingLoad returns the number of requests that count in addition at a failing endpoint. left
+// is the part of its latency that has not aged. The number falls with the third power of left,
+// so that it does not delay a new attempt at an endpoint with few requests in flight.
 func (g *group) failingLoad(left float32) float32 {
 	return left * left * left * math.Float32frombits(g.median.failingLoad.Load())
 }

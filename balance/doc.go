@@ -12,21 +12,19 @@
 //	└───────────┘             fails more  ▼       │  after a while
 //	                          than others ejected ┘
 //
-// The cost of an endpoint is its expected latency times the number of requests that it
-// would have in flight, divided by its weight. The expected latency is a peak EWMA: it
-// rises at once, falls slowly, and ages towards the median of all endpoints, so that a
-// slow endpoint is tried again. Picking an endpoint does not change it. An endpoint
-// without samples costs the median. It gets one request, then two, four and eight at a
-// time, until its latency is known.
+// The cost of an endpoint is its expected latency times the number of requests that it would
+// have in flight, divided by its weight. The expected latency is a peak EWMA: it rises at once,
+// falls slowly, and ages towards the median of all endpoints, so that a slow endpoint is tried
+// again. Picking an endpoint does not change it. An endpoint without samples costs the median.
+// It gets one request, then two, four and eight at a time, until its latency is known.
 //
 // [Policy] configures the pick, the cost, slow start, zones and outlier detection.
 // SIMULATION.md compares the default with other balancers.
 //
-// A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it.
-// An endpoint that rejects a request leaves the ready set until its Ready returns. The
-// request goes to another endpoint and uses no retry budget. The same applies to a
-// layer.Breaker in the endpoint's stack, unless fewer endpoints than MinReady of
-// [OutlierDetection] would be left.
+// A [Balancer] rejects requests and never lets them wait: place a layer.Queue above it. An
+// endpoint that rejects a request leaves the ready set until its Ready returns. The request
+// goes to another endpoint and uses no retry budget. The same applies to a layer.Breaker in the
+// endpoint's stack, unless fewer endpoints than MinReady of [OutlierDetection] would be left.
 //
 // A retry or hedge goes to an endpoint that the request has not tried, because
 // layer.Retry and layer.Hedge record the endpoints in its context. Requests with
@@ -36,18 +34,16 @@
 //
 // # Measuring a response
 //
-// The latency of a response is the time to the first byte of its body, or to its end if
-// it has none ([Policy].Sample). It is in flight until its end ([WithCompletion]). A
-// failure counts as a long latency, and from the second in a row the endpoint also
-// counts as busy. The classifier of the endpoints, or [WithClassifier], determines
-// which responses are failures. A canceled request shows only that the latency is at
-// least the time that it waited. From the third consecutive missed deadline, each is a
-// failure: see [OutlierDetection].
+// The latency of a response is the time to the first byte of its body, or to its end if it has
+// none ([Policy].Sample). It is in flight until its end ([WithCompletion]). A failure counts as
+// a long latency, and from the second in a row the endpoint also counts as busy. The classifier
+// of the endpoints, or [WithClassifier], determines which responses are failures. A canceled
+// request shows only that the latency is at least the time that it waited. From the third
+// consecutive missed deadline, each is a failure: see [OutlierDetection].
 //
-// Connections are balanced like requests. For a service that returns a net.Conn,
-// use SampleHeaders for the latency of connects. Use WithCompletion with
-// layer.AtReturn to count connects, or with tcplayer.UntilClosed to count open
-// connections.
+// Connections are balanced like requests. For a service that returns a net.Conn, use
+// SampleHeaders for the latency of connects. Use WithCompletion with layer.AtReturn to count
+// connects, or with tcplayer.UntilClosed to count open connections.
 //
 // # Panics
 //

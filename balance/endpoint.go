@@ -18,8 +18,7 @@ type node[Req, Rsp any] struct {
 	endpoint
 }
 
-// endpoint is the state of an endpoint that pickers use. It lasts as long as the ID
-// stays.
+// endpoint is the state of an endpoint that pickers use. It lasts as long as the ID stays.
 type endpoint struct {
 	// work has the number of requests so far (bits 63..28, modulo 1<<36) and the number
 	// of requests in flight (bits 27..0).
@@ -31,15 +30,14 @@ type endpoint struct {
 	*record
 }
 
-// record is the rest of the state of an endpoint, which a successful request does not
-// use.
+// record is the rest of the state of an endpoint, which a successful request does not use.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
 	fails         atomic.Uint32 // consecutive failures; status.marked is set if it is not 0
 	missed        atomic.Uint32 // consecutive missed deadlines; marked likewise
 	slowStartTick atomic.Uint32 // start of the slow start
 	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
-	unpenalized   atomic.Uint32 // bits of a float32: the latency without penalties, 0 if there are none; marked likewise
+	unpenalized   atomic.Uint32 // bits of a float32: the latency without penalties, 0 without penalties; marked likewise
 	outlier       outlierState
 	id            resolve.ID
 
@@ -104,8 +102,7 @@ func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 // unit is the weight in package resolve that corresponds to a weight of 1 here.
 const unit = 10_000
 
-// setWeight sets the weight w of a resolver, and reports whether it differs from one
-// unit.
+// setWeight sets the weight w of a resolver, and reports whether it differs from one unit.
 func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
@@ -200,9 +197,8 @@ func (e *endpoint) penalize(latency time.Duration) {
 	}
 }
 
-// clearPenalty updates the stored latency with that of a good response. It ends the
-// penalty when the estimate is below twice the latency. One of two concurrent responses
-// is lost.
+// clearPenalty updates the stored latency with that of a good response. It ends the penalty
+// when the estimate is below twice the latency. One of two concurrent responses is lost.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {

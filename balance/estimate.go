@@ -72,8 +72,7 @@ func fade(age uint32, decay float64) float64 {
 	return math.Exp(-float64(age) / decay)
 }
 
-// decayed returns 1 − fade. For a small age it uses a series that is as exact as a
-// float32.
+// decayed returns 1 − fade. For a small age it uses a series that is as exact as a float32.
 func decayed(age uint32, decay float64) float64 {
 	x := float64(age) / decay
 	if x < 1.0/64 {

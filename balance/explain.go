@@ -8,8 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// examined has the endpoints that one pick examined. The methods of a nil *examined do
-// nothing.
+// examined has the endpoints that one pick examined. The methods of a nil *examined do nothing.
 type examined struct{ endpoints []examinedEndpoint }
 
 type examinedEndpoint struct {
@@ -100,8 +99,7 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
 }
 
-// explainUnready returns nodes of endpoints that are not ready. The caller must hold
-// mu.
+// explainUnready returns nodes of endpoints that are not ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	var unready []layer.Node
 	for _, n := range b.nodes {

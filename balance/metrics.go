@@ -82,8 +82,7 @@ func (c safeCounter) Add(delta float64) {
 	c.Counter.Add(delta)
 }
 
-// updated counts a change as linkerd's proxy does. removed must not include replaced
-// endpoints.
+// updated counts a change as linkerd's proxy does. removed must not include replaced endpoints.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

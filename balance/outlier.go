@@ -13,18 +13,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OutlierDetection ejects endpoints that fail more often than others, for a limited
-// time. Its rules are those of Envoy and of gRPC's proposal A50. The zero value ejects
-// no endpoint.
+// OutlierDetection ejects endpoints that fail more often than others, for a limited time. Its
+// rules are those of Envoy and of gRPC's proposal A50. The zero value ejects no endpoint.
 //
 //   - With ConsecutiveFailures, an endpoint is ejected after that many failures in a row.
 //   - With Interval, the success rates of the endpoints are compared. An endpoint is ejected if its
 //     rate is below the mean by more than StdevFactor standard deviations and by more than
 //     MinDifference. With little traffic, raise RequestVolume or MinDifference.
 //
-// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A missed
-// deadline is a failure if it is at least the third in a row of its endpoint, the request waited
-// for longer than the median latency, and the classifier returns a failure for it.
+// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A missed deadline
+// is a failure if three conditions hold: it is at least the third in a row of its endpoint, the
+// request waited for longer than the median latency, and the classifier returns a failure.
 //
 // An ejected endpoint gets no new requests for the ejection time. When it returns, it gets one
 // request, then two, four and eight at a time until it has sent four responses.
@@ -52,9 +51,8 @@ type OutlierDetection struct {
 	// be compared. 0 means 100.
 	RequestVolume int
 
-	// MinEndpoints is the number of endpoints with RequestVolume that a comparison
-	// needs. 0 means 5, because one of fewer endpoints cannot be 1.9 standard
-	// deviations below the mean.
+	// MinEndpoints is the number of endpoints with RequestVolume that a comparison needs. 0
+	// means 5, because one of fewer endpoints cannot be 1.9 standard deviations below the mean.
 	MinEndpoints int
 
 	// BaseEjectionTime is the duration of the first ejection. Each further ejection is
@@ -67,10 +65,9 @@ type OutlierDetection struct {
 	// BaseEjectionTime if that is longer.
 	MaxEjectionTime time.Duration
 
-	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an
-	// ejection. At least one must. 0 means ½. With 1 no endpoint is ejected, but the
-	// metrics count the prevented ejections. If no endpoint is ready, all ejected ones
-	// return.
+	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an ejection.
+	// At least one must. 0 means ½. With 1 no endpoint is ejected, but the metrics count the
+	// prevented ejections. If no endpoint is ready, all ejected ones return.
 	//
 	// MinReady also applies to circuit breakers, even if both rules are disabled: if
 	// fewer endpoints would be left, an endpoint whose [layer.Breaker] rejects a
@@ -125,8 +122,7 @@ func (e OutlierDetection) orDefault() OutlierDetection {
 
 func (e OutlierDetection) enabled() bool { return e.ConsecutiveFailures > 0 || e.Interval > 0 }
 
-// successRate has the number of responses of an endpoint in an interval, and of its
-// successes.
+// successRate has the number of responses of an endpoint in an interval, and of its successes.
 type successRate struct {
 	*endpoint
 	all, good uint64

@@ -5,23 +5,20 @@ import (
 	"math"
 )
 
-// Picker is a rule that picks one of the ready endpoints. The zero value picks the
-// cheapest of all endpoints if there are at most sixteen, or else the cheapest of five
-// random ones.
+// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of
+// all endpoints if there are at most sixteen, or else the cheapest of five random ones.
 //
-// Two choices, the usual number, send at least C(k,2)/C(n,2) of the requests to the k
-// slowest of n endpoints. With five choices, latencies are within a few per cent of the
-// best possible ones. With few endpoints a full scan costs no more. SIMULATION.md has
-// the figures.
+// Two choices, the usual number, send at least C(k,2)/C(n,2) of the requests to the k slowest
+// of n endpoints. With five choices, latencies are within a few per cent of the best possible
+// ones. With few endpoints a full scan costs no more. SIMULATION.md has the figures.
 type Picker struct {
 	name  string
 	start func(g *group) picker
 }
 
-// picker is the implementation of a Picker for one balancer. pick may be called while
-// the set changes. It returns nil if it finds no endpoint. joined and left are called
-// with the balancer's mutex held when an endpoint is added to or removed from a ready
-// set.
+// picker is the implementation of a Picker for one balancer. pick may be called while the set
+// changes. It returns nil if it finds no endpoint. joined and left are called with the
+// balancer's mutex held when an endpoint is added to or removed from a ready set.
 type picker interface {
 	pick(q query) *endpoint
 	joined(e *endpoint)
@@ -34,15 +31,13 @@ const (
 	maxChoices     = 64
 )
 
-// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1
-// to 64.
+// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1 to 64.
 func PowerOfChoices(k int) Picker {
 	k = min(max(k, 1), maxChoices)
 	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
 }
 
-// FullScan picks the cheapest of all endpoints. Its time grows with the number of
-// endpoints.
+// FullScan picks the cheapest of all endpoints. Its time grows with the number of endpoints.
 func FullScan() Picker {
 	return Picker{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
 }
@@ -62,8 +57,7 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. It examines all endpoints up to few, or
-// else k.
+// choices is the picker that compares costs. It examines all endpoints up to few, or else k.
 type choices struct {
 	*group
 	few, k int
@@ -102,8 +96,7 @@ func (c choices) pick(q query) *endpoint {
 // isEven reports whether all endpoints have weight 1 and the cost is the default.
 func (g *group) isEven() bool { return g.cost.of == nil && !g.weighted.Load() }
 
-// pickPlain is pickAmong for an even group and a request without attempts and
-// explanation.
+// pickPlain is pickAmong for an even group and a request without attempts and explanation.
 func (c choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	if all := s.all.Load(); all != nil && len(*all) <= c.few {
@@ -140,9 +133,8 @@ func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) 
 	return c.cheapest(s, w, k, k, q, chanceOf(random))
 }
 
-// maxWalk is the largest number of endpoints that are visited for a retry. A request
-// rarely has more than three attempts, so that one of sixteen endpoints has not been
-// tried.
+// maxWalk is the largest number of endpoints that are visited for a retry. A request rarely has
+// more than three attempts, so that one of sixteen endpoints has not been tried.
 const maxWalk = 16
 
 // cheapest visits up to far endpoints, until it has examined k that the request has not
@@ -165,8 +157,7 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (
 	return t.result()
 }
 
-// comparison finds the cheapest endpoint for all weights and costs, and records an
-// explanation.
+// comparison finds the cheapest endpoint for all weights and costs, and records an explanation.
 type comparison struct {
 	*group
 	query
@@ -182,9 +173,8 @@ type comparison struct {
 	tied     float32 // the total weight of the best endpoint and those similar to it
 }
 
-// similar is the ratio of costs up to which two endpoints with the same number of
-// requests in flight count as equal. The estimates of equal endpoints differ by as
-// much.
+// similar is the ratio of costs up to which two endpoints with the same number of requests in
+// flight count as equal. The estimates of equal endpoints differ by as much.
 const similar = 1.5
 
 // add compares e with the best endpoint so far. Among similar endpoints, the
@@ -220,8 +210,7 @@ func (t *comparison) result() (*endpoint, float32) {
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// chanceOf returns random bits that are independent of the walk for the same random
-// number.
+// chanceOf returns random bits that are independent of the walk for the same random number.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the next random number of a linear congruential generator. Its

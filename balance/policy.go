@@ -13,8 +13,7 @@ type Policy struct {
 	// [ConsistentHash], [RoundRobin] or [Random].
 	Picker Picker
 
-	// Cost is the cost by which endpoints are compared: [PeakEWMA], [LeastRequest] or
-	// [CostOf].
+	// Cost is the cost by which endpoints are compared: [PeakEWMA], [LeastRequest] or [CostOf].
 	Cost Cost
 
 	// Sample determines when the latency of a response is measured. The default is
@@ -41,25 +40,22 @@ type Policy struct {
 	// requests in flight, unless more than half of the endpoints fail.
 	Penalty time.Duration
 
-	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to
-	// its full value, for services with cold caches. 0 means none. During it, the
-	// latency ages ten times as fast. It starts when an endpoint becomes ready for the
-	// first time, or after it was not ready for at least as long. It does not start
-	// after an ejection.
+	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to its
+	// full value, for services with cold caches. 0 means none. During it, the latency ages ten
+	// times as fast. It starts when an endpoint becomes ready for the first time, or after it
+	// was not ready for at least as long. It does not start after an ejection.
 	SlowStart time.Duration
 
 	// Zone is the zone of the balancer. An endpoint whose label "zone" is missing or
 	// differs is in another zone. "" means that zones are ignored.
 	Zone string
 
-	// ZoneSpillover is the ratio of costs from which the cheapest endpoint of another
-	// zone is picked instead of the cheapest of the same zone. It is at least 1. 0
-	// means 4: an endpoint then has three requests in flight before equal endpoints of
-	// other zones are picked.
+	// ZoneSpillover is the ratio of costs from which the cheapest endpoint of another zone is
+	// picked instead of the cheapest of the same zone. It is at least 1. 0 means 4: an endpoint
+	// then has three requests in flight before equal endpoints of other zones are picked.
 	ZoneSpillover float64
 
-	// OutlierDetection configures the ejection of endpoints that fail more often than
-	// others.
+	// OutlierDetection configures the ejection of endpoints that fail more often than others.
 	OutlierDetection OutlierDetection
 }
 

@@ -215,8 +215,7 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// limitTurn starts a timer that ends the turn of n after turnTime if another endpoint
-// waits.
+// limitTurn starts a timer that ends the turn of n after turnTime if another endpoint waits.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()

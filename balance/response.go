@@ -52,8 +52,7 @@ func (x *exchange[Req, Rsp]) take() {
 	}
 }
 
-// observe registers the exchange with the completion. If that panics, the exchange
-// ends.
+// observe registers the exchange with the completion. If that panics, the exchange ends.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {
@@ -77,8 +76,7 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head records the latency of an upgraded connection, which may send nothing for a long
-// time.
+// Head records the latency of an upgraded connection, which may send nothing for a long time.
 func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
 // Data records the latency at the first byte.
@@ -284,9 +282,8 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError is the error of an endpoint as the cause of an error of the balancer.
-// It hides the kinds ErrClosed and ErrFailFast, because they do not apply to the
-// balancer.
+// endpointError is the error of an endpoint as the cause of an error of the balancer. It hides
+// the kinds ErrClosed and ErrFailFast, because they do not apply to the balancer.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

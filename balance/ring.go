@@ -12,15 +12,13 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// ConsistentHash sends requests with the same [layer.WithAffinity] to the same
-// endpoint, as long as its load allows it: consistent hashing with bounded loads. A
-// request without affinity is picked by the default rule. Requests with affinity ignore
-// costs, zones and slow start.
+// ConsistentHash sends requests with the same [layer.WithAffinity] to the same endpoint, as
+// long as its load allows it: consistent hashing with bounded loads. A request without affinity
+// is picked by the default rule. Requests with affinity ignore costs, zones and slow start.
 //
-// An endpoint has 100 points on the ring per unit of weight, and at most 6400. They
-// depend only on its address, so that all balancers over the same endpoints agree, in
-// any process and release. An endpoint that becomes ready or unready moves only its own
-// share of the keys.
+// An endpoint has 100 points on the ring per unit of weight, and at most 6400. They depend only
+// on its address, so that all balancers over the same endpoints agree, in any process and
+// release. An endpoint that becomes ready or unready moves only its own share of the keys.
 //
 // An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight, where m is the number
 // of requests in flight at all endpoints and w/W its share of the weight. Further
@@ -95,8 +93,7 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along returns the first endpoint on the ring with room, or the first endpoint and
-// false.
+// along returns the first endpoint on the ring with room, or the first endpoint and false.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
@@ -147,10 +144,9 @@ func (h *hashing) anywhere(q query) *endpoint {
 	return nil
 }
 
-// inFlightCount is the number of requests in flight at all endpoints. It is summed from
-// the counts of the endpoints, because a common counter would be contended. It is at
-// most a tick (1.05 ms) old. If it is too low, some requests go to other endpoints
-// without need.
+// inFlightCount is the number of requests in flight at all endpoints. It is summed from the
+// counts of the endpoints, because a common counter would be contended. It is at most a tick
+// (1.05 ms) old. If it is too low, some requests go to other endpoints without need.
 //
 // Up to 256 endpoints it is exact except for concurrent changes. Above that its
 // relative standard error is below √((c−1+1/m)/256), where m is the mean number of
@@ -424,8 +420,7 @@ func (t *table) remove(word uint64) {
 	t.slots[at].Store(0)
 }
 
-// resize replaces the table if points occupy less than one or more than five of eight
-// slots.
+// resize replaces the table if points occupy less than one or more than five of eight slots.
 func (r *ring) resize(points int) {
 	size := r.table.Load().size()
 	if 8*points <= 5*size && (8*points > size || size == 1<<leastBits) {

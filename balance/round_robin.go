@@ -28,7 +28,7 @@ type rotation struct {
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick picks an endpoint of another zone only if there is none in the same zone. It
+// pick picks an endpoint of another zone only if the same zone has no endpoint. It
 // skips endpoints that the request has tried, unless all were tried.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]

@@ -21,8 +21,7 @@ var (
 	ErrDoesNotExist = errors.New("the target does not exist")
 )
 
-// Target is the argument of a [MakeService]: an endpoint and the target to which it
-// belongs.
+// Target is the argument of a [MakeService]: an endpoint and the target to which it belongs.
 type Target struct {
 	Name     string           // the resolved target ("web.default:80")
 	Endpoint resolve.Endpoint // with its current labels and weight, which may change later
@@ -51,9 +50,8 @@ type Endpoint[Req, Rsp any] struct {
 	Service layer.Service[Req, Rsp]
 }
 
-// Change is the difference between two sets of endpoints of a target. An ID is in at
-// most one of the lists. If the ID at an address changed, the address is in both Added
-// and Removed.
+// Change is the difference between two sets of endpoints of a target. An ID is in at most one
+// of the lists. If the ID at an address changed, the address is in both Added and Removed.
 type Change[Req, Rsp any] struct {
 	Added   []*Endpoint[Req, Rsp]
 	Changed []*Endpoint[Req, Rsp] // same ID and Service, other labels or weight
@@ -99,9 +97,8 @@ func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// WithHandoverTimeout sets the time for which an endpoint may serve after the
-// [resolve.ID] at its address changed. The default is 10 s. With 0 or less it is
-// replaced at once.
+// WithHandoverTimeout sets the time for which an endpoint may serve after the [resolve.ID] at
+// its address changed. The default is 10 s. With 0 or less it is replaced at once.
 //
 // The new endpoint replaces the old one when its service is ready or closed, or after
 // the timeout. One [Change] then removes the old endpoint and adds the new one. If the

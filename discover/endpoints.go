@@ -18,10 +18,9 @@ import (
 // one endpoint per address. If its [resolve.ID] changes, the old endpoint serves until
 // the new one is ready, see [WithHandoverTimeout].
 //
-// The sequence ends when ctx ends or the consumer breaks. An error of the resolver is
-// yielded as Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes
-// all endpoints and ends the sequence. If the resolver ends without it, the last set
-// stays.
+// The sequence ends when ctx ends or the consumer breaks. An error of the resolver is yielded
+// as Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints
+// and ends the sequence. If the resolver ends without it, the last set stays.
 //
 // After the consumer has received the Change, Call and Ready of a removed endpoint
 // return an error that matches [layer.ErrClosed]. Responses in flight continue. All
@@ -58,8 +57,7 @@ func Endpoints[Req, Rsp any](
 	}
 }
 
-// update is one item of the sequence of a resolver: the changes of an update, or an
-// error.
+// update is one item of the sequence of a resolver: the changes of an update, or an error.
 type update struct {
 	diff  resolve.Diff
 	reset bool // the update had the whole set

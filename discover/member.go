@@ -104,8 +104,7 @@ func (m *member[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(m.inner) })
 }
 
-// Ready returns Ready of the inner service. It returns ErrClosed when the endpoint is
-// removed.
+// Ready returns Ready of the inner service. It returns ErrClosed when the endpoint is removed.
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.wanted.Err() != nil {
 		return m.removed()

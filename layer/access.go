@@ -48,25 +48,22 @@ type Editor[Req, Rsp any] interface {
 	// body. It does not modify req.
 	EditRequest(req Req, c HeaderMutation) Req
 
-	// EditResponse returns rsp with the changed header fields. It may modify rsp or
-	// copy it.
+	// EditResponse returns rsp with the changed header fields. It may modify rsp or copy it.
 	EditResponse(rsp Rsp, c HeaderMutation) Rsp
 
 	// NewResponse returns a new response to req. It does not read the body of req, and
 	// closes it if the protocol requires that.
 	NewResponse(req Req, a DirectResponse) Rsp
 
-	// TeeRequest returns req with a body that keeps up to limit bytes while they are
-	// read. It calls done once, on the goroutine of the reader. ok is true if the body
-	// was read to its end and fits limit; then copied is a copy of the request whose
-	// context never ends. For a request without a body, done is called before
-	// TeeRequest returns.
+	// TeeRequest returns req with a body that keeps up to limit bytes while they are read. It
+	// calls done once, on the goroutine of the reader. ok is true if the body was read to its
+	// end and fits limit; then copied is a copy of the request whose context never ends. For a
+	// request without a body, done is called before TeeRequest returns.
 	TeeRequest(req Req, limit int64, done func(copied Req, ok bool)) Req
 }
 
-// HeaderMutation is a change of header fields. Add is applied first, then Set, then
-// Remove, as in linkerd's proxy. The zero value changes nothing. Names are
-// case-insensitive.
+// HeaderMutation is a change of header fields. Add is applied first, then Set, then Remove, as
+// in linkerd's proxy. The zero value changes nothing. Names are case-insensitive.
 //
 // Setting Host changes the authority of a request. Fields of the connection, such
 // as Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid.

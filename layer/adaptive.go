@@ -15,21 +15,18 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their
-// defaults.
+// AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their defaults.
 type AdaptivePolicy struct {
 	Min     int // of the limit, 1 to Max; default 1
 	Max     int // of the limit, at least Min; default 1000
 	Initial int // limit, Min to Max; default 20, or the nearest value in range
 
-	// Tolerance is the factor by which the latency may exceed the latency
-	// without a queue before the limit shrinks: 1.1 to 2, default 1.5. A higher
-	// value keeps a server with varying latency busier, and allows a longer
-	// queue in it.
+	// Tolerance is the factor by which the latency may exceed the latency without a queue
+	// before the limit shrinks: 1.1 to 2, default 1.5. A higher value keeps a server with
+	// varying latency busier, and allows a longer queue in it.
 	Tolerance float64
 
-	// Window is the least time between two changes of the limit: 1 ms to 1
-	// min; default 100 ms.
+	// Window is the least time between two changes of the limit: 1 ms to 1 min; default 100 ms.
 	Window time.Duration
 }
 
@@ -73,9 +70,8 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 // Cancellation: a request whose context has ended is rejected. The slot of a canceled
 // request stays taken until the request ends, and its latency does not count.
 //
-// Body: a slot is held until the response ends, see [WithCompletion]. The latency is
-// measured to the headers. [AtReturn] releases the slots of long streams at the
-// headers.
+// Body: a slot is held until the response ends, see [WithCompletion]. The latency is measured
+// to the headers. [AtReturn] releases the slots of long streams at the headers.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class
 // [Throttled] and timeouts (errors that match [context.DeadlineExceeded]) lower the
@@ -195,8 +191,7 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data and End implement Observer for every response, so that no response allocates
-// one.
+// Data and End implement Observer for every response, so that no response allocates one.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
@@ -286,9 +281,8 @@ func adaptiveSum(samples uint64) (n int64, mean float64) {
 	return n, float64(samples&(1<<adaptiveCount-1)) / adaptiveUnit / float64(max(n, 1))
 }
 
-// sample records the latency of a response and reports whether the window ended. It
-// ignores requests that began in an earlier window, because the limit was different
-// then.
+// sample records the latency of a response and reports whether the window ended. It ignores
+// requests that began in an earlier window, because the limit was different then.
 func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	if int64(began) < g.began.Load() {
 		return false
@@ -345,9 +339,8 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 // adaptiveLooks is the largest number of progress checks of one probe.
 const adaptiveLooks = 8
 
-// giveUp ends a probe without progress, because long requests may occupy all slots.
-// ended reports whether it ended the probe. Otherwise again reports whether to check
-// later.
+// giveUp ends a probe without progress, because long requests may occupy all slots. ended
+// reports whether it ended the probe. Otherwise again reports whether to check later.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -374,8 +367,7 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	return int64(now)-g.began.Load() >= g.least.Load()
 }
 
-// found returns the latency without a queue (0 if unknown), and whether a probe is
-// running.
+// found returns the latency without a queue (0 if unknown), and whether a probe is running.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

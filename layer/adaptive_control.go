@@ -5,10 +5,9 @@ import "math"
 // adaptiveControl computes the limit, with one step for each window. It is not safe for
 // concurrent use.
 //
-// A window lasts at least Window and has at least 20 responses and as many as were in
-// flight. latency is the geometric mean of its latencies, because the gradient is a
-// ratio. dropped is the share of overloaded requests. After each window the limit L
-// becomes
+// A window lasts at least Window and has at least 20 responses and as many as were in flight.
+// latency is the geometric mean of its latencies, because the gradient is a ratio. dropped is
+// the share of overloaded requests. After each window the limit L becomes
 //
 //	gradient = min(1, Tolerance · base / latency)
 //	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
@@ -18,10 +17,9 @@ import "math"
 //
 // One short window is a probe, which measures base with the limit (L - min(√L, L/4)) /
 // 2. A probe runs every 50 windows, when the limit is first used, and when L has fallen
-// to 0.6 of its maximum. Half of L without its headroom causes no queue, because the
-// whole is Tolerance times the capacity of inner. If the latency falls in proportion to
-// the limit, a queue remains: the next probe is half as large, and L is at most twice
-// this one.
+// to 0.6 of its maximum. Half of L without its headroom causes no queue, because the whole is
+// Tolerance times the capacity of inner. If the latency falls in proportion to the limit, a
+// queue remains: the next probe is half as large, and L is at most twice this one.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 

@@ -77,19 +77,17 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 // While it is open it is not ready, so that a balancer above uses other endpoints. A
 // balancer ignores it if too few endpoints would be left: see balance.OutlierDetection.
 //
-// Admission: a closed breaker admits every request. It opens as [BreakerPolicy]
-// specifies and rejects requests until a wait is over. Then one request is the probe:
-// its success closes the breaker, its failure starts a longer wait. Requests with
-// [PastBreakers] are always admitted. Ready waits until a probe may be sent or has
-// ended, then for inner.
+// Admission: a closed breaker admits every request. It opens as [BreakerPolicy] specifies and
+// rejects requests until a wait is over. Then one request is the probe: its success closes the
+// breaker, its failure starts a longer wait. Requests with [PastBreakers] are always admitted.
+// Ready waits until a probe may be sent or has ended, then for inner.
 //
 // Cancellation: a request whose context has ended is rejected. [Ignorable] outcomes and
 // panics do not count. If a probe is canceled or panics, the next request is the probe.
 //
-// Body: a failure in the headers counts at once. Any other response counts when it
-// ends, trailers included (see [WithCompletion]). Use [AtReturn] if probes may be
-// endless streams. A response counts only in the state in which its request was
-// admitted.
+// Body: a failure in the headers counts at once. Any other response counts when it ends,
+// trailers included (see [WithCompletion]). Use [AtReturn] if probes may be endless streams. A
+// response counts only in the state in which its request was admitted.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason. Its
 // RetryAfter is the time to the next probe. A [Throttled] response lowers the success
@@ -135,9 +133,8 @@ type breaker[Req, Rsp any] struct {
 	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
 }
 
-// breakerGauge is the value that one breaker has added to the gauge BreakerOpen. The
-// value is removed when the breaker is garbage-collected, because a breaker has no
-// Close.
+// breakerGauge is the value that one breaker has added to the gauge BreakerOpen. The value is
+// removed when the breaker is garbage-collected, because a breaker has no Close.
 type breakerGauge struct {
 	to metrics.Gauge
 	n  atomic.Int64
@@ -334,8 +331,7 @@ func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
 	return after
 }
 
-// breakerRatio returns the success rate rounded to thousandths. It is 1 without
-// requests.
+// breakerRatio returns the success rate rounded to thousandths. It is 1 without requests.
 func breakerRatio(good, all uint64) float64 {
 	if all == 0 {
 		return 1

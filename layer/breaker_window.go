@@ -26,9 +26,8 @@ func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// A bucket has the low bits of the turn (the number of the bucket since the start) and
-// two counts. When one count is at its maximum, both are halved, which keeps their
-// ratio.
+// A bucket has the low bits of the turn (the number of the bucket since the start) and two
+// counts. When one count is at its maximum, both are halved, which keeps their ratio.
 const (
 	breakerTurnBits  = 20
 	breakerCountBits = 22
@@ -91,9 +90,8 @@ func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 	return good, all
 }
 
-// breakerPeriod is the time between two state changes of a breaker. During a period the
-// breaker is closed, open or probing. A request counts only in the period that admitted
-// it.
+// breakerPeriod is the time between two state changes of a breaker. During a period the breaker
+// is closed, open or probing. A request counts only in the period that admitted it.
 type breakerPeriod struct {
 	// These are used while the breaker is closed.
 	failures atomic.Int64 // consecutive

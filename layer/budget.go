@@ -9,18 +9,16 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// Budget limits the load that retries and hedges add, by the rule of finagle and
-// linkerd: each request deposits a share of a retry, and some retries per second are
-// always allowed. Layers and stacks may share a Budget. Its methods are safe for
-// concurrent use.
+// Budget limits the load that retries and hedges add, by the rule of finagle and linkerd: each
+// request deposits a share of a retry, and some retries per second are always allowed. Layers
+// and stacks may share a Budget. Its methods are safe for concurrent use.
 //
 // With the arguments of [NewBudget], a withdrawal is granted if the withdrawals of the
 // last ttl, itself included, are at most
 //
 //	ratio × deposits of the last ttl + perSecond × ttl
 //
-// A deposit expires after ttl. Times are rounded to ttl/64, and never in favor of a
-// withdrawal.
+// A deposit expires after ttl. Times are rounded to ttl/64, and never in favor of a withdrawal.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
@@ -79,8 +77,7 @@ func (b *Budget) Deposit() {
 	}
 }
 
-// Withdraw reports whether the budget allows one more retry or hedge. If so, it is
-// counted.
+// Withdraw reports whether the budget allows one more retry or hedge. If so, it is counted.
 func (b *Budget) Withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,8 +123,7 @@ func (g *budgetGauge) show() {
 	g.drawn.Store(drawn)
 }
 
-// follow is called for every request. It updates the gauge if the balance may have
-// risen.
+// follow is called for every request. It updates the gauge if the balance may have risen.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()

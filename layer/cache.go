@@ -15,11 +15,10 @@ import (
 	"github.com/gotower/gotower/internal/refcount"
 )
 
-// Cache keeps one service per key. It makes a service at its first use, shares it
-// between all callers, and drops it when it has been idle for the idle timeout. A
-// service is in use while Call or Ready runs and until its last response ends. A
-// service that returns [ErrClosed] is dropped and made again within an eighth of the
-// idle timeout.
+// Cache keeps one service per key. It makes a service at its first use, shares it between all
+// callers, and drops it when it has been idle for the idle timeout. A service is in use while
+// Call or Ready runs and until its last response ends. A service that returns [ErrClosed] is
+// dropped and made again within an eighth of the idle timeout.
 //
 // [Cache.Router] returns a router to the services of the cache. [Cache.Service] is a
 // [MakeService]. A Cache is safe for concurrent use. Its goroutine ends with the
@@ -32,12 +31,11 @@ import (
 //
 // Body: an entry is kept until its last response ends, see [WithCompletion].
 //
-// Errors: an [Error] with the key as Target. Its kind is [ErrNotReady] if the cache is
-// full or the service is closed, [ErrClosed] after the end of the cache's context, and
+// Errors: an [Error] with the key as Target. The kind is [ErrNotReady] if the cache is full
+// or the service is closed. It is [ErrClosed] after the end of the cache's context. It is
 // [ErrNoRoute] if the key has no service or is not equal to itself (NaN).
 //
-// Cost: for an existing key a hash, a look-up without a lock and two atomic
-// additions.
+// Cost: for an existing key a hash, a look-up without a lock and two atomic additions.
 type Cache[K comparable, Req, Rsp any] struct {
 	options[Rsp]
 	policy CachePolicy
@@ -143,8 +141,7 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// open returns the entry of key, which it makes if necessary. The caller must call
-// Done.
+// open returns the entry of key, which it makes if necessary. The caller must call Done.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
 	if isUnequalKey(key) {
 		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
@@ -353,14 +350,12 @@ type cacheLife[Req, Rsp any] struct {
 	options *options[Rsp]
 }
 
-// call sends one request to inner. The caller must have called Begin, which returned
-// true.
+// call sends one request to inner. The caller must have called Begin, which returned true.
 func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
 	return callUntil(ctx, inner, req, l.options, l)
 }
 
-// Data and End implement Observer for every response, so that no response allocates
-// one.
+// Data and End implement Observer for every response, so that no response allocates one.
 func (l *cacheLife[Req, Rsp]) Data(int) {}
 
 func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }

@@ -6,8 +6,7 @@ import (
 	"reflect"
 )
 
-// Class is the result of a request from the point of view of the service that served
-// it.
+// Class is the result of a request from the point of view of the service that served it.
 type Class uint8
 
 // The classes Failure, Retryable and Throttled are failures.
@@ -110,9 +109,8 @@ func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 	return o.classify.Classify(ctx, out)
 }
 
-// canceledByCaller reports whether the caller canceled the request. Timeouts of a layer
-// also cancel ctx, but with a cause that matches DeadlineExceeded. They count as
-// failures.
+// canceledByCaller reports whether the caller canceled the request. Timeouts of a layer also
+// cancel ctx, but with a cause that matches DeadlineExceeded. They count as failures.
 func canceledByCaller(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }

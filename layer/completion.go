@@ -18,9 +18,8 @@ type Observer interface {
 	// may be called concurrently with End.
 	Data(n int)
 
-	// End is called exactly once. err is nil if the response is complete, trailers
-	// included. Otherwise it is the error of the body, [ErrBodyClosedEarly], or the
-	// cause of the context.
+	// End is called exactly once. err is nil if the response is complete, trailers included.
+	// Otherwise it is the error of the body, [ErrBodyClosedEarly], or the cause of the context.
 	End(err error)
 }
 
@@ -78,11 +77,10 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 	return f.Index[0], true
 }
 
-// ObserveBody returns a body that reports its reads and its end to o. The body ends at
-// Close, when ctx ends, or at an error of Read, of which [io.EOF] is success. All
-// observers of a body share one wrapper. The body of an upgraded connection keeps its
-// [io.Writer] and CloseWrite. If o panics when ctx ends, Close and failing Reads return
-// a [PanicError].
+// ObserveBody returns a body that reports its reads and its end to o. The body ends at Close,
+// when ctx ends, or at an error of Read, of which [io.EOF] is success. All observers of a body
+// share one wrapper. The body of an upgraded connection keeps its [io.Writer] and CloseWrite.
+// If o panics when ctx ends, Close and failing Reads return a [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {

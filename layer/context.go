@@ -138,9 +138,8 @@ type Attempts struct {
 // and its methods may be called.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context of a layer that may send a request more than once. It
-// adds the set of tried endpoints to the caller's context, or uses that of an outer
-// layer.
+// attemptsContext is the context of a layer that may send a request more than once. It adds the
+// set of tried endpoints to the caller's context, or uses that of an outer layer.
 type attemptsContext struct {
 	reqctx.Wrapper // wraps the caller's context
 

@@ -21,10 +21,9 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 //
 // Body: reading a body after the deadline fails.
 //
-// Errors: a rejection is an [Error] that matches [ErrNotReady],
-// [context.DeadlineExceeded] and [ErrFailFast], because waiting does not help.
-// After the deadline, an error of inner or of reading the body is wrapped in an
-// Error of kind [ErrTimeout].
+// Errors: a rejection is an [Error] that matches [ErrNotReady], [context.DeadlineExceeded] and
+// [ErrFailFast], because waiting does not help. After the deadline, an error of inner or of
+// reading the body is wrapped in an Error of kind [ErrTimeout].
 //
 // Cost: that of read; for a request with a deadline also that of [Timeout].
 //
@@ -82,10 +81,9 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineToRequest sends the remaining time to the next server. write returns a copy
-// of the request that carries the given time, which is the rest of the context's
-// deadline minus margin. Place it at the bottom of a client's stack, next to the
-// endpoint.
+// DeadlineToRequest sends the remaining time to the next server. write returns a copy of the
+// request that carries the given time, which is the rest of the context's deadline minus
+// margin. Place it at the bottom of a client's stack, next to the endpoint.
 //
 // Admission: a request without remaining time is rejected.
 //
@@ -94,8 +92,7 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 //
 // Body: not touched.
 //
-// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are returned
-// unchanged.
+// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are returned unchanged.
 //
 // Cost: one clock reading and the call of write.
 //

@@ -17,9 +17,8 @@ type Describer interface {
 	Describe() Node
 }
 
-// Node describes one service. Its Children and Next make it a tree. It prints as text
-// (see String) and marshals to JSON as an object with the members name, state, children
-// and next.
+// Node describes one service. Its Children and Next make it a tree. It prints as text (see
+// String) and marshals to JSON as an object with the members name, state, children and next.
 type Node struct {
 	Name     string `json:"name"`
 	State    State  `json:"state,omitempty"`
@@ -107,10 +106,9 @@ func (n Node) print(b *strings.Builder, indent string) {
 	}
 }
 
-// Describe returns the current state of svc and of the services that it wraps, as a
-// tree. It follows services of a [Stack] and of the layers of this library. A service
-// that is not a [Describer] is shown by its type and ends the tree. Describe may be
-// called at any time.
+// Describe returns the current state of svc and of the services that it wraps, as a tree. It
+// follows services of a [Stack] and of the layers of this library. A service that is not a
+// [Describer] is shown by its type and ends the tree. Describe may be called at any time.
 func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
 	if s, ok := svc.(*stacked[Req, Rsp]); ok {
 		return s.describe(Describe(s.leaf))

@@ -22,11 +22,10 @@
 //	composition  Router  Cache  Reloadable  Lazy  Map…  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
-// The documentation of each layer has the headings Admission, Cancellation, Body,
-// Errors and Cost. In it, inner is the wrapped service. Applying a layer starts no
-// goroutine and does no I/O. A layer that works in the background takes a context as
-// its first argument and ends with it. Constructors panic on invalid policies and nil
-// functions.
+// The documentation of each layer has the headings Admission, Cancellation, Body, Errors and
+// Cost. In it, inner is the wrapped service. Applying a layer starts no goroutine and does no
+// I/O. A layer that works in the background takes a context as its first argument and ends with
+// it. Constructors panic on invalid policies and nil functions.
 //
 // # Order
 //

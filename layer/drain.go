@@ -18,8 +18,7 @@ import (
 // Admission: every request is admitted until [Drainer.Drain] is called, and none later.
 // Ready waits for inner, and returns [ErrClosed] when draining starts.
 //
-// Cancellation: a request whose context has ended is rejected. Draining cancels no
-// request.
+// Cancellation: a request whose context has ended is rejected. Draining cancels no request.
 //
 // Body: a request is open until its response ends, see [WithCompletion].
 //
@@ -74,8 +73,7 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End implement Observer for every response, so that no response allocates
-// one.
+// Data and End implement Observer for every response, so that no response allocates one.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }
@@ -114,10 +112,9 @@ const drainBegun = math.MinInt64
 // NewDrainer returns a Drainer that admits all requests until Drain is called.
 func NewDrainer() *Drainer { return new(Drainer) }
 
-// Drain rejects new requests and waits until the open ones have ended, responses
-// included. If ctx ends first, it returns an [Error] that has the number of open
-// requests and matches the cause of ctx; the requests continue. Drain may be called
-// again and concurrently.
+// Drain rejects new requests and waits until the open ones have ended, responses included. If
+// ctx ends first, it returns an [Error] that has the number of open requests and matches the
+// cause of ctx; the requests continue. Drain may be called again and concurrently.
 func (d *Drainer) Drain(ctx context.Context) error {
 	start := time.Now()
 	d.state.Or(drainBegun)

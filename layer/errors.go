@@ -33,9 +33,8 @@ var (
 	// may have been processed. It matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// The following errors name the time limit that expired: that of the response
-	// headers, of a pause between two reads of the body, or of one attempt. They match
-	// ErrTimeout.
+	// The following errors name the time limit that expired: that of the response headers, of a
+	// pause between two reads of the body, or of one attempt. They match ErrTimeout.
 	ErrResponseHeaderTimeout error = &kind{"response header timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
 	ErrAttemptTimeout        error = &kind{"attempt timeout", ErrTimeout}
@@ -44,8 +43,7 @@ var (
 	// sent. It does not match ErrNotReady, because the request may have been processed.
 	ErrRetryRejected = errors.New("rejected on a retry")
 
-	// ErrInjected reports an error of [FaultInjection]. It does not count against the
-	// service.
+	// ErrInjected reports an error of [FaultInjection]. It does not count against the service.
 	ErrInjected = errors.New("injected fault")
 
 	// ErrNoRoute reports that no service exists for the request.
@@ -83,8 +81,7 @@ type Error struct {
 	Err        error         // the cause, or nil
 }
 
-// Error returns layer, target, endpoint, kind, reason, waiting time and cause,
-// in this order.
+// Error returns layer, target, endpoint, kind, reason, waiting time and cause, in this order.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Layer)

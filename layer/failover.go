@@ -25,8 +25,7 @@ import (
 // [Error] of kind [ErrNotReady]. Its cause is the rejection of primary, or that
 // of fallback if primary is closed.
 //
-// Cost: an atomic load while primary is ready; two clock readings and the
-// rejection otherwise.
+// Cost: an atomic load while primary is ready; two clock readings and the rejection otherwise.
 //
 // It panics if a service is nil or after is negative.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {

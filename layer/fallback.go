@@ -26,8 +26,7 @@ type FallbackPolicy[Req, Rsp any] struct {
 //
 // Cancellation: no response is replaced after the context of the request ended.
 //
-// Body: a response is replaced only at its headers. Its body is closed before Handle is
-// called.
+// Body: a response is replaced only at its headers. Its body is closed before Handle is called.
 //
 // Errors: an error of Handle is wrapped in an [Error] with the replaced error. It is a
 // rejection only if both are rejections.
@@ -94,8 +93,7 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	}
 	switch {
 	case errors.Is(second, ErrNotReady) && !errors.Is(first, ErrNotReady):
-		// The first service may have processed the request, so this must not match
-		// ErrNotReady.
+		// The first service may have processed the request, so this must not match ErrNotReady.
 		e.Err = context.Cause(ctx)
 	case errors.Is(second, ErrClosed) && !errors.Is(first, ErrClosed):
 		// The first service may become ready again.

@@ -11,8 +11,7 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// FaultPolicy configures [FaultInjection]: it selects requests, the fault and the
-// duration.
+// FaultPolicy configures [FaultInjection]: it selects requests, the fault and the duration.
 type FaultPolicy[Req any] struct {
 	// Match selects requests. The default selects all. It must be safe for concurrent
 	// use and must not modify its argument.

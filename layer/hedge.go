@@ -14,10 +14,9 @@ import (
 
 // HedgePolicy configures a [Hedge]. Zero fields have their defaults.
 type HedgePolicy[Req any] struct {
-	// Budget limits the copies of all requests together. Share the Budget of a [Retry]
-	// above, so that retries and copies do not multiply. The default,
-	// NewBudget(time.Second, 0.05, 1), is small, because many copies at once would make
-	// slow endpoints slower.
+	// Budget limits the copies of all requests together. Share the Budget of a [Retry] above,
+	// so that retries and copies do not multiply. The default, NewBudget(time.Second, 0.05, 1),
+	// is small, because many copies at once would make slow endpoints slower.
 	Budget *Budget
 
 	// Quantile determines the delay: a copy is sent when a request takes longer than
@@ -82,10 +81,9 @@ func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 // fixed reports whether the delay is constant.
 func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
-// Hedge sends a copy of a request, to another endpoint, when the request takes longer
-// than most others. It returns the first successful response. The delay is a quantile
-// of the latencies (to the response headers) of the last 30 to 60 s. There is at most
-// one copy.
+// Hedge sends a copy of a request, to another endpoint, when the request takes longer than most
+// others. It returns the first successful response. The delay is a quantile of the latencies
+// (to the response headers) of the last 30 to 60 s. There is at most one copy.
 //
 // Admission: every request is admitted. Ready is forwarded. Place the layer below a
 // [Queue], because copies must not wait in it.
@@ -99,10 +97,9 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // Errors: if the copy does not succeed, the result is that of the first attempt. If
 // that was rejected after a copy was sent, the error does not match [ErrNotReady].
 //
-// Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs
-// on the caller's goroutine, so Call waits until a losing first attempt returns. Each
-// request deposits into the budget, unless a [Retry] above does. Only successes are
-// measured.
+// Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
+// caller's goroutine, so Call waits until a losing first attempt returns. Each request deposits
+// into the budget, unless a [Retry] above does. Only successes are measured.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -319,9 +316,8 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// discard releases an attempt that has returned and has not won. It also closes the
-// request body if the attempt failed, because it may have failed before it read the
-// body.
+// discard releases an attempt that has returned and has not won. It also closes the request
+// body if the attempt failed, because it may have failed before it read the body.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	defer a.End(nil)
 	if a.err != nil && r.replay != nil {

@@ -14,8 +14,7 @@ import (
 //
 // Admission: that of the service. Ready makes the service.
 //
-// Cancellation: a request whose context has ended is rejected and does not make the
-// service.
+// Cancellation: a request whose context has ended is rejected and does not make the service.
 //
 // Body: not touched.
 //

@@ -13,8 +13,7 @@ import (
 // Limit admits at most n requests at a time and rejects others at once. Place a [Queue]
 // above it to let requests wait.
 //
-// Admission: the count is exact under concurrency. Ready waits for a free slot, then
-// for inner.
+// Admission: the count is exact under concurrency. Ready waits for a free slot, then for inner.
 //
 // Cancellation: a request whose context has ended is rejected. The slot of a canceled
 // request stays taken until the request ends.
@@ -94,8 +93,7 @@ func (l *limit[Req, Rsp]) take() bool {
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data and End implement Observer for every response, so that no response allocates
-// one.
+// Data and End implement Observer for every response, so that no response allocates one.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {

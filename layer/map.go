@@ -5,9 +5,8 @@ import (
 	"errors"
 )
 
-// Map adapts svc to other types: in converts a request to the type of svc, and out
-// converts the response of svc. If the types stay the same, use [MapRequest],
-// [MapResponse] or [MapErr].
+// Map adapts svc to other types: in converts a request to the type of svc, and out converts the
+// response of svc. If the types stay the same, use [MapRequest], [MapResponse] or [MapErr].
 //
 // Admission: that of svc. Its rejections are passed unchanged. in must not modify the
 // request or read its body, because a rejected request must be unchanged.

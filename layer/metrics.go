@@ -10,19 +10,17 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments receive the measurements of layers. Bind all labels other than those
-// named here beforehand (With of go-kit's metrics), once per endpoint or route. The
-// layer binds the labels named here when it is created. A nil instrument records
-// nothing.
+// Instruments receive the measurements of layers. Bind all labels other than those named here
+// beforehand (With of go-kit's metrics), once per endpoint or route. The layer binds the labels
+// named here when it is created. A nil instrument records nothing.
 //
 // The application declares all labels of a metric, including those named here. For
 // example, with go-kit's Prometheus package, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
-// When a layer is created, it adds 0 to its counters and gauges, and sets Budget and
-// Limit. Therefore every series exists from the start, and an undeclared label panics
-// at once.
+// When a layer is created, it adds 0 to its counters and gauges, and sets Budget and Limit.
+// Therefore every series exists from the start, and an undeclared label panics at once.
 //
 // The layer [Metrics] writes the first group. The layers named in the comments write
 // the others, if [WithMetrics] is set.
@@ -112,8 +110,7 @@ func (t *tally) inc() {
 // Body: a request ends when its response ends, see [WithCompletion]. A response whose
 // body is closed early is classified by its headers.
 //
-// Errors: passed unchanged. A rejection by inner is counted separately and has
-// no class.
+// Errors: passed unchanged. A rejection by inner is counted separately and has no class.
 //
 // Cost: the updates of the instruments, three clock readings and one allocation.
 func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {

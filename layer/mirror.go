@@ -37,8 +37,7 @@ type MirrorPolicy[Req any] struct {
 	// dropped. The default is 100.
 	MaxInFlight int
 
-	// Timeout limits the duration of a copy, its response included. The default is 10
-	// s.
+	// Timeout limits the duration of a copy, its response included. The default is 10 s.
 	Timeout time.Duration
 
 	// Rewrite returns the copy to send, for example with other headers. It runs on the
@@ -230,8 +229,7 @@ func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	c.conditionMet()
 }
 
-// conditionMet is called once for each of the two conditions. The second call sends the
-// copy.
+// conditionMet is called once for each of the two conditions. The second call sends the copy.
 func (c *mirrored[Req, Rsp]) conditionMet() {
 	if c.met.Add(1) != 2 || c.life.Err() != nil {
 		return
@@ -289,9 +287,8 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 // all bytes, which done may keep, if the body was read to its end. If the body is
 // larger than limit, failed, or was closed early, ok is false.
 //
-// size is the declared length of the body; a negative size means unknown. A body is
-// complete if size bytes were read, even if the end was not. A body of another length
-// is incomplete.
+// size is the declared length of the body; a negative size means unknown. A body is complete if
+// size bytes were read, even if the end was not. A body of another length is incomplete.
 //
 // Read and Close may be called concurrently. done is not called if the body is neither
 // read to its end nor closed.

@@ -65,8 +65,7 @@ func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }
 
-// check panics with message if ok is false. Constructors use it to report programming
-// errors.
+// check panics with message if ok is false. Constructors use it to report programming errors.
 func check(ok bool, message string) {
 	if !ok {
 		panic("layer: " + message)

@@ -31,10 +31,9 @@ import (
 //
 // Body: not touched.
 //
-// Errors: a request that waited too long gets an [Error] of kind [ErrFailFast]. A new
-// request is rejected with kind [ErrNotReady] in fail-fast or if the queue is full. The
-// error has the waiting time, and the last rejection of inner as its cause. [ErrClosed]
-// is returned at once.
+// Errors: a request that waited too long gets an [Error] of kind [ErrFailFast]. A new request
+// is rejected with kind [ErrNotReady] in fail-fast or if the queue is full. The error has the
+// waiting time, and the last rejection of inner as its cause. [ErrClosed] is returned at once.
 //
 // Cost: two atomic loads while the queue is empty. No goroutine.
 //
@@ -317,7 +316,7 @@ func (l *waiters) leave(w *waiter) {
 	l.update()
 }
 
-// update makes the first waiter the head if there is none, and publishes the length.
+// update makes the first waiter the head, if the list has no head, and publishes the length.
 func (l *waiters) update() {
 	n := int64(l.list.Len())
 	old := l.length.Swap(n)

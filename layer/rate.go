@@ -20,8 +20,7 @@ import (
 // request. Therefore place a [Limit] above rather than below. A request that is
 // rejected here takes no token. Ready waits until a token is available, then for inner.
 //
-// Cancellation: a request whose context has ended is rejected and takes no
-// token.
+// Cancellation: a request whose context has ended is rejected and takes no token.
 //
 // Body: not touched.
 //

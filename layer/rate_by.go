@@ -19,8 +19,7 @@ import (
 // full bucket does not raise the rate of its key. If no bucket is free, the request is
 // rejected.
 //
-// Cancellation: a request whose context has ended is rejected and takes no
-// token.
+// Cancellation: a request whose context has ended is rejected and takes no token.
 //
 // Body: not touched.
 //
@@ -132,8 +131,7 @@ type rateShard[K comparable] struct {
 // that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token of key or returns the rejection. See [rateLimit.take] for the
-// clock.
+// take takes a token of key or returns the rejection. See [rateLimit.take] for the clock.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

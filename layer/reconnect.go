@@ -267,8 +267,7 @@ func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	switch {
 	case r.cause == nil:
 	case cause != nil || errors.Is(r.cause, ErrNotReady):
-		// Only the text is added, because the service is not closed although the
-		// connection is.
+		// Only the text is added, because the service is not closed although the connection is.
 		e.Reason += ", last error: " + r.cause.Error()
 	default:
 		e.Err = r.cause

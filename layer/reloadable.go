@@ -30,9 +30,8 @@ import (
 // Body: the context of a configuration ends when its last response has ended, see
 // [WithCompletion].
 //
-// Errors: passed unchanged except [ErrClosed], which becomes [ErrNotReady], because the
-// next configuration may work. After the end of its context a Reloadable returns
-// ErrClosed.
+// Errors: passed unchanged except [ErrClosed], which becomes [ErrNotReady], because the next
+// configuration may work. After the end of its context a Reloadable returns ErrClosed.
 //
 // Cost: an atomic load and two atomic additions.
 type Reloadable[C comparable, Req, Rsp any] struct {
@@ -133,8 +132,7 @@ func (w *Reloadable[C, Req, Rsp]) rejectClosed(err error) error {
 	}
 }
 
-// Describe returns the current service. It omits the configuration, which may have
-// secrets.
+// Describe returns the current service. It omits the configuration, which may have secrets.
 func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 	s := w.current.Load()
 	next := Describe(s.inner)
@@ -172,8 +170,7 @@ func (w *Reloadable[C, Req, Rsp]) state(c C) *reloadableState[C, Req, Rsp] {
 	return s
 }
 
-// retire wakes the callers that wait for s. The context of s ends after the last
-// response.
+// retire wakes the callers that wait for s. The context of s ends after the last response.
 func (s *reloadableState[C, Req, Rsp]) retire() {
 	s.replace()
 	s.Retire()
@@ -232,8 +229,7 @@ var (
 	errNoReloadable = errors.New("there is no service for the configuration")
 )
 
-// nilReloadable is the service that is used if mk returned nil for the first
-// configuration.
+// nilReloadable is the service that is used if mk returned nil for the first configuration.
 type nilReloadable[Req, Rsp any] struct{ target string }
 
 func (*nilReloadable[Req, Rsp]) Ready(ctx context.Context) error {

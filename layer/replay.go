@@ -14,10 +14,9 @@ import (
 // BodyReplay is a request body that can be sent several times. Protocol packages
 // implement [Replay] with it. Its methods and readers are safe for concurrent use.
 //
-// It keeps the bytes that were read, up to the limit. Until the source has been read to
-// its end, only the latest reader is valid. After that, all readers read the kept
-// bytes.
-// that all readers read the kept bytes.
+// It keeps the bytes that were read, up to the limit. Until the source has been read to its
+// end, only the latest reader is valid. After that, all readers read the kept bytes. that all
+// readers read the kept bytes.
 type BodyReplay struct {
 	source io.ReadCloser
 	get    func() (io.ReadCloser, error) // returns another body; nil if the bytes are kept
@@ -179,7 +178,7 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take stores bytes that r read from the source. If r is no longer valid, the current
+// take stores bytes that r read from the source. If r is not valid any more, the current
 // reader will read them.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
@@ -211,24 +210,21 @@ func (r *replayReader) Close() error {
 // A Replayer may also have a method Outline(rsp Rsp) string, which returns a
 // description of a response for an [Explanation].
 type Replayer[Req, Rsp any] interface {
-	// Idempotent reports whether sending req twice has the same effect as sending it
-	// once.
+	// Idempotent reports whether sending req twice has the same effect as sending it once.
 	Idempotent(req Req) bool
 
-	// Replay prepares req for several attempts, and keeps up to limit bytes of its
-	// body. It does not read the body. It returns nil if req has no body and can be
-	// sent unchanged.
+	// Replay prepares req for several attempts, and keeps up to limit bytes of its body. It
+	// does not read the body. It returns nil if req has no body and can be sent unchanged.
 	Replay(req Req, limit int64) Replay[Req]
 
 	// RetryAfter returns the wait that rsp, or err, requests before another attempt, or
 	// false. A negative wait forbids another attempt.
 	RetryAfter(rsp Rsp, err error) (time.Duration, bool)
 
-	// Peek waits for the first bytes of the body of rsp if the trailers may report a
-	// failure. It returns when ctx ends. ended reports whether the response has ended
-	// and has its trailers. whole is the response with its whole body. If ended is
-	// false, only whole may be used. For a protocol without trailers Peek returns rsp
-	// and false.
+	// Peek waits for the first bytes of the body of rsp if the trailers may report a failure.
+	// It returns when ctx ends. ended reports whether the response has ended and has its
+	// trailers. whole is the response with its whole body. If ended is false, only whole may be
+	// used. For a protocol without trailers Peek returns rsp and false.
 	Peek(ctx context.Context, rsp Rsp) (whole Rsp, ended bool)
 
 	// Drain discards a response. It reads a small rest of the body, so that the
@@ -303,9 +299,8 @@ func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	return false
 }
 
-// Replay calls GetBody of the request, if it has one, or keeps the bytes read. Each
-// attempt is a shallow copy of the request without GetBody, so that services below do
-// not repeat it.
+// Replay calls GetBody of the request, if it has one, or keeps the bytes read. Each attempt is
+// a shallow copy of the request without GetBody, so that services below do not repeat it.
 func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {
@@ -370,7 +365,6 @@ func DrainBody(body io.ReadCloser) {
 	late := time.AfterFunc(drainTime, func() { _ = panics.Contain(closed) })
 	defer late.Stop()
 	defer closed()
-	// The limit has one byte more, because a read of exactly drainBytes does not see
-	// the end.
+	// The limit has one byte more, because a read of exactly drainBytes does not see the end.
 	io.CopyN(io.Discard, body, drainBytes+1) //nolint:errcheck // the body is discarded
 }

@@ -32,8 +32,7 @@ import (
 // after an attempt that was sent has kind [ErrRetryRejected], or [ErrTimeout] after
 // fail-fast. An attempt that exceeds AttemptTimeout has kind [ErrAttemptTimeout].
 //
-// Cost: one allocation and the copy of the body; with AttemptTimeout a timer and a
-// context.
+// Cost: one allocation and the copy of the body; with AttemptTimeout a timer and a context.
 //
 // Of nested Retry layers only the outermost one that will retry does so; the others
 // apply their AttemptTimeout. A [Hedge] below should share the Budget.
@@ -108,8 +107,7 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.send(a, first, replay)
 }
 
-// attempt sends the request once. AttemptTimeout applies until the response headers
-// arrive.
+// attempt sends the request once. AttemptTimeout applies until the response headers arrive.
 func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
@@ -342,8 +340,7 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	return canceled
 }
 
-// last returns the error of the request after its last attempt. It returns nil for a
-// response.
+// last returns the error of the request after its last attempt. It returns nil for a response.
 func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 	switch {
 	case got.Err == nil:
@@ -433,8 +430,7 @@ func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp
 	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
 		return got
 	}
-	// The server may wait for the rest of the request body before it sends its response
-	// body.
+	// The server may wait for the rest of the request body before it sends its response body.
 	if replay != nil && !replay.Whole() {
 		return got
 	}
@@ -462,8 +458,7 @@ func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the end of the error text, or "" if the number of attempts explains the
-// end.
+// text returns the end of the error text, or "" if the number of attempts explains the end.
 func (s skip) text() string {
 	switch s {
 	case skipPushback:

@@ -43,10 +43,9 @@ type RetryPolicy[Req, Rsp any] struct {
 	// attempts, because they were not sent.
 	CanRetry func(req Req) bool
 
-	// RetryIf reports whether another attempt may succeed. The default is true for
-	// rejections, attempt timeouts, and outcomes that the Classifier finds Retryable or
-	// Throttled. It is not called for [ErrClosed], [ErrFailFast], and rejections of
-	// limits and queues.
+	// RetryIf reports whether another attempt may succeed. The default is true for rejections,
+	// attempt timeouts, and outcomes that the Classifier finds Retryable or Throttled. It is
+	// not called for [ErrClosed], [ErrFailFast], and rejections of limits and queues.
 	RetryIf func(o Outcome[Rsp]) bool
 }
 

@@ -21,18 +21,16 @@ type Service[Req, Rsp any] interface {
 
 	// Call serves the request, or rejects it.
 	//
-	// A rejection is an error that matches [ErrNotReady]. It means that nothing was
-	// sent, the header was not changed and the body was not read, so that the caller
-	// may send the request elsewhere. After any other error the request may have been
-	// processed.
+	// A rejection is an error that matches [ErrNotReady]. It means that nothing was sent, the
+	// header was not changed and the body was not read, so that the caller may send the request
+	// elsewhere. After any other error the request may have been processed.
 	//
 	// A response body may be read after Call has returned. Therefore ctx must not end
 	// before that body is closed.
 	Call(ctx context.Context, req Req) (Rsp, error)
 }
 
-// Layer wraps a Service in another one. Applying a layer must not start a goroutine or
-// do I/O.
+// Layer wraps a Service in another one. Applying a layer must not start a goroutine or do I/O.
 //
 // Embed the inner Service and override Call; Ready is then forwarded:
 //
@@ -44,9 +42,8 @@ type Service[Req, Rsp any] interface {
 //	}
 type Layer[Req, Rsp any] func(next Service[Req, Rsp]) Service[Req, Rsp]
 
-// MakeService makes the Service of a target. A router calls it for each route, a
-// balancer for each endpoint, and a cache for each key. It must return at once; Ready
-// or Call dials.
+// MakeService makes the Service of a target. A router calls it for each route, a balancer for
+// each endpoint, and a cache for each key. It must return at once; Ready or Call dials.
 type MakeService[T, Req, Rsp any] func(target T) Service[Req, Rsp]
 
 // Func adapts a function to a Service. It is always ready, and rejects a

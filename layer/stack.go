@@ -18,8 +18,7 @@ type named[Req, Rsp any] struct {
 	layer Layer[Req, Rsp]
 }
 
-// NewStack returns an empty stack. The options apply to the layers that its
-// methods add.
+// NewStack returns an empty stack. The options apply to the layers that its methods add.
 func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }

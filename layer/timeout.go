@@ -39,9 +39,8 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	})
 }
 
-// ResponseHeaderTimeout limits the time from Call to the response headers. It includes
-// waiting in queues below and sending the request body. It does not limit the response
-// body.
+// ResponseHeaderTimeout limits the time from Call to the response headers. It includes waiting
+// in queues below and sending the request body. It does not limit the response body.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
@@ -99,8 +98,7 @@ func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *timeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
-// timeLimit has the name, texts and counter of a time limit, which all its requests
-// share.
+// timeLimit has the name, texts and counter of a time limit, which all its requests share.
 type timeLimit struct {
 	name    string // the name of the layer
 	target  string // the target of the stack

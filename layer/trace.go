@@ -8,8 +8,7 @@ import (
 // Span records one request of a [Trace]. Its methods are called in order and never
 // concurrently, but possibly on different goroutines.
 type Span[Rsp any] interface {
-	// Head is called at most once, with the response headers. It must not modify the
-	// response.
+	// Head is called at most once, with the response headers. It must not modify the response.
 	Head(rsp Rsp)
 
 	// End is called exactly once, also after a panic. c is the class of the outcome.

@@ -11,9 +11,8 @@ import (
 // endpoints, or a Remove. A change that has both is yielded as one Replace, so that no
 // intermediate set is visible. The first answer is a Replace, Empty or DoesNotExist.
 //
-// Errors are passed unchanged. The first answer after an error is yielded as the whole
-// set, even if nothing has changed, because [ServeStale] needs to know that the error
-// is over.
+// Errors are passed unchanged. The first answer after an error is yielded as the whole set,
+// even if nothing has changed, because [ServeStale] needs to know that the error is over.
 func Dedupe(r Resolver) Resolver {
 	requireResolvers(r)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {

@@ -23,9 +23,8 @@
 // and statistics can be kept. When a stream is lost, the last set stays until the first
 // message after a reconnect replaces it. [Reconnect] implements that for any resolver.
 //
-// The resolvers are in separate packages: static, file, dns, k8s, linkerd, and kit for
-// go-kit's service discovery. Package resolvetest tests whether a resolver keeps these
-// rules.
+// The resolvers are in separate packages: static, file, dns, k8s, linkerd, and kit for go-kit's
+// service discovery. Package resolvetest tests whether a resolver keeps these rules.
 //
 // # Outages
 //

@@ -59,8 +59,7 @@ type fallback struct {
 	final              [2]error // the ErrUnresolvable of first and of second
 }
 
-// apply applies a message and yields its effect. It returns false if the stream has
-// ended.
+// apply applies a message and yields its effect. It returns false if the stream has ended.
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):

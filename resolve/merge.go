@@ -72,8 +72,7 @@ type union struct {
 	back    bool    // whether a lost source has answered or ended since the last update
 }
 
-// apply applies a message and yields its error. It returns false if the stream has
-// ended.
+// apply applies a message and yields its error. It returns false if the stream has ended.
 func (all *union) apply(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
 		all.update(m.from, m.update)
@@ -104,8 +103,7 @@ func (all *union) update(from int, u Update) {
 	}
 }
 
-// final returns the last error. It matches ErrUnresolvable if the errors of all sources
-// do.
+// final returns the last error. It matches ErrUnresolvable if the errors of all sources do.
 func (all *union) final() error {
 	err := errors.Join(all.ended...)
 	if slices.ContainsFunc(all.ended, func(err error) bool { return !errors.Is(err, ErrUnresolvable) }) {

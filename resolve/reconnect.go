@@ -16,11 +16,10 @@ import (
 // 60 s with a jitter of 0.1.
 type Backoff = backoff.Backoff
 
-// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r
-// ends or yields an error. The error is passed unchanged. An error that matches
-// [ErrUnresolvable] is the last item. The backoff is reset after a stream that yielded
-// an update and lasted 10 s, or Max if that is less. Therefore a source whose streams
-// end at once is not called too often.
+// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r ends or
+// yields an error. The error is passed unchanged. An error that matches [ErrUnresolvable] is
+// the last item. The backoff is reset after a stream that yielded an update and lasted 10 s, or
+// Max if that is less. Therefore a source whose streams end at once is not called too often.
 //
 // The first update of a stream is the whole set. An Add is converted to a Replace, and
 // a Remove or an empty Add is dropped. Until then the last set stays.

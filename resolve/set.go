@@ -17,9 +17,8 @@ const (
 	StateDoesNotExist              // the target does not exist
 )
 
-// Set is the result of a sequence of updates: the current endpoints, at most one per
-// address. The zero value is pending and ready to use. A Set is not safe for concurrent
-// use.
+// Set is the result of a sequence of updates: the current endpoints, at most one per address.
+// The zero value is pending and ready to use. A Set is not safe for concurrent use.
 type Set struct {
 	state  State
 	byAddr map[netip.AddrPort]Endpoint

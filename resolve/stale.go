@@ -49,9 +49,8 @@ type StaleResolver struct {
 // on. Without an error it is 0, because silence means that nothing has changed. At
 // MaxAge the set is replaced by the delayed answer, or by Empty if there is none.
 //
-// An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence.
-// The sequence also ends with r. Therefore r should continue after errors, as Reconnect
-// does.
+// An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence. The
+// sequence also ends with r. Therefore r should continue after errors, as Reconnect does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {

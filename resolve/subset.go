@@ -41,9 +41,8 @@ type SubsetPolicy struct {
 //   - The numbers of peers of two endpoints differ by at most one.
 //   - A change of one endpoint changes at most two others of each peer.
 //
-// Random subsets (gRPC A68) change less, but the number of peers of an endpoint varies
-// by √(Size·Peers/n). Weights have no effect, because a balancer divides the load by
-// them.
+// Random subsets (gRPC A68) change less, but the number of peers of an endpoint varies by
+// √(Size·Peers/n). Weights have no effect, because a balancer divides the load by them.
 //
 // Each update of r becomes the smallest update with the same effect, see [Dedupe].
 // Errors are passed unchanged. Place Subset around [ServeStale], which then counts all

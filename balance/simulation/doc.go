@@ -1,6 +1,5 @@
-// Package simulation compares the balancer with other balancers, in virtual time and
-// with seeds, so that runs are reproducible. It has only tests; SIMULATION.md has the
-// results.
+// Package simulation compares the balancer with other balancers, in virtual time and with
+// seeds, so that runs are reproducible. It has only tests; SIMULATION.md has the results.
 //
 //	         arrivals (Poisson)
 //	             │

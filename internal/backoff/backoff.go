@@ -17,8 +17,7 @@ type Backoff struct {
 	Jitter float64       // the share of the wait that is added at random, 0 to 100
 }
 
-// Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter
-// of 0.1.
+// Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter of 0.1.
 func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
@@ -92,8 +91,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Check returns an error that names the invalid field of b. A field of 0 means
-// its default.
+// Check returns an error that names the invalid field of b. A field of 0 means its default.
 func Check(b Backoff) error {
 	full := b.OrDefault()
 	if b.Min != 0 {

@@ -1,5 +1,4 @@
-// Package caller reads the identity of a client and returns its labels as in linkerd's
-// proxy.
+// Package caller reads the identity of a client and returns its labels as in linkerd's proxy.
 package caller
 
 import (
@@ -7,10 +6,9 @@ import (
 	"net/netip"
 )
 
-// Labels returns the labels of a client at source. state is nil for cleartext. With
-// TLS, tls is "true", and client_id is the result of [Client] unless that is "".
-// Without TLS, tls is "loopback" or "no_tls_from_remote". A cleartext client without an
-// address has no labels.
+// Labels returns the labels of a client at source. state is nil for cleartext. With TLS, tls is
+// "true", and client_id is the result of [Client] unless that is "". Without TLS, tls is
+// "loopback" or "no_tls_from_remote". A cleartext client without an address has no labels.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:

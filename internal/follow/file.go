@@ -68,9 +68,8 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged reports whether now describes the file of the last read. It compares the
-// identity of the file too, because a rename can lead to another file with the same
-// size and time.
+// unchanged reports whether now describes the file of the last read. It compares the identity
+// of the file too, because a rename can lead to another file with the same size and time.
 func (f *File[T]) unchanged(now os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(now, f.info) &&
 		now.Size() == f.info.Size() && now.ModTime().Equal(f.info.ModTime())

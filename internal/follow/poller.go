@@ -60,8 +60,7 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 // Latest returns the current value. It may be called only during States.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter adds a user. For the first one it starts the goroutine and discards the old
-// state.
+// enter adds a user. For the first one it starts the goroutine and discards the old state.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +74,7 @@ func (p *Poller[S]) enter() {
 	go p.poll(p.idle)
 }
 
-// leave removes a user. It does not wait for the goroutine, because a file system may
-// hang.
+// leave removes a user. It does not wait for the goroutine, because a file system may hang.
 func (p *Poller[S]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,8 +23,7 @@ type Logger struct {
 	droppedBefore, droppedN int
 }
 
-// Add logs err, unless the previous round had the same text or this round has maxTexts
-// texts.
+// Add logs err, unless the previous round had the same text or this round has maxTexts texts.
 func (l *Logger) Add(err error) {
 	if l.Log == nil {
 		return

@@ -1,8 +1,7 @@
 // Package panics recovers panics of callbacks, so that they do not end the process.
 //
-// The rule of this module: a panic on a goroutine of the caller reaches the
-// caller after all resources are released. A panic on a goroutine of the module
-// becomes an [Error].
+// The rule of this module: a panic on a goroutine of the caller reaches the caller after all
+// resources are released. A panic on a goroutine of the module becomes an [Error].
 package panics
 
 import (
@@ -58,8 +57,7 @@ func Contain(f func()) (err error) {
 	return nil
 }
 
-// Do calls f and returns its error. If f panics, it returns an [Error] prefixed with
-// name.
+// Do calls f and returns its error. If f panics, it returns an [Error] prefixed with name.
 func Do(name string, f func() error) (err error) {
 	if panicked := Contain(func() { err = f() }); panicked != nil {
 		return fmt.Errorf("%s: %w", name, panicked)

@@ -1,10 +1,9 @@
 // Package reqctx has a context for requests that is cheap as long as no component waits
 // for its end.
 //
-// A [Context] costs one allocation, or none if it is part of a larger struct. It
-// registers with its parent and starts a timer for its deadline only when a component
-// asks to be notified of its end. Contexts of package context that are derived from it
-// need no goroutine.
+// A [Context] costs one allocation, or none if it is part of a larger struct. It registers with
+// its parent and starts a timer for its deadline only when a component asks to be notified of
+// its end. Contexts of package context that are derived from it need no goroutine.
 package reqctx
 
 import (
@@ -19,7 +18,7 @@ import (
 // After that it is safe for concurrent use.
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
-	deadline time.Time       // zero if there is none or the parent's is earlier
+	deadline time.Time       // zero without a deadline, or if the parent's is earlier
 	cause    error           // the cause at the deadline
 	hidden   bool            // the method Deadline does not return the deadline
 
@@ -97,8 +96,7 @@ func (c *Context) Err() error {
 	return err
 }
 
-// Cause returns the reason why the context ended, or nil. [context.Cause] returns the
-// same.
+// Cause returns the reason why the context ended, or nil. [context.Cause] returns the same.
 func (c *Context) Cause() error {
 	_, why := c.state()
 	return why
@@ -147,8 +145,7 @@ func (c *Context) Release() {
 	c.endLocked(context.Canceled, context.Canceled)
 }
 
-// Lift removes the time limit. It returns false if the limit has already ended the
-// context.
+// Lift removes the time limit. It returns false if the limit has already ended the context.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,8 +191,7 @@ func Ended(ctx context.Context) bool {
 
 func (c *Context) self() *Context { return c }
 
-// state returns the results of Err and Cause. It first checks whether the context has
-// ended.
+// state returns the results of Err and Cause. It first checks whether the context has ended.
 func (c *Context) state() (err, why error) {
 	c.mu.Lock()
 	c.pollLocked()

@@ -22,8 +22,7 @@ type Limits struct {
 }
 
 // OrDefault returns a copy in which 0 is replaced by 3 s, 5 min and 1 h, the limits of
-// linkerd's chart. Idle and Lifetime are raised to 10 s. A negative field becomes no
-// limit.
+// linkerd's chart. Idle and Lifetime are raised to 10 s. A negative field becomes no limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
 		Initial:  limitOrDefault(l.Initial, 3*time.Second, 0),
@@ -68,10 +67,9 @@ var (
 	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin starts the limits of a stream. silent is the error at the Initial limit. The
-// error at the others matches [ErrLimit]. Up to a tenth is added to these at random, so
-// that the streams of many clients do not end together. Call Stop when the stream has
-// ended.
+// Begin starts the limits of a stream. silent is the error at the Initial limit. The error at
+// the others matches [ErrLimit]. Up to a tenth is added to these at random, so that the streams
+// of many clients do not end together. Call Stop when the stream has ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{silentErr: silent}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -133,8 +131,7 @@ func (w *Watchdog) Pause() {
 	}
 }
 
-// Heard records that a message has arrived. The Idle limit then replaces the Initial
-// limit.
+// Heard records that a message has arrived. The Idle limit then replaces the Initial limit.
 func (w *Watchdog) Heard() { w.silentErr = nil }
 
 // Stop stops the timer and cancels the context.

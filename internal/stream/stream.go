@@ -18,11 +18,10 @@ var ErrEnded = errors.New("stream ended")
 // to one in ten seconds.
 const settled = 10 * time.Second
 
-// Reconnect yields the items of a stream of open, and opens the next one when it ends,
-// until ctx ends or the consumer breaks. It waits for b between two streams. The
-// backoff is reset after a stream that yielded an item or ended with [ErrLimit], and
-// lasted 10 s, or b.Max if that is less. Therefore a server that ends streams at once
-// is not asked too often.
+// Reconnect yields the items of a stream of open, and opens the next one when it ends, until
+// ctx ends or the consumer breaks. It waits for b between two streams. The backoff is reset
+// after a stream that yielded an item or ended with [ErrLimit], and lasted 10 s, or b.Max if
+// that is less. Therefore a server that ends streams at once is not asked too often.
 //
 // An error of open ends the stream and is yielded. [ErrEnded] is yielded after a stream
 // without an error. An error for which final returns true ends the sequence.

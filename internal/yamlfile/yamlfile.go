@@ -13,8 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Documents returns the root nodes of the documents in data. It stops after limit
-// documents.
+// Documents returns the root nodes of the documents in data. It stops after limit documents.
 func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 	var roots []*yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -52,10 +51,9 @@ func Kind(n *yaml.Node) string {
 // because the search decodes data about twenty times.
 const maxBisect = 1 << 20
 
-// SyntaxError returns the line of err, an error of decode for data, and the reason. The
-// line in the error of the YAML package is often wrong or missing. Therefore
-// SyntaxError searches the shortest prefix of data that fails with the same message,
-// and returns its last line.
+// SyntaxError returns the line of err, an error of decode for data, and the reason. The line in
+// the error of the YAML package is often wrong or missing. Therefore SyntaxError searches the
+// shortest prefix of data that fails with the same message, and returns its last line.
 func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
 	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
 	if len(data) <= maxBisect {

@@ -204,10 +204,9 @@ func (e rcodeError) Error() string {
 	}
 }
 
-// unpack parses the records of a message that this package uses. It skips the others,
-// because an unrelated record must not make an answer unreadable. For example,
-// dnsmessage cannot parse names with a dot in a label, which many SOA records have as
-// the mailbox of the zone.
+// unpack parses the records of a message that this package uses. It skips the others, because
+// an unrelated record must not make an answer unreadable. For example, dnsmessage cannot parse
+// names with a dot in a label, which many SOA records have as the mailbox of the zone.
 func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	if m.Header, err = p.Start(msg); err != nil {

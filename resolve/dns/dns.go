@@ -26,9 +26,8 @@ type Resolver struct {
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an option
-// sets others. The file is read at each lookup. If it cannot be read, each stream
-// yields the error.
+// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an option sets
+// others. The file is read at each lookup. If it cannot be read, each stream yields the error.
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
@@ -42,9 +41,8 @@ func New(opts ...Option) *Resolver {
 	}
 }
 
-// Resolve yields all endpoints of target, and again after each change, until ctx ends
-// or the consumer breaks. The package documentation describes the forms of target and
-// the errors.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends or the
+// consumer breaks. The package documentation describes the forms of target and the errors.
 //
 // All streams of a target share its lookups, which start with the first stream and end
 // with the last. A later stream yields the last answer immediately. A slow consumer
@@ -97,8 +95,7 @@ func (r *Resolver) enter(t target, name string) *flight {
 	return f
 }
 
-// leave removes a stream. After the last stream it ends the lookups and waits for their
-// end.
+// leave removes a stream. After the last stream it ends the lookups and waits for their end.
 func (r *Resolver) leave(t target, f *flight) {
 	r.mu.Lock()
 	f.streams--

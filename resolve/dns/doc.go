@@ -40,30 +40,26 @@
 // blocked names, and a connection to them would go to this host.
 //
 // Of SRV records (RFC 2782), those with the lowest priority that have addresses become
-// endpoints. The addresses of a record share its weight evenly. Endpoint.Weight is 10
-// 000·w/m, and at least 1, where w is the share of the address and m the mean of all
-// shares. Thus equal weights are one unit each. If all weights are 0, those of the
-// endpoints are 0 too.
+// endpoints. The addresses of a record share its weight evenly. Endpoint.Weight is 10 000·w/m,
+// and at least 1, where w is the share of the address and m the mean of all shares. Thus equal
+// weights are one unit each. If all weights are 0, those of the endpoints are 0 too.
 //
-// The addresses of a record's host are in the additional section, or else are asked
-// for. If a server omits the addresses of one family there, the endpoints of that
-// family are missing.
+// The addresses of a record's host are in the additional section, or else are asked for. If a
+// server omits the addresses of one family there, the endpoints of that family are missing.
 //
 // # Servers
 //
-// A question is sent to one server at a time: over UDP with a limit of 1232 bytes
-// (EDNS0), and over TCP if the answer is truncated. If a server does not answer,
-// refuses or fails, the next one is asked, and later questions start with that one.
-// Answers with another id or question are ignored. DNSSEC signatures are not verified.
-// Servers must be recursive and support EDNS0. An authoritative server may answer for
-// its own names.
+// A question is sent to one server at a time: over UDP with a limit of 1232 bytes (EDNS0), and
+// over TCP if the answer is truncated. If a server does not answer, refuses or fails, the next
+// one is asked, and later questions start with that one. Answers with another id or question
+// are ignored. DNSSEC signatures are not verified. Servers must be recursive and support EDNS0.
+// An authoritative server may answer for its own names.
 //
 // # Time
 //
-// A name is looked up again after the smallest TTL of the records that led to its
-// endpoints, or after the negative TTL (RFC 2308, section 5) if there are none. The
-// time is limited by [WithRefresh], and up to a tenth is added at random. While lookups
-// fail, the backoff replaces the TTL. Each failure is yielded as an error, and the last
-// answer stays active. An unchanged answer is not yielded, except the first one after a
-// failure.
+// A name is looked up again after the smallest TTL of the records that led to its endpoints, or
+// after the negative TTL (RFC 2308, section 5) if there are none. The time is limited by
+// [WithRefresh], and up to a tenth is added at random. While lookups fail, the backoff replaces
+// the TTL. Each failure is yielded as an error, and the last answer stays active. An unchanged
+// answer is not yielded, except the first one after a failure.
 package dns

@@ -111,8 +111,7 @@ func (f *flight) look(at *position) changes {
 	return n
 }
 
-// follow yields the latest result and each change until ctx ends or the consumer
-// breaks.
+// follow yields the latest result and each change until ctx ends or the consumer breaks.
 func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) bool) {
 	var at position
 	for ctx.Err() == nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/gotower/gotower/internal/follow"
 )
 
-// maxHostsFile is the size limit of the file in bytes, far above that of published
-// block lists.
+// maxHostsFile is the size limit of the file in bytes, far above that of published block lists.
 const maxHostsFile = 64 << 20
 
 // hostsFile is the file of hosts(5). A lookup of a name in it asks no server. A file

@@ -127,8 +127,7 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 const maxConcurrent = 8
 
 // services asks for the SRV records of name, and for the addresses that are not in the
-// additional section. If there are SRV records, the result is final, even without
-// addresses.
+// additional section. If there are SRV records, the result is final, even without addresses.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {

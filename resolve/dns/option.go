@@ -50,9 +50,8 @@ func WithResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
 
-// WithHostsFile sets the file of hosts(5). Names in it are not looked up by DNS. The
-// default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file is
-// empty.
+// WithHostsFile sets the file of hosts(5). Names in it are not looked up by DNS. The default is
+// /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file is empty.
 func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
@@ -118,9 +117,8 @@ func WithRefresh(least, most time.Duration) Option {
 	return option(func(o *options) { o.least, o.most = least, most })
 }
 
-// WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a
-// jitter of 0.1. A field that is 0 has its default. It panics if a field is out of
-// range.
+// WithBackoff sets the wait after a failed lookup. The default is 100 ms to 60 s with a jitter
+// of 0.1. A field that is 0 has its default. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())
@@ -128,9 +126,8 @@ func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// WithNamedPorts allows targets whose port is a name. "web.example.org:http" asks for
-// the SRV records of "_http._tcp.web.example.org". By default such targets are
-// rejected.
+// WithNamedPorts allows targets whose port is a name. "web.example.org:http" asks for the SRV
+// records of "_http._tcp.web.example.org". By default such targets are rejected.
 func WithNamedPorts() Option {
 	return option(func(o *options) { o.namedPorts = true })
 }

@@ -137,8 +137,7 @@ func over(outer, inner map[string]string) map[string]string {
 	return both
 }
 
-// parseAddr parses an address with a port. It converts IPv4-mapped IPv6 addresses to
-// IPv4.
+// parseAddr parses an address with a port. It converts IPv4-mapped IPv6 addresses to IPv4.
 func parseAddr(text string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(text)
 	_, bare := netip.ParseAddr(text)

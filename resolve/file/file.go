@@ -10,9 +10,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver resolves targets from a file. It is safe for concurrent use, need not be
-// closed, and must not be copied. Its goroutine, which polls the file, runs only while
-// there are streams.
+// Resolver resolves targets from a file. It is safe for concurrent use, need not be closed, and
+// must not be copied. Its goroutine, which polls the file, runs only while there are streams.
 type Resolver struct{ poller *follow.Poller[state] }
 
 type (
@@ -23,10 +22,9 @@ type (
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver for the file at path. A relative path is relative to the
-// working directory at each poll. The file is not read before Resolve is called. To
-// reject an invalid file at program start, call [Parse] first. New panics if path is
-// empty.
+// New returns a Resolver for the file at path. A relative path is relative to the working
+// directory at each poll. The file is not read before Resolve is called. To reject an invalid
+// file at program start, call [Parse] first. New panics if path is empty.
 func New(path string, opts ...Option) *Resolver {
 	if path == "" {
 		panic("file: New: the path is empty")
@@ -44,10 +42,9 @@ func New(path string, opts ...Option) *Resolver {
 // Resolve yields all endpoints of target, and again after each change, until ctx ends
 // or the consumer breaks. A target that is not in the file does not exist.
 //
-// If the file cannot be read or has mistakes, that is yielded once as an error, which
-// joins an [*Error] for each mistake. The last valid content stays active, also for
-// streams that start later. When the file is valid again, an update is yielded, even if
-// nothing has changed.
+// If the file cannot be read or has mistakes, that is yielded once as an error, which joins an
+// [*Error] for each mistake. The last valid content stays active, also for streams that start
+// later. When the file is valid again, an update is yielded, even if nothing has changed.
 //
 // A slow consumer gets only the latest change. A name that is empty, or has white space
 // or control characters, returns the final error [resolve.ErrUnresolvable].

@@ -28,9 +28,8 @@ func WithPollInterval(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// WithMaxSize sets the size limit of a file in bytes. Parsing may need several hundred
-// times that memory for a short time. 0, the default, means 16 MiB. It panics if bytes
-// is negative.
+// WithMaxSize sets the size limit of a file in bytes. Parsing may need several hundred times
+// that memory for a short time. 0, the default, means 16 MiB. It panics if bytes is negative.
 func WithMaxSize(bytes int64) Option {
 	if bytes < 0 {
 		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))

@@ -15,11 +15,10 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Parse parses the content of a file in the format that the package documentation
-// describes. It returns the endpoints of each target that exists, sorted by address, in
-// the form that static.New takes. The error joins an [*Error] for each mistake, with
-// name as the file. A syntax error is reported alone, because the rest cannot be
-// parsed.
+// Parse parses the content of a file in the format that the package documentation describes. It
+// returns the endpoints of each target that exists, sorted by address, in the form that
+// static.New takes. The error joins an [*Error] for each mistake, with name as the file. A
+// syntax error is reported alone, because the rest cannot be parsed.
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	r := reader{mistakes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}}
 	var targets map[string][]resolve.Endpoint
@@ -165,8 +164,7 @@ func (r *reader) text(what string, n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// boolean accepts only true and false, as YAML 1.2 does. It returns true after a
-// mistake.
+// boolean accepts only true and false, as YAML 1.2 does. It returns true after a mistake.
 func (r *reader) boolean(what string, n *yaml.Node) bool {
 	text, ok := r.text(what, n)
 	if ok && text != "true" && text != "false" {

@@ -107,9 +107,8 @@ func collect(
 	return list
 }
 
-// near returns the candidates whose hints have the caller's zone. If a candidate has no
-// hints, or none has the zone, it returns all, as kube-proxy does
-// (pkg/proxy/topology.go).
+// near returns the candidates whose hints have the caller's zone. If a candidate has no hints,
+// or none has the zone, it returns all, as kube-proxy does (pkg/proxy/topology.go).
 func (o *options) near(list []candidate) []candidate {
 	if o.zone == "" {
 		return list

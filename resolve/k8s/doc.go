@@ -7,9 +7,8 @@
 //	    Replace, Empty,               │                labelled service-name=web
 //	    DoesNotExist, error ◀─────────┘
 //
-// All streams of a Service share its watches. A Reflector is the part of client-go's
-// informer that lists and watches objects. Only the addresses, ports and labels of an
-// object are kept.
+// All streams of a Service share its watches. A Reflector is the part of client-go's informer
+// that lists and watches objects. Only the addresses, ports and labels of an object are kept.
 //
 // # Targets
 //
@@ -47,11 +46,10 @@
 // The labels are "namespace", "service", "pod", "node" and "zone", if they are known.
 // Weights are not set.
 //
-// A missing Service is DoesNotExist. A Service without usable endpoints is Empty, and
-// so is a Service of type ExternalName, after an error. Slices of addressType FQDN and
-// invalid addresses are ignored, with one error each. An update follows each such
-// error, even if nothing has changed. If that update has no endpoints,
-// resolve.ServeStale delays it by Grace.
+// A missing Service is DoesNotExist. A Service without usable endpoints is Empty, and so is a
+// Service of type ExternalName, after an error. Slices of addressType FQDN and invalid
+// addresses are ignored, with one error each. An update follows each such error, even if
+// nothing has changed. If that update has no endpoints, resolve.ServeStale delays it by Grace.
 //
 // # Outages
 //

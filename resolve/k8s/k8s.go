@@ -36,9 +36,8 @@ func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	return &Resolver{client: client, options: newOptions(opts), watchers: make(map[object]*watcher)}
 }
 
-// Resolve yields all endpoints of target, and again after each change, until ctx ends
-// or the consumer breaks. The package documentation describes the forms of target and
-// the errors.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends or the
+// consumer breaks. The package documentation describes the forms of target and the errors.
 //
 // All streams of a Service share its watches, which start with the first stream and end
 // with the last. A later stream yields the last answer immediately. A slow consumer
@@ -72,8 +71,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
-// enter adds a stream to the watches of a Service. It starts the watches for the first
-// stream.
+// enter adds a stream to the watches of a Service. It starts the watches for the first stream.
 func (r *Resolver) enter(of object) *watcher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,8 +84,7 @@ func (r *Resolver) enter(of object) *watcher {
 	return w
 }
 
-// leave removes a stream. After the last stream it ends the watches and waits for their
-// end.
+// leave removes a stream. After the last stream it ends the watches and waits for their end.
 func (r *Resolver) leave(w *watcher) {
 	r.mu.Lock()
 	w.streams--

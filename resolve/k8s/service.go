@@ -22,8 +22,7 @@ type servicePort struct {
 	other  corev1.Protocol // the protocol if it is not TCP, or ""
 }
 
-// readService converts a Service and returns its name. It returns nil if obj is not a
-// Service.
+// readService converts a Service and returns its name. It returns nil if obj is not a Service.
 func readService(obj any) (name string, s *service) {
 	o, ok := obj.(*corev1.Service)
 	if !ok {

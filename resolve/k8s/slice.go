@@ -12,8 +12,7 @@ import (
 // h2c is the appProtocol of HTTP/2 over cleartext with prior knowledge (KEP-3726).
 const h2c = "kubernetes.io/h2c"
 
-// endpointSlice has the fields of an EndpointSlice that this package uses. It is
-// immutable.
+// endpointSlice has the fields of an EndpointSlice that this package uses. It is immutable.
 type endpointSlice struct {
 	name     string
 	kind     discoveryv1.AddressType

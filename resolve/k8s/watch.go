@@ -41,8 +41,7 @@ type watcher struct {
 }
 
 func startWatcher(client kubernetes.Interface, of object, b resolve.Backoff) *watcher {
-	// The watches do not use the context of the first stream, because all streams share
-	// them.
+	// The watches do not use the context of the first stream, because all streams share them.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watcher{state: newState(), object: of, cancel: cancel}
 	// A discarding logger, because the streams yield the errors.
@@ -84,9 +83,8 @@ func (w *watcher) reflect(
 	})
 }
 
-// follow lists and watches until ctx ends. It replaces Reflector.Run, whose error
-// handler logs and delays the whole process. It resets the backoff after a watch that
-// lasted.
+// follow lists and watches until ctx ends. It replaces Reflector.Run, whose error handler logs
+// and delays the whole process. It resets the backoff after a watch that lasted.
 func follow(ctx context.Context, listAndWatch func(context.Context), lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		listAndWatch(ctx)
@@ -217,9 +215,8 @@ type item struct {
 	err    error
 }
 
-// items returns the items to yield for n. The problems of a snapshot precede its
-// update. Other errors follow it, so that a stream that starts during an outage yields
-// the endpoints first.
+// items returns the items to yield for n. The problems of a snapshot precede its update. Other
+// errors follow it, so that a stream that starts during an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {

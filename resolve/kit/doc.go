@@ -14,7 +14,6 @@
 //		return consul.NewInstancer(client, logger, target, nil, true), nil
 //	})
 //
-// go-kit does not report targets that do not exist: a target without instances is
-// empty. Weights and labels can be set only from the text of an instance, see
-// [WithParse].
+// go-kit does not report targets that do not exist: a target without instances is empty.
+// Weights and labels can be set only from the text of an instance, see [WithParse].
 package kit

@@ -16,11 +16,10 @@ import (
 // runs until ctx ends or Stop is called. Stop returns when all goroutines have ended.
 //
 // A registered channel receives the current set and each later one, as a sorted list of
-// "10.0.0.1:80" or "[fd00::1]:80". A target that is empty or does not exist has no
-// instances. An error of r is sent as an event, and the next update is sent even if
-// nothing has changed. A slow reader receives only the latest event. After Deregister
-// nothing is sent, and the channel may be closed. Registering a channel twice, or after
-// Stop, has no effect.
+// "10.0.0.1:80" or "[fd00::1]:80". A target that is empty or does not exist has no instances.
+// An error of r is sent as an event, and the next update is sent even if nothing has changed. A
+// slow reader receives only the latest event. After Deregister nothing is sent, and the channel
+// may be closed. Registering a channel twice, or after Stop, has no effect.
 //
 // Instancer panics if r is nil. A panic of r is sent as its last error.
 func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
@@ -136,8 +135,7 @@ func (i *instancer) Stop() {
 	i.running.Wait()
 }
 
-// events has the latest events. Any number of readers read them, and it does not wait
-// for them.
+// events has the latest events. Any number of readers read them, and it does not wait for them.
 type events struct {
 	mu      sync.Mutex
 	count   uint64

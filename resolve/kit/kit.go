@@ -12,21 +12,19 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// New returns a Resolver that uses go-kit Instancers. newInstancer creates one for a
-// target when its first stream starts. If it returns an error, the error is yielded and
-// newInstancer is called again after a backoff, unless the error matches
-// [resolve.ErrUnresolvable]. All streams of a target share one Instancer, which is
-// stopped after the last of them.
+// New returns a Resolver that uses go-kit Instancers. newInstancer creates one for a target
+// when its first stream starts. If it returns an error, the error is yielded and newInstancer
+// is called again after a backoff, unless the error matches [resolve.ErrUnresolvable]. All
+// streams of a target share one Instancer, which is stopped after the last of them.
 //
 // An event is the whole set: a Replace or Empty. An event with an error is yielded as
 // an error and leaves the endpoints unchanged. An instance that cannot be parsed is
 // omitted and yields one error. If no instance can be parsed, the last set stays. A
 // slow consumer gets only the latest event.
 //
-// newInstancer may block and may be called concurrently. A stream that ends does not
-// wait for it. If it returns an Instancer after that, the Instancer is stopped. New
-// panics if newInstancer is nil. A panic of newInstancer or Register is yielded as an
-// error.
+// newInstancer may block and may be called concurrently. A stream that ends does not wait for
+// it. If it returns an Instancer after that, the Instancer is stopped. New panics if
+// newInstancer is nil. A panic of newInstancer or Register is yielded as an error.
 func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
 	if newInstancer == nil {
 		panic("kit: nil newInstancer")
@@ -78,8 +76,7 @@ func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bo
 	return true
 }
 
-// enter adds a stream to the watch of a target. It starts the watch for the first
-// stream.
+// enter adds a stream to the watch of a target. It starts the watch for the first stream.
 func (r *resolver) enter(target string) *watch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,11 +130,10 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithParse sets the function that parses an instance, for sources that use another
-// form than "host:port" or add information. The address must have a port and must not
-// be 0.0.0.0 or ::. parse may be called concurrently. With nil, the default,
-// "10.0.0.1:80" and "[fd00::1]:80" are parsed. Host names are not looked up: use
-// package dns for these.
+// WithParse sets the function that parses an instance, for sources that use another form than
+// "host:port" or add information. The address must have a port and must not be 0.0.0.0 or ::.
+// parse may be called concurrently. With nil, the default, "10.0.0.1:80" and "[fd00::1]:80" are
+// parsed. Host names are not looked up: use package dns for these.
 func WithParse(parse func(instance string) (resolve.Endpoint, error)) Option {
 	return option(func(o *options) { o.parse = parse })
 }

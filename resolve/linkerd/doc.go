@@ -19,10 +19,9 @@
 //
 // # Silence
 //
-// linkerd's controller sends nothing for a Service without endpoints. Therefore a
-// silent stream is healthy if the controller answers. After 1 s of silence the resolver
-// sends a gRPC health check on the connection. Any answer counts, including
-// Unimplemented:
+// linkerd's controller sends nothing for a Service without endpoints. Therefore a silent stream
+// is healthy if the controller answers. After 1 s of silence the resolver sends a gRPC health
+// check on the connection. Any answer counts, including Unimplemented:
 //
 //   - If there is no answer within Limits.Initial, the stream fails, and the last set stays.
 //   - If the server of the stream answers, the resolver yields Empty 10 s after the stream was opened.

@@ -17,8 +17,7 @@ type logged struct {
 	log *slog.Logger
 }
 
-// outage is the state of one call of Resolve. During an outage, streams end without an
-// update.
+// outage is the state of one call of Resolve. During an outage, streams end without an update.
 type outage struct {
 	since    time.Time
 	failures int

@@ -11,9 +11,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// update converts a message. It returns false if the message has no effect: it has no
-// known kind, or none of its addresses is valid. It calls drop for each part that it
-// ignores.
+// update converts a message. It returns false if the message has no effect: it has no known
+// kind, or none of its addresses is valid. It calls drop for each part that it ignores.
 func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:

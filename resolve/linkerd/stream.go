@@ -30,17 +30,15 @@ type Limits struct {
 	// answer to a health check. It includes connecting. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time between messages, and Lifetime the duration of the stream.
-	// At the limit the stream is reopened. Up to a tenth is added at random, so that
-	// the streams of many clients do not end together. 0 means 5 min and 1 h. The
-	// minimum is 10 s.
+	// Idle limits the time between messages, and Lifetime the duration of the stream. At the
+	// limit the stream is reopened. Up to a tenth is added at random, so that the streams of
+	// many clients do not end together. 0 means 5 min and 1 h. The minimum is 10 s.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// WithStreamLimits sets the time limits of each stream. They detect a controller that
-// does not answer. Lifetime also limits the effect of a lost message. The default is
-// the zero [Limits].
+// WithStreamLimits sets the time limits of each stream. They detect a controller that does not
+// answer. Lifetime also limits the effect of a lost message. The default is the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
@@ -184,9 +182,8 @@ func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Up
 // backoff until server answers. It sends to answers the first answer and that of
 // server: true means that the answer is from server.
 //
-// The status of an answer does not matter, because any answer proves that the
-// controller runs. A gRPC keep-alive would not prove that, because the proxy of the
-// controller answers PINGs.
+// The status of an answer does not matter, because any answer proves that the controller runs.
+// A gRPC keep-alive would not prove that, because the proxy of the controller answers PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {

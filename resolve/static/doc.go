@@ -4,6 +4,5 @@
 //	Delete(target) ─┴▶ Resolver ──▶ each stream of that target: its endpoints,
 //	                                and again after each change
 //
-// Use it for tests, for a fixed list of servers, and to connect a custom source of
-// endpoints.
+// Use it for tests, for a fixed list of servers, and to connect a custom source of endpoints.
 package static

@@ -12,9 +12,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver resolves targets from a table in memory. The zero value has an empty table
-// and is ready to use. It is safe for concurrent use, need not be closed, and must not
-// be copied.
+// Resolver resolves targets from a table in memory. The zero value has an empty table and is
+// ready to use. It is safe for concurrent use, need not be closed, and must not be copied.
 type Resolver struct {
 	mu      sync.Mutex
 	targets map[string]*entry
@@ -40,10 +39,9 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 	return r
 }
 
-// Set replaces the endpoints of a target. If there are none, the target exists and is
-// empty. Streams of the target yield the change; Set does not wait for them. It panics
-// if an endpoint has no valid address: use [Endpoints] for addresses that a user has
-// written.
+// Set replaces the endpoints of a target. If there are none, the target exists and is empty.
+// Streams of the target yield the change; Set does not wait for them. It panics if an endpoint
+// has no valid address: use [Endpoints] for addresses that a user has written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	for i, e := range endpoints {
 		if !e.Addr.IsValid() {
@@ -57,8 +55,7 @@ func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	r.change(target, u)
 }
 
-// Delete removes a target. Streams of the target yield that it does not exist, and
-// continue.
+// Delete removes a target. Streams of the target yield that it does not exist, and continue.
 func (r *Resolver) Delete(target string) {
 	r.change(target, resolve.Update{Kind: resolve.DoesNotExist})
 }
