@@ -89,7 +89,7 @@ func cleanName(name string) string {
 	case name == "":
 		return "_"
 	case '0' <= name[0] && name[0] <= '9', strings.HasPrefix(name, "__"), name == "le":
-		return "l_" + name // the first is no name, the others are Prometheus' own
+		return "l_" + name // the first is not a valid name, Prometheus reserves the others
 	}
 	return name
 }
