@@ -41,7 +41,7 @@ func TestContextEndsByDeadline(t *testing.T) {
 				time.Sleep(time.Second - 1)
 				require.NoError(t, c.Err())
 				require.NoError(t, c.Cause())
-				time.Sleep(1)
+				time.Sleep(1) //nolint:staticcheck // a nanosecond, in a bubble
 				synctest.Wait()
 				require.Equal(t, context.DeadlineExceeded, c.Err())
 				require.Equal(t, errLimit, context.Cause(c))

@@ -146,7 +146,7 @@ func derive(ctx context.Context, cancel func()) (stop func() bool) {
 
 // Wrapper is embedded by contexts that only add values. With it, [Watch] and derived
 // contexts need no goroutine.
-type Wrapper struct{ context.Context }
+type Wrapper struct{ context.Context } //nolint:containedctx // it is a context
 
 // AfterFunc implements the method that package context looks for.
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }

@@ -45,7 +45,7 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 	if svc == nil {
 		panic("httplayer: nil service")
 	}
-	h := &handler{svc: svc, log: slog.Default()}
+	h := &handler{svc: svc, log: slog.Default()} //nolint:forbidigo // an error without a log would be lost
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(h)
@@ -124,7 +124,7 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 // Connection: close if the client's connection is to be closed. After a rejected
 // CONNECT it is, because the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
-	_, closes := rsp.Header[closesClient]
+	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
 	rsp.Close = false
 	if _, ok := rsp.Header["Connection"]; ok && rsp.StatusCode != http.StatusSwitchingProtocols {
@@ -154,7 +154,8 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	rsp, err := h.call(r)
 	if err != nil {
 		err = overdue(r, began, err)
-		if reset, ok := asReset(err); ok && reset.Remote && resets && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded) {
+		reset, ok := asReset(err)
+		if ok && reset.Remote && resets && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded) {
 			h.logFailure(r, http.StatusBadGateway, err)
 			return nil, reset
 		}
@@ -368,7 +369,7 @@ func (b *receivedBody) Close() error {
 func (b *receivedBody) wait() {
 	_ = b.Close()
 	b.reads.Lock()
-	defer b.reads.Unlock()
+	b.reads.Unlock() //nolint:staticcheck // waits for a Read in progress
 }
 
 // informer sends 1xx responses to a client, until the final response exists.
@@ -465,7 +466,7 @@ func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
 			}
 		}
 		switch {
-		case err == io.EOF: //nolint:errorlint // a Reader ends with just this value
+		case err == io.EOF:
 			return nil
 		case err != nil:
 			return err

@@ -52,7 +52,7 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	b.waits.Store(true)
 	n, err = b.ReadCloser.Read(p)
 	b.waits.Store(false)
-	if err != nil && err != io.EOF && !b.isClosed() { //nolint:errorlint // a Reader ends with just this value
+	if err != nil && err != io.EOF && !b.isClosed() {
 		b.broken.CompareAndSwap(nil, &err)
 	}
 	return n, err

@@ -70,7 +70,7 @@ func makeStaticTable() (table [staticEntries + 1]field) {
 		name, value, _ := strings.Cut(entry, "|")
 		table[i+1] = field{know(name, uint8(i+1)), strings.ReplaceAll(value, "_", " ")}
 	}
-	for _, name := range strings.Fields(`te trailer connection keep-alive proxy-connection upgrade :protocol grpc-status
+	for name := range strings.FieldsSeq(`te trailer connection keep-alive proxy-connection upgrade :protocol grpc-status
  grpc-message grpc-timeout grpc-encoding grpc-accept-encoding grpc-status-details-bin traceparent tracestate
  x-request-id x-forwarded-for x-forwarded-proto x-forwarded-host forwarded origin`) {
 		know(name, 0)

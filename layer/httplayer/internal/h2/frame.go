@@ -63,6 +63,7 @@ type ConnError struct {
 	Reason string // of the GOAWAY
 }
 
+// Error is part of the error interface.
 func (e *ConnError) Error() string {
 	by := ""
 	if e.Remote {

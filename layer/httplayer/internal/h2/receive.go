@@ -39,7 +39,7 @@ func (c *conn) process() error {
 		c.r += frameHead + n
 		id := binary.BigEndian.Uint32(b[5:]) & maxStreamID
 		if err := c.frame(b[3], b[4], id, b[frameHead:frameHead+n]); err != nil {
-			if err = c.failStream(err); err != nil {
+			if err := c.failStream(err); err != nil {
 				return err
 			}
 		}

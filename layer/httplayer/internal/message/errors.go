@@ -20,19 +20,20 @@ var (
 
 // ErrSlowBody is the error of reading a request body that arrives too slowly. It
 // is a timeout and matches [layer.ErrIdleTimeout].
-var ErrSlowBody error = slowBody{}
+var ErrSlowBody error = slowBodyError{}
 
-type slowBody struct{}
+type slowBodyError struct{}
 
-func (slowBody) Error() string        { return "request body arrives too slowly" }
-func (slowBody) Timeout() bool        { return true }
-func (slowBody) Temporary() bool      { return false }
-func (slowBody) Is(target error) bool { return target == layer.ErrIdleTimeout }
+func (slowBodyError) Error() string        { return "request body arrives too slowly" }
+func (slowBodyError) Timeout() bool        { return true }
+func (slowBodyError) Temporary() bool      { return false }
+func (slowBodyError) Is(target error) bool { return target == layer.ErrIdleTimeout }
 
 // RequestError is a request that cannot be sent, because a part of it is
 // invalid.
 type RequestError struct{ Reason string }
 
+// Error is part of the error interface.
 func (e *RequestError) Error() string { return "invalid request: " + e.Reason }
 
 // ResetError is a stream that was reset with an HTTP/2 error code.
@@ -42,6 +43,7 @@ type ResetError struct {
 	Reason string // of a local reset; may be empty
 }
 
+// Error is part of the error interface.
 func (e *ResetError) Error() string {
 	switch {
 	case e.Remote:
@@ -108,6 +110,7 @@ func ResetCode(err error) uint32 {
 // stream. It matches [context.Canceled].
 type CanceledError struct{ Code uint32 }
 
+// Error is part of the error interface.
 func (e *CanceledError) Error() string { return "request canceled by the client: " + CodeName(e.Code) }
 
 // Is reports whether target is context.Canceled.

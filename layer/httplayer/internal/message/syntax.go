@@ -53,7 +53,7 @@ func All[T string | []byte](s T, class uint8) bool {
 }
 
 // ValidName reports whether s is a token, such as a field name or a method.
-func ValidName(s string) bool { return len(s) > 0 && All(s, TokenByte) }
+func ValidName(s string) bool { return s != "" && All(s, TokenByte) }
 
 // ValidValue reports whether a field value may have these bytes.
 func ValidValue[T string | []byte](s T) bool { return All(s, ValueByte) }
