@@ -30,7 +30,7 @@ import (
 //
 // With latency costs, the penalty of a failure already keeps most requests away from a failing
 // endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
-type OutlierDetection struct {
+type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// ConsecutiveFailures is the number of consecutive failures after which an endpoint
 	// is ejected. A [layer.Throttled] response does not count and does not reset the
 	// count. 0 disables the rule. Envoy's default is 5.
@@ -76,7 +76,7 @@ type OutlierDetection struct {
 }
 
 // Validate returns an error that names every field that is out of range.
-func (e OutlierDetection) Validate() error {
+func (p OutlierDetection) Validate() error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
 		if !ok {
@@ -84,16 +84,16 @@ func (e OutlierDetection) Validate() error {
 		}
 	}
 	const count, length = "0 or more", "0, or at least 1ms"
-	check(e.ConsecutiveFailures >= 0 && e.ConsecutiveFailures <= math.MaxInt32, "ConsecutiveFailures", e.ConsecutiveFailures, count)
-	check(e.Interval == 0 || e.Interval >= time.Millisecond && e.Interval <= maxInterval, "Interval", e.Interval, length+" and at most 1h")
-	check(e.StdevFactor >= 0, "StdevFactor", e.StdevFactor, "0 for the default, or more")
-	check(e.MinDifference >= 0 && e.MinDifference <= 1, "MinDifference", e.MinDifference, "from 0, for the default, to 1")
-	check(e.RequestVolume >= 0, "RequestVolume", e.RequestVolume, count)
-	check(e.MinEndpoints >= 0, "MinEndpoints", e.MinEndpoints, count)
-	check(e.BaseEjectionTime == 0 || e.BaseEjectionTime >= time.Millisecond, "BaseEjectionTime", e.BaseEjectionTime, length)
-	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultEjectionTime),
-		"MaxEjectionTime", e.MaxEjectionTime, "0, or at least BaseEjectionTime")
-	check(e.MinReady >= 0 && e.MinReady <= 1, "MinReady", e.MinReady, "from 0, for the default, to 1")
+	check(p.ConsecutiveFailures >= 0 && p.ConsecutiveFailures <= math.MaxInt32, "ConsecutiveFailures", p.ConsecutiveFailures, count)
+	check(p.Interval == 0 || p.Interval >= time.Millisecond && p.Interval <= maxInterval, "Interval", p.Interval, length+" and at most 1h")
+	check(p.StdevFactor >= 0, "StdevFactor", p.StdevFactor, "0 for the default, or more")
+	check(p.MinDifference >= 0 && p.MinDifference <= 1, "MinDifference", p.MinDifference, "from 0, for the default, to 1")
+	check(p.RequestVolume >= 0, "RequestVolume", p.RequestVolume, count)
+	check(p.MinEndpoints >= 0, "MinEndpoints", p.MinEndpoints, count)
+	check(p.BaseEjectionTime == 0 || p.BaseEjectionTime >= time.Millisecond, "BaseEjectionTime", p.BaseEjectionTime, length)
+	check(p.MaxEjectionTime == 0 || p.MaxEjectionTime >= cmp.Or(p.BaseEjectionTime, defaultEjectionTime),
+		"MaxEjectionTime", p.MaxEjectionTime, "0, or at least BaseEjectionTime")
+	check(p.MinReady >= 0 && p.MinReady <= 1, "MinReady", p.MinReady, "from 0, for the default, to 1")
 	return errors.Join(errs...)
 }
 
@@ -103,24 +103,24 @@ const (
 )
 
 // minReady returns the number of endpoints, of n, that must stay ready.
-func (e OutlierDetection) minReady(n int) int {
+func (p OutlierDetection) minReady(n int) int {
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
-	return max(1, int(math.Ceil(e.MinReady*float64(n)-rounding)))
+	return max(1, int(math.Ceil(p.MinReady*float64(n)-rounding)))
 }
 
 // orDefault sets the defaults of a valid policy.
-func (e OutlierDetection) orDefault() OutlierDetection {
-	e.StdevFactor = cmp.Or(e.StdevFactor, 1.9)
-	e.MinDifference = cmp.Or(e.MinDifference, 0.05)
-	e.RequestVolume = cmp.Or(e.RequestVolume, 100)
-	e.MinEndpoints = cmp.Or(e.MinEndpoints, 5)
-	e.BaseEjectionTime = cmp.Or(e.BaseEjectionTime, defaultEjectionTime)
-	e.MaxEjectionTime = cmp.Or(e.MaxEjectionTime, max(5*time.Minute, e.BaseEjectionTime))
-	e.MinReady = cmp.Or(e.MinReady, 0.5)
-	return e
+func (p OutlierDetection) orDefault() OutlierDetection {
+	p.StdevFactor = cmp.Or(p.StdevFactor, 1.9)
+	p.MinDifference = cmp.Or(p.MinDifference, 0.05)
+	p.RequestVolume = cmp.Or(p.RequestVolume, 100)
+	p.MinEndpoints = cmp.Or(p.MinEndpoints, 5)
+	p.BaseEjectionTime = cmp.Or(p.BaseEjectionTime, defaultEjectionTime)
+	p.MaxEjectionTime = cmp.Or(p.MaxEjectionTime, max(5*time.Minute, p.BaseEjectionTime))
+	p.MinReady = cmp.Or(p.MinReady, 0.5)
+	return p
 }
 
-func (e OutlierDetection) enabled() bool { return e.ConsecutiveFailures > 0 || e.Interval > 0 }
+func (p OutlierDetection) enabled() bool { return p.ConsecutiveFailures > 0 || p.Interval > 0 }
 
 // successRate has the number of responses of an endpoint in an interval, and of its successes.
 type successRate struct {
@@ -132,8 +132,8 @@ func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
 // outliers returns the rates that are too low, in ascending order, and the mean. It
 // sorts rates.
-func (e OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
-	if len(rates) < e.MinEndpoints {
+func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
+	if len(rates) < p.MinEndpoints {
 		return nil, 0
 	}
 	slices.SortFunc(rates, func(a, b successRate) int {
@@ -146,7 +146,7 @@ func (e OutlierDetection) outliers(rates []successRate) (low []successRate, mean
 	for _, r := range rates {
 		variance += (r.share() - mean) * (r.share() - mean) / float64(len(rates))
 	}
-	threshold := max(e.StdevFactor*math.Sqrt(variance), e.MinDifference)
+	threshold := max(p.StdevFactor*math.Sqrt(variance), p.MinDifference)
 	for _, r := range rates {
 		if mean-r.share() > threshold {
 			low = append(low, r)

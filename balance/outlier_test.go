@@ -40,7 +40,7 @@ func always() bool { return true }
 
 func never() bool { return false }
 
-// sends sends n requests and returns how many were rejected.
+// sends calls the pool n times and returns how many were rejected.
 func (p *pool) sends(t *testing.T, n int) (rejected int) {
 	t.Helper()
 	for range n {

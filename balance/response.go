@@ -257,7 +257,7 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	if b.group.len() > 0 {
 		return nil, nil //nolint:nilnil // pick again
 	}
-	switch b.state {
+	switch b.state { //nolint:exhaustive // the other states have endpoints
 	case resolve.StatePending:
 		return nil, b.notReady("not resolved yet", b.err)
 	case resolve.StateEmpty:

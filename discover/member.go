@@ -35,7 +35,7 @@ func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
 	m.wanted, m.cancel = context.WithCancel(w.ctx)
 	var ctx context.Context
-	ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count calls it
+	ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count cancels it
 	err := panics.Do("MakeService", func() error {
 		m.inner = w.mk(ctx, Target{Name: w.target, Endpoint: e})
 		return nil

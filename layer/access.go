@@ -133,7 +133,7 @@ func (f HeaderField) validate(set bool) error {
 	case strings.ContainsFunc(f.Value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }):
 		return fmt.Errorf("value %q has a control character", f.Value)
 	case name == "host" && !set:
-		return errors.New("Host can only be set")
+		return errors.New("can only be set, not added or removed")
 	case name == "host" && !authority.Valid(f.Value):
 		return fmt.Errorf("value %q is not a host with an optional port", f.Value)
 	}

@@ -77,7 +77,7 @@ func hideRejection(err error) error {
 }
 
 // hiddenKind matches everything that err matches, except kind and the kinds below it.
-type hiddenKind struct{ err, kind error }
+type hiddenKind struct{ err, kind error } //nolint:errname // it hides a kind
 
 func (h hiddenKind) Error() string { return h.err.Error() }
 

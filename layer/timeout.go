@@ -60,7 +60,10 @@ func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
 	return limitTime[Req](after, o, true, func() *timeLimit {
-		l := &timeLimit{name: "response header timeout", target: o.target, what: "limit", of: " on the response headers", is: ErrResponseHeaderTimeout}
+		l := &timeLimit{
+			name: "response header timeout", target: o.target, what: "limit", of: " on the response headers",
+			is: ErrResponseHeaderTimeout,
+		}
 		l.expired.to = o.to.Timeouts.With("limit", "response_header")
 		return l
 	})

@@ -48,7 +48,7 @@ func (m Mirror) Validate() error {
 // layers count gRPC and HTTP requests together. The caller holds the Router's mu.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	edit := a.layers.edit
-	var layers []layer.Layer[Req, Rsp]
+	layers := make([]layer.Layer[Req, Rsp], 0, len(a.route.Mirrors))
 	for _, m := range a.route.Mirrors {
 		layers = append(layers, layer.Mirror(a.life, a.service(m.Authority), edit, layer.MirrorPolicy[Req]{
 			Target: m.Authority, Fraction: m.Fraction, MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight,

@@ -35,7 +35,7 @@ type Redirect struct {
 
 // Validate returns the reason why a Router would leave the redirect out and forward
 // requests, or nil.
-func (r Redirect) Validate() error {
+func (r Redirect) Validate() error { //nolint:gocyclo // a list of rules
 	switch {
 	case r.Status != 0 && !slices.Contains([]int{301, 302, 303, 307, 308}, r.Status):
 		return fmt.Errorf("redirect: status %d is not 301, 302, 303, 307 or 308", r.Status)

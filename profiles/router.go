@@ -153,7 +153,7 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 }
 
 // notClosed wraps an error so that it does not match ErrClosed.
-type notClosed struct{ error }
+type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
 func (u notClosed) Is(target error) bool {
 	return target != layer.ErrClosed && errors.Is(u.error, target)

@@ -63,11 +63,6 @@ func (s *script) cut(target string) {
 	s.change(target, func(l *line) { l.broken, l.why = true, errReset; l.breaks++ })
 }
 
-// end ends the streams of a target that are open, with an error.
-func (s *script) end(target string, why error) {
-	s.change(target, func(l *line) { l.why = why; l.breaks++ })
-}
-
 func (s *script) mend(target string) { s.change(target, func(l *line) { l.broken = false }) }
 
 // open returns how many streams of the target there are, and were.

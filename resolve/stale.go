@@ -240,6 +240,7 @@ func (s *staleStream) deadline() time.Time {
 
 func (s *staleStream) line(level slog.Level, text string, args ...any) func() {
 	return func() {
-		s.Log.Log(context.Background(), level, text, append([]any{"target", s.target}, args...)...) //nolint:sloglint // the texts are literals in step and update
+		args = append([]any{"target", s.target}, args...)
+		s.Log.Log(context.Background(), level, text, args...) //nolint:sloglint // the texts are literals
 	}
 }

@@ -11,7 +11,7 @@ import (
 // httplayer.Accessor and grpclayer.Accessor implement it. If the accessor of a [Layer]
 // does not, each response starts when Call returns it, bodies are not shown, and the
 // destination is that of [WithDestination].
-type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // each protocol has all of it
+type Accessor[Req, Rsp any] interface {
 	layer.Accessor[Req, Rsp]
 
 	// DestinationAddr returns the address at which an inbound request arrived, or to which an

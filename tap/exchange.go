@@ -50,7 +50,7 @@ func (m *eventPart[T]) of(fields bool) *T {
 	return m.withoutFields
 }
 
-func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, req Req, v *view) *exchange[Req, Rsp] { //nolint:revive // access is the receiver of all
+func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, req Req, v *view) *exchange[Req, Rsp] { //nolint:revive,lll // access is the receiver
 	x := &exchange[Req, Rsp]{access: access, ctx: ctx, req: req, common: v.common, start: time.Now()}
 	x.recipients, x.rows = x.firstRecipient[:0], x.firstRow[:0]
 	return x

@@ -73,7 +73,7 @@ type topUpdate struct {
 // follow yields merged rows until ctx ends or no process is left. It returns false when
 // yield returned false.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
-	all := []source[topUpdate]{f.clock}
+	all := append(make([]source[topUpdate], 0, 1+len(processes)), f.clock)
 	for i, p := range processes {
 		f.names = append(f.names, p.Name)
 		all = append(all, func(ctx context.Context) iter.Seq2[topUpdate, error] { return f.followProcess(ctx, i, p) })

@@ -117,7 +117,7 @@ func (w *windows) observeWindow(ctx context.Context, yield func(Event, error) bo
 		case e.RequestInit != nil && limit > 0:
 			w.remaining--
 			if limit--; limit == 0 {
-				defer time.AfterFunc(windowTail, cancel).Stop()
+				defer time.AfterFunc(windowTail, cancel).Stop() //nolint:gocritic // once, because limit is 0
 			}
 		}
 		if !yield(e, err) || err != nil {

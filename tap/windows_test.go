@@ -96,7 +96,7 @@ func TestWindows(t *testing.T) {
 					}
 				}
 				require.Equal(t, tt.inits, inits)
-				require.Equal(t, ended, len(p.begun))
+				require.Len(t, p.begun, ended)
 				if tt.takes < time.Hour {
 					require.LessOrEqual(t, inits-ends, 20, "all but those of the last window")
 				}

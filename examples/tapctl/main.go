@@ -91,8 +91,8 @@ func commands() []command {
 		{
 			name: "tap", does: "each request, response and end as it happens",
 			example: "tapctl tap --path /api/ --failures --explain 127.0.0.1:4190",
-			more: "The lines have the format of linkerd viz tap. Conditions on responses and header fields, --sample, --body and --explain\n" +
-				"need gotower's tap service, which linkerd's proxy does not have.",
+			more: "The lines have the format of linkerd viz tap. Conditions on responses and header fields,\n" +
+				"--sample, --body and --explain need gotower's tap service, which linkerd's proxy does not have.",
 			new: func() runner { return &tapCommand{} },
 		},
 		{

@@ -26,7 +26,8 @@ func (s *security) flags(f *flag.FlagSet) {
 	f.StringVar(&s.serverName, "servername", "",
 		"TLS: server `name` (SNI); verified unless --server-identity is set; default: the identity or host of the target")
 	f.Func("server-identity",
-		"TLS: expected server `name`, DNS-like or spiffe://…, or target=name for one target; may be repeated; default: --servername or the host",
+		"TLS: expected server `name`, DNS-like or spiffe://…, or target=name for one target; "+
+			"may be repeated; default: --servername or the host",
 		func(name string) error {
 			s.identities = append(s.identities, name)
 			return nil

@@ -138,7 +138,8 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.ProcessEvent) error {
 		nothing.Stop()
 		if n := seen.Event.Dropped; n > 0 {
-			warn(fmt.Errorf("%s: %s dropped: the output is too slow; narrow the filter or use --sample", seen.From, text.Plural(n, "event")))
+			warn(fmt.Errorf("%s: %s dropped: the output is too slow; narrow the filter or use --sample",
+				seen.From, text.Plural(n, "event")))
 			return nil
 		}
 		return c.print(on, seen.Event, warn)

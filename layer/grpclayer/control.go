@@ -250,7 +250,7 @@ func knownAddresses(addr string) []resolve.Endpoint {
 	} else if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
 		ips = append(ips, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	var known []resolve.Endpoint
+	known := make([]resolve.Endpoint, 0, len(ips))
 	for _, ip := range ips {
 		known = append(known, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip, uint16(n))}})
 	}

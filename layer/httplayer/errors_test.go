@@ -301,9 +301,9 @@ func TestHandlerLogs(t *testing.T) {
 // Without an option a Handler logs to slog.Default.
 func TestHandlerLogsByDefault(t *testing.T) {
 	var out bytes.Buffer
-	before := slog.Default() //nolint:forbidigo // the default logger is tested
+	before := slog.Default()                                  //nolint:forbidigo // the default logger is tested
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil))) //nolint:forbidigo // the default logger is tested
-	defer slog.SetDefault(before) //nolint:forbidigo // the default logger is tested
+	defer slog.SetDefault(before)                             //nolint:forbidigo // the default logger is tested
 	h := failing(errors.New("odd"))
 	silent := failing(errors.New("odd"), WithLogger(nil))
 	for _, h := range []http.Handler{h, silent} {

@@ -369,7 +369,7 @@ func (b *receivedBody) Close() error {
 func (b *receivedBody) wait() {
 	_ = b.Close()
 	b.reads.Lock()
-	b.reads.Unlock() //nolint:staticcheck // waits for a Read in progress
+	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
 }
 
 // informer sends 1xx responses to a client, until the final response exists.
@@ -450,7 +450,7 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 // copyBody sends a body of the given length, or -1. It flushes before it waits
 // for more.
 func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
-	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert // see New
+	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert,errcheck // see New
 	defer bodyBuffers.Put(buf)
 	for {
 		if n, eof := message.Pending(body); n == 0 && !eof && length != 0 {

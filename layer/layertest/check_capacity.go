@@ -21,7 +21,7 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	var waiters []*waiter
 	for i := range e.callers {
 		ctx, cancel := context.WithCancelCause(r.ctx)
-		defer cancel(nil)
+		defer cancel(nil) //nolint:gocritic // after the storm
 		calls = append(calls, r.start(ctx, plan{delay: time.Microsecond}))
 		switch i % 4 {
 		case 1:
@@ -67,7 +67,7 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 		}
 		return r.checkRejected(p, cause)
 	case canceled && (p.err != nil || p.readErr != nil):
-		return nil
+		return nil //nolint:nilerr // a canceled call may fail
 	}
 	if err := p.checkSuccess(r.bodies && r.isLayer()); err != nil {
 		return err

@@ -233,7 +233,7 @@ func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
 // endBodies ends the open bodies, and checks the effect on the inner service.
 func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) error {
 	for _, p := range open {
-		switch end.reads {
+		switch end.reads { //nolint:exhaustive // nothing is read otherwise
 		case some:
 			p.readSome()
 		case all:

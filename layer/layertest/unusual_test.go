@@ -98,7 +98,7 @@ func marks(next service, ctx context.Context, req *Request) (*Response, error) {
 	return next.Call(ctx, &again)
 }
 
-// retries retries a rejection once.
+// retries calls again once after a rejection.
 func retries(next service, ctx context.Context, req *Request) (*Response, error) {
 	rsp, err := next.Call(ctx, req)
 	if errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed) && ctx.Err() == nil {

@@ -23,8 +23,9 @@ type balancerFamilies struct {
 func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	name := func(s string) string { return "outbound_" + protocol + "_balancer_" + s }
 	return balancerFamilies{
-		endpoints:  m.gauges(name("endpoints"), "Endpoints of a target."),
-		updates:    m.counters(name("p2c_updates_total"), "Updates of a target's endpoints: Reset for a full set, Add and Remove for each endpoint."),
+		endpoints: m.gauges(name("endpoints"), "Endpoints of a target."),
+		updates: m.counters(name("p2c_updates_total"),
+			"Updates of a target's endpoints: Reset for a full set, Add and Remove for each endpoint."),
 		rejections: m.counters(name("rejections_total"), "Requests that no endpoint of a target accepted."),
 		ejections:  m.counters(name("ejections_total"), "Endpoints that were ejected, by cause."),
 		skipped:    m.counters(name("ejections_skipped_total"), "Endpoints that were not ejected, because too few would have remained."),

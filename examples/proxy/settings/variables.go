@@ -123,8 +123,14 @@ func process(s *Settings) []variable {
 			help: "POST /shutdown ends the proxy",
 		},
 		{name: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true, help: "number of processors; default: those of the cgroup"},
-		{name: "CORES_MIN", overrides: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true, help: "minimum number of processors; overrides CORES"},
-		{name: "CORES_MAX", overrides: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), lenient: true, help: "maximum number of processors"},
+		{
+			name: "CORES_MIN", overrides: "CORES", set: to(&s.Cores.Min, parseCount), lenient: true,
+			help: "minimum number of processors; overrides CORES",
+		},
+		{
+			name: "CORES_MAX", overrides: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), lenient: true,
+			help: "maximum number of processors",
+		},
 		{
 			name: "CORES_MAX_RATIO", set: to(&s.Cores.MaxRatio, parseRatio), lenient: true,
 			help: "maximum share of the available processors, above 0 and at most 1; CORES_MAX overrides it",

@@ -86,7 +86,10 @@ func identityVariables(s *Settings) []variable {
 			name: "IDENTITY_MIN_REFRESH", def: "10s", set: to(&i.MinRefresh, parseDuration),
 			help: "minimum time between two certificates; 0s: no minimum",
 		},
-		{name: "IDENTITY_MAX_REFRESH", def: "24h", set: to(&i.MaxRefresh, parseTimeout), help: "maximum time between two certificates; above 0"},
+		{
+			name: "IDENTITY_MAX_REFRESH", def: "24h", set: to(&i.MaxRefresh, parseTimeout),
+			help: "maximum time between two certificates; above 0",
+		},
 		{
 			name: "IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", oldNames: []string{"IDENTITY_SPIRE_SOCKET"}, set: checked(parseText),
 			ignored: "certificates come from IDENTITY_SVC_ADDR", help: "not supported",
@@ -106,7 +109,10 @@ func policy(s *Settings) []variable {
 			name: "POLICY_CLUSTER_NETWORKS", set: to(&s.Policy.ClusterNetworks, parseNetworks),
 			help: "network,... of the cluster; required for the last three policies",
 		},
-		{name: "POLICY_SVC_ADDR", set: to(&s.Policy.Controller.Addr, parseHostPort), ignored: ignored, help: "not used (linkerd requires it)"},
+		{
+			name: "POLICY_SVC_ADDR", set: to(&s.Policy.Controller.Addr, parseHostPort), ignored: ignored,
+			help: "not used (linkerd requires it)",
+		},
 		{name: "POLICY_SVC_NAME", set: to(&s.Policy.Controller.Name, parseName), help: "not used"},
 		{name: "POLICY_WORKLOAD", set: to(&s.Policy.Workload, parseText), help: "not used"},
 		{

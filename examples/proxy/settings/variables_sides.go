@@ -10,7 +10,10 @@ func outbound(o *Outbound) []variable {
 			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", def: "25,587,3306", set: to(&o.OpaquePorts, parsePorts),
 			help: "port,low-high,... on which the server may speak first",
 		},
-		{name: "OUTBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&o.MaxInFlight, parseNumber), help: "maximum number of concurrent requests"},
+		{
+			name: "OUTBOUND_MAX_IN_FLIGHT", def: "100000", set: to(&o.MaxInFlight, parseNumber),
+			help: "maximum number of concurrent requests",
+		},
 		{
 			name: "OUTBOUND_HTTP_QUEUE_CAPACITY", def: "10000", set: to(&o.HTTPQueue.Capacity, parseNumber),
 			help: "maximum number of requests that wait for a target",
@@ -96,7 +99,10 @@ func inboundConnections(i *Inbound) []variable {
 
 func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	return append([]variable{
-		{name: side + "_CONNECT_TIMEOUT", def: timeout, set: to(&c.Timeout, parseTimeout), help: "timeout of a connection attempt; above 0"},
+		{
+			name: side + "_CONNECT_TIMEOUT", def: timeout, set: to(&c.Timeout, parseTimeout),
+			help: "timeout of a connection attempt; above 0",
+		},
 	}, append(backoff(side+"_CONNECT", c, "100ms", maxBackoff), []variable{
 		{
 			name: side + "_CONNECT_KEEPALIVE", set: to(&c.Socket.KeepAlive, parseDuration),
@@ -121,7 +127,10 @@ func backoff(of string, c *Connect, minDefault, maxDefault string) []variable {
 			name: of + "_EXP_BACKOFF_MIN", def: minDefault, set: to(&c.Backoff.Min, parseDuration),
 			help: "minimum backoff of connection attempts; requires MAX" + asOutbound(maxDefault),
 		},
-		{name: of + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration), help: "maximum backoff" + asOutbound(maxDefault)},
+		{
+			name: of + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration),
+			help: "maximum backoff" + asOutbound(maxDefault),
+		},
 		{
 			name: of + "_EXP_BACKOFF_JITTER", def: jitter, set: to(&c.Backoff.Jitter, parseJitter),
 			help: "random share added to the backoff" + asOutbound(maxDefault),

@@ -129,13 +129,13 @@ func Rate(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// Percent returns part of of in per cent. It returns 100 % only if both are equal.
-func Percent(part, of uint64) string {
-	if of == 0 {
+// Percent returns part in per cent of whole. It returns 100 % only if both are equal.
+func Percent(part, whole uint64) string {
+	if whole == 0 {
 		return "-"
 	}
-	share := float64(part) / float64(of)
-	if part < of {
+	share := float64(part) / float64(whole)
+	if part < whole {
 		share = min(share, 0.9999)
 	}
 	return fmt.Sprintf("%.2f%%", 100*share)

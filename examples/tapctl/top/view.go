@@ -124,7 +124,8 @@ func (m *model) nothing() []string {
 		return []string{"", "  No row. The error is below. The request is repeated."}
 	}
 	lines := []string{"", fmt.Sprintf("  No request yet, after %v.", m.latest.GetSpan().AsDuration().Round(time.Second))}
-	for _, l := range wrap("Rows appear with the first request. If requests exist but no row appears, tapctl check finds the reason.", m.width-2) {
+	const help = "Rows appear with the first request. If requests exist but no row appears, tapctl check finds the reason."
+	for _, l := range wrap(help, m.width-2) {
 		lines = append(lines, "  "+l)
 	}
 	return lines

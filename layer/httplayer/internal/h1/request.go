@@ -42,7 +42,7 @@ func (r *request) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-var chunkedCoding = []string{"chunked"} //nolint:gochecknoglobals // shared by all requests
+var chunkedCoding = []string{"chunked"}
 
 // newRequest builds the request of the parsed headers, which are the first n
 // unread bytes.

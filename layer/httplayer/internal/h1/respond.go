@@ -13,8 +13,6 @@ import (
 )
 
 // statusLines are those of the statuses that net/http knows.
-//
-//nolint:gochecknoglobals // a constant table
 var statusLines = func() (lines [600]string) {
 	for status := range lines {
 		if text := http.StatusText(status); text != "" {

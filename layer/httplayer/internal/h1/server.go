@@ -38,7 +38,7 @@ var (
 	errNoResponse    = errors.New("the exchange returned no response")
 	errIdleClosed    = errors.New("idle connection closed")
 
-	past = time.Unix(1, 0) //nolint:gochecknoglobals // a constant
+	past = time.Unix(1, 0)
 )
 
 // ServerConn is a connection of a server.

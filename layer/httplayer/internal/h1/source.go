@@ -16,7 +16,6 @@ const (
 // buffer is the memory of messages in transit.
 type buffer struct{ b []byte }
 
-//nolint:gochecknoglobals // pools
 var (
 	smallBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, smallSize)} }}
 	bigBuffers   = sync.Pool{New: func() any { return &buffer{make([]byte, bigSize)} }}

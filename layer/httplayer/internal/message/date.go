@@ -11,7 +11,7 @@ type date struct {
 	value  string
 }
 
-var today atomic.Pointer[date] //nolint:gochecknoglobals // a cache
+var today atomic.Pointer[date]
 
 // Date returns the value of a Date field of now. It is formatted once a second.
 func Date() string {

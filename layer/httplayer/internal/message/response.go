@@ -79,7 +79,6 @@ type firstBytes struct{ b []byte }
 
 const firstSize = 4 << 10
 
-//nolint:gochecknoglobals // a pool
 var firstPool = sync.Pool{New: func() any { return &firstBytes{make([]byte, 0, firstSize)} }}
 
 func (w *ResponseWriter) release() {
@@ -334,7 +333,6 @@ const copySize = 32 << 10
 
 type copyBuffer [copySize]byte
 
-//nolint:gochecknoglobals // a pool
 var copyPool = sync.Pool{New: func() any { return new(copyBuffer) }}
 
 // ReadFrom is part of [io.ReaderFrom]. It spares io.Copy a buffer.
