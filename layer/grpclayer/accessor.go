@@ -22,9 +22,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor is the [layer.Accessor] of gRPC, through which routes and taps read
-// calls. A call is a POST request of HTTP/2 whose path is the method, with status
-// 200.
+// Accessor is the [layer.Accessor] of gRPC, through which routes and taps read calls. A call is
+// a POST request of HTTP/2 whose path is the method, with status 200.
 type Accessor struct{}
 
 var _ layer.Accessor[*Call, *Reply] = Accessor{}
@@ -136,9 +135,8 @@ func (a Accessor) SourceLabels(c *Call) map[string]string {
 	return caller.Labels(a.Source(c), nil)
 }
 
-// OnResponseStart calls begun when the handler of a server's stream sends its
-// header, and data for each message that it sends. It does nothing for other
-// calls.
+// OnResponseStart calls begun when the handler of a server's stream sends its header, and data
+// for each message that it sends. It does nothing for other calls.
 func (Accessor) OnResponseStart(_ context.Context, c *Call, begun func(*Reply), data func(n int, p []byte)) {
 	if s, ok := c.rpc.(*serverStream); ok {
 		s.observers = append(s.observers, responseObserver{begun, data})
@@ -161,9 +159,8 @@ func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { retu
 // TeeResponseBody returns r, because taps do not show messages.
 func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
 
-// ErrorResponse returns the reply for an error: on a client the response of the
-// server, if there was one, and on a server that to a client that has not
-// canceled.
+// ErrorResponse returns the reply for an error: on a client the response of the server, if
+// there was one, and on a server that to a client that has not canceled.
 func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
 	if c.incoming {
 		if c.ctx == nil || c.ctx.Err() != nil {

@@ -41,9 +41,8 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// attemptFor returns the attempt of a pick, or nil. A call within another call,
-// as for its credentials, has the context of the other call. The method
-// distinguishes them.
+// attemptFor returns the attempt of a pick, or nil. A call within another call, as for its
+// credentials, has the context of the other call. The method distinguishes them.
 func attemptFor(info balancer.PickInfo) *attempt {
 	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
 		return a
@@ -74,8 +73,7 @@ func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	return a.withDetails(err, header, trailer)
 }
 
-// withDetails returns err with the metadata of the server and the expired time
-// limit, if any.
+// withDetails returns err with the metadata of the server and the expired time limit, if any.
 func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	limit := a.limit(err)
 	if limit == nil && len(header) == 0 && len(trailer) == 0 {

@@ -25,9 +25,8 @@ func (k *comparableEndpoint) Equal(o any) bool {
 	return ok && k.Endpoint.Equal(other.Endpoint)
 }
 
-// EndpointID returns the ID that our resolver set for an address. Transport
-// credentials get the attributes from
-// credentials.ClientHandshakeInfoFromContext.
+// EndpointID returns the ID that our resolver set for an address. Transport credentials get the
+// attributes from credentials.ClientHandshakeInfoFromContext.
 func EndpointID(a *attributes.Attributes) (resolve.ID, bool) {
 	id, ok := a.Value(idKey{}).(resolve.ID)
 	return id, ok

@@ -25,9 +25,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewBalancer returns a [balancer.Builder] for grpc-go that uses package
-// balance; see [Register]. It works with each resolver that returns IP
-// addresses.
+// NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance; see
+// [Register]. It works with each resolver that returns IP addresses.
 //
 // Each address has a connection, which is made at once and kept. A call goes to
 // the endpoint of the lowest cost that is connected and whose layers admit the
@@ -39,9 +38,8 @@ import (
 // wait-for-ready. A removed endpoint gets no new calls and finishes open ones.
 // An address keeps its connection and statistics as long as its ID stays.
 //
-// Each ClientConn has two goroutines, and one more for each endpoint that is
-// not ready. They end when the ClientConn is closed or idle. An empty name
-// panics.
+// Each ClientConn has two goroutines, and one more for each endpoint that is not ready. They
+// end when the ClientConn is closed or idle. An empty name panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
 	if name == "" {
 		panic("grpclayer: empty name of a balancer")
@@ -150,8 +148,7 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return nil
 }
 
-// ResolverError reports an error of the resolver. Endpoints are kept unless the
-// error is final.
+// ResolverError reports an error of the resolver. Endpoints are kept unless the error is final.
 func (t *towerBalancer) ResolverError(err error) {
 	if t.failsAll {
 		return // all calls fail with the reason
@@ -181,8 +178,7 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start makes the balancer at the first update, with the options of its
-// resolver.
+// start makes the balancer at the first update, with the options of its resolver.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -339,9 +335,8 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 	return opaque{err}
 }
 
-// anyConnecting reports whether an endpoint is about to be ready: it is being
-// connected and did not fail, or the balancer does not know yet that it is
-// ready.
+// anyConnecting reports whether an endpoint is about to be ready: it is being connected and did
+// not fail, or the balancer does not know yet that it is ready.
 func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
@@ -408,11 +403,10 @@ type Pick struct {
 // Addr returns the address of the endpoint.
 func (p *Pick) Addr() string { return p.conn.addr }
 
-// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends
-// the call, with the error of the call. A call that was not sent ends with a
-// rejection, which does not count: its credentials failed, or its message
-// cannot be encoded. Data is called for the first message of a stream of a
-// [Client].
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call, with
+// the error of the call. A call that was not sent ends with a rejection, which does not count:
+// its credentials failed, or its message cannot be encoded. Data is called for the first
+// message of a stream of a [Client].
 func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {
 		p.observers = p.room[:0]
@@ -465,9 +459,8 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	return info.Err
 }
 
-// unsendable reports whether gRPC could not encode or send a message. gRPC has
-// only the text of the error for that. An error of the server with the same text
-// arrives with a header.
+// unsendable reports whether gRPC could not encode or send a message. gRPC has only the text of
+// the error for that. An error of the server with the same text arrives with a header.
 func unsendable(err error) bool {
 	text := status.Convert(err).Message()
 	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||

@@ -34,8 +34,7 @@ type rpc interface {
 // Streams reports whether the call is a stream in either direction.
 func (c *Call) Streams() bool { return c.ClientStreams || c.ServerStreams }
 
-// WithMessage returns a copy of the call with another request message of the
-// method.
+// WithMessage returns a copy of the call with another request message of the method.
 func (c *Call) WithMessage(m any) *Call {
 	other := *c
 	other.Message = m

@@ -30,8 +30,7 @@ type Client struct {
 // changes nothing. A Client may serve several connections.
 func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf()), layered: l != nil} }
 
-// DialOptions returns both interceptors. Of several interceptors the first one is
-// outermost.
+// DialOptions returns both interceptors. Of several interceptors the first one is outermost.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
@@ -55,17 +54,15 @@ func (c *Client) Unary(
 	return err
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. A layer holds its part of a
-// stream, such as a slot, until the stream ends: see [Completion]. If the limit
-// of a layer ends it, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the
-// reason.
+// Stream is a [grpc.StreamClientInterceptor]. A layer holds its part of a stream, such as a
+// slot, until the stream ends: see [Completion]. If the limit of a layer ends it, RecvMsg and
+// SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again that could not be opened. It also repeats a
-// stream of responses to one request that fails before its header, if it would
-// repeat such a unary call: the method is safe ([Replayer]), and the class and
-// the budget allow it. The limit of an attempt then ends with the header, and
-// SendMsg returns nil: RecvMsg returns the errors of the request. Client
-// streams and bidirectional ones are not repeated once they are open.
+// A Retry opens a stream again that could not be opened. It also repeats a stream of responses
+// to one request that fails before its header, if it would repeat such a unary call: the method
+// is safe ([Replayer]), and the class and the budget allow it. The limit of an attempt then
+// ends with the header, and SendMsg returns nil: RecvMsg returns the errors of the request.
+// Client streams and bidirectional ones are not repeated once they are open.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -340,10 +337,9 @@ var _ grpc.ClientStream = (*repeatedStream)(nil)
 
 // clientUnary is a unary call of a client, which may have several attempts.
 //
-// gRPC decodes a response into a message of the caller. One attempt at a time
-// may use it; concurrent ones, such as hedges, have their own messages. All of
-// them encode the caller's request, so the interceptor returns after the last
-// attempt.
+// gRPC decodes a response into a message of the caller. One attempt at a time may use it;
+// concurrent ones, such as hedges, have their own messages. All of them encode the caller's
+// request, so the interceptor returns after the last attempt.
 type clientUnary struct {
 	Call
 	cc         *grpc.ClientConn
@@ -471,8 +467,7 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 	}
 }
 
-// split separates the options that request a result, because each attempt would
-// set it.
+// split separates the options that request a result, because each attempt would set it.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil

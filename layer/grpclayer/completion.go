@@ -14,18 +14,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and
-// any call on a server, ends when Call returns. A client's stream ends when
-// RecvMsg returned [io.EOF] (success, trailers included) or an error, when it
-// returned the only response of a stream without a stream of responses, when
-// SendMsg failed on this side, when the ClientConn was closed, or when ctx
-// ends.
+// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call on a
+// server, ends when Call returns. A client's stream ends when RecvMsg returned [io.EOF]
+// (success, trailers included) or an error, when it returned the only response of a stream
+// without a stream of responses, when SendMsg failed on this side, when the ClientConn was
+// closed, or when ctx ends.
 //
-// As in gRPC itself, a stream that is neither read to its end nor canceled
-// stays open.
+// As in gRPC itself, a stream that is neither read to its end nor canceled stays open.
 //
-// Observers get one byte for each message, because its length on the wire is
-// unknown here.
+// Observers get one byte for each message, because its length on the wire is unknown here.
 func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	if r == nil || r.stream == nil {
 		o.End(nil)
@@ -182,8 +179,7 @@ func (s *stream) release(returned *bool) {
 	s.end(errNotReturned)
 }
 
-// broken ends the stream with an error of gRPC, and returns the error for the
-// caller.
+// broken ends the stream with an error of gRPC, and returns the error for the caller.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
 	ended := s.attempt.withDetails(err, header, trailer)
 	s.end(ended)

@@ -66,9 +66,8 @@ type ControlPlaneConn struct {
 
 var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
-// NewControlPlaneConn starts to resolve cfg.Addr and to connect, and returns at
-// once. It lives until ctx ends or [ControlPlaneConn.Close] is called. The error
-// is that of an invalid cfg.
+// NewControlPlaneConn starts to resolve cfg.Addr and to connect, and returns at once. It lives
+// until ctx ends or [ControlPlaneConn.Close] is called. The error is that of an invalid cfg.
 func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -86,8 +85,7 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 	return c, nil
 }
 
-// endpoint returns the service of one address. The balancer polls it until it is
-// connected.
+// endpoint returns the service of one address. The balancer polls it until it is connected.
 func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
@@ -112,10 +110,9 @@ func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return append(slices.Clip(opts), grpc.WaitForReady(false))
 }
 
-// Close rejects new calls and waits for the open ones until ctx ends. Then it
-// closes them, and returns an error with their number. Watches do not end by
-// themselves, so end them first, or pass a ctx that has ended. All connections
-// are closed when it returns.
+// Close rejects new calls and waits for the open ones until ctx ends. Then it closes them, and
+// returns an error with their number. Watches do not end by themselves, so end them first, or
+// pass a ctx that has ended. All connections are closed when it returns.
 func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	err := c.drain.Drain(ctx)
 	c.cancel()
@@ -309,10 +306,9 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost turns an error without a connection into a rejection. With a
-// connection, the error belongs to the call: its credentials may be
-// unavailable. gRPC leaves the state Ready before any call can fail, and does
-// not return to it.
+// rejectIfLost turns an error without a connection into a rejection. With a connection, the
+// error belongs to the call: its credentials may be unavailable. gRPC leaves the state Ready
+// before any call can fail, and does not return to it.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {
@@ -336,9 +332,8 @@ func (sentRecorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// controlTLS is TLS for one connection. gRPC's own credentials require ALPN, which
-// proxies in front of a controller lack, and an authority that equals the name
-// in the certificate.
+// controlTLS is TLS for one connection. gRPC's own credentials require ALPN, which proxies in
+// front of a controller lack, and an authority that equals the name in the certificate.
 type controlTLS struct {
 	config *tls.Config
 	until  time.Time // deadline of this connection attempt

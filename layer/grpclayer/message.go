@@ -48,17 +48,15 @@ func assign(to, from any) error {
 	return nil
 }
 
-// pushbackKey is the trailer with the wait that a server requests before a retry
-// (gRFC A6).
+// pushbackKey is the trailer with the wait that a server requests before a retry (gRFC A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
 // maxPushback is the longest wait.
 const maxPushback = 24 * time.Hour
 
-// Replayer is the [layer.Replayer] of gRPC. A call can be sent unchanged any
-// number of times: the request of a unary call or of a stream of responses is a
-// message in memory, and any other stream is opened again only before its first
-// message.
+// Replayer is the [layer.Replayer] of gRPC. A call can be sent unchanged any number of times:
+// the request of a unary call or of a stream of responses is a message in memory, and any other
+// stream is opened again only before its first message.
 type Replayer struct {
 	// IsIdempotent reports whether calling a method twice has the effect of
 	// calling it once. By default no method is idempotent. For a stream of

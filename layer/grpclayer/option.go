@@ -40,9 +40,8 @@ func newSettings(opts []Option) *settings {
 // a limit. Use a stack of [NewEndpointStack], which has the end and the class of
 // a pick. The default is without a layer.
 //
-// A picker of gRPC must not wait, and a pick sends nothing. So use
-// [WithCallLayer] for a Queue, a Retry, and layers that change the context or
-// measure Call, such as AdaptiveLimit.
+// A picker of gRPC must not wait, and a pick sends nothing. So use [WithCallLayer] for a Queue,
+// a Retry, and layers that change the context or measure Call, such as AdaptiveLimit.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers].
-// With the scheme "gotower", r resolves "web:80" for the target
-// "gotower:///web:80". It works with each balancer of grpc-go. Ours also gets
-// the attributes of endpoints and the options.
+// NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers]. With the
+// scheme "gotower", r resolves "web:80" for the target "gotower:///web:80". It works with each
+// balancer of grpc-go. Ours also gets the attributes of endpoints and the options.
 //
 // After an error of r the last state remains. Each ClientConn in use has one
 // goroutine, which ends when it is closed or idle.

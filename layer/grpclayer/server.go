@@ -29,8 +29,7 @@ type Server struct{ svc Service }
 // changes nothing. A Server may serve several grpc.Servers.
 func NewServer(l Layer) *Server { return &Server{applied(l, leaf())} }
 
-// ServerOptions returns both interceptors. Of several interceptors the first one
-// is outermost.
+// ServerOptions returns both interceptors. Of several interceptors the first one is outermost.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.Unary), grpc.ChainStreamInterceptor(s.Stream)}
 }
@@ -38,9 +37,8 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 // Describe shows the layers and their state.
 func (s *Server) Describe() layer.Node { return layer.Describe(s.svc) }
 
-// Unary is a [grpc.UnaryServerInterceptor]. An error has the status code of
-// [Code], and the client gets its text. A RetryAfter is sent as
-// grpc-retry-pushback-ms.
+// Unary is a [grpc.UnaryServerInterceptor]. An error has the status code of [Code], and the
+// client gets its text. A RetryAfter is sent as grpc-retry-pushback-ms.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
@@ -57,11 +55,10 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return rsp.Message, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. The stream ends for the layers when
-// its handler returns. Do not use a Retry or Hedge here, because a handler must
-// not be called twice for one stream. If a time limit of a layer ends the
-// handler's context, the client gets the status at once, and RecvMsg and SendMsg
-// fail with it.
+// Stream is a [grpc.StreamServerInterceptor]. The stream ends for the layers when its handler
+// returns. Do not use a Retry or Hedge here, because a handler must not be called twice for one
+// stream. If a time limit of a layer ends the handler's context, the client gets the status at
+// once, and RecvMsg and SendMsg fail with it.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	h := &serverStream{srv: srv, stream: ss, handler: handler}
 	h.Call = Call{
@@ -136,9 +133,8 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 
 // limitedStream is a server's stream whose handler has the layers' context.
 //
-// gRPC has no call that ends a RecvMsg or SendMsg of a running handler, except
-// writing the status. The status is written when the layers' context ends before
-// the stream.
+// gRPC has no call that ends a RecvMsg or SendMsg of a running handler, except writing the
+// status. The status is written when the layers' context ends before the stream.
 type limitedStream struct {
 	grpc.ServerStream
 	ctx     context.Context //nolint:containedctx // returned by Context
@@ -268,8 +264,7 @@ func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
 }
 
-// responseObserver observes the response of a server's stream while its handler
-// runs.
+// responseObserver observes the response of a server's stream while its handler runs.
 type responseObserver struct {
 	begun func(*Reply)
 	data  func(n int, p []byte)

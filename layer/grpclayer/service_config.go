@@ -35,9 +35,8 @@ func WithServiceConfig(config string) Option {
 	return option(func(s *settings) { s.config = config })
 }
 
-// serviceConfig returns the given service config with the named balancer unless
-// it has one. An invalid config is returned unchanged, because gRPC reports the
-// error.
+// serviceConfig returns the given service config with the named balancer unless it has one. An
+// invalid config is returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {

@@ -46,16 +46,14 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// isRateLimited reports whether a rate limit rejected the request. An open breaker
-// is unavailable, also if it knows the time of its next probe. The outermost
-// layer decides.
+// isRateLimited reports whether a rate limit rejected the request. An open breaker is
+// unavailable, also if it knows the time of its next probe. The outermost layer decides.
 func isRateLimited(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
-// statusOf returns the status of the first error in the chain that has one, or
-// UNKNOWN.
+// statusOf returns the status of the first error in the chain that has one, or UNKNOWN.
 func statusOf(err error) (st *status.Status, ok bool) {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) && has.GRPCStatus() != nil {
@@ -130,17 +128,15 @@ func reasonOnce(message, reason string) string {
 	return message + ": " + reason
 }
 
-// Classify is the [layer.Classifier] of gRPC, by the status code of an error (see
-// [Code]):
+// Classify is the [layer.Classifier] of gRPC, by the status code of an error (see [Code]):
 //
 //	UNAVAILABLE, the time limit of one attempt          Retryable
 //	RESOURCE_EXHAUSTED                                  Throttled
 //	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
 //	INTERNAL, DATA_LOSS                                 Failure
 //
-// All others are a Success. The failures are those of linkerd's proxy and of
-// httplayer. A client's stream is a Success when it opens, and is classified
-// again at its end.
+// All others are a Success. The failures are those of linkerd's proxy and of httplayer. A
+// client's stream is a Success when it opens, and is classified again at its end.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:

@@ -11,14 +11,11 @@
 // errors of go-kit ([Classify]), so that a breaker and a retry need no settings. A
 // balancer over a [Service] has this classifier as well.
 //
-// The messages of go-kit have the type any. A message of an unexpected type fails
-// the call with a [TypeError]. A nil endpoint, service or factory panics in the
-// constructor.
+// The messages of go-kit have the type any. A message of an unexpected type fails the call with
+// a [TypeError]. A nil endpoint, service or factory panics in the constructor.
 //
-// A panic of an endpoint or of a middleware reaches the caller of Call, and the
-// layers free their slots. A panic of the Close of a [Factory] is dropped, because
-// it has no caller.
+// A panic of an endpoint or of a middleware reaches the caller of Call, and the layers free
+// their slots. A panic of the Close of a [Factory] is dropped, because it has no caller.
 //
-// A response of an endpoint ends when the endpoint returns, which is the default of
-// the layers.
+// A response of an endpoint ends when the endpoint returns, which is the default of the layers.
 package kitlayer

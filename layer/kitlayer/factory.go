@@ -20,10 +20,9 @@ import (
 // ignored. The ctx of a discover.MakeService ends when the instance is removed and
 // its last response has ended.
 //
-// If the factory returns an error or no endpoint, the service is closed and its
-// rejections wrap the error. The factory is called again when the instance returns
-// after a removal, as in go-kit. A factory that blocks delays neither calls nor other
-// instances of a balancer.
+// If the factory returns an error or no endpoint, the service is closed and its rejections wrap
+// the error. The factory is called again when the instance returns after a removal, as in
+// go-kit. A factory that blocks delays neither calls nor other instances of a balancer.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")

@@ -38,9 +38,8 @@ const buckets = 50
 //	header_latency_ms, latency_ms,         histograms, in milliseconds
 //	queue_wait_ms
 //
-// A provider has no labels, so that label values are parts of names. Such a counter
-// is made at its first use. For other labels use the prefix, or set
-// [layer.Instruments] directly.
+// A provider has no labels, so that label values are parts of names. Such a counter is made at
+// its first use. For other labels use the prefix, or set [layer.Instruments] directly.
 //
 // A nil p returns the zero Instruments, which record nothing. The instruments are as
 // safe for concurrent use as those of p.

@@ -13,11 +13,10 @@ import (
 // Service makes a service of an endpoint. It is always ready, and rejects a
 // request whose context has ended without calling the endpoint.
 //
-// A response of another type than Rsp is a [TypeError], and the request may
-// have been served; a nil response is the zero Rsp. The errors of e are
-// returned unchanged. If e calls another service of this library several times,
-// use [Layer], which knows that an earlier attempt was admitted. It is as safe
-// for concurrent use as e. A nil e panics.
+// A response of another type than Rsp is a [TypeError], and the request may have been served; a
+// nil response is the zero Rsp. The errors of e are returned unchanged. If e calls another
+// service of this library several times, use [Layer], which knows that an earlier attempt was
+// admitted. It is as safe for concurrent use as e. A nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	if e == nil {
 		panic("kitlayer: nil endpoint")
@@ -41,13 +40,11 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 	return rsp, wrong
 }
 
-// Endpoint makes an endpoint of a service, for go-kit's transports and
-// middlewares. A request of another type than Req is a [TypeError]; a nil
-// request is the zero Req.
+// Endpoint makes an endpoint of a service, for go-kit's transports and middlewares. A request
+// of another type than Req is a [TypeError]; a nil request is the zero Req.
 //
-// The response must be complete when Call returns, because an endpoint of
-// go-kit has no later end. Results of svc are returned unchanged. A nil svc
-// panics.
+// The response must be complete when Call returns, because an endpoint of go-kit has no later
+// end. Results of svc are returned unchanged. A nil svc panics.
 func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	if svc == nil {
 		panic("kitlayer: nil service")

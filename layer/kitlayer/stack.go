@@ -11,10 +11,9 @@ import (
 // NewStack returns an empty stack for an endpoint of go-kit. [Classify] is its
 // classifier, and requests are sent again unchanged. Later options override.
 //
-// A stack of go-kit is for one endpoint, which is one method of a service. So a
-// Retry in it repeats every request that failed with an error. Leave Retry out
-// for a method that must not be called twice, such as a payment, or set
-// RetryPolicy.CanRetry.
+// A stack of go-kit is for one endpoint, which is one method of a service. So a Retry in it
+// repeats every request that failed with an error. Leave Retry out for a method that must not
+// be called twice, such as a payment, or set RetryPolicy.CanRetry.
 //
 //	kitlayer.NewStack[SumRequest, SumResponse]().
 //		Timeout(5 * time.Second).

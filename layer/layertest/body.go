@@ -59,8 +59,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	case b.closed:
 		return 0, errBodyClosed
 	case b.ctx.Err() != nil:
-		// Unread data is lost, so that the checks notice a context that ends
-		// too early.
+		// Unread data is lost, so that the checks notice a context that ends too early.
 		b.end()
 		return 0, context.Cause(b.ctx)
 	case b.data != "":

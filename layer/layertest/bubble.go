@@ -64,13 +64,11 @@ func startedSince(before map[string]string) (stacks []string) {
 	return stacks
 }
 
-// checkTimeout is the real time that a check may take. It is a hundred times
-// the usual time.
+// checkTimeout is the real time that a check may take. It is a hundred times the usual time.
 var checkTimeout = 2 * time.Minute
 
-// startWatchdog ends the program when a check exceeds its time, unless stop is
-// called. The caller is outside of the bubble, because time stands still in a
-// bubble that hangs.
+// startWatchdog ends the program when a check exceeds its time, unless stop is called. The
+// caller is outside of the bubble, because time stands still in a bubble that hangs.
 func startWatchdog(check string, held int) (stop func() bool) {
 	limit := checkTimeout + time.Duration(held)*10*time.Millisecond
 	return time.AfterFunc(limit, func() {

@@ -78,8 +78,7 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 	return nil
 }
 
-// outcomes are the ways in which a call ends. The check ends the bodies of
-// those with keep.
+// outcomes are the ways in which a call ends. The check ends the bodies of those with keep.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},
 	{err: errPlanned}, {panics: errPlanned}, {exit: true},

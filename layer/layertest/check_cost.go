@@ -24,8 +24,7 @@ func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkUnchanged compares the arguments and results of Call on both sides of
-// the layer.
+// checkUnchanged compares the arguments and results of Call on both sides of the layer.
 func (r *rig[Req, Rsp]) checkUnchanged() error {
 	p := r.probe(plan{keep: true})
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// fifo checks that waiting calls are served in order of arrival. A queue may
-// release its head before the call that uses the capacity, so that one in eight
-// calls may be overtaken.
+// fifo checks that waiting calls are served in order of arrival. A queue may release its head
+// before the call that uses the capacity, so that one in eight calls may be overtaken.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -145,8 +144,7 @@ func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
 	return nil
 }
 
-// cancelReady cancels the first of several waiting Readys just when capacity
-// comes.
+// cancelReady cancels the first of several waiting Readys just when capacity comes.
 func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) error {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	defer stop(errCheckDone)
@@ -238,8 +236,7 @@ func race(round int, a, b func()) {
 	synctest.Wait()
 }
 
-// maxWaiters is the number of waiting calls in wakeUpsBounded, if the queue
-// holds as many.
+// maxWaiters is the number of waiting calls in wakeUpsBounded, if the queue holds as many.
 const maxWaiters = 10_000
 
 // Bounds on the cost of a waiting call. A queue that wakes all waiters for each

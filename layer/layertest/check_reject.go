@@ -10,9 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// checkRejected returns an error unless the call returned a rejection that
-// matches cause. The request must be untouched, now and at the end of the
-// check.
+// checkRejected returns an error unless the call returned a rejection that matches cause. The
+// request must be untouched, now and at the end of the check.
 func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):
@@ -46,9 +45,8 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// doneRejects checks that a call whose context has ended is rejected with the
-// cause, with capacity as well (compare golang/go#63615), and that the inner
-// service is not called.
+// doneRejects checks that a call whose context has ended is rejected with the cause, with
+// capacity as well (compare golang/go#63615), and that the inner service is not called.
 func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	canceled, cancel := context.WithCancelCause(e.ctx)
@@ -67,9 +65,8 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// innerCalls counts the calls of the inner service. A layer that does not decide
-// on admission may leave the rejection to the inner service. For such a layer
-// only admitted calls count.
+// innerCalls counts the calls of the inner service. A layer that does not decide on admission
+// may leave the rejection to the inner service. For such a layer only admitted calls count.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():

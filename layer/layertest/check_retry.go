@@ -13,9 +13,8 @@ import (
 // errRetryable is an error after which every classifier retries.
 var errRetryable = fmt.Errorf("retryable failure of the inner service: %w", layer.ErrAttemptTimeout)
 
-// attemptsEnd checks that a request has at most MaxAttempts attempts, and none
-// after ctx has ended. When one attempt is returned, the others must be canceled
-// and their bodies closed.
+// attemptsEnd checks that a request has at most MaxAttempts attempts, and none after ctx has
+// ended. When one attempt is returned, the others must be canceled and their bodies closed.
 func attemptsEnd[Req, Rsp any](e env[Req, Rsp]) error {
 	for _, part := range []struct {
 		name string

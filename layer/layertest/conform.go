@@ -9,15 +9,13 @@ import (
 	"time"
 )
 
-// Run checks the invariants of the package documentation against s. Each is a
-// subtest in a testing/synctest bubble. An invariant that does not apply to s is
-// skipped with the reason.
+// Run checks the invariants of the package documentation against s. Each is a subtest in a
+// testing/synctest bubble. An invariant that does not apply to s is skipped with the reason.
 //
-// A subject that leaks blocked goroutines ends the test program with the panic
-// of the bubble, after the failure is reported. A subject that spins, or blocks
-// in a way that is not durable in a bubble, ends it after two minutes. Examples
-// are a mutex, I/O, and a channel made outside. Limit and Queue add 10 ms for
-// each request.
+// A subject that leaks blocked goroutines ends the test program with the panic of the bubble,
+// after the failure is reported. A subject that spins, or blocks in a way that is not durable
+// in a bubble, ends it after two minutes. Examples are a mutex, I/O, and a channel made
+// outside. Limit and Queue add 10 ms for each request.
 func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// conn is one end of a connection: it reads from one stream and writes to the
-// other.
+// conn is one end of a connection: it reads from one stream and writes to the other.
 type conn struct {
 	network       string
 	in, out       *stream
@@ -42,8 +41,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends both directions. Bytes written before can still be read at the
-// other end.
+// Close ends both directions. Bytes written before can still be read at the other end.
 func (c *conn) Close() error {
 	if !c.in.stopReading() {
 		return c.fail("close", net.ErrClosed)
@@ -214,8 +212,7 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting keeps the written bytes. It returns false after stopWriting with
-// net.ErrClosed.
+// stopWriting keeps the written bytes. It returns false after stopWriting with net.ErrClosed.
 func (s *stream) stopWriting(why error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,13 +1,11 @@
-// Package layertest tests whether a service or a layer keeps the contract of
-// package layer:
+// Package layertest tests whether a service or a layer keeps the contract of package layer:
 //
 //	Run       checks the invariants of the contract
 //	Mock      is a service with a capacity that the test sets
 //	Network   is a net.Listener and a dialer in memory
 //
-// All of them work in a testing/synctest bubble. Time passes there only when all
-// goroutines wait, so that "rejects without waiting" and "leaks no goroutine" are
-// exact.
+// All of them work in a testing/synctest bubble. Time passes there only when all goroutines
+// wait, so that "rejects without waiting" and "leaks no goroutine" are exact.
 //
 // # Run
 //

@@ -75,10 +75,9 @@ func setBody[T any](message T, body io.ReadCloser) {
 	}
 }
 
-// mismatch returns the name of the first part of got that belongs to another
-// message than the i-th, or "". Only parts that differ between messages are
-// compared, because a layer may add to the others. No map or slice may be
-// missing.
+// mismatch returns the name of the first part of got that belongs to another message than the
+// i-th, or "". Only parts that differ between messages are compared, because a layer may add to
+// the others. No map or slice may be missing.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it

@@ -12,13 +12,11 @@ import (
 // Unlimited, given to [Mock.Allow], lets every call in.
 const Unlimited = math.MaxInt
 
-// Mock is a [layer.Service] with a capacity that the test sets. The capacity is
-// zero at first. Allow adds admissions, and each Call uses one. A Call without
-// capacity is rejected at once.
+// Mock is a [layer.Service] with a capacity that the test sets. The capacity is zero at first.
+// Allow adds admissions, and each Call uses one. A Call without capacity is rejected at once.
 //
-// The function of Serve, or else the caller of Next, responds to admitted
-// requests. A Mock is safe for concurrent use, inside and outside of
-// testing/synctest bubbles.
+// The function of Serve, or else the caller of Next, responds to admitted requests. A Mock is
+// safe for concurrent use, inside and outside of testing/synctest bubbles.
 type Mock[Req, Rsp any] struct {
 	mu       sync.Mutex
 	allowed  int
@@ -124,8 +122,7 @@ func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
-// admit decides on one call, and returns the function or the PendingCall that
-// responds to it.
+// admit decides on one call, and returns the function or the PendingCall that responds to it.
 func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Context, Req) (Rsp, error), *PendingCall[Req, Rsp], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,8 +29,7 @@ const firstPort = 49152 // of the ports that the Network chooses
 // unspecified host has every address without another listener. The error is a
 // *net.OpError, which matches syscall.EADDRINUSE if the address is in use.
 //
-// The caller closes the listener. That also closes the connections that were
-// not accepted.
+// The caller closes the listener. That also closes the connections that were not accepted.
 func (n *Network) Listen(network, address string) (net.Listener, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -53,11 +52,10 @@ func (n *Network) Listen(network, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// DialContext connects to a listener, in the form that http.Transport and gRPC
-// use. It waits, until ctx ends, only while the backlog of 128 connections is
-// full. The error is a *net.OpError: it matches syscall.ECONNREFUSED without a
-// listener, a *net.DNSError if the host is neither an IP address nor
-// "localhost", and the cause of ctx.
+// DialContext connects to a listener, in the form that http.Transport and gRPC use. It waits,
+// until ctx ends, only while the backlog of 128 connections is full. The error is a
+// *net.OpError: it matches syscall.ECONNREFUSED without a listener, a *net.DNSError if the host
+// is neither an IP address nor "localhost", and the cause of ctx.
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {

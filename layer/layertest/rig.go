@@ -110,8 +110,7 @@ func (r *rig[Req, Rsp]) close() {
 	}
 }
 
-// saturate takes all capacity. free returns enough of it for every waiting
-// Ready.
+// saturate takes all capacity. free returns enough of it for every waiting Ready.
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
 	case !r.isLayer():
@@ -214,8 +213,7 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	return p
 }
 
-// awaitRetries lets the time of all retries pass, and reports whether the call
-// has returned.
+// awaitRetries lets the time of all retries pass, and reports whether the call has returned.
 func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	if !p.returned() && r.MaxAttempts > 1 {
 		time.Sleep(r.retryTime())

@@ -68,8 +68,7 @@ type LayerOf[Req, Rsp any] struct {
 	// ends with its body.
 	AtReturn bool
 
-	// Ended, if not nil, returns the number of responses that the layer has
-	// counted as ended.
+	// Ended, if not nil, returns the number of responses that the layer has counted as ended.
 	Ended func() int
 
 	// OutlivesInner declares that the layer is not closed when its inner service
@@ -80,9 +79,8 @@ type LayerOf[Req, Rsp any] struct {
 	// or error, and that it does not allocate for a call.
 	Transparent bool
 
-	// NoAllocs declares that the layer does not allocate for a call whose
-	// response has no body. It is ignored under the race detector, because
-	// sync.Pool drops items there.
+	// NoAllocs declares that the layer does not allocate for a call whose response has no body.
+	// It is ignored under the race detector, because sync.Pool drops items there.
 	NoAllocs bool
 
 	callers    int  // number of concurrent callers; the default is maxCallers

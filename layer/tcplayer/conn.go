@@ -20,8 +20,7 @@ type bufferedConn struct {
 	net.Conn
 	client, server net.Addr // nil: the address of Conn
 
-	// took reports that bytes were read from Conn, so that Conn alone is
-	// incomplete.
+	// took reports that bytes were read from Conn, so that Conn alone is incomplete.
 	took bool
 
 	buffered atomic.Bool // head is not empty
@@ -44,9 +43,8 @@ func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	return f
 }
 
-// OriginalDst returns the destination address that the client of conn asked
-// for, as set by an [Origin] or [OverrideAddrs]. It looks through TLS and other
-// wrappers with NetConn.
+// OriginalDst returns the destination address that the client of conn asked for, as set by an
+// [Origin] or [OverrideAddrs]. It looks through TLS and other wrappers with NetConn.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {
 		if f, ok := conn.(*bufferedConn); ok && f.server != nil {
@@ -158,8 +156,7 @@ const peekSize = 1 << 10
 // true or if g.max bytes were read. Otherwise it is io.EOF,
 // os.ErrDeadlineExceeded, the cause of ctx or the error of the connection.
 //
-// On Linux a TCP connection is returned unchanged, because the kernel keeps the
-// bytes.
+// On Linux a TCP connection is returned unchanged, because the kernel keeps the bytes.
 func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(g.within))
 	stop := context.AfterFunc(ctx, func() {
@@ -216,8 +213,7 @@ func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 			}
 		}
 		seen = buf[:n]
-		// Bytes that come with an error may be enough. The next Read returns
-		// the error again.
+		// Bytes that come with an error may be enough. The next Read returns the error again.
 		if err != nil && !g.isEnough(seen) {
 			return seen, err
 		}

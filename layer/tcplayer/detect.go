@@ -138,9 +138,8 @@ func consumed(conn, next net.Conn) bool {
 	}
 }
 
-// consumedError resets a rejected connection with consumed bytes. Its result
-// does not match the error of the rejection, so that no layer passes the
-// connection to another server.
+// consumedError resets a rejected connection with consumed bytes. Its result does not match the
+// error of the rejection, so that no layer passes the connection to another server.
 func consumedError(at string, conn net.Conn, err error) error {
 	reset(conn)
 	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
@@ -185,8 +184,7 @@ type detectMeters struct {
 	late, failed metrics.Counter
 }
 
-// record records the protocol, or the error of the detection. A nil m records
-// nothing.
+// record records the protocol, or the error of the detection. A nil m records nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -201,8 +199,7 @@ func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Proto
 	m.latency.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 }
 
-// DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and
-// [ProxyProtocol].
+// DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and [ProxyProtocol].
 type DetectOption interface{ apply(o *detectOptions) }
 
 type detectOptions struct {
@@ -248,8 +245,7 @@ func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
 	return o.skip != nil && o.skip(ctx, conn)
 }
 
-// noBytesError closes a connection that ended before enough bytes came. err is
-// the reason.
+// noBytesError closes a connection that ended before enough bytes came. err is the reason.
 func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error) error {
 	e := &layer.Error{Layer: at, Reason: reason, Err: err}
 	switch {
@@ -348,10 +344,9 @@ const preface = "PRI * HTTP/2.0"
 // protocolOf returns the protocol of the first bytes of a client, and whether more
 // bytes cannot change the result.
 //
-// A malformed request line counts as HTTP/1, so that an HTTP server rejects it.
-// As opaque bytes it could reach a lenient parser with unchecked header fields.
-// An incomplete line that begins with a token counts as HTTP/1: text without a
-// line end waits for the detection timeout.
+// A malformed request line counts as HTTP/1, so that an HTTP server rejects it. As opaque bytes
+// it could reach a lenient parser with unchecked header fields. An incomplete line that begins
+// with a token counts as HTTP/1: text without a line end waits for the detection timeout.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true

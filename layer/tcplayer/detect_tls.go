@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TLSServers are the servers of [DetectTLS]. If one is nil, its connections are
-// reset.
+// TLSServers are the servers of [DetectTLS]. If one is nil, its connections are reset.
 type TLSServers struct {
 	Terminate   Server // TLS for a local name, decrypted
 	Passthrough Server // TLS for another name or no name, unchanged
@@ -31,9 +30,8 @@ type TLSServers struct {
 // client that sends too little in 10 s ([WithDetectTimeout]) is reset. The handshake
 // has the same limit.
 //
-// Admission: that of the chosen server. A rejected connection stays open if no byte
-// was read, as in [Detect]; after the handshake it is reset. Ready waits until one
-// server is ready.
+// Admission: that of the chosen server. A rejected connection stays open if no byte was read,
+// as in [Detect]; after the handshake it is reset. Ready waits until one server is ready.
 //
 // Cancellation: ctx ends the detection and the handshake. Body: a read deadline is
 // removed. Cost: up to 16 KiB, two system calls and the handshake.
@@ -53,9 +51,8 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 	}
 }
 
-// MatchServerName returns a function that reports whether a name is one of
-// names, ignoring case. It ignores an empty name, because TLS without a server
-// name is for no identity.
+// MatchServerName returns a function that reports whether a name is one of names, ignoring
+// case. It ignores an empty name, because TLS without a server name is for no identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -102,8 +99,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass serves a connection for another name, or returns an error with that
-// name.
+// pass serves a connection for another name, or returns an error with that name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)
@@ -195,8 +191,7 @@ func parseServerName(first []byte) (name string, err error) {
 	return "", errNotTLS
 }
 
-// helloConn is the connection of parseServerName. Its other methods are not
-// called.
+// helloConn is the connection of parseServerName. Its other methods are not called.
 type helloConn struct {
 	net.Conn
 	rest  bytes.Reader

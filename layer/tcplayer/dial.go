@@ -23,20 +23,16 @@ import (
 //	TLS           yes   the address, or Port   none                 no
 //	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer picks it
 //
-// Without TLS, Header and Port are ignored, because the proxy of the peer
-// accepts them over TLS only. With TLS it never falls back to cleartext: a
-// failed handshake is an error.
+// Without TLS, Header and Port are ignored, because the proxy of the peer accepts them over TLS
+// only. With TLS it never falls back to cleartext: a failed handshake is an error.
 //
-// With TLS the connection is a *tls.Conn, otherwise it is the connection of
-// Dial. HTTP/2 on it uses prior knowledge, because ALPN offers no application
-// protocol.
+// With TLS the connection is a *tls.Conn, otherwise it is the connection of Dial. HTTP/2 on it
+// uses prior knowledge, because ALPN offers no application protocol.
 //
-// It is safe for concurrent use. Its fields must not change after the first
-// use.
+// It is safe for concurrent use. Its fields must not change after the first use.
 type Dialer struct {
-	// TLS verifies the peer and has the client certificate; nil means
-	// cleartext. It is cloned, and NextProtos is replaced. An empty ServerName
-	// becomes the host of the address.
+	// TLS verifies the peer and has the client certificate; nil means cleartext. It is cloned,
+	// and NextProtos is replaced. An empty ServerName becomes the host of the address.
 	TLS *tls.Config
 
 	// Header is sent to the proxy of the peer; nil means no header. A Port of 0
@@ -50,8 +46,7 @@ type Dialer struct {
 	// Sockets are the options of the TCP socket.
 	Sockets []SocketOption
 
-	// Timeout limits TCP, TLS and the header together. 0 or less means no
-	// limit.
+	// Timeout limits TCP, TLS and the header together. 0 or less means no limit.
 	Timeout time.Duration
 
 	// Deny, if not nil, returns an error for an address that must not be
@@ -63,10 +58,9 @@ type Dialer struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// DialContext connects to addr, "host:port", or to Port of its host. ctx does
-// not affect the returned connection, which the caller must close. After TCP,
-// each error is a [layer.Error] with the address. An exceeded Timeout matches
-// [layer.ErrTimeout].
+// DialContext connects to addr, "host:port", or to Port of its host. ctx does not affect the
+// returned connection, which the caller must close. After TCP, each error is a [layer.Error]
+// with the address. An exceeded Timeout matches [layer.ErrTimeout].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	within := ctx
 	if d.Timeout > 0 {
@@ -225,9 +219,8 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 	return err
 }
 
-// DenyLoopback is a Deny of a [Dialer]. It rejects loopback and unspecified
-// addresses, so that a client of a pod cannot reach the loopback of its proxy.
-// The error matches ECONNREFUSED.
+// DenyLoopback is a Deny of a [Dialer]. It rejects loopback and unspecified addresses, so that
+// a client of a pod cannot reach the loopback of its proxy. The error matches ECONNREFUSED.
 func DenyLoopback(addr netip.AddrPort) error {
 	if ip := addr.Addr().Unmap(); !ip.IsValid() || ip.IsLoopback() || ip.IsUnspecified() {
 		return fmt.Errorf("loopback is not allowed: %w", syscall.ECONNREFUSED)

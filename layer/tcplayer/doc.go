@@ -46,10 +46,9 @@
 // ResponseHeaderTimeout then limits the time to connect, Timeout the life of the connection,
 // and Limit the open connections.
 //
-// With UntilClosed the end of the context of Call closes the connection. Without
-// it, the context limits the time to connect only, as in net.Dialer. A layer above
-// UntilClosed must use it too: a [layer.Timeout] with layer.AtReturn would close each
-// connection at once.
+// With UntilClosed the end of the context of Call closes the connection. Without it, the
+// context limits the time to connect only, as in net.Dialer. A layer above UntilClosed must use
+// it too: a [layer.Timeout] with layer.AtReturn would close each connection at once.
 //
 // # Closing
 //

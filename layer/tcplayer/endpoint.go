@@ -20,10 +20,9 @@ import (
 // Endpoint makes connections to one address. It is a [Service], safe for
 // concurrent use, and ready until a connection attempt fails.
 //
-// Admission: Call connects. After a failure, TLS included, requests are
-// rejected until a backoff ends. Then one probe runs at a time. A waiting Ready
-// starts it and closes the probe connection; without a waiting Ready, the next
-// Call is the probe.
+// Admission: Call connects. After a failure, TLS included, requests are rejected until a
+// backoff ends. Then one probe runs at a time. A waiting Ready starts it and closes the probe
+// connection; without a waiting Ready, the next Call is the probe.
 //
 // Cancellation: when ctx ends, Call rejects the request. The attempt continues
 // until [WithConnectTimeout], because its result updates the state of the
@@ -34,8 +33,7 @@ import (
 // Errors: each error is a rejection, a [layer.Error] with the address, the last
 // failure, and in RetryAfter the rest of the backoff.
 //
-// Cost: a dial, and one goroutine during it. A rejection costs one allocation
-// and one lock.
+// Cost: a dial, and one goroutine during it. A rejection costs one allocation and one lock.
 type Endpoint struct {
 	addr string
 	opts endpointOptions
@@ -46,11 +44,10 @@ type Endpoint struct {
 	connecting, made atomic.Int64
 }
 
-// NewEndpoint returns an Endpoint for addr, "host:port". It does not connect
-// yet. When ctx ends, attempts end and Call rejects requests with
-// [layer.ErrClosed]. Open connections stay open, because they belong to their
-// callers. An empty addr panics. A malformed addr is an error of the first
-// Call.
+// NewEndpoint returns an Endpoint for addr, "host:port". It does not connect yet. When ctx
+// ends, attempts end and Call rejects requests with [layer.ErrClosed]. Open connections stay
+// open, because they belong to their callers. An empty addr panics. A malformed addr is an
+// error of the first Call.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	if addr == "" {
 		panic("tcplayer: empty address")
@@ -95,8 +92,7 @@ type attempt struct {
 	err  error
 }
 
-// attempt connects for a request. It closes the connection if done is closed
-// first.
+// attempt connects for a request. It closes the connection if done is closed first.
 func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {
@@ -230,9 +226,8 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff sets the backoff after a failed attempt. The default is 100 ms to
-// 1 s with a jitter of 10 %. Zero fields have the values of
-// [layer.DefaultBackoff]. Invalid values panic.
+// WithBackoff sets the backoff after a failed attempt. The default is 100 ms to 1 s with a
+// jitter of 10 %. Zero fields have the values of [layer.DefaultBackoff]. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())
@@ -296,9 +291,8 @@ type link struct {
 	err      error     // of the last failed attempt; nil while up
 }
 
-// admit asks to connect for a request. While the link is down, it returns the
-// error and the remaining backoff. After the backoff it admits one request as
-// the probe.
+// admit asks to connect for a request. While the link is down, it returns the error and the
+// remaining backoff. After the backoff it admits one request as the probe.
 func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil

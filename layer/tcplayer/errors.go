@@ -74,8 +74,7 @@ func ErrorKind(err error) string {
 	}
 }
 
-// hasLayer reports whether the chain of err has an error of that layer with
-// exactly that kind.
+// hasLayer reports whether the chain of err has an error of that layer with exactly that kind.
 func hasLayer(err error, name string, kind error) bool {
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {

@@ -22,10 +22,9 @@ type forwardOption func(*forward)
 
 func (f forwardOption) apply(o *forward) { f(o) }
 
-// WithIdleTimeout closes a connection after no Read and no Write in either
-// direction ended for d. A d of 0 or less, the default, means no limit. With a
-// limit the kernel cannot copy by itself. A Write has up to 32 KiB, so d must
-// be longer than the slowest reader needs for them.
+// WithIdleTimeout closes a connection after no Read and no Write in either direction ended for
+// d. A d of 0 or less, the default, means no limit. With a limit the kernel cannot copy by
+// itself. A Write has up to 32 KiB, so d must be longer than the slowest reader needs for them.
 func WithIdleTimeout(d time.Duration) ForwardOption {
 	return forwardOption(func(o *forward) { o.idle = max(d, 0) })
 }
@@ -210,9 +209,8 @@ func (p *pair) finish() {
 	_ = p.client.Close()
 }
 
-// eofConn is the connection below TLS of this package. It records a TCP EOF,
-// because crypto/tls does not distinguish it from close_notify, and an attacker
-// can forge it.
+// eofConn is the connection below TLS of this package. It records a TCP EOF, because crypto/tls
+// does not distinguish it from close_notify, and an attacker can forge it.
 type eofConn struct {
 	net.Conn
 	ended atomic.Bool

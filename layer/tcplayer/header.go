@@ -120,10 +120,9 @@ func appendSession(b []byte, kind protowire.Number) []byte {
 // errNoTransportHeader reports first bytes without a [TransportHeader].
 var errNoTransportHeader = errors.New("no transport header")
 
-// parseTransportHeader returns the header at the start of first, and its size.
-// The error is [io.ErrUnexpectedEOF] if more bytes are needed,
-// [errNoTransportHeader] for other first bytes, and another error for an
-// invalid header.
+// parseTransportHeader returns the header at the start of first, and its size. The error is
+// [io.ErrUnexpectedEOF] if more bytes are needed, [errNoTransportHeader] for other first bytes,
+// and another error for an invalid header.
 func parseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
 	if !hasPrefixSoFar(first, headerPreface) {
 		return TransportHeader{}, 0, errNoTransportHeader
@@ -162,9 +161,8 @@ type TransportServers struct {
 // A client that sends too little in 10 s ([WithDetectTimeout]) is reset. A header has
 // up to 64 KiB. The identity of the client is not checked, see [TLSState].
 //
-// Admission: that of the chosen server. A rejected connection stays open if no byte
-// was read; otherwise it is reset, as in [Detect]. Ready waits until one server is
-// ready.
+// Admission: that of the chosen server. A rejected connection stays open if no byte was read;
+// otherwise it is reset, as in [Detect]. Ready waits until one server is ready.
 //
 // Cancellation: ctx also ends the detection, and the connection is reset. Body: a read
 // deadline is removed. Cost: about 2 KiB in 14 allocations, and 8 µs.

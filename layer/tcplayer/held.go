@@ -27,10 +27,9 @@ import (
 //
 // The caller must always close the connection. A second Close returns nil.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still
-// copies between two TCP connections. Their errors do not end the observation,
-// because they may come from the other connection. NetConn returns conn.
-// Several observers share one wrapper.
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still copies between two
+// TCP connections. Their errors do not end the observation, because they may come from the
+// other connection. NetConn returns conn. Several observers share one wrapper.
 //
 // In a balancer, combine it with Sample: Head, so that the latency is that of
 // connecting and not of the first byte.
@@ -148,8 +147,7 @@ func (h *observedConn) readEOF() {
 	h.half(&h.readEnd)
 }
 
-// half records the end of one direction. After both directions the connection
-// ends.
+// half records the end of one direction. After both directions the connection ends.
 func (h *observedConn) half(which *bool) {
 	h.mu.Lock()
 	*which = true
@@ -204,9 +202,8 @@ func (h *observedConn) end(err error) {
 	panics.End(observers, err)
 }
 
-// canceledConnError is the error of a connection after the end of its context.
-// It is not a timeout, because the caller would take it for its own deadline
-// and retry.
+// canceledConnError is the error of a connection after the end of its context. It is not a
+// timeout, because the caller would take it for its own deadline and retry.
 type canceledConnError struct{ cause error }
 
 func (e *canceledConnError) Error() string   { return "connection closed: " + e.cause.Error() }

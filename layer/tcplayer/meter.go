@@ -83,8 +83,7 @@ func (m *Meter) closed(errno string) {
 	}
 }
 
-// count ignores a panic of the instrument, because any goroutine may read from
-// the connection.
+// count ignores a panic of the instrument, because any goroutine may read from the connection.
 func count(to interface{ Add(delta float64) }, n float64) {
 	defer func() { _ = recover() }()
 	to.Add(n)
@@ -92,8 +91,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 
 // WrapServer is the layer that counts accepted connections.
 //
-// Admission: Ready is forwarded. A rejected connection counts as opened and
-// closed.
+// Admission: Ready is forwarded. A rejected connection counts as opened and closed.
 //
 // Cancellation: ctx is forwarded.
 //
@@ -272,8 +270,7 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 		next = whole.N
 	}
 	for whole.N > 0 {
-		// The kernel copies from a connection in one LimitedReader, but not in
-		// two.
+		// The kernel copies from a connection in one LimitedReader, but not in two.
 		piece := io.LimitedReader{R: whole.R, N: min(next, whole.N)}
 		size := piece.N
 		moved, err := io.Copy(dst, &piece)

@@ -14,11 +14,10 @@ import (
 // for. It returns conn with that address, see [OverrideAddrs].
 type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-// SOOriginalDst is the [Origin] of connections that iptables or nftables
-// redirected (REDIRECT, DNAT). It reads SO_ORIGINAL_DST for IPv4 and IPv6. A
-// connection without redirection has the address of the listener, or is an
-// error without connection tracking. On systems other than Linux the error
-// matches [errors.ErrUnsupported].
+// SOOriginalDst is the [Origin] of connections that iptables or nftables redirected (REDIRECT,
+// DNAT). It reads SO_ORIGINAL_DST for IPv4 and IPv6. A connection without redirection has the
+// address of the listener, or is an error without connection tracking. On systems other than
+// Linux the error matches [errors.ErrUnsupported].
 //
 // The listener must not accept MPTCP, because the kernel does not return the
 // address of such a connection. net.Listen accepts it. To disable it:
@@ -36,8 +35,7 @@ func SOOriginalDst() Origin {
 	}
 }
 
-// FixedDst is the [Origin] of connections to the fixed address dst. An invalid
-// dst panics.
+// FixedDst is the [Origin] of connections to the fixed address dst. An invalid dst panics.
 func FixedDst(dst netip.AddrPort) Origin {
 	if !dst.IsValid() {
 		panic("tcplayer: invalid fixed destination")
@@ -54,9 +52,8 @@ var ErrLoop = errors.New("loop")
 // connection with from, and passes it to next. LocalAddr, [OriginalDst] and the
 // Server of a [Request] from [Forward] then have that address.
 //
-// A connection to this listener goes to direct, or is reset
-// if direct is nil, because forwarding it would loop. It has the port of the
-// listener and an address of this machine.
+// A connection to this listener goes to direct, or is reset if direct is nil, because
+// forwarding it would loop. It has the port of the listener and an address of this machine.
 //
 // Admission: that of next and direct. Ready is that of next.
 //

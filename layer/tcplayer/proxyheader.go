@@ -13,15 +13,13 @@ import (
 	"strings"
 )
 
-// ProxyProtocol is the [Origin] of connections from a load balancer that sends
-// their addresses first, by version 1 or 2 of the PROXY protocol. A header
-// without addresses (LOCAL, UNKNOWN, UNSPEC, a Unix socket) keeps those of the
-// connection, as for health checks.
+// ProxyProtocol is the [Origin] of connections from a load balancer that sends their addresses
+// first, by version 1 or 2 of the PROXY protocol. A header without addresses (LOCAL, UNKNOWN,
+// UNSPEC, a Unix socket) keeps those of the connection, as for health checks.
 //
-// A connection without a header is an error, unless [WithSkipDetect] excludes
-// it. Only trusted peers should reach the listener, because the header is not
-// authenticated. It must come within 10 s ([WithDetectTimeout]) and has up to 4
-// 096 bytes. TLV fields are ignored.
+// A connection without a header is an error, unless [WithSkipDetect] excludes it. Only trusted
+// peers should reach the listener, because the header is not authenticated. It must come within
+// 10 s ([WithDetectTimeout]) and has up to 4 096 bytes. TLV fields are ignored.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
@@ -78,8 +76,7 @@ func parseProxyHeader(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, errNoProxyHeader
 }
 
-// hasPrefixSoFar reports whether b and s are equal up to the length of the
-// shorter one.
+// hasPrefixSoFar reports whether b and s are equal up to the length of the shorter one.
 func hasPrefixSoFar(b []byte, s string) bool {
 	n := min(len(b), len(s))
 	return string(b[:n]) == s[:n]

@@ -29,13 +29,11 @@ import (
 //
 // Body: a connection is closed after Call. Cost: a goroutine for each connection.
 //
-// Errors: nil if ctx ended and every connection closed in time; otherwise a
-// [layer.Error] with the number of canceled connections, or with the error of Accept or
-// of Ready. Serve logs errors of svc and temporary errors of Accept, and retries the
-// latter after 5 ms to 1 s.
+// Errors: nil if ctx ended and every connection closed in time; otherwise a [layer.Error] with
+// the number of canceled connections, or with the error of Accept or of Ready. Serve logs
+// errors of svc and temporary errors of Accept, and retries the latter after 5 ms to 1 s.
 //
-// A panic of svc resets its connection and is logged at level Error. A nil l or svc
-// panics.
+// A panic of svc resets its connection and is logged at level Error. A nil l or svc panics.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
 	if l == nil {
 		panic("tcplayer: nil listener")
@@ -200,9 +198,8 @@ type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// WithShutdownTimeout limits the time that open connections have after the end
-// of ctx. The default is 2 min, as in linkerd's proxy. With a d of 0 or less
-// they are canceled at once.
+// WithShutdownTimeout limits the time that open connections have after the end of ctx. The
+// default is 2 min, as in linkerd's proxy. With a d of 0 or less they are canceled at once.
 func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
@@ -232,9 +229,8 @@ func newServer(svc Server, opts []ServeOption) *server {
 	return s
 }
 
-// SocketOption is a socket option of the TCP connections of [Serve] or of an
-// [Endpoint]. Other connections are left unchanged. If the option cannot be
-// set, the connection fails.
+// SocketOption is a socket option of the TCP connections of [Serve] or of an [Endpoint]. Other
+// connections are left unchanged. If the option cannot be set, the connection fails.
 type SocketOption interface {
 	ServeOption
 	EndpointOption
@@ -246,10 +242,9 @@ func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
 }
 
-// WithUserTimeout closes a connection after sent data was not acknowledged for
-// d (TCP_USER_TIMEOUT, RFC 5482). It needs Linux. The minimum is one
-// millisecond. A d of 0 or less, the default, means the value of the system,
-// about 15 min.
+// WithUserTimeout closes a connection after sent data was not acknowledged for d
+// (TCP_USER_TIMEOUT, RFC 5482). It needs Linux. The minimum is one millisecond. A d of 0 or
+// less, the default, means the value of the system, about 15 min.
 //
 // MPTCP connections do not support it and fail. A net.ListenConfig with
 // SetMultipathTCP(false) does not accept them.

@@ -88,9 +88,8 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Accessor is the [layer.Accessor] of connections. A Request has a Source and
-// an Authority only. The status of a connection is 0, and it ends as with
-// [UntilClosed].
+// Accessor is the [layer.Accessor] of connections. A Request has a Source and an Authority
+// only. The status of a connection is 0, and it ends as with [UntilClosed].
 type Accessor struct{}
 
 var _ layer.Accessor[Request, net.Conn] = Accessor{}

@@ -93,9 +93,8 @@ func hasEOF(fd int) bool {
 // closedState is TCP_CLOSE of the kernel: reset or timed out.
 const closedState = 7
 
-// isClosed reports whether the TCP connection in conn was closed by the peer or
-// by the kernel. The error of a copy between two sockets does not name the
-// failed one.
+// isClosed reports whether the TCP connection in conn was closed by the peer or by the kernel.
+// The error of a copy between two sockets does not name the failed one.
 func isClosed(conn net.Conn) bool {
 	tcp, ok := innermost(conn).(*net.TCPConn)
 	if !ok {

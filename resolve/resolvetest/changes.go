@@ -155,8 +155,7 @@ func backlog(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
-// messages compares the resolver's updates for incremental messages with a Set, batch by
-// batch.
+// messages compares the resolver's updates for incremental messages with a Set, batch by batch.
 func messages(g *rig) error {
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {
@@ -186,8 +185,7 @@ func messages(g *rig) error {
 			want.Apply(u)
 			g.Send(g.target(), u)
 		}
-		// The last message of a batch may be redundant, so one that is not
-		// comes after it.
+		// The last message of a batch may be redundant, so one that is not comes after it.
 		want.Apply(add(9))
 		g.Send(g.target(), add(9))
 		if err := w.settle(want.State(), want.Endpoints()...); err != nil {

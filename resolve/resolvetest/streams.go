@@ -90,8 +90,7 @@ func laterStream(g *rig) error {
 	return nil
 }
 
-// slowConsumer stalls one stream with an item while another one follows a hundred
-// changes.
+// slowConsumer stalls one stream with an item while another one follows a hundred changes.
 func slowConsumer(g *rig) error {
 	slow, err := g.start(0)
 	if err != nil {
