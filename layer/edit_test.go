@@ -72,6 +72,6 @@ func TestFieldChangesThatAreLeftOut(t *testing.T) {
 	assert.Len(t, problems, 3)
 	assert.Equal(t, []layer.HeaderField{fine}, valid.Add)
 	assert.Equal(t, []string{"Cookie"}, valid.Remove)
-	require.ErrorContains(t, c.Validate(), `add "Host": Host can only be set`)
+	require.ErrorContains(t, c.Validate(), `add "Host": can only be set, not added or removed`)
 	require.ErrorContains(t, c.Validate(), `remove "Trailer"`)
 }
