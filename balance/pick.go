@@ -213,8 +213,8 @@ func (t *comparison) result() (*endpoint, float32) {
 // chanceOf returns random bits that are independent of the walk for the same random number.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
-// nextChance returns the next random number of a linear congruential generator. Its
-// upper bits are random.
+// nextChance returns the next number of a linear congruential generator. Only its upper bits
+// are random enough to use.
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
 // oneToTwo returns a random number from 1 to below 2.

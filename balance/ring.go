@@ -272,8 +272,9 @@ func compareIDs(a, b resolve.ID) int {
 // adding a point usually reads one cache line. The format of a word is
 //
 //	bits 63..24  the first 40 bits of its place
+//	bits 23..0   the number of its endpoint in members, from 1
 //
-// bits 23..0   the number of its endpoint in members, from 1; a word of 0 is empty
+// An empty slot has the word 0.
 type ring struct {
 	table   atomic.Pointer[table]
 	points  atomic.Int64

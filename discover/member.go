@@ -33,7 +33,7 @@ type member[Req, Rsp any] struct {
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{complete: w.complete, id: e.ID, target: w.target}
 	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
-	m.wanted, m.cancel = context.WithCancel(w.ctx)
+	m.wanted, m.cancel = context.WithCancel(w.ctx) //nolint:gosec // see member.cancel
 	var ctx context.Context
 	ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count cancels it
 	err := panics.Do("MakeService", func() error {

@@ -69,8 +69,8 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.is }
 
-// Error is an error of a layer with its place. It matches Kind and every error that Err
-// matches.
+// Error is an error of a layer and its place in the stack. errors.Is matches it with Kind and
+// with every error that Err matches.
 type Error struct {
 	Layer      string        // the layer that returned it: "queue", "limit", "balance"
 	Target     string        // the target of the stack ("web.default:80"), if known

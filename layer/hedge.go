@@ -390,8 +390,8 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	}
 }
 
-// prepare sets the request of the copy. It reports whether the request can be sent
-// again and the budget allows it.
+// prepare sets the request of the hedged attempt c. It reports whether the request can be
+// sent again and the budget allows it.
 func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	c.req = r.req
 	if r.replay != nil {

@@ -14,8 +14,8 @@ import (
 // and bursts of up to burst. A key may be a tenant, a client or a route.
 //
 // Admission: that of RateLimit for the bucket of the key. Ready is forwarded, because
-// the key of the next request is unknown. At most keys buckets are kept; 0 means 65
-// 536. For a new key eight buckets are examined, and full ones are removed. Removing a
+// the key of the next request is unknown. At most keys buckets are kept, or
+// 65536 with 0. For a new key eight buckets are examined, and full ones are removed. Removing a
 // full bucket does not raise the rate of its key. If no bucket is free, the request is
 // rejected.
 //

@@ -458,7 +458,8 @@ func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the end of the error text, or "" if the number of attempts explains the end.
+// text returns the part of the error text that says why the retries stopped, or "" if the
+// number of attempts says so.
 func (s skip) text() string {
 	switch s {
 	case skipPushback:

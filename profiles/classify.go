@@ -23,7 +23,8 @@ func (c ResponseClass) Validate() error {
 // classifier has the compiled classes of a route. The first class that matches decides.
 // If none matches, linkerd's rules apply:
 //
-//   - In a route without classes, a gRPC request is classified by its gRPC status, which may be in the trailers. Without a status it is a success.
+//   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
+//     in the trailers. Without a status it is a success.
 //   - In a route without classes, other requests fail if the HTTP status is 5xx.
 //   - In a route with classes, the gRPC status decides, or the HTTP status without one.
 //

@@ -268,7 +268,7 @@ func (r *repeatedStream) wait() (*stream, error) {
 	return r.stream, r.err
 }
 
-// SendMsg sets the request of all attempts.
+// SendMsg keeps m as the request message, which every attempt sends.
 func (r *repeatedStream) SendMsg(m any) error {
 	if !r.request(m) {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")

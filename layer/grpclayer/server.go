@@ -20,9 +20,9 @@ import (
 // Server applies a layer to the handlers of a server. Unary calls and streams
 // share its limits and queues. It is safe for concurrent use.
 //
-// The result of a handler reaches the client unchanged. The layers see only its
-// status, because a rejected call inside the handler is not a rejection of the
-// handler. The same applies to a second Server behind this one.
+// The result of a handler reaches the client unchanged. The layers see only its status. A
+// handler may return the rejection of a call that it made itself: the layers do not treat it as
+// a rejection of the handler's own request.
 type Server struct{ svc Service }
 
 // NewServer applies l, which may be a whole stack (Stack.Layer). A nil layer

@@ -77,7 +77,7 @@ func (e *statusError) Is(target error) bool {
 	return ok && errors.Is(handled.err, target)
 }
 
-// As also looks into the error of a handler.
+// As implements errors.As. It also searches the error that a handler returned.
 func (e *statusError) As(target any) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.As(handled.err, target)

@@ -26,7 +26,7 @@ func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	}}
 }
 
-// service is a Func that has the classifier of go-kit.
+// service is a Func that has Classify as its classifier.
 type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
 
 func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }

@@ -27,8 +27,8 @@ type Mock[Req, Rsp any] struct {
 
 	calls, readies, inFlight, peak int
 
-	// The first waiter makes the channel, because a channel made outside a bubble
-	// does not block durably in it.
+	// The first waiter makes the channel, because a channel made outside a
+	// synctest bubble does not block durably in it.
 	changed chan struct{} // closed by new capacity and by Close
 	arrived chan struct{} // closed when a request is admitted
 }

@@ -121,7 +121,7 @@ func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resol
 	}
 }
 
-// redundant repeats the endpoints in three forms.
+// redundant sets the same endpoints again: in the same order, in another, and with a duplicate.
 func redundant(g *rig) error {
 	w, err := g.start(0, 1, 2)
 	if err != nil {

@@ -97,7 +97,7 @@ func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Servic
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(in.dial(dst))...))
 }
 
-// requests has the layers of all requests.
+// requests returns the service with the layers that apply to every request.
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).

@@ -148,7 +148,7 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	return false
 }
 
-// has reports whether any of the variables is set.
+// has reports whether any of the named environment variables is set.
 func (r *reader) has(names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return r.given[name] != "" })
 }

@@ -82,7 +82,7 @@ func (a *lazyConn) NewStream(
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// Close closes the connection and prevents a later one.
+// Close closes the connection, if there is one. Later calls make no new connection.
 func (a *lazyConn) Close(ctx context.Context) error {
 	a.mu.Lock()
 	a.closed = true
