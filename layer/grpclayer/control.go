@@ -247,7 +247,7 @@ func knownAddresses(addr string) []resolve.Endpoint {
 	} else if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
 		ips = append(ips, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
-	known := make([]resolve.Endpoint, 0, len(ips))
+	var known []resolve.Endpoint //nolint:prealloc // nil for a name
 	for _, ip := range ips {
 		known = append(known, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip, uint16(n))}})
 	}
