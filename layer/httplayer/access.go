@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Accessor is the [layer.Accessor] of net/http. It reads requests that a server
@@ -193,6 +194,9 @@ type toldBody struct {
 	read func(at int64, p []byte)
 	at   int64
 }
+
+// Pending reports what Read returns without waiting.
+func (b *toldBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *toldBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

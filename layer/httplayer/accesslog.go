@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gotower/gotower/internal/caller"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -150,6 +151,9 @@ type weighed struct {
 	io.ReadCloser
 	read *atomic.Int64
 }
+
+// Pending reports what Read returns without waiting.
+func (b *weighed) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *weighed) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Headers between linkerd's proxies and applications, in canonical form.
@@ -319,6 +320,9 @@ type untrailed struct {
 	came, left http.Header
 	drops      func(name string) bool // nil drops none
 }
+
+// Pending reports what Read returns without waiting.
+func (b *untrailed) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *untrailed) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

@@ -48,11 +48,11 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	s.final, s.declined = true, status >= 300
 	complete := end && s.sentEnd
 	c.mu.Unlock()
-	s.makeResponse(status, length, fields[1:], end, complete)
+	s.makeResponse(status, length, fields[1:], end)
 	s.startBody()
 	c.answered.Add(1)
 	st.mu.Lock()
-	st.ready, st.eof = true, end
+	st.ready, st.eof, s.complete = true, end, complete
 	st.mu.Unlock()
 	c.touch(st)
 	if end {
@@ -89,9 +89,8 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 	return status, length, ""
 }
 
-// makeResponse makes the response. The body of one that is complete before the
-// request, too, has to be closed.
-func (s *clientStream) makeResponse(status int, length int64, fields []field, end, complete bool) {
+// makeResponse makes the response.
+func (s *clientStream) makeResponse(status int, length int64, fields []field, end bool) {
 	r := &s.rsp
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
 	r.Status, r.StatusCode = statusLine(status), status
@@ -99,9 +98,6 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 	r.Header = makeHeader(fields, s.slab[:])
 	r.Body = &s.body
 	if end {
-		if complete {
-			r.Body = http.NoBody
-		}
 		if length < 0 && s.req.Method != http.MethodHead {
 			r.ContentLength = 0
 		}

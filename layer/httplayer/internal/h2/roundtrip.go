@@ -32,6 +32,7 @@ type clientStream struct {
 
 	informed int  // of the reader: number of 1xx responses
 	final    bool // of the reader: the final response has arrived
+	complete bool // both directions ended with the headers of the response
 	declined bool // with the mu of the connection: it is an error or a redirect
 
 	// With mu.
@@ -394,7 +395,7 @@ func (s *clientStream) await() (*http.Response, error) {
 		return nil, err
 	}
 	s.rsp.Request = s.req
-	if s.rsp.Body == http.NoBody {
+	if s.complete {
 		s.unwatch()
 	}
 	return &s.rsp, nil
