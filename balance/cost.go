@@ -202,7 +202,7 @@ func (g *group) read(e *endpoint, now uint32) reading {
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= excludedCost}
 }
 
-// minStartShare is the share of its weight that an endpoint has at the begin of a slow start.
+// minStartShare is the share of its weight that an endpoint has when its slow start begins.
 const minStartShare = 0.1
 
 // weight returns the weight of e, reduced during a slow start.

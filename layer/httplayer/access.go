@@ -169,14 +169,14 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 
 // along wraps body and keeps its Write and CloseWrite methods.
 func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
-	told := &toldBody{ReadCloser: body, read: read}
+	told := &teeBody{ReadCloser: body, read: read}
 	w, writes := body.(io.Writer)
 	half, halves := body.(halfCloser)
 	switch {
 	case writes && halves:
-		return tunnel{toldStream{told, w}, half}
+		return tunnel{teeStream{told, w}, half}
 	case writes:
-		return toldStream{told, w}
+		return teeStream{told, w}
 	}
 	return told
 }
@@ -188,17 +188,17 @@ type tunnel struct {
 	halfCloser
 }
 
-// toldBody reports each piece that is read. One goroutine reads at a time.
-type toldBody struct {
+// teeBody reports each piece that is read. One goroutine reads at a time.
+type teeBody struct {
 	io.ReadCloser
 	read func(at int64, p []byte)
 	at   int64
 }
 
 // Pending reports what Read returns without waiting.
-func (b *toldBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
+func (b *teeBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
-func (b *toldBody) Read(p []byte) (int, error) {
+func (b *teeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.read(b.at, p[:n])
@@ -207,8 +207,8 @@ func (b *toldBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-type toldStream struct {
-	*toldBody
+type teeStream struct {
+	*teeBody
 	io.Writer
 }
 
@@ -223,7 +223,7 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func
 	if !ok || r.RequestURI == "" || x.begun.Load() {
 		return
 	}
-	x.hear = append(x.hear, hearer{begun, data})
+	x.observers = append(x.observers, responseObserver{begun, data})
 }
 
 // OnDeferredResponse returns false, because a response begins when Call returns
@@ -235,15 +235,15 @@ func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Resp
 	return nil, false
 }
 
-// hearer holds the callbacks of OnResponseStart.
-type hearer struct {
+// responseObserver holds the callbacks of OnResponseStart.
+type responseObserver struct {
 	begun func(*http.Response)
 	data  func(n int, p []byte)
 }
 
 // begin calls the hearers when the response has its status.
 func (x *served) begin() {
-	for _, h := range x.hear {
+	for _, h := range x.observers {
 		h.begun(x.response())
 	}
 }
@@ -254,14 +254,14 @@ func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return
 	}
-	for _, h := range x.hear {
+	for _, h := range x.observers {
 		h.data(int(n), p)
 	}
 }
 
 // dataString copies s only if there are hearers.
 func (x *served) dataString(n int, s string) {
-	if len(x.hear) > 0 {
+	if len(x.observers) > 0 {
 		x.data(int64(n), []byte(s[:max(n, 0)]))
 	}
 }

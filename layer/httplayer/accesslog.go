@@ -117,10 +117,10 @@ type logged struct {
 func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, w := serving(w, r)
 	e := &accessEntry{request: r, exchange: x, began: time.Now(), id: h.log.id(r)}
-	x.hear = append(x.hear, hearer{e.begun, e.wrote})
+	x.observers = append(x.observers, responseObserver{e.begun, e.wrote})
 	if r.Body != nil && r.Body != http.NoBody {
 		own := r.WithContext(r.Context()) // the server keeps using its own request
-		own.Body = &weighed{ReadCloser: r.Body, read: &e.read}
+		own.Body = &countedBody{ReadCloser: r.Body, read: &e.read}
 		defer handBack(r, own)
 		r = own
 	}
@@ -146,16 +146,16 @@ func (e *accessEntry) wrote(n int, _ []byte) { e.written.Add(int64(n)) }
 
 func (e *accessEntry) status() int { return e.exchange.code() }
 
-// weighed counts the bytes of a request body.
-type weighed struct {
+// countedBody counts the bytes of a request body.
+type countedBody struct {
 	io.ReadCloser
 	read *atomic.Int64
 }
 
 // Pending reports what Read returns without waiting.
-func (b *weighed) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
+func (b *countedBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
-func (b *weighed) Read(p []byte) (int, error) {
+func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read.Add(int64(n))
 	return n, err

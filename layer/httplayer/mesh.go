@@ -309,22 +309,22 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 		}
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &untrailed{ReadCloser: req.Body, came: came, left: req.Trailer, drops: drops}
+		req.Body = &trailerFilter{ReadCloser: req.Body, came: came, left: req.Trailer, drops: drops}
 	}
 }
 
-// untrailed is a body that copies the trailers from came to left at its end,
+// trailerFilter is a body that copies the trailers from came to left at its end,
 // except those that drops selects.
-type untrailed struct {
+type trailerFilter struct {
 	io.ReadCloser
 	came, left http.Header
 	drops      func(name string) bool // nil drops none
 }
 
 // Pending reports what Read returns without waiting.
-func (b *untrailed) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
+func (b *trailerFilter) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
-func (b *untrailed) Read(p []byte) (int, error) {
+func (b *trailerFilter) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		for name, values := range b.came {

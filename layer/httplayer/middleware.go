@@ -157,12 +157,12 @@ type served struct {
 	context.Context //nolint:containedctx // implements context.Context
 	http.ResponseWriter
 
-	received *http.Request
-	writer   http.ResponseWriter // served with the optional interfaces of net/http's writer
-	begun    atomic.Bool         // the handler was called
-	hijacked bool
-	status   int      // 0 before the headers are written
-	hear     []hearer // set before the handler is called
+	received  *http.Request
+	writer    http.ResponseWriter // served with the optional interfaces of net/http's writer
+	begun     atomic.Bool         // the handler was called
+	hijacked  bool
+	status    int                // 0 before the headers are written
+	observers []responseObserver // set before the handler is called
 }
 
 type servingKey struct{}

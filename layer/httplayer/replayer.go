@@ -145,7 +145,7 @@ func (t try) carrying(body io.ReadCloser) *http.Request {
 		for _, name := range t.announced {
 			out.Trailer[name] = nil
 		}
-		out.Body = &untrailed{ReadCloser: body, came: t.req.Trailer, left: out.Trailer}
+		out.Body = &trailerFilter{ReadCloser: body, came: t.req.Trailer, left: out.Trailer}
 	}
 	return out
 }
