@@ -61,11 +61,11 @@ func TestDeadEndpointsDoNotStarveOtherTargets(t *testing.T) {
 			}
 		})
 	}
+	require.Eventually(t, func() bool { return asked.Load() > 0 }, time.Minute, time.Millisecond)
 	beside := latencies(t, web)
 	most := runtime.NumGoroutine()
 	t.Logf("%d dead endpoints, %d requests to them; p50 and p99 alone %v %v, beside them %v %v; %d goroutines before, %d with them",
 		n, asked.Load(), alone[len(alone)/2], alone[len(alone)*99/100], beside[len(beside)/2], beside[len(beside)*99/100], before, most)
-	require.Positive(t, asked.Load())
 	require.Less(t, beside[len(beside)*99/100], 500*time.Millisecond)
 	require.Less(t, most-before, 500)
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,13 +79,13 @@ func TestAFloodIsCounted(t *testing.T) {
 // badHandler panics once it is broken.
 type badHandler struct {
 	slog.Handler
-	broken *bool
+	broken *atomic.Bool
 }
 
 func (h badHandler) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h badHandler) Handle(context.Context, slog.Record) error {
-	if *h.broken {
+	if h.broken.Load() {
 		panic("log")
 	}
 	return nil
@@ -93,14 +94,15 @@ func (h badHandler) Handle(context.Context, slog.Record) error {
 // A panic of the handler on the goroutine of the timer is dropped.
 func TestHandlerPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := false
+		var broken atomic.Bool
 		log := slog.New(lograte.New(badHandler{slog.DiscardHandler, &broken}))
 		for range 2 * lograte.Burst {
 			log.Warn("repeated")
 		}
-		broken = true
+		broken.Store(true)
 		time.Sleep(2 * lograte.Period)
-		broken = false
+		synctest.Wait()
+		broken.Store(false)
 		log.Warn("repeated")
 	})
 }
