@@ -117,7 +117,7 @@ type observedBody struct {
 
 	// observers is written under mu, or before the body is passed to its reader.
 	observers []Observer
-	first     [3]Observer // avoids an allocation
+	first     [8]Observer // avoids an allocation
 
 	mu    sync.Mutex
 	ends  reqctx.Registration // notifies of the end of the request's context

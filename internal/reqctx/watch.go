@@ -19,7 +19,7 @@ type Registration struct {
 }
 
 // Watch calls w.ContextDone when ctx ends, or at once if it has ended. It does not
-// allocate for the first watcher of a [Context]. w must be comparable, and may watch a
+// allocate for the first two watchers of a [Context]. w must be comparable, and may watch a
 // context only once at a time.
 func Watch(ctx context.Context, w Watcher) Registration {
 	for {
@@ -75,16 +75,19 @@ func (r Registration) Stop() bool {
 	return r.ctx.below.remove(r.w)
 }
 
-// watchers is a set of Watchers. It does not allocate for the first one.
+// watchers is a set of Watchers. It does not allocate for the first ones, which for a
+// request are the client of the endpoint and the response body.
 type watchers struct {
-	first Watcher
+	first [2]Watcher
 	more  map[Watcher]struct{}
 }
 
 func (s *watchers) add(w Watcher) {
-	if s.first == nil {
-		s.first = w
-		return
+	for i := range s.first {
+		if s.first[i] == nil {
+			s.first[i] = w
+			return
+		}
 	}
 	if s.more == nil {
 		s.more = make(map[Watcher]struct{})
@@ -93,9 +96,11 @@ func (s *watchers) add(w Watcher) {
 }
 
 func (s *watchers) remove(w Watcher) bool {
-	if s.first == w {
-		s.first = nil
-		return true
+	for i := range s.first {
+		if s.first[i] == w {
+			s.first[i] = nil
+			return true
+		}
 	}
 	_, ok := s.more[w]
 	delete(s.more, w)
@@ -106,8 +111,10 @@ func (s *watchers) remove(w Watcher) bool {
 // as that package does, because other watchers may cancel them with another cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
-		if s.first != nil && isDerived(s.first) == derived {
-			s.first.ContextDone(cause)
+		for _, w := range s.first {
+			if w != nil && isDerived(w) == derived {
+				w.ContextDone(cause)
+			}
 		}
 		for w := range s.more {
 			if isDerived(w) == derived {
@@ -152,6 +159,13 @@ type Wrapper struct{ context.Context } //nolint:containedctx // it is a context
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
 func (w Wrapper) base() context.Context { return w.Context }
+
+// Detach is [context.WithoutCancel] with a result whose method Value does not allocate.
+func Detach(ctx context.Context) context.Context {
+	return context.WithValue(context.WithoutCancel(ctx), detachedKey{}, nil)
+}
+
+type detachedKey struct{}
 
 // WithValue is [context.WithValue] with a result that embeds Wrapper.
 func WithValue(parent context.Context, key, value any) context.Context {

@@ -95,25 +95,6 @@ func isIdentity(name string) bool {
 	return false
 }
 
-// Canonical sets l5d-dst-canonical to name, such as
-// "web.default.svc.cluster.local:80". It is the name that the request was
-// balanced by, for the metrics of the receiving proxy.
-func Canonical(name string) layer.Layer[*http.Request, *http.Response] {
-	value := []string{name}
-	edit := func(req *http.Request) *http.Request {
-		if said := req.Header[canonicalField]; len(said) == 1 && said[0] == name {
-			return req
-		}
-		out := fork(req)
-		out.Header[canonicalField] = value[:1:1]
-		return out
-	}
-	state := layer.State{{Key: "name", Value: name}}
-	return func(next Service) Service {
-		return &edited{Service: next, name: "canonical", state: state, edit: edit}
-	}
-}
-
 // OverrideAuthority replaces the Host and the URL's host of every request by
 // authority, for endpoints in other clusters. It drops l5d-dst-canonical,
 // because that name is of this cluster. With an empty authority the layer does

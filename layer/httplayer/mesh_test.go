@@ -21,7 +21,6 @@ func meshLayers() map[string]layer.Layer[*http.Request, *http.Response] {
 		"client id":            ClientID(func(*http.Request) string { return "web.id" }),
 		"client id, none":      ClientID(func(*http.Request) string { return "" }),
 		"require id":           RequireID("web.id"),
-		"canonical":            Canonical("web.default:80"),
 		"override authority":   OverrideAuthority("other:80"),
 		"no authority":         OverrideAuthority(""),
 		"strip header":         StripHeader("l5d-dst-override", "X-Asked"),
@@ -36,7 +35,7 @@ func TestMeshLayersConform(t *testing.T) {
 	// What a request says that the layer has something to do with; what has to
 	// do with nothing is transparent.
 	said := map[string]string{
-		"client id": "", "client id, none": "L5d-Client-Id", "require id": "L5d-Require-Id", "canonical": "",
+		"client id": "", "client id, none": "L5d-Client-Id", "require id": "L5d-Require-Id",
 		"override authority": "", "no authority": "-", "strip header": "X-Asked", "proxy errors": "-",
 		"upgrade orig-proto": "", "downgrade orig-proto": "L5d-Orig-Proto",
 	}
@@ -144,26 +143,11 @@ func TestG4RequireID(t *testing.T) {
 	}
 }
 
-func TestCanonical(t *testing.T) {
-	for _, said := range []string{"", "web.default:80", "forged:80"} {
-		req := request(t, "GET", "http://web/", "")
-		if said != "" {
-			req.Header.Set("L5d-Dst-Canonical", said)
-		}
-		got, _, err := passed(t, Canonical("web.default:80"), req)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"web.default:80"}, got.Header["L5d-Dst-Canonical"])
-		assert.Equal(t, said == "web.default:80", got == req)
-	}
-}
-
 func TestOverrideAuthority(t *testing.T) {
 	up, got := application(t, okAnswer)
-	// The name that it has here is set above.
-	svc := Canonical("web.default:80")(OverrideAuthority("web.other.example:80")(endpoint(t, up)))
-	proxy := serve(t, Handler(svc))
+	proxy := serve(t, Handler(OverrideAuthority("web.other.example:80")(endpoint(t, up))))
 	for _, target := range []string{"/a", "http://web/a"} {
-		first, _, _ := wireTo(t, proxy).ask("GET " + target + " HTTP/1.1\nHost: web\n\n")
+		first, _, _ := wireTo(t, proxy).ask("GET " + target + " HTTP/1.1\nHost: web\nl5d-dst-canonical: web.default:80\n\n")
 		assert.Equal(t, "HTTP/1.1 200 OK", first)
 		r := <-got
 		assert.Equal(t, []string{"Host: web.other.example:80"}, r.fields)

@@ -53,7 +53,8 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	n, err = b.ReadCloser.Read(p)
 	b.waits.Store(false)
 	if err != nil && err != io.EOF && !b.isClosed() {
-		b.broken.CompareAndSwap(nil, &err)
+		cause := err // err itself would be allocated for each Read
+		b.broken.CompareAndSwap(nil, &cause)
 	}
 	return n, err
 }

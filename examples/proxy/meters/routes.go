@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -30,12 +31,13 @@ import (
 // Measured, PerRoute and Unrouted to the options of profiles.Router with these names, and
 // the instruments of Detect to tcplayer.Detect.
 //
-// Routes are safe for concurrent use. A request costs one allocation and two clock readings
-// by route, as much by target, and two allocations more if the route is retryable.
+// Routes are safe for concurrent use. A request costs two clock readings by route, as much
+// by target, and two allocations if the route is retryable.
 type Routes struct {
 	meters    *Meters
 	direction Direction
 	current   atomic.Pointer[destination]
+	retries   atomic.Bool // a profile had a retryable route
 }
 
 // destination is the series of a destination with one profile.
@@ -89,6 +91,9 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 // Errors: forwarded. A rejection counts as FAIL_FAST or LOAD_SHED. No layer above may send
 // the request elsewhere.
 func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
+	if route.Retryable {
+		r.retries.Store(true)
+	}
 	return &routeMeter{next, r.route(route), route.Retryable}
 }
 
@@ -134,12 +139,11 @@ type routeMeter struct {
 }
 
 func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	s := &stream{of: m.route.streams, ctx: ctx}
-	if m.retryable {
-		s.attempts = &attempts{route: m.route}
-		s.ctx = context.WithValue(ctx, attemptsKey{}, s.attempts)
+	if !m.retryable {
+		return m.route.streams.call(ctx, m.Service, req, nil)
 	}
-	return s.call(m.Service, req)
+	a := &attempts{route: m.route}
+	return m.route.streams.call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
 }
 
 func (m *routeMeter) Next() httplayer.Service { return m.Service }
@@ -179,10 +183,11 @@ type backendSeries struct {
 func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	series := b.series(layer.RouteFromContext(ctx))
 	series.requests.Add(1)
-	s := &stream{of: series.streams, ctx: ctx}
-	rsp, err := s.call(b.Service, req)
-	if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok && !errors.Is(err, layer.ErrNotReady) {
-		a.sent.Add(1)
+	rsp, err := series.streams.call(ctx, b.Service, req, nil)
+	if b.routes.retries.Load() && !errors.Is(err, layer.ErrNotReady) {
+		if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok {
+			a.sent.Add(1)
+		}
 	}
 	return rsp, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,8 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 	})}
 }
 
-// stream records one request. It is also the Observer of the response.
+// stream records one request. It is also the Observer of the response, and is reused after
+// the end.
 type stream struct {
 	of       *streams
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
@@ -51,37 +53,41 @@ type attempts struct {
 
 type attemptsKey struct{}
 
+var openStreams = sync.Pool{New: func() any { return new(stream) }}
+
 // call sends a request to next and records it. A rejection is recorded too, because no
-// layer above sends the request elsewhere.
-func (s *stream) call(next httplayer.Service, req *http.Request) (*http.Response, error) {
-	s.start = time.Now()
-	rsp, err := next.Call(s.ctx, req)
+// layer above sends the request elsewhere. a is nil if the request is sent once.
+func (of *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
+	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
+	*s = stream{of: of, ctx: ctx, start: time.Now(), attempts: a}
+	rsp, err := next.Call(ctx, req)
 	if err != nil {
 		s.done(withoutResponse(req, err))
 		return rsp, err
 	}
 	s.rsp = rsp
-	return httplayer.Completion(s.ctx, rsp, s), nil
+	return httplayer.Completion(ctx, rsp, s), nil
 }
 
 func (s *stream) Data(int) {}
 
 func (s *stream) End(err error) {
+	if s.attempts != nil && s.attempts.sent.Load() > 1 {
+		class := layer.Classifier[*http.Response](httplayer.Classify).Classify(s.ctx, layer.Outcome[*http.Response]{
+			Response: s.rsp, Err: err, Ended: err == nil,
+		})
+		if !class.IsFailure() {
+			s.attempts.route.retries().successes.Add(1)
+		}
+	}
 	s.done(afterHead(s.rsp, err))
-	if s.attempts == nil || s.attempts.sent.Load() < 2 {
-		return
-	}
-	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(s.ctx, layer.Outcome[*http.Response]{
-		Response: s.rsp, Err: err, Ended: err == nil,
-	})
-	if !class.IsFailure() {
-		s.attempts.route.retries().successes.Add(1)
-	}
 }
 
 func (s *stream) done(o outcome) {
 	s.of.durations.get().Observe(time.Since(s.start).Seconds())
 	s.of.statuses.of(o).get().Inc()
+	*s = stream{}
+	openStreams.Put(s)
 }
 
 // outcome is the labels http_status and error of a request.

@@ -53,7 +53,7 @@ type Outbound struct {
 	countTCP func(context.Context, net.Conn, error)
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.ByteCount]
-	logicals        *layer.Cache[string, *http.Request, *http.Response]
+	logicals        *layer.Cache[Authority, *http.Request, *http.Response]
 	concretes       *layer.Cache[string, *http.Request, *http.Response]
 	forwards        *layer.Cache[forwardTarget, *http.Request, *http.Response]
 	opaqueConcretes *layer.Cache[string, tcplayer.Request, net.Conn]

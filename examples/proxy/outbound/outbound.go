@@ -95,8 +95,8 @@ func (o *Outbound) requests() httplayer.Service {
 }
 
 // logical is the router of a target that a request named.
-func (o *Outbound) logical(ctx context.Context, target string) httplayer.Service {
-	return o.router(ctx, target, o.profiles)
+func (o *Outbound) logical(ctx context.Context, target Authority) httplayer.Service {
+	return o.router(ctx, target.String(), o.profiles)
 }
 
 // router sends the requests of a target by its profile: l5d-dst-canonical, then

@@ -13,8 +13,12 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// router is the router of a target. It sets l5d-dst-canonical, by which the
-// endpoint's proxy counts requests, to the name of the target in its profile.
+// canonicalHeader is the header by which the endpoint's proxy counts requests.
+const canonicalHeader = "L5d-Dst-Canonical"
+
+// router is the router of a target. It sets l5d-dst-canonical to the name of the target
+// in its profile. It changes the received request instead of a copy, because no layer
+// above sends that elsewhere.
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]
 
@@ -26,10 +30,10 @@ type router struct {
 
 // routerState is the state of a router for one profile.
 type routerState struct {
-	profile *profiles.Profile
-	svc     httplayer.Service // Router, with the header if the target has a name
-	active  context.Context   //nolint:containedctx // ends when the next profile takes effect
-	end     context.CancelFunc
+	profile   *profiles.Profile
+	canonical []string        // the header; nil if the target has no name
+	active    context.Context //nolint:containedctx // ends when the next profile takes effect
+	end       context.CancelFunc
 }
 
 // Call waits for the first profile.
@@ -43,15 +47,18 @@ func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, e
 	if p := r.Profile(); s == nil || s.profile != p {
 		s = r.replace(s, p)
 	}
-	return s.svc.Call(ctx, req)
+	if s.canonical != nil {
+		req.Header[canonicalHeader] = s.canonical
+	}
+	return r.Router.Call(ctx, req)
 }
 
 // replace replaces old by the state of p. It returns the state that a concurrent
 // call has set, if there is one.
 func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
-	s := &routerState{profile: p, svc: r.Router}
+	s := &routerState{profile: p}
 	if name := canonicalName(p, r.target); name != "" {
-		s.svc = httplayer.Canonical(name)(r.Router)
+		s.canonical = []string{name}
 	}
 	s.active, s.end = context.WithCancel(r.ctx)
 	if !r.state.CompareAndSwap(old, s) {

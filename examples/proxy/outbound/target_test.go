@@ -39,7 +39,7 @@ func TestTarget(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, tt.want, got)
+			require.Equal(t, tt.want, got.String())
 		})
 	}
 }
@@ -52,13 +52,13 @@ func FuzzTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host, override string) {
 		req := &http.Request{Host: host, URL: &url.URL{}, Header: http.Header{"L5d-Dst-Override": {override}}}
 		got, err := outbound.Target(req)
-		if (err == nil) == (got == "") {
+		if (err == nil) == (got == outbound.Authority{}) {
 			t.Fatalf("%q %q: %q, %v", host, override, got, err)
 		}
 		if err != nil {
 			return
 		}
-		if again, err := outbound.Target(&http.Request{Host: got, URL: &url.URL{}}); again != got {
+		if again, err := outbound.Target(&http.Request{Host: got.String(), URL: &url.URL{}}); again != got {
 			t.Fatalf("%q becomes %q: %v", got, again, err)
 		}
 	})

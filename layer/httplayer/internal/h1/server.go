@@ -72,7 +72,7 @@ type ServerConn struct {
 // NewServerConn returns a server connection. Its requests have the values of ctx,
 // and the end of ctx ends the connection. The sweeper of cfg is not nil.
 func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, ctx: ctx, base: context.WithoutCancel(ctx)}
+	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx)}
 	c.conn, c.failed = conn, c.readError
 	c.out.conn = conn
 	if addr := conn.RemoteAddr(); addr != nil {

@@ -47,7 +47,7 @@ const drainPing = 0x676f746f77657231
 // values of ctx, and the connection ends with ctx. Limits of HTTP/2 that are 0 have
 // the defaults: 250 streams, 64 KiB of headers, windows of 256 KiB and 1 MiB.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
-	c := &ServerConn{cfg: cfg, life: ctx, ctx: context.WithoutCancel(ctx), remote: nc.RemoteAddr().String()}
+	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
 	c.init(nc, makeLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow,
 		cfg.MaxStreamResets))
 	c.server = c
