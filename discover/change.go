@@ -103,7 +103,7 @@ func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 // The new endpoint replaces the old one when its service is ready or closed, or after
 // the timeout. One [Change] then removes the old endpoint and adds the new one. If the
 // ID changes again before that, the timeout starts again. If it changes back, the old
-// endpoint stays. There is no handover for a removed address.
+// endpoint stays. An address that is removed has no handover.
 //
 // Set 0 if a changed ServerName or Identity must take effect at once. Until the
 // handover, the old service uses and may open connections that were verified for the

@@ -18,7 +18,7 @@
 //	}, layer.CachePolicy{})
 //	svc := targets.Router(targetOf)
 //
-// There is no Close: everything ends with the context of [Endpoints].
+// Everything ends with the context of [Endpoints].
 //
 // A panic of user code on a goroutine of this package does not end the process. An endpoint
 // whose [MakeService] panics has a closed service. If Ready panics, the endpoint is not ready.

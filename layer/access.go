@@ -22,7 +22,7 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 	Scheme(Req) string          // "http" or "https"; "" if unknown
 	Authority(Req) string       // the URI's authority, else the Host header, else ""
 	Path(Req) string            // as sent, without the query
-	Query(Req) string           // as sent, without the '?'; "" if there is none
+	Query(Req) string           // as sent, without the '?'; "" without a query
 	Source(Req) netip.AddrPort  // the client's address; zero when unknown
 	RequestHeader(Req) Header   // never nil
 	Status(Rsp) int             // the HTTP status

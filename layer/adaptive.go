@@ -48,8 +48,8 @@ func (p AdaptivePolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields. Initial and Tolerance
-// are those of Netflix's Gradient2, and Window and the bounds those of Envoy.
+// filled returns p with defaults in place of zero fields. The defaults of Initial and
+// Tolerance come from Netflix's Gradient2, and those of Window, Min and Max from Envoy.
 func (p AdaptivePolicy) filled() AdaptivePolicy {
 	p.Min = cmp.Or(p.Min, 1)
 	p.Max = cmp.Or(p.Max, max(1000, p.Min))

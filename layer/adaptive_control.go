@@ -15,11 +15,12 @@ import "math"
 // within Min and Max. L does not grow while half of it is unused or more than 1 % of
 // the requests are dropped. base is the latency without a queue.
 //
-// One short window is a probe, which measures base with the limit (L - min(√L, L/4)) /
-// 2. A probe runs every 50 windows, when the limit is first used, and when L has fallen
-// to 0.6 of its maximum. Half of L without its headroom causes no queue, because the whole is
-// Tolerance times the capacity of inner. If the latency falls in proportion to the limit, a
-// queue remains: the next probe is half as large, and L is at most twice this one.
+// A probe is one short window that measures base, with the limit (L - min(√L, L/4)) /
+// 2. It runs every 50 windows, when the limit is first used, and when L has fallen to
+// 0.6 of its maximum. Half of L causes no queue, because L exceeds the capacity of
+// inner at most by Tolerance and the headroom. If the latency falls in proportion to
+// the limit, inner still has a queue. Then the next probe has half the limit, and L is
+// at most twice the limit of the probe.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 

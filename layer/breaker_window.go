@@ -26,8 +26,9 @@ func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// A bucket has the low bits of the turn (the number of the bucket since the start) and two
-// counts. When one count is at its maximum, both are halved, which keeps their ratio.
+// A bucket has the low bits of its turn, and the counts of successes and failures. Its
+// turn is the number of the bucket since the start. When one count is at its maximum,
+// both are halved, which keeps their ratio.
 const (
 	breakerTurnBits  = 20
 	breakerCountBits = 22

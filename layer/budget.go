@@ -136,8 +136,8 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// look advances the buckets to now. New deposits are added to the bucket of the last
-// look, because a later bucket would let them count for longer than ttl.
+// look advances the buckets to the current time. It adds new deposits to the bucket of
+// the previous call, because in a later bucket they would count for longer than ttl.
 func (b *Budget) look() {
 	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()

@@ -27,8 +27,9 @@ func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return 
 
 func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
 
-// claim reports in mine whether the caller must make the entry of key and close making.
-// Otherwise the caller waits for making, which is nil if the entry exists.
+// claim decides whether the caller makes the entry of key. If mine is true, the caller
+// must make it and close making. Otherwise the caller waits for making, which is nil if
+// the entry exists.
 func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,8 @@ type Outcome[Rsp any] struct {
 }
 
 // Classifier returns the class of an outcome. All layers of a stack use the same one,
-// see [WithClassifier]. A balancer uses that of its endpoints, see [Classified].
+// see [WithClassifier]. A balancer uses the classifier of its endpoints, see
+// [Classified].
 //
 // It is called at the response headers (Ended is false) and again at the end of the
 // response. It is not called for rejections, injected errors and cancellations by the
@@ -122,11 +123,12 @@ type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }
 
-// ClassifierOf returns the classifier of svc, or nil. It returns that of the first
-// [Classified] service, from svc inwards. It finds the wrapped service by a method Next
-// or by an embedded field Service. A service built by a [Stack] with [WithClassifier]
-// and at least one layer is Classified. A [Router], [Failover], [Lazy] or [Reconnect]
-// has no classifier, because it chooses a service for each request.
+// ClassifierOf returns the classifier of svc, or nil. It asks svc and the services that
+// svc wraps, and returns the classifier of the first [Classified] one. It finds the
+// wrapped service by a method Next or by an embedded field Service. A service built by
+// a [Stack] with [WithClassifier] and at least one layer is Classified. A [Router],
+// [Failover], [Lazy] or [Reconnect] has no classifier, because it chooses a service for
+// each request.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {

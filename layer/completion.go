@@ -214,8 +214,8 @@ func (b *observedBody) end(err error) {
 	panics.End(observers, err)
 }
 
-// callUntil calls next, and o.End when the response ends or if there is no response.
-// After a panic it discards the response.
+// callUntil calls next, and o.End when the response ends or after an error. After a
+// panic it discards the response.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {

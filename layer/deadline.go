@@ -25,7 +25,7 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 // [ErrFailFast], because waiting does not help. After the deadline, an error of inner or of
 // reading the body is wrapped in an Error of kind [ErrTimeout].
 //
-// Cost: that of read; for a request with a deadline also that of [Timeout].
+// Cost: one call of read; for a request with a deadline also the cost of [Timeout].
 //
 // It panics if read is nil.
 func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -92,7 +92,8 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 //
 // Body: not touched.
 //
-// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are returned unchanged.
+// Errors: a rejection matches the same errors as in [DeadlineFromRequest]. Errors of
+// inner are returned unchanged.
 //
 // Cost: one clock reading and the call of write.
 //

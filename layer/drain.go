@@ -101,9 +101,9 @@ type Drainer struct {
 	state atomic.Int64
 	empty notify.Broadcast
 
-	once  sync.Once
-	begun context.Context //nolint:containedctx // ends when draining begins, which ends waits in Ready
-	begin context.CancelFunc
+	once    sync.Once
+	started context.Context //nolint:containedctx // ends when draining begins, which ends waits in Ready
+	begin   context.CancelFunc
 }
 
 // drainBegun is the sign bit of state.
@@ -159,6 +159,6 @@ func (d *Drainer) leave() {
 
 // signal returns the context that ends when draining begins.
 func (d *Drainer) signal() context.Context {
-	d.once.Do(func() { d.begun, d.begin = context.WithCancel(context.Background()) })
-	return d.begun
+	d.once.Do(func() { d.started, d.begin = context.WithCancel(context.Background()) })
+	return d.started
 }

@@ -140,7 +140,7 @@ func (e *Error) Temporary() bool {
 }
 
 // RetryAfter returns the longest RetryAfter of the [Error] values in the chain of err.
-// It returns false if there is none.
+// It returns false if all are 0.
 func RetryAfter(err error) (time.Duration, bool) {
 	var e *Error
 	if !errors.As(err, &e) {

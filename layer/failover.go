@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// Failover sends requests to primary, and to fallback after primary has not been ready
-// for the time after. With 0 it uses fallback at once.
+// Failover sends requests to primary. When primary has not been ready for the duration
+// after, it sends them to fallback; if after is 0, at once.
 //
-// Admission: primary decides first, so that requests detect its recovery. Until after
-// is over, its rejections are returned; a [Queue] above the Failover waits. Later, or
-// at once if primary is closed, fallback decides. Ready waits for primary, and for
-// either of them when after is over; it polls fallback every 50 ms.
+// Admission: primary decides first, so that requests detect its recovery. Before the
+// duration has passed, a rejection by primary is returned, and a [Queue] above waits.
+// Later, or at once if primary is closed, fallback decides. Ready waits for primary.
+// When the duration has passed, it waits for either service, and polls fallback every
+// 50 ms.
 //
 // Cancellation: the context is passed unchanged. A rejection after the caller's context
 // ended does not count.

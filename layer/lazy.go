@@ -12,7 +12,7 @@ import (
 // should return at once, because other callers wait for it. Use [Reconnect] if making
 // the service may fail.
 //
-// Admission: that of the service. Ready makes the service.
+// Admission: the service decides. Ready makes the service.
 //
 // Cancellation: a request whose context has ended is rejected and does not make the service.
 //

@@ -13,9 +13,9 @@ import (
 //
 // Cancellation: the context is passed unchanged.
 //
-// Body: out must close the body of its argument unless it returns it, also if it fails.
-// Layers above use the end of the new response. If its body has another name than Body,
-// set [WithCompletion].
+// Body: out must close the body of its argument, also if it fails, unless the new
+// response has that body. Layers above use the end of the new response. If its body has
+// another name than Body, set [WithCompletion].
 //
 // Errors: an error of in or out is wrapped in an [Error]. After an error of in nothing
 // was sent. An error of out never matches [ErrNotReady], because the request was
@@ -76,7 +76,7 @@ func hideRejection(err error) error {
 	return err
 }
 
-// hiddenKind matches everything that err matches, except kind and the kinds below it.
+// hiddenKind matches the errors that err matches, except kind and kinds that wrap it.
 type hiddenKind struct{ err, kind error } //nolint:errname // it hides a kind
 
 func (h hiddenKind) Error() string { return h.err.Error() }

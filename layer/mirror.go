@@ -153,8 +153,8 @@ type mirrorShared[Req, Rsp any] struct {
 	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
-// fork returns the request to send in place of req. It returns false if there is no
-// copy. It recovers a panic, so that the request does not fail.
+// fork returns the request to send in place of req. It returns false if req is not
+// copied. It recovers a panic, so that the request does not fail.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
@@ -283,9 +283,9 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 }
 
 // TeeBody returns body with a copy of the bytes read, for TeeRequest of an [Editor]. It
-// keeps up to limit bytes. It calls done once, on the goroutine of Read or Close: with
-// all bytes, which done may keep, if the body was read to its end. If the body is
-// larger than limit, failed, or was closed early, ok is false.
+// keeps up to limit bytes. It calls done once, on the goroutine of Read or Close. If
+// the body was read to its end, ok is true and kept has all bytes, which done may keep.
+// If the body is larger than limit, failed, or was closed early, ok is false.
 //
 // size is the declared length of the body; a negative size means unknown. A body is complete if
 // size bytes were read, even if the end was not. A body of another length is incomplete.

@@ -13,18 +13,18 @@ import (
 // RateLimitBy is a [RateLimit] for each key: it admits perSecond requests per second
 // and bursts of up to burst. A key may be a tenant, a client or a route.
 //
-// Admission: that of RateLimit for the bucket of the key. Ready is forwarded, because
-// the key of the next request is unknown. At most keys buckets are kept, or
-// 65536 with 0. For a new key eight buckets are examined, and full ones are removed. Removing a
-// full bucket does not raise the rate of its key. If no bucket is free, the request is
-// rejected.
+// Admission: a request needs a token of the bucket of its key. Ready is forwarded,
+// because the key of the next request is unknown. At most keys buckets are kept, or
+// 65536 if keys is 0. For a new key eight buckets are examined, and full ones are
+// removed. Removing a full bucket does not raise the rate of its key. If no bucket is
+// free, the request is rejected.
 //
 // Cancellation: a request whose context has ended is rejected and takes no token.
 //
 // Body: not touched.
 //
-// Errors: those of RateLimit. If no bucket is free, RetryAfter is the time until one
-// is. A key that is not equal to itself, such as NaN, is rejected.
+// Errors: as for RateLimit. If no bucket is free, RetryAfter is the time until one is.
+// A key that is not equal to itself, such as NaN, is rejected.
 //
 // Cost: a hash, the lock of one shard and a clock reading. No allocation.
 //

@@ -22,7 +22,7 @@ import (
 //		...
 //	}
 //
-// Admission: that of the current service. Calls of Ready that wait continue with the
+// Admission: the current service decides. A waiting call of Ready continues with the
 // new service at once.
 //
 // Cancellation: the context is passed unchanged.
@@ -69,8 +69,8 @@ func NewReloadable[C comparable, Req, Rsp any](
 }
 
 // Set makes the service of c and uses it for new requests, unless c equals the current
-// configuration. If mk panics or returns nil, the current service stays in use, and nil
-// also is an error. After the end of w's context Set returns [ErrClosed].
+// configuration. If mk panics or returns nil, the current service stays in use. Set
+// returns an error if mk returns nil, and [ErrClosed] after the end of w's context.
 //
 // Set may be called concurrently, but not by mk. It waits for mk, but not for requests.
 func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
@@ -226,7 +226,7 @@ func (s *reloadableState[C, Req, Rsp]) ready(ctx context.Context) error {
 
 var (
 	errReplaced     = errors.New("the configuration was replaced")
-	errNoReloadable = errors.New("there is no service for the configuration")
+	errNoReloadable = errors.New("no service for the configuration")
 )
 
 // nilReloadable is the service that is used if mk returned nil for the first configuration.

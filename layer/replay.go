@@ -14,9 +14,9 @@ import (
 // BodyReplay is a request body that can be sent several times. Protocol packages
 // implement [Replay] with it. Its methods and readers are safe for concurrent use.
 //
-// It keeps the bytes that were read, up to the limit. Until the source has been read to its
-// end, only the latest reader is valid. After that, all readers read the kept bytes. that all
-// readers read the kept bytes.
+// It keeps the bytes that were read, up to the limit. Until the source has been read to
+// its end, only the latest reader is valid. After that, all readers read the kept
+// bytes.
 type BodyReplay struct {
 	source io.ReadCloser
 	get    func() (io.ReadCloser, error) // returns another body; nil if the bytes are kept

@@ -91,7 +91,7 @@ func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	return svc.Ready(until)
 }
 
-// isBare reports whether err has no details, as the cause of polled.
+// isBare reports whether err adds nothing to the cause of the polled context.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil

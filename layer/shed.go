@@ -52,8 +52,8 @@ func (p ShedPolicy) filled() ShedPolicy {
 //
 // Admission: a request is rejected while the requests in flight, of all priorities,
 // fill the share of its priority. One request is always admitted. The capacity is that
-// of the nearest Limit or AdaptiveLimit below, plus that of Queues in between. If there
-// is none, no request is rejected. Ready is forwarded.
+// of the nearest Limit or AdaptiveLimit below, plus that of Queues in between. Without
+// a limit below, every request is admitted. Ready is forwarded.
 //
 // Cancellation: a request whose context has ended is rejected.
 //

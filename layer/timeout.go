@@ -53,7 +53,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 // Errors: after the limit, an error of inner is wrapped in an [Error] of kind
 // [ErrResponseHeaderTimeout].
 //
-// Cost: that of [Timeout].
+// Cost: the same as of [Timeout].
 //
 // With 0 the layer does nothing. A negative value panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {

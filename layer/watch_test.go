@@ -164,7 +164,7 @@ func TestWatchSurvivesAPanicOfMake(t *testing.T) {
 func TestWatchKeepsTheOldOneWhereNothingIsMade(t *testing.T) {
 	inWatch(t, "a", func(t *testing.T, w *watchOf, m *watchMaker, _ context.CancelCauseFunc) {
 		err := w.Set("")
-		require.EqualError(t, err, "reloadable web: there is no service for the configuration")
+		require.EqualError(t, err, "reloadable web: no service for the configuration")
 		require.NotErrorIs(t, err, layer.ErrClosed)
 		require.Error(t, m.made[1].ctx.Err())
 		require.Equal(t, "a1", cacheUse(t, t.Context(), w, "1"))

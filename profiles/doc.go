@@ -30,9 +30,10 @@
 // profile share its [RetryBudget]. A route that is equal in the next profile keeps
 // its state, unless the RetryBudget changed.
 //
-// An attempt is retried if it was late, if its response is a failure by the classes of the route,
-// or if its error is [layer.Retryable]. Each attempt draws a target again. There is no pause, and a
-// Retry-After of a response is ignored. Only the budget, Timeout and MaxRetries limit the number,
+// An attempt is retried if it was late, if its response is a failure by the classes of
+// the route, or if its error is [layer.Retryable]. Each attempt draws a target again.
+// Attempts follow without a pause, also if a response has a Retry-After. Only the
+// budget, Timeout and MaxRetries limit the number,
 // which is at most 99. After the last retry the last response is returned. Rejections, such as
 // those of a full queue, are not retried. An endpoint without a balancer should return failed
 // connections as errors, as httplayer.SingleEndpoint does.

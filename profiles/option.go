@@ -92,7 +92,7 @@ func WithOnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Cl
 }
 
 // WithLogger logs to l: new profiles (Debug), invalid parts that are left out, and
-// errors of the source. The default is no log.
+// errors of the source. By default nothing is logged.
 func WithLogger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.log = l })
 }

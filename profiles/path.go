@@ -17,8 +17,8 @@ func (p Path) compile(c *compiler) (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("path %s: %w", quote(string(p)), err)
 	}
-	steps, begun, ended := flatten(tree)
-	if begun && ended {
+	steps, hasStart, hasEnd := flatten(tree)
+	if hasStart && hasEnd {
 		if s, ok := segmentsOf(steps); ok && len(s.wildcards) == 0 && !s.open {
 			return exactPath{s.head, string(p)}, nil
 		} else if ok {
@@ -31,10 +31,10 @@ func (p Path) compile(c *compiler) (matcher, error) {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
 	m := &regexPath{re: re, source: string(p), key: key{open: true, parts: []string{""}}}
-	if begun {
-		m.key = keyOf(steps, ended)
+	if hasStart {
+		m.key = keyOf(steps, hasEnd)
 	}
-	if n := len(steps); ended && n > 0 {
+	if n := len(steps); hasEnd && n > 0 {
 		m.suffix, _ = literal(steps[n-1])
 	}
 	return m, nil
@@ -54,16 +54,16 @@ func anchor(pattern string) string {
 }
 
 // flatten returns the expressions whose concatenation is tree, without the anchors at
-// the ends. begun and ended report whether these anchors exist.
-func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, begun, ended bool) {
+// the ends. hasStart and hasEnd report whether these anchors exist.
+func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, hasStart, hasEnd bool) {
 	steps = appendSteps(nil, tree.Simplify())
-	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; begun = true {
+	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; hasStart = true {
 		steps = steps[1:]
 	}
-	for ; len(steps) > 0 && steps[len(steps)-1].Op == syntax.OpEndText; ended = true {
+	for ; len(steps) > 0 && steps[len(steps)-1].Op == syntax.OpEndText; hasEnd = true {
 		steps = steps[:len(steps)-1]
 	}
-	return steps, begun, ended
+	return steps, hasStart, hasEnd
 }
 
 func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {

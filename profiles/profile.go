@@ -30,8 +30,8 @@ type Profile struct {
 	// has no effect on requests.
 	OpaqueProtocol bool
 
-	// Endpoint is the address of a destination that has only one, if there is no Name.
-	// See [Profile.Dispatch]. A Router uses it only with [WithForward].
+	// Endpoint is the address of a destination that has only one, and no Name. See
+	// [Profile.Dispatch]. A Router uses it only with [WithForward].
 	Endpoint *Endpoint
 
 	// RetryBudget limits the retries and hedges of all routes together. Without it,

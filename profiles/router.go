@@ -49,7 +49,9 @@ type Router[Req, Rsp any] struct {
 //
 // mk returns the service of a target with this authority, usually a balancer with a queue. It is
 // called once for each authority during the life of the Router. mk must release the services of
-// targets that are no longer used, as layer.Cache does. If mk returns nil, the authority is closed:
+// called once for each authority during the life of the Router. mk must release
+// services that are not used any more, as layer.Cache does. If mk returns nil, the
+// authority is closed:
 // its requests go to other targets or are rejected with an error that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.

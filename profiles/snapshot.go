@@ -140,8 +140,8 @@ func (s routeSet[Req, Rsp]) find(key string, def Route) *liveRoute[Req, Rsp] {
 	return nil
 }
 
-// splitOf returns a split with the endpoint of p if requests go there. Otherwise it has
-// the valid targets of p, or the apex if there are none.
+// splitOf returns a split with the endpoint of p if requests go there. Otherwise the
+// split has the valid targets of p, or the apex without valid targets.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s

@@ -147,7 +147,7 @@ func (o *outage) add(ctx context.Context, err error) {
 	o.received = false
 	switch {
 	case errors.Is(err, ErrNoProfile):
-		o.log.DebugContext(ctx, "there is no profile", "err", err) // most addresses have none
+		o.log.DebugContext(ctx, "no profile", "err", err) // most addresses have none
 	case expected:
 		o.log.DebugContext(ctx, "profile stream ended", "err", err)
 	case o.failures > 0:

@@ -46,10 +46,10 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 
 // draw returns the index of a ready target, chosen at random by weight.
 //
-// The first draw is among all targets and counts if that target is ready. Otherwise the
-// second draw is among the ready targets. Each ready target gets its exact share of the
-// ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all targets and R
-// that of the ready ones. While all are ready, only one target is polled.
+// The first draw is among all targets, and counts if that target is ready. Otherwise a
+// second draw is among the ready targets. A ready target of weight w still gets its
+// share of the ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all
+// targets and R
 //
 // If no target is ready the first draw counts. The service below, such as a queue, then
 // waits or rejects the request.

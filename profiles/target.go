@@ -103,7 +103,7 @@ const (
 // String returns the address.
 func (e *Endpoint) String() string { return e.Addr.String() }
 
-// Validate returns the reason why e cannot be used, or nil.
+// Validate returns the reason why a Router would not use e, or nil.
 func (e *Endpoint) Validate() error {
 	switch {
 	case !e.Addr.IsValid() || e.Addr.Port() == 0:

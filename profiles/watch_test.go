@@ -115,7 +115,7 @@ func TestLogOfAnOutage(t *testing.T) {
 		"DEBUG profile",
 		"DEBUG profile stream ended",
 		"DEBUG profile",
-		"DEBUG there is no profile",
+		"DEBUG no profile",
 	}, log.lines())
 }
 

@@ -47,8 +47,7 @@ type StaleResolver struct {
 //
 // The age of a set starts with the first error after the last answer that was passed
 // on. Without an error it is 0, because silence means that nothing has changed. At
-// MaxAge the set is replaced by the delayed answer, or by Empty if there is none.
-//
+// MaxAge the set is replaced by the delayed answer, or else by Empty.
 // An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence. The
 // sequence also ends with r. Therefore r should continue after errors, as Reconnect does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {

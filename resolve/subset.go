@@ -123,7 +123,7 @@ func placeOf(addr netip.AddrPort) uint64 {
 }
 
 // part returns the update that changes known to the chosen endpoints of all. It returns
-// false if there is no change.
+// false if nothing changes.
 func part(known, all *Set, chosen []Endpoint) (Update, bool) {
 	switch all.State() {
 	case StatePending:

@@ -7,10 +7,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor is an optional extension of [layer.Accessor] with what only a tap reads.
-// httplayer.Accessor and grpclayer.Accessor implement it. If the accessor of a [Layer]
-// does not, each response starts when Call returns it, bodies are not shown, and the
-// destination is that of [WithDestination].
+// Accessor is an optional extension of [layer.Accessor] with methods that only a tap
+// needs. httplayer.Accessor and grpclayer.Accessor implement it. If the accessor of a
+// [Layer] does not, each response starts when Call returns it, bodies are not shown,
+// and the destination is that of [WithDestination].
 type Accessor[Req, Rsp any] interface {
 	layer.Accessor[Req, Rsp]
 

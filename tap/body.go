@@ -35,8 +35,8 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns e with redacted bodies. The bodies are cut to the length that the
-// watcher requested after redact has seen all kept bytes.
+// shown returns e with redacted bodies. The function redact gets all kept bytes. Its
+// result is cut to the length that the watcher requested.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -104,7 +104,7 @@ func (x *excerpt) take(at int64, p []byte) {
 	x.data = append(x.data, p...)
 }
 
-// miss marks the body as cut.
+// markCut marks the body as cut.
 func (x *excerpt) markCut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -181,8 +181,8 @@ const (
 	resetCancel   uint32 = 8
 )
 
-// streamError matches net/http's unexported error of an HTTP/2 stream reset. Its As
-// method fills any struct with these fields.
+// streamError matches net/http's unexported error of an HTTP/2 stream reset. The As
+// method of that error fills any struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32

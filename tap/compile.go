@@ -94,8 +94,8 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter returns a condition that holds if m, if set, and all of headers hold. Its
-// errors are rejections.
+// filter returns a condition that holds if m and all of headers hold. A nil m always
+// holds. Its errors are rejections.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
 	for _, h := range headers {

@@ -10,7 +10,7 @@ import (
 )
 
 // exchange sends the events of one request and its response to the watchers, and counts
-// the request for the counters. It is the [layer.Observer] of the response. The parts
+// the request in the rows of Top. It is the [layer.Observer] of the response. The parts
 // of an event are allocated at most twice for all watchers, with and without fields.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
@@ -121,8 +121,8 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	}
 }
 
-// deferredResponse is called when the headers of a response arrive that Call returned
-// without headers.
+// deferredResponse is called if Call returned a response before its headers arrived.
+// The headers have arrived now.
 func (x *exchange[Req, Rsp]) deferredResponse() { x.respond(x.rsp) }
 
 // responseStarted is called when response headers are sent before Call returns.

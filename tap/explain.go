@@ -107,7 +107,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 }
 
 // choices returns the choices that layers have recorded so far, without secrets. Values
-// other than numbers and the like become text.
+// that are not numbers, booleans, durations or addresses become text.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(choices) == 0 {

@@ -23,9 +23,10 @@ import (
 // items, as those of [Follow].
 //
 // Rows with the same key are added up. A quantile of the sum is the highest of its
-// rows, so the true one is not higher. Last is that of one of the rows. An outbound row
-// without a known client gets the name of the process as its client. An inbound row
-// without a known server gets it as its server. The rows of a process are missing while
+// rows, so the true one is not higher. The field Last is taken from one of the rows. An
+// outbound row without a known client gets the name of the process as its client. An
+// inbound row without a known server gets that name as its server. The rows of a
+// process are missing while
 // it cannot be reached, and begin at 0 after a restart.
 //
 // The requests of a process with only linkerd's tap are counted from its events.

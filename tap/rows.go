@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Times to live of a row without requests: two runs of a job that runs every five
-// minutes, and less in a full table.
+// rowTTL is the time after which a row without requests is removed. It spans two runs
+// of a job that runs every five minutes. fullRowTTL is the same for a full table.
 const (
 	rowTTL     = 10 * time.Minute
 	fullRowTTL = time.Minute
@@ -42,7 +42,8 @@ const (
 	rateDecay = 10 * time.Second
 )
 
-// table counts requests in rows. When it is full, further requests count in other.
+// table counts requests in rows. When it is full, further requests count in the row
+// other.
 type table struct {
 	byRoute       bool
 	byDestination bool

@@ -299,10 +299,11 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 	return rsp
 }
 
-// WithEventRate limits the events a second that a Server sends to all its watchers together. It
-// bounds CPU time, because an event costs about ten microseconds. Reports of dropped events count
-// too. Events above the rate fill the buffers of the watchers, and are dropped and counted when
-// these are full. The default, also for n <= 0, is no limit.
+// WithEventRate limits the events a second that a Server sends to all its watchers
+// together. It bounds CPU time, because an event costs about ten microseconds. Reports
+// of dropped events count too. Events above the rate fill the buffers of the watchers,
+// and are dropped and counted when these are full. By default, and for n <= 0, the rate
+// is unlimited.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil

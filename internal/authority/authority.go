@@ -1,4 +1,4 @@
-// Package authority validates the authority of a request.
+// Package authority parses the authority of a request.
 package authority
 
 import (
@@ -27,6 +27,15 @@ func Valid(s string) bool {
 		return closed && err == nil && addr.Is6() && addr.Zone() == ""
 	}
 	return host != "" && !strings.ContainsFunc(host, func(c rune) bool { return !isNameChar(c) })
+}
+
+// CutPort splits s at its last colon.
+func CutPort(s string) (host, port string, found bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
 }
 
 // isNameChar reports whether c may be part of a registered name (RFC 3986, section

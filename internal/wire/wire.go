@@ -103,8 +103,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority returns the authority that replaces that of a request, or "" if there is
-// none or it is invalid.
+// Authority returns the authority that replaces that of a request. It returns ""
+// without a valid one.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

@@ -67,7 +67,7 @@ func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, r
 }
 
 // CutLine removes the prefix "line 7: " from a message and returns the number. It
-// returns 0 if there is no such prefix.
+// returns 0 without such a prefix.
 func CutLine(message string) (line int, rest string) {
 	head, rest, found := strings.Cut(message, ": ")
 	number, numbered := strings.CutPrefix(head, "line ")

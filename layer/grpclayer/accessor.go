@@ -22,8 +22,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor is the [layer.Accessor] of gRPC, through which routes and taps read calls. A call is
-// a POST request of HTTP/2 whose path is the method, with status 200.
+// Accessor lets routes and taps read gRPC calls. It presents a call as a POST request
+// of HTTP/2 whose path is the method, and its reply as a response with status 200.
 type Accessor struct{}
 
 var _ layer.Accessor[*Call, *Reply] = Accessor{}
@@ -75,7 +75,7 @@ func (Accessor) ResponseHeader(r *Reply) layer.Header {
 	switch {
 	case r == nil:
 		return fields(nil)
-	case r.stream != nil && r.stream.begun.Load():
+	case r.stream != nil && r.stream.started.Load():
 		header, _ := r.stream.ClientStream.Header() // has arrived
 		return fields(header)
 	}
@@ -96,7 +96,8 @@ func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	return fields(nil)
 }
 
-// Complete is [Completion] with the uncompressed length of messages for o.
+// Complete does the same as [Completion], and reports the uncompressed length of
+// messages.
 func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
 	case r != nil && r.stream != nil:
@@ -135,21 +136,21 @@ func (a Accessor) SourceLabels(c *Call) map[string]string {
 	return caller.Labels(a.Source(c), nil)
 }
 
-// OnResponseStart calls begun when the handler of a server's stream sends its header, and data
-// for each message that it sends. It does nothing for other calls.
-func (Accessor) OnResponseStart(_ context.Context, c *Call, begun func(*Reply), data func(n int, p []byte)) {
+// OnResponseStart calls started when the handler of a server's stream sends its header,
+// and data for each message that it sends. It does nothing for other calls.
+func (Accessor) OnResponseStart(_ context.Context, c *Call, started func(*Reply), data func(n int, p []byte)) {
 	if s, ok := c.rpc.(*serverStream); ok {
-		s.observers = append(s.observers, responseObserver{begun, data})
+		s.observers = append(s.observers, responseObserver{started, data})
 	}
 }
 
-// OnDeferredResponse calls begun when the header of a client's stream arrives. It
+// OnDeferredResponse calls started when the header of a client's stream arrives. It
 // returns false for other calls, whose replies are complete.
-func (Accessor) OnDeferredResponse(r *Reply, begun func()) bool {
+func (Accessor) OnDeferredResponse(r *Reply, started func()) bool {
 	if r == nil || r.stream == nil {
 		return false
 	}
-	r.stream.begins = append(r.stream.begins, begun)
+	r.stream.begins = append(r.stream.begins, started)
 	return true
 }
 
@@ -159,8 +160,9 @@ func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { retu
 // TeeResponseBody returns r, because taps do not show messages.
 func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
 
-// ErrorResponse returns the reply for an error: on a client the response of the server, if
-// there was one, and on a server that to a client that has not canceled.
+// ErrorResponse returns the reply that an error represents. On a client, this is the
+// response of the server; ok is false if the server did not respond. On a server, it is
+// the reply to the client; ok is false if the client has canceled.
 func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
 	if c.incoming {
 		if c.ctx == nil || c.ctx.Err() != nil {
@@ -267,8 +269,8 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// trailer is the trailer of a reply that has ended. It has the status as in
-// HTTP/2, which gRPC removes.
+// trailer is the trailer of a reply that has ended. It includes the field grpc-status,
+// which gRPC removes from the metadata.
 type trailer Reply
 
 func (t *trailer) Get(name string) string { return first(t.Values(name)) }

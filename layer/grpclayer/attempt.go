@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call of gRPC, through which the interceptor and
-// the picker share state: gRPC passes neither the reason of a rejection nor the
-// first message of a stream between them.
+// attempt is the context of one call of gRPC. The interceptor and the picker share
+// state through it, because gRPC passes neither the reason of a rejection nor the first
+// message of a stream between them.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
@@ -41,8 +41,9 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
-// attemptFor returns the attempt of a pick, or nil. A call within another call, as for its
-// credentials, has the context of the other call. The method distinguishes them.
+// attemptFor returns the attempt of a pick, or nil. A call that is made within another
+// one, such as by its credentials, inherits the context of that call. The method
+// differs.
 func attemptFor(info balancer.PickInfo) *attempt {
 	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
 		return a
@@ -50,15 +51,15 @@ func attemptFor(info balancer.PickInfo) *attempt {
 	return nil
 }
 
-// data reports a received message.
+// data reports a received message to the pick.
 func (a *attempt) data() {
 	if p := a.picked.Load(); p != nil {
 		p.data()
 	}
 }
 
-// endPick ends the pick of a unary call if gRPC did not: after two messages of a
-// server, or a panic of a codec.
+// endPick ends the pick of a unary call that gRPC has not ended: after two messages of
+// a server, or a panic of a codec.
 func (a *attempt) endPick(err error) {
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
@@ -82,8 +83,8 @@ func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
 }
 
-// limit returns the time limit that caused a CANCELLED of gRPC, or nil. A limit
-// on a part of a call cancels its context, and only the cause names the limit.
+// limit returns the time limit of a layer that made gRPC return CANCELLED, or nil. Such
+// a limit cancels the context of the call, and only the cause of the context names it.
 func (a *attempt) limit(err error) error {
 	if status.Code(err) != codes.Canceled {
 		return nil

@@ -28,10 +28,10 @@ import (
 // NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance; see
 // [Register]. It works with each resolver that returns IP addresses.
 //
-// Each address has a connection, which is made at once and kept. A call goes to
-// the endpoint of the lowest cost that is connected and whose layers admit the
-// call. Up to sixteen endpoints all are compared, else five. The latency is that
-// of a unary call, or of the first message of a stream through a [Client].
+// Each address has a connection, which is made at once and kept. A call goes to the
+// endpoint of the lowest cost that is connected and whose layers admit the call. Of up
+// to 16 endpoints all are compared, of more endpoints five. The latency is that of a
+// unary call, or of the first message of a stream through a [Client].
 //
 // If no endpoint admits a call, the call waits while one is connecting without a
 // failure. Otherwise it fails with UNAVAILABLE and the reason, or waits if it is
@@ -390,8 +390,8 @@ func (t *towerBalancer) connectivity() connectivity.State {
 	return whole
 }
 
-// Pick is the connection chosen for a call. It ends with the call and its error,
-// see [PickCompletion].
+// Pick is the connection chosen for a call. It ends when the call ends, with the error
+// of the call, see [PickCompletion].
 type Pick struct {
 	conn      *conn
 	attempt   *attempt

@@ -26,7 +26,7 @@ type Call struct {
 	rpc      rpc
 }
 
-// rpc is the part of a call that sends or handles it.
+// rpc sends a call on a client, or handles it on a server.
 type rpc interface {
 	serve(ctx context.Context, c *Call) (*Reply, error)
 }

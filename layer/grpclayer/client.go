@@ -38,9 +38,9 @@ func (c *Client) DialOptions() []grpc.DialOption {
 // Describe shows the layers and their state.
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
-// Unary is a [grpc.UnaryClientInterceptor]. A layer may make several attempts;
-// the caller gets the message, the metadata and the peer of the winner, or of
-// the last attempt. Errors have the status code of [Code] and keep their chain.
+// Unary is a [grpc.UnaryClientInterceptor]. A layer may make several attempts. The
+// caller gets the message, the metadata and the peer of the successful attempt, or else
+// of the last one. Errors have the status code of [Code] and keep their chain.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -58,11 +58,12 @@ func (c *Client) Unary(
 // slot, until the stream ends: see [Completion]. If the limit of a layer ends it, RecvMsg and
 // SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again that could not be opened. It also repeats a stream of responses
-// to one request that fails before its header, if it would repeat such a unary call: the method
-// is safe ([Replayer]), and the class and the budget allow it. The limit of an attempt then
-// ends with the header, and SendMsg returns nil: RecvMsg returns the errors of the request.
-// Client streams and bidirectional ones are not repeated once they are open.
+// A Retry opens a stream again if opening it failed. It also repeats a stream of
+// responses to one request that fails before its header, under the same conditions as a
+// unary call: the method is safe ([Replayer]), and the class and the budget allow it.
+// For such a stream, the time limit of an attempt ends with the header, SendMsg returns
+// nil, and RecvMsg returns the errors of the request. Open client streams and
+// bidirectional streams are not repeated.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -145,7 +146,7 @@ func isOnFinish(opt grpc.CallOption) bool {
 	return ok
 }
 
-// told reports the end of a stream to the call options.
+// reportEnd reports the end of a stream to the call options.
 func reportEnd(resultOpts []grpc.CallOption, err error) {
 	for _, opt := range resultOpts {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {
@@ -303,7 +304,8 @@ func (r *repeatedStream) RecvMsg(m any) error {
 	return s.RecvMsg(m)
 }
 
-// Header returns nothing without a stream, as in gRPC: RecvMsg has the reason.
+// Header waits for the header. Without a stream it returns nil, and RecvMsg returns the
+// error, as in gRPC.
 func (r *repeatedStream) Header() (metadata.MD, error) {
 	s, err := r.wait()
 	if err != nil {
@@ -321,7 +323,7 @@ func (r *repeatedStream) Trailer() metadata.MD {
 	return s.Trailer()
 }
 
-// Context returns that of the open attempt, or else the caller's.
+// Context returns the context of the open attempt, or without one that of the caller.
 func (r *repeatedStream) Context() context.Context {
 	select {
 	case <-r.done:

@@ -14,11 +14,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call on a
-// server, ends when Call returns. A client's stream ends when RecvMsg returned [io.EOF]
-// (success, trailers included) or an error, when it returned the only response of a stream
-// without a stream of responses, when SendMsg failed on this side, when the ClientConn was
-// closed, or when ctx ends.
+// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call
+// on a server, ends when Call returns. A client's stream ends at the first of these
+// events:
+//
+// - RecvMsg returns an error, or [io.EOF] after success, trailers included.
+// - RecvMsg returns the response of a call that has only one.
+// - SendMsg fails on this side.
+// - The ClientConn is closed, or ctx ends.
 //
 // As in gRPC itself, a stream that is neither read to its end nor canceled stays open.
 //
@@ -44,7 +47,7 @@ type stream struct {
 	observers []layer.Observer
 	begins    []func()
 
-	begun atomic.Bool // the header has arrived
+	started atomic.Bool // the header has arrived
 
 	mu    sync.Mutex
 	stop  func() bool
@@ -56,8 +59,8 @@ type stream struct {
 	resultOpts []grpc.CallOption // called then
 }
 
-// finished is called by gRPC at its end of the stream. Only this call reports
-// the end of the ClientConn if the caller neither reads nor writes.
+// finished is called by gRPC when it ends the stream. It is the only report of the end
+// of the ClientConn if the caller neither reads nor writes.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err
@@ -72,7 +75,7 @@ func (s *stream) finished(err error) {
 	})
 }
 
-// tell reports the end to the call options, once the caller has the stream.
+// reportEndTo reports the end to the call options, once the caller has the stream.
 func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.mu.Lock()
 	s.resultOpts = resultOpts
@@ -144,12 +147,12 @@ func (s *stream) Header() (metadata.MD, error) {
 
 // begin records the arrival of the header.
 func (s *stream) begin() {
-	if s.begun.Load() {
+	if s.started.Load() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || s.begun.Swap(true) {
+	if s.ended || s.started.Swap(true) {
 		return
 	}
 	for _, f := range s.begins {

@@ -306,9 +306,9 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost turns an error without a connection into a rejection. With a connection, the
-// error belongs to the call: its credentials may be unavailable. gRPC leaves the state Ready
-// before any call can fail, and does not return to it.
+// rejectIfLost turns an error without a connection into a rejection. With a connection,
+// the error belongs to the call: for example, its credentials may be unavailable. gRPC
+// leaves the state Ready before any call can fail, and does not return to it.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {

@@ -19,8 +19,9 @@ import (
 // goroutine, which ends when it is closed or idle.
 //
 // The certificate of an endpoint is verified against its TLS server name. The
-// credentials decide about TLS, see [EndpointID]. gRPC supports no authority per
-// endpoint: that of calls is the target. For SRV records it is their domain,
+// credentials decide about TLS, see [EndpointID]. All endpoints have the same
+// authority, the name in the target, because gRPC supports no other. For SRV records it
+// is their domain,
 // web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with a name,
 // and [grpc.WithAuthority], override it.
 //

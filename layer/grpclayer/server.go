@@ -106,7 +106,7 @@ type serverStream struct {
 	observers       []responseObserver // written before the handler is called
 	mu              sync.Mutex
 	header, trailer metadata.MD // for an observer
-	begun, ended    bool
+	started, ended  bool
 }
 
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
@@ -239,9 +239,9 @@ func (l *limitedStream) orStatus(err error) error {
 	return err
 }
 
-// handlerError is the result of a handler for the layers in front of it: the
-// outcome of a served call. The errors of the handler's own calls stay in its
-// chain, but do not match: running the handler again would repeat its effects.
+// handlerError is the error of a handler for the layers above it. It has the status of
+// the error, and matches no other errors, because a rejected call of the handler is not
+// a rejection of the handler's own request. The original error stays in its chain.
 type handlerError struct {
 	err    error
 	st     *status.Status // gRPC's status of err
@@ -266,8 +266,8 @@ func (e *handlerError) Is(target error) bool {
 
 // responseObserver observes the response of a server's stream while its handler runs.
 type responseObserver struct {
-	begun func(*Reply)
-	data  func(n int, p []byte)
+	started func(*Reply)
+	data    func(n int, p []byte)
 }
 
 // observedStream reports the response of a handler to the observers.
@@ -319,12 +319,12 @@ func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 func (s *serverStream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || s.begun {
+	if s.ended || s.started {
 		return
 	}
-	s.begun = true
+	s.started = true
 	for _, h := range s.observers {
-		h.begun(&Reply{Header: s.header})
+		h.started(&Reply{Header: s.header})
 	}
 }
 

@@ -14,16 +14,17 @@ import (
 
 // Layer makes a layer of a middleware, which is applied once for each service under the layer.
 //
-// Admission: that of the middleware, which is unknown to Ready; Ready is forwarded. A request
-// whose context has ended is rejected before the middleware.
+// Admission: the middleware decides. Ready is forwarded, because it does not know the
+// middleware. A request whose context has ended is rejected before the middleware.
 //
 // Cancellation: the middleware's context ends with the caller's.
 //
 // Body: not touched.
 //
-// Errors: those of the middleware and of inner, unchanged. The error of a middleware that
-// rejects requests (a limiter, a breaker) is not a rejection here, because the request may have
-// been touched. If inner admitted a request and rejected a later attempt of the middleware, the
+// Errors: errors of the middleware and of inner are returned unchanged. The error of a
+// middleware that rejects requests (a limiter, a breaker) is not a rejection here,
+// because the request may have been touched. If inner admitted a request and rejected a
+// later attempt of the middleware, the
 // error is a [layer.ErrRetryRejected] ([layer.ErrTimeout] after fail-fast). This requires that
 // the middleware calls inner with a context derived from its own. If it changes the type of a
 // message, the call fails with a [TypeError].

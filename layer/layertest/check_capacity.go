@@ -78,7 +78,8 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 	return nil
 }
 
-// outcomes are the ways in which a call ends. The check ends the bodies of those with keep.
+// outcomes are the ways in which a call ends. The check itself ends the bodies of plans
+// with keep.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},
 	{err: errPlanned}, {panics: errPlanned}, {exit: true},

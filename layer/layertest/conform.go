@@ -24,7 +24,7 @@ func Run(t *testing.T, s Spec) {
 	s.conform(t)
 }
 
-// check is one invariant. run returns its violation.
+// check is one invariant. run returns an error if the invariant is violated.
 type check[Req, Rsp any] struct {
 	number int
 	title  string

@@ -133,7 +133,7 @@ func (in *innerService[Req, Rsp]) leave() {
 	in.live--
 }
 
-// takePeak returns the maximum of live calls since it was called last.
+// takePeak returns the maximum of live calls since its last call.
 func (in *innerService[Req, Rsp]) takePeak() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -199,7 +199,7 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd is call, with time for a service whose calls take some.
+// callToEnd starts a call, and waits as long as a call of a service may take.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -222,7 +222,7 @@ func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	return p.returned()
 }
 
-// poll is layer.Poll, with an error if it waits.
+// poll returns the result of layer.Poll, or an error if layer.Poll waits.
 func (r *rig[Req, Rsp]) poll() error {
 	w := startWaiter(func() error { return layer.Poll(r.svc) })
 	synctest.Wait()

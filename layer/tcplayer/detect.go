@@ -33,15 +33,16 @@ type Protocols struct {
 // server sends first. Its later bytes are not checked: a late HTTP request can carry
 // forged identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
-// Admission: that of the chosen server. A rejected connection stays open and unread,
-// or is reset after a read, with an error that does not match [layer.ErrNotReady].
-// Ready waits until one server is ready.
+// Admission: the chosen server decides. A rejected connection stays open and unread, or
+// is reset after a read, with an error that does not match [layer.ErrNotReady]. Ready
+// waits until one server is ready.
 //
 // Cancellation: ctx also ends the wait, and the connection is reset. Body: a read
 // deadline is removed. Cost: 1 KiB and two system calls for each connection.
 //
-// Errors: those of the server; or a [layer.Error] with [layer.ErrNoRoute], or
-// [io.ErrUnexpectedEOF] if the client closed before the first byte.
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
+// with [layer.ErrNoRoute], or with [io.ErrUnexpectedEOF] if the client closed before
+// the first byte.
 func Detect(to Protocols, opts ...DetectOption) Server {
 	d := &detect{to: to, detectOptions: newDetectOptions(opts)}
 	d.choice = newChoice(to.HTTP1, to.HTTP2, to.Opaque)

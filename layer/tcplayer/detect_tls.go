@@ -30,14 +30,16 @@ type TLSServers struct {
 // client that sends too little in 10 s ([WithDetectTimeout]) is reset. The handshake
 // has the same limit.
 //
-// Admission: that of the chosen server. A rejected connection stays open if no byte was read,
-// as in [Detect]; after the handshake it is reset. Ready waits until one server is ready.
+// Admission: the chosen server decides. A rejected connection stays open if no byte was
+// read, as in [Detect]; after the handshake it is reset. Ready waits until one server
+// is ready.
 //
 // Cancellation: ctx ends the detection and the handshake. Body: a read deadline is
 // removed. Cost: up to 16 KiB, two system calls and the handshake.
 //
-// Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
-// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of crypto/tls.
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
+// with [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of
+// crypto/tls.
 func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
 	if local == nil {
 		local = MatchServerName()

@@ -15,8 +15,8 @@ import (
 // the server below. Put it below [Transparent], so that [OriginalDst] returns
 // the destination. report runs on the goroutine of Call. See [ErrorKind].
 //
-// Admission, cancellation, body and errors are those of next. Cost: that of
-// report. A nil report panics.
+// Admission, cancellation, body and errors: as in next. Cost: the call of report. A nil
+// report panics.
 func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, ByteCount] {
 	if report == nil {
 		panic("tcplayer: nil report function")

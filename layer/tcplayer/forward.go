@@ -29,20 +29,21 @@ func WithIdleTimeout(d time.Duration) ForwardOption {
 	return forwardOption(func(o *forward) { o.idle = max(d, 0) })
 }
 
-// Forward returns a [Server] that gets a connection from to for each accepted
-// connection, and copies in both directions. When one side ends its direction, so does
-// the other side (half-close). The connection ends after both directions, or after one
-// if half-close is not supported.
+// Forward returns a [Server] that gets a connection from the service to for each
+// accepted connection, and copies in both directions. When one side ends its direction,
+// so does the other side (half-close). The connection ends after both directions, or
+// after one if half-close is not supported.
 //
-// Admission: that of to. A rejected connection stays open and unread.
+// Admission: the service to decides. A rejected connection stays open and unread.
 //
-// Cancellation: ctx is that of the call of to. When it ends, both sides are reset.
+// Cancellation: ctx is passed to the service. When it ends, both sides are reset.
 //
 // Body: an admitted connection is closed when Call returns. After an error both sides
 // are reset, also after TLS without close_notify.
 //
-// Errors: those of to; or a [layer.Error] with the server address, and the direction or
-// [layer.ErrIdleTimeout]. The ByteCount is valid with an error.
+// Errors: errors of the service are returned unchanged. Other errors are a
+// [layer.Error] with the server address, and the direction or [layer.ErrIdleTimeout].
+// The ByteCount is valid with an error.
 //
 // Cost: one more goroutine. On Linux the kernel copies between two TCP connections
 // (splice). A nil to panics.
@@ -62,7 +63,7 @@ type forward struct {
 	idle time.Duration
 }
 
-// Ready is that of the service behind.
+// Ready forwards to the service behind.
 func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 
 // Call forwards one connection until its end.

@@ -161,14 +161,15 @@ type TransportServers struct {
 // A client that sends too little in 10 s ([WithDetectTimeout]) is reset. A header has
 // up to 64 KiB. The identity of the client is not checked, see [TLSState].
 //
-// Admission: that of the chosen server. A rejected connection stays open if no byte was read;
-// otherwise it is reset, as in [Detect]. Ready waits until one server is ready.
+// Admission: the chosen server decides. A rejected connection stays open if no byte was
+// read; otherwise it is reset, as in [Detect]. Ready waits until one server is ready.
 //
 // Cancellation: ctx also ends the detection, and the connection is reset. Body: a read
 // deadline is removed. Cost: about 2 KiB in 14 allocations, and 8 µs.
 //
-// Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
-// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of an invalid header.
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
+// with [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of an
+// invalid header.
 func DetectTransport(to TransportServers, opts ...DetectOption) Server {
 	return &detectTransport{choice: newChoice(to.Header, to.None), detectOptions: newDetectOptions(opts), to: to}
 }

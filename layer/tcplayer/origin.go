@@ -55,15 +55,15 @@ var ErrLoop = errors.New("loop")
 // A connection to this listener goes to direct, or is reset if direct is nil, because
 // forwarding it would loop. It has the port of the listener and an address of this machine.
 //
-// Admission: that of next and direct. Ready is that of next.
+// Admission: next or direct decides. Ready is forwarded to next.
 //
 // Cancellation: ctx is forwarded, also to from.
 //
 // Body: a rejected connection stays open. It is reset if from read bytes, as
 // [ProxyProtocol] does.
 //
-// Errors: those of next and direct; a [layer.Error] with the error of from, or
-// with [ErrLoop]. The connection is reset.
+// Errors: errors of next and direct are returned unchanged. An error of from, or
+// [ErrLoop], is wrapped in a [layer.Error], and the connection is reset.
 //
 // Cost: two allocations and the cost of from. A nil from or next panics.
 func Transparent(from Origin, next, direct Server) Server {
@@ -124,8 +124,8 @@ func isOwnAddress(own, dst netip.AddrPort) bool {
 	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
-// isLocalAddress asks the system, which is slow. It is called only for the port
-// of the listener.
+// isLocalAddress reports whether ip is an address of this machine. It asks the system,
+// which is slow, so it is called only for the port of the listener.
 func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {

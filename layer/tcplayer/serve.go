@@ -21,7 +21,7 @@ import (
 // until ctx ends or l fails. Then it closes l, waits up to [WithShutdownTimeout] for
 // open connections, and returns. It starts to accept once svc is ready.
 //
-// Admission: that of svc. A rejected connection is reset, so that its client sees an
+// Admission: svc decides. A rejected connection is reset, so that its client sees an
 // error and not an empty response.
 //
 // Cancellation: the context of a Call has the values of ctx. It ends after the shutdown
@@ -94,8 +94,8 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	return nil
 }
 
-// notReadyInterval is the interval of log messages about a svc that is not
-// ready, as in linkerd's proxy.
+// notReadyInterval is the interval of log messages while the server is not ready, as in
+// linkerd's proxy.
 const notReadyInterval = 15 * time.Second
 
 // await waits until svc is ready. It returns an error only if svc is closed.

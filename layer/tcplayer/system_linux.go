@@ -128,7 +128,8 @@ func errnoOf(err error) string {
 // unknownErrno is linkerd's text for an unnamed error.
 const unknownErrno = "UNKNOWN_ERRNO"
 
-// IP6T_SO_ORIGINAL_DST has the same value.
+// originalDst is also the socket option for IPv6: IP6T_SO_ORIGINAL_DST has the same
+// value.
 const originalDst = unix.SO_ORIGINAL_DST
 
 // originalDstOf asks the kernel for the destination before redirection.
@@ -168,7 +169,7 @@ func originalDst4(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
-// originalDst6 reads a sockaddr_in6, the start of the struct.
+// originalDst6 reads a sockaddr_in6 into a larger struct, as originalDst4 does.
 func originalDst6(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {

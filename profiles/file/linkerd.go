@@ -191,7 +191,7 @@ func (e *entry) linkerdBudget(v value) {
 	e.profile.RetryBudget = b
 	if err := b.Validate(); err != nil {
 		e.profile.RetryBudget = nil
-		v.warnf("%v: left out, so there are no retries", err)
+		v.warnf("%v: left out, so nothing is retried", err)
 	}
 }
 

@@ -39,8 +39,8 @@ func WithMaxSize(bytes int64) Option {
 }
 
 // WithLogger logs the parts of ServiceProfiles that are left out, after each change of a file. It
-// also logs changes of the mistakes in the files, because a [profiles.Router] logs only the first
-// error and the recovery. The default, and nil, is no log.
+// also logs changes of the mistakes in the files, because a [profiles.Router] logs only
+// the first error and the recovery. By default, and for nil, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }

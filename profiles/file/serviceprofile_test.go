@@ -156,7 +156,7 @@ func TestServiceProfileWarnings(t *testing.T) {
 		got = append(got, w.Error())
 	}
 	require.Equal(t, []string{
-		"f:6:16: spec.retryBudget: retry budget: ttl 1m1s is not from 1s to 60s: left out, so there are no retries",
+		"f:6:16: spec.retryBudget: retry budget: ttl 1m1s is not from 1s to 60s: left out, so nothing is retried",
 		"f:9:16: spec.routes[0].condition: nothing of the condition is left: the route is left out",
 		"f:9:28: spec.routes[0].condition.pathRegex \"/a(\": want a regular expression: missing closing ): `/a(`" + left,
 		"f:11:35: spec.routes[1].condition.any[0].pathRegex \"/a(?=b)\": want a regular expression: invalid or unsupported Perl syntax: `(?=`" + left,

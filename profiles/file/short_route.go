@@ -13,9 +13,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// check adds a mistake if Validate of r, which has only the field that v is, returns an
-// error. It does nothing if reading v added mistakes to the first wrongBefore ones.
-// prefix is the name of the field in errors of package profiles.
+// check validates the field that was read from v, and adds a mistake if it is invalid.
+// r is a route that has only this field, and prefix is the name of the field in errors
+// of package profiles. check does nothing if there are more mistakes than wrongBefore,
+// because then reading v has added one.
 func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.wrong) > wrongBefore {
 		return
@@ -27,7 +28,8 @@ func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges reads a HeaderMutation. in returns a route with it, for validation.
+// headerChanges reads a HeaderMutation. in returns a route that has only the
+// HeaderMutation, for check.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.wrong)

@@ -146,7 +146,7 @@ func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
 	return true
 }
 
-// removed returns the error for a target that is no longer in any file.
+// removed returns the error for a target that has disappeared from all files.
 func (v *view) removed(found []string) error {
 	const most = 10
 	list := strings.Join(found[:min(len(found), most)], ", ")

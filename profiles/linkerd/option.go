@@ -88,8 +88,8 @@ func (o *options) requests(target string) bool {
 func plainName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
 
 // WithContextToken sets the context token of each request, such as
-// {"ns":"default","nodeName":"n1"}. It tells the controller about the client. The
-// default is no token.
+// {"ns":"default","nodeName":"n1"}. It tells the controller about the client. By
+// default no token is sent.
 func WithContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
@@ -132,7 +132,7 @@ var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not 
 
 // WithLogger logs the parts that are left out of profiles to l. Each part is logged
 // once as long as all messages have it. Of one message at most ten are logged, and the
-// number of the others. The default, and nil, is no log.
+// number of the others. By default, and for nil, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(o *options) { o.log = l })
 }

@@ -86,7 +86,7 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 }
 
 // take adds the records with this name and kind to a. It returns their smallest TTL, or
-// maxTTL if there are none.
+// maxTTL without records.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := maxTTL
 	for _, r := range records {
@@ -137,8 +137,8 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
-// negative returns the negative TTL (RFC 2308, section 5). It returns 0 and false if
-// there is no SOA record, because the answer must not be cached then.
+// negative returns the negative TTL (RFC 2308, section 5). Without an SOA record it
+// returns 0 and false, because the answer must not be cached then.
 func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
@@ -158,8 +158,8 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// and returns the union of the answers to two questions for the same name.
-func (h hosts) and(o hosts) hosts {
+// union returns the answers to two questions for the same name as one answer.
+func (h hosts) union(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {
 	case len(h.addrs) > 0 && len(o.addrs) == 0:

@@ -14,7 +14,7 @@ import (
 
 // Resolver resolves names by DNS. Create it with [New]. It is safe for concurrent use,
 // need not be closed, and must not be copied. It keeps no connection between two
-// lookups, and has no goroutine while there is no stream.
+// lookups, and has goroutines only while it has streams.
 type Resolver struct {
 	options options
 	client  client

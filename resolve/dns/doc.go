@@ -57,9 +57,10 @@
 //
 // # Time
 //
-// A name is looked up again after the smallest TTL of the records that led to its endpoints, or
-// after the negative TTL (RFC 2308, section 5) if there are none. The time is limited by
-// [WithRefresh], and up to a tenth is added at random. While lookups fail, the backoff replaces
-// the TTL. Each failure is yielded as an error, and the last answer stays active. An unchanged
-// answer is not yielded, except the first one after a failure.
+// A name is looked up again after the smallest TTL of the records that led to its
+// endpoints. A name without endpoints is looked up again after the negative TTL (RFC
+// 2308, section 5). The time is limited by [WithRefresh], and up to a tenth is added at
+// random. While lookups fail, the backoff replaces the TTL. Each failure is yielded as
+// an error, and the last answer stays active. An unchanged answer is not yielded,
+// except the first one after a failure.
 package dns

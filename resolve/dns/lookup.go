@@ -118,7 +118,7 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 	}
 	h := answers[0].hosts
 	for _, a := range answers[1:] {
-		h = h.and(a.hosts)
+		h = h.union(a.hosts)
 	}
 	return h, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -39,7 +40,7 @@ func parse(s string, namedPorts bool) (target, error) {
 		}
 		return target{literal: addr}, nil
 	}
-	s, service, withPort := cutLast(s, ':')
+	s, service, withPort := authority.CutPort(s)
 	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil || strings.ContainsAny(s, ":[]") {
 		return target{}, errors.New("an address needs a port that is a number: write 10.0.0.1:80 or [fd00::1]:80")
 	}
@@ -84,15 +85,6 @@ var (
 	errPort        = errors.New("the port is not a number from 1 to 65535")
 	errUnspecified = errors.New("the unspecified address is for listening: write the address to connect to")
 )
-
-// cutLast splits s at the last sep.
-func cutLast(s string, sep byte) (before, after string, found bool) {
-	i := strings.LastIndexByte(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
-}
 
 func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
@@ -141,7 +133,7 @@ func cleanName(s string) (string, error) {
 	s = strings.TrimSuffix(s, ".")
 	switch {
 	case s == "":
-		return "", errors.New("there is no name")
+		return "", errors.New("missing name")
 	case len(s) > 253:
 		return "", fmt.Errorf("the name has %d characters; 253 are the most", len(s))
 	}

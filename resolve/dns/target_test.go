@@ -37,9 +37,9 @@ func TestParseTarget(t *testing.T) {
 func TestParseTargetErrors(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	for in, want := range map[string]string{
-		"":            "there is no name",
-		".":           "there is no name",
-		":80":         "there is no name",
+		"":            "missing name",
+		".":           "missing name",
+		":80":         "missing name",
 		"..:80":       "the name has an empty label",
 		"a..b:80":     "the name has an empty label",
 		".a:80":       "the name has an empty label",

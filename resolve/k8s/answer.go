@@ -48,8 +48,8 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, problems
 }
 
-// endpoints returns the ready endpoints of the first family that has any. If there are
-// none, it returns those that serve while they terminate.
+// endpoints returns the ready endpoints of the first family that has any. Without ready
+// endpoints, it returns those that serve while they terminate.
 func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	families := s.service.familiesInOrder()
 	for _, f := range families {

@@ -43,5 +43,5 @@ func ExampleResolver_Resolve() {
 	}
 	// Output:
 	// 10.0.0.1:8080 web-1 <nil>
-	// k8s: target "web:80": not a name that this resolver resolves: there is no namespace: write name.namespace, or set one with the option Namespace
+	// k8s: target "web:80": not a name that this resolver resolves: missing namespace: write name.namespace, or use WithNamespace
 }

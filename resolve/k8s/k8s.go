@@ -15,8 +15,8 @@ import (
 )
 
 // Resolver watches the EndpointSlices of Services. Create it with [New]. It is safe for
-// concurrent use, need not be closed, and must not be copied. While there is no stream,
-// it has no watch and no goroutine.
+// concurrent use, need not be closed, and must not be copied. It has watches and
+// goroutines only while it has streams.
 type Resolver struct {
 	client  kubernetes.Interface
 	options options

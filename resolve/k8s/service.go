@@ -60,8 +60,8 @@ type choice struct {
 	direct bool   // use number without looking at the ports
 }
 
-// choose returns the port of the endpoints for a port of the Service, or the reason why
-// there is none.
+// choose returns the port of the endpoints for a port of the Service. If there is none,
+// the text is the reason.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -163,7 +163,7 @@ func TestInvalidTarget(t *testing.T) {
 		f := follows(t, New(c.client), "web:80")
 		<-f.ended
 		f.expect(t, `k8s: target "web:80": not a name that this resolver resolves: `+
-			"there is no namespace: write name.namespace, or set one with the option Namespace")
+			"missing namespace: write name.namespace, or use WithNamespace")
 		require.Empty(t, c.requests)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -45,12 +46,12 @@ func parseTarget(s, namespace, domain string) (target, error) {
 }
 
 func parse(s, namespace, domain string) (t target, err error) {
-	host, port, withPort := cutLast(s, ':')
+	host, port, withPort := authority.CutPort(s)
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, ":[]") {
 		return t, errors.New("an IP address is not the name of a Service; write name.namespace:80")
 	}
 	if !withPort {
-		return t, errors.New("there is no port: add the number of a Service's port, as in :80, or its name, as in :http")
+		return t, errors.New("missing port: add the number of a Service's port, as in :80, or its name, as in :http")
 	}
 	if t.object, err = parseHost(strings.ToLower(host), namespace, domain); err != nil {
 		return t, err
@@ -80,7 +81,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 	case n == 2:
 		return object{name: labels[0], namespace: labels[1]}, nil
 	case n == 1 && !whole && namespace == "":
-		return object{}, errors.New("there is no namespace: write name.namespace, or set one with the option Namespace")
+		return object{}, errors.New("missing namespace: write name.namespace, or use WithNamespace")
 	case n == 1 && !whole:
 		return object{name: labels[0], namespace: namespace}, nil
 	}
@@ -120,13 +121,4 @@ func notLabel(s string) string {
 		}
 	}
 	return ""
-}
-
-// cutLast splits s at the last sep.
-func cutLast(s string, sep byte) (before, after string, found bool) {
-	i := strings.LastIndexByte(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
 }

@@ -34,10 +34,10 @@ func TestParseTarget(t *testing.T) {
 
 func TestParseTargetErrors(t *testing.T) {
 	for _, tt := range []struct{ text, says string }{
-		{"", "there is no port"},
-		{"web.prod", "there is no port: add the number of a Service's port"},
-		{"web:80", "there is no namespace: write name.namespace, or set one with the option Namespace"},
-		{":80", "there is no namespace"},
+		{"", "missing port"},
+		{"web.prod", "missing port: add the number of a Service's port"},
+		{"web:80", "missing namespace: write name.namespace, or use WithNamespace"},
+		{":80", "missing namespace"},
 		{".prod:80", `the name of the Service "" is empty`},
 		{"web.:80", "a dot at the end is for a whole name, as name.namespace.svc.cluster.local. is"},
 		{"web..svc:80", `the namespace "" is empty`},

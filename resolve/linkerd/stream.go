@@ -123,8 +123,8 @@ type reader struct {
 	empty      <-chan time.Time // receives when silence means an empty set; nil if it does not
 }
 
-// next waits for one message, health check answer or time limit. It returns false if
-// there is no update to yield.
+// next waits for one message, health check answer or time limit. It returns false
+// without an update to yield.
 func (r *reader) next() (resolve.Update, bool, error) {
 	select {
 	case <-r.dog.Context().Done():

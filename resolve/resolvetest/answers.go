@@ -93,7 +93,8 @@ func notRangedOver(g *rig) error {
 	return nil
 }
 
-// unresolvable allows other errors before the last one.
+// unresolvable checks that a rejected target ends the sequence with ErrUnresolvable.
+// Other errors may precede it.
 func unresolvable(g *rig) error {
 	g.Reject(g.target())
 	w := g.watch(context.Background(), g.target())

@@ -70,7 +70,7 @@ func ends() []Check {
 	}
 }
 
-// inTime ends streams until one ends soon.
+// inTime calls leave until the stream that leave ended has ended soon.
 func inTime(leave func() (*watch, error)) error {
 	quickest := time.Duration(math.MaxInt64)
 	for range many {

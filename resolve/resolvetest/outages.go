@@ -85,7 +85,8 @@ func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...reso
 	return w.jump(state, endpoints...)
 }
 
-// interruptedForNothing makes a real change at the end, as redundant does.
+// interruptedForNothing interrupts a source that does not change. It makes a real
+// change at the end, as redundant does.
 func interruptedForNothing(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -98,7 +99,8 @@ func interruptedForNothing(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
-// bothInterrupted runs twice, because another stream may recover first then.
+// bothInterrupted interrupts two streams of one target. It does so twice, because
+// either stream may recover first.
 func bothInterrupted(g *rig) error {
 	first, err := g.start(0, 1)
 	if err != nil {

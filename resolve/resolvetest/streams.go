@@ -35,7 +35,7 @@ func streams() []Check {
 	}
 }
 
-// twoStreams has a third stream that continues while the others end in two ways.
+// twoStreams ends two streams in different ways while a third one continues.
 func twoStreams(g *rig) error {
 	first, err := g.start(0)
 	if err != nil {
@@ -116,8 +116,8 @@ func slowConsumer(g *rig) error {
 	return nil
 }
 
-// twoTargets changes both targets and reads the second one first. An update of the wrong
-// target would arrive before.
+// twoTargets changes both targets and reads the second one first. An update that
+// reached the wrong stream would arrive before the expected one.
 func twoTargets(g *rig) error {
 	one, other := g.Targets[0], g.Targets[1]
 	g.Set(one, g.endpoints(0)...)

@@ -225,7 +225,8 @@ func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error
 	return nil
 }
 
-// jump waits until the set is as wanted, which has to be after one change.
+// jump waits until the set is as wanted, and returns an error if that takes two
+// changes.
 func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
 	for {
 		diff, err := w.step()

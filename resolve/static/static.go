@@ -39,9 +39,10 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 	return r
 }
 
-// Set replaces the endpoints of a target. If there are none, the target exists and is empty.
-// Streams of the target yield the change; Set does not wait for them. It panics if an endpoint
-// has no valid address: use [Endpoints] for addresses that a user has written.
+// Set replaces the endpoints of a target. Without endpoints, the target exists and is
+// empty. Streams of the target yield the change; Set does not wait for them. It panics
+// if an endpoint has no valid address: use [Endpoints] for addresses that a user has
+// written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	for i, e := range endpoints {
 		if !e.Addr.IsValid() {

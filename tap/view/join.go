@@ -21,7 +21,7 @@ type joiner struct {
 	dropped uint64    // number of events that tap dropped
 	lost    uint64    // of these, number that may have been ends of open records
 	second  int64     // the current second since 1970
-	begun   int       // number of records that started in that second
+	started int       // number of records that started in that second
 	limited bool      // whether maxInspected was reached
 }
 
@@ -72,10 +72,10 @@ func (j *joiner) change(r *record) {
 
 func (j *joiner) begin(e *tap.Event, now time.Time) {
 	if j.second != now.Unix() {
-		j.second, j.begun = now.Unix(), 0
+		j.second, j.started = now.Unix(), 0
 	}
-	j.begun++
-	j.limited = j.limited || j.begun >= maxInspected
+	j.started++
+	j.limited = j.limited || j.started >= maxInspected
 	if len(j.open) >= maxOpen && j.lost > 0 {
 		j.dropOldest()
 	}

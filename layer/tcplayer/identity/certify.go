@@ -24,9 +24,9 @@ import (
 // Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
 // allows use by servers and clients. No certificate of the chain may have expired.
 //
-// The caller closes conn. A call on conn must fail while there is no connection, which
-// is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two dials, so
-// set grpc.WithConnectParams according to Backoff.
+// The caller closes conn. A call on conn must fail at once while conn is not connected,
+// which is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two
+// dials, so set grpc.WithConnectParams according to Backoff.
 //
 // Run returns an error if it is already running, and for a [Static] Identity.
 func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {

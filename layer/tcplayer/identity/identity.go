@@ -126,8 +126,8 @@ func (i *Identity) Ready(ctx context.Context) error {
 
 var errNoCertificate = errors.New("no certificate yet")
 
-// handshakeCertificate returns the current certificate, or an error if there is none or
-// it has expired.
+// handshakeCertificate returns the current certificate. It returns an error before the
+// first certificate and after the current one has expired.
 func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {
