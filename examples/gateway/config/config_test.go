@@ -1,0 +1,108 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+)
+
+// load parses a file of the folder above, with certificates beside it.
+func load(t *testing.T, name string) (*Config, error) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", name))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "tls"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubeconfig.yaml"), []byte("kind: Config\n"), 0o600))
+	certtest.New(t, "books.example").Write(t, filepath.Join(dir, "tls", "books"), filepath.Join(dir, "tls", "ca.crt"))
+	return Parse(filepath.Join(dir, name), data)
+}
+
+// The complete example is valid and has every field of the format.
+func TestConfigCompleteExample(t *testing.T) {
+	c, err := load(t, "complete.yaml")
+	require.NoError(t, err)
+	require.Len(t, c.Routes, 6)
+	require.Len(t, c.Files(), 8)
+
+	data, err := os.ReadFile("../complete.yaml")
+	require.NoError(t, err)
+	var doc yaml.Node
+	require.NoError(t, yaml.Unmarshal(data, &doc))
+	used := map[string]bool{}
+	collect(reflect.TypeFor[Config](), doc.Content[0], used)
+	var all func(reflect.Type)
+	visited := map[reflect.Type]bool{}
+	all = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+			typ = typ.Elem()
+		}
+		if typ.Kind() != reflect.Struct || visited[typ] {
+			return
+		}
+		visited[typ] = true
+		for _, f := range fieldsOf(typ) {
+			id := typ.Name() + "." + f.Tag.Get("yaml")
+			if u, ok := reflect.New(typ).Interface().(union); !ok || !slices.Contains(u.oneOf(), f.Tag.Get("yaml")) {
+				require.True(t, used[id], "complete.yaml does not have %s", id)
+			}
+			all(f.Type)
+		}
+	}
+	all(reflect.TypeFor[Config]())
+}
+
+// collect records the fields of typ that n has.
+func collect(typ reflect.Type, n *yaml.Node, used map[string]bool) {
+	for typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	switch {
+	case typ.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
+		for _, item := range n.Content {
+			collect(typ.Elem(), item, used)
+		}
+	case typ.Kind() == reflect.Struct && n.Kind == yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if f, ok := fieldByName(typ, n.Content[i].Value); ok {
+				used[typ.Name()+"."+n.Content[i].Value] = true
+				collect(f.Type, n.Content[i+1], used)
+			}
+		}
+	}
+}
+
+// A version changes with the route, its services and their files, and with nothing else.
+func TestConfigVersions(t *testing.T) {
+	parse := func(text string) *Config {
+		t.Helper()
+		c, err := Parse("gateway.yaml", []byte(text))
+		require.NoError(t, err)
+		return c
+	}
+	const text = `
+listeners: [{name: http, address: ":80"}]
+services:
+- {name: a, static: {addresses: ["10.0.0.1:80"]}}
+- {name: b, static: {addresses: ["10.0.0.2:80"]}}
+routes:
+- {name: a, backendRefs: [{name: a}]}
+- {name: b, backendRefs: [{name: b}]}
+`
+	before := parse(text)
+	require.Equal(t, before, parse(text))
+	after := parse(replaceOnce(t, text, "10.0.0.2", "10.0.0.3"))
+	require.Equal(t, before.Routes[0].Version(), after.Routes[0].Version())
+	require.NotEqual(t, before.Routes[1].Version(), after.Routes[1].Version())
+	require.NotEqual(t, before.Services[1].Version(), after.Services[1].Version())
+	after = parse(replaceOnce(t, text, "{name: a, backend", "{name: a, maxRequests: 5, backend"))
+	require.NotEqual(t, before.Routes[0].Version(), after.Routes[0].Version())
+	require.Equal(t, before.Services, after.Services)
+}

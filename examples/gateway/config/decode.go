@@ -1,0 +1,331 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
+)
+
+// The types of this package are the file format. A field has the tags
+//
+//	yaml      its name in the file
+//	is        "required", if it must be present
+//	default   the text of its value if it is absent
+//	enum      the allowed words of a string
+//	min, max  the range of a number
+//
+// A struct that is not a pointer has the defaults of its fields if it is absent.
+
+// scalar is a value with a syntax of its own. parse returns an error that completes "want".
+type scalar interface {
+	parse(text string) error
+}
+
+// union is a struct in which exactly one of some fields is required.
+type union interface {
+	oneOf() []string
+}
+
+// checked is a struct with rules beyond those of its fields. It reports to n.
+type checked interface {
+	check(n node)
+}
+
+// Error is a mistake in a file.
+type Error struct {
+	File         string
+	Line, Column int    // from 1; the column is 0 if only the line is known
+	Field        string // "routes[2].timeouts.request"
+	Value        string // the text of the field; empty if it is not a scalar
+	Reason       string // the mistake and the allowed values
+}
+
+// Error has the format of compiler messages: file:line:column: field "value": reason.
+func (e *Error) Error() string {
+	text := fmt.Sprintf("%s:%d:", e.File, e.Line)
+	if e.Column > 0 {
+		text += strconv.Itoa(e.Column) + ":"
+	}
+	if e.Field != "" {
+		text += " " + e.Field
+		if e.Value != "" {
+			text += " " + strconv.Quote(e.Value)
+		}
+		text += ":"
+	}
+	return text + " " + e.Reason
+}
+
+// source is the file that is decoded.
+type source struct {
+	name     string // for errors
+	read     func(path string) ([]byte, error)
+	mistakes []*Error
+	files    []string // the files that read was called for
+}
+
+// node is a part of a file with its path from the root.
+type node struct {
+	*source
+	n    *yaml.Node
+	path string
+}
+
+const maxShown = 80 // bytes of a value in an error
+
+func (n node) failf(format string, args ...any) {
+	e := &Error{File: n.name, Line: max(n.n.Line, 1), Column: n.n.Column, Field: n.path, Reason: fmt.Sprintf(format, args...)}
+	if n.n.Kind == yaml.ScalarNode && !yamlfile.IsNull(n.n) {
+		e.Value = n.n.Value
+		if len(e.Value) > maxShown {
+			e.Value = strings.ToValidUTF8(e.Value[:maxShown], "") + "…"
+		}
+	}
+	n.mistakes = append(n.mistakes, e)
+}
+
+// at returns the field of a mapping. Without the field it returns the mapping with the
+// path of the field.
+func (n node) at(name string) node {
+	path := name
+	if n.path != "" {
+		path = n.path + "." + name
+	}
+	if n.n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.n.Content); i += 2 {
+			if n.n.Content[i].Value == name {
+				return node{n.source, n.n.Content[i+1], path}
+			}
+		}
+	}
+	return node{n.source, &yaml.Node{Line: n.n.Line, Column: n.n.Column}, path}
+}
+
+// has reports whether a mapping has a field that is not null.
+func (n node) has(name string) bool {
+	field := n.at(name)
+	return field.n.Kind != 0 && !yamlfile.IsNull(field.n)
+}
+
+// item returns a member of a list.
+func (n node) item(i int) node {
+	child := &yaml.Node{Line: n.n.Line, Column: n.n.Column}
+	if n.n.Kind == yaml.SequenceNode && i < len(n.n.Content) {
+		child = n.n.Content[i]
+	}
+	return node{n.source, child, fmt.Sprintf("%s[%d]", n.path, i)}
+}
+
+func (n node) is(kind yaml.Kind, want string) bool {
+	if n.n.Kind == kind && n.n.Style&yaml.TaggedStyle == 0 {
+		return true
+	}
+	n.failf("want %s, not %s", want, yamlfile.Kind(n.n))
+	return false
+}
+
+// decode reads n into v, which is a field with this tag.
+func (n node) decode(v reflect.Value, tag reflect.StructTag) {
+	switch s := v.Addr().Interface().(type) {
+	case *File:
+		n.decodeFile(s)
+		return
+	case scalar:
+		n.decodeScalar(s.parse)
+		return
+	}
+	switch v.Kind() { //nolint:exhaustive // the types of this package have no others
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		n.decode(v.Elem(), tag)
+	case reflect.Struct:
+		n.decodeStruct(v)
+	case reflect.Slice:
+		if n.is(yaml.SequenceNode, "a list") {
+			v.Set(reflect.MakeSlice(v.Type(), len(n.n.Content), len(n.n.Content)))
+			for i := range n.n.Content {
+				n.item(i).decode(v.Index(i), tag)
+			}
+		}
+	default:
+		n.decodeScalar(func(text string) error { return parsePlain(v, tag, text) })
+	}
+}
+
+// decodeScalar reads a single value by parse.
+func (n node) decodeScalar(parse func(string) error) {
+	switch {
+	case !n.is(yaml.ScalarNode, "a single value"):
+	case yamlfile.IsNull(n.n):
+		n.failf("want a value")
+	default:
+		if err := parse(n.n.Value); err != nil {
+			n.failf("want %v", err)
+		}
+	}
+}
+
+// parsePlain parses a string, a bool or a number.
+func parsePlain(v reflect.Value, tag reflect.StructTag, text string) error {
+	switch v.Kind() { //nolint:exhaustive // see decode
+	case reflect.Bool:
+		if text != "true" && text != "false" { // YAML 1.2: no yes, no, on, off
+			return errors.New("true or false")
+		}
+		v.SetBool(text == "true")
+	case reflect.String:
+		if words := tag.Get("enum"); words != "" && !slices.Contains(strings.Split(words, ","), text) {
+			return fmt.Errorf("one of %s", strings.ReplaceAll(words, ",", ", "))
+		}
+		if text == "" {
+			return errors.New("a text that is not empty")
+		}
+		v.SetString(text)
+	case reflect.Int:
+		i, err := strconv.Atoi(text)
+		if err != nil || !inRange(tag, float64(i)) {
+			return fmt.Errorf("a whole number from %s to %s", tag.Get("min"), tag.Get("max"))
+		}
+		v.SetInt(int64(i))
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || !inRange(tag, f) {
+			return fmt.Errorf("a number from %s to %s", tag.Get("min"), tag.Get("max"))
+		}
+		v.SetFloat(f)
+	default:
+		panic("config: a field of type " + v.Type().String())
+	}
+	return nil
+}
+
+func inRange(tag reflect.StructTag, f float64) bool {
+	low, err1 := strconv.ParseFloat(tag.Get("min"), 64)
+	high, err2 := strconv.ParseFloat(tag.Get("max"), 64)
+	if err1 != nil || err2 != nil {
+		panic("config: a number without min and max")
+	}
+	return low <= f && f <= high
+}
+
+// decodeStruct reads a mapping. A null field is treated as absent.
+func (n node) decodeStruct(v reflect.Value) {
+	setDefaults(v)
+	if !n.is(yaml.MappingNode, "a mapping") {
+		return
+	}
+	before := len(n.mistakes)
+	seen := make(map[string]int)
+	for i := 0; i+1 < len(n.n.Content); i += 2 {
+		key := node{n.source, n.n.Content[i], n.path}
+		if !key.is(yaml.ScalarNode, "the name of a field") {
+			continue
+		}
+		item := n.at(key.n.Value)
+		item.n = n.n.Content[i+1]
+		place := node{n.source, &yaml.Node{Line: key.n.Line, Column: key.n.Column}, item.path}
+		if line, twice := seen[key.n.Value]; twice {
+			place.failf("given twice, first in line %d", line)
+			continue
+		}
+		seen[key.n.Value] = key.n.Line
+		field, ok := fieldByName(v.Type(), key.n.Value)
+		switch {
+		case !ok:
+			place.failf("unknown field: want one of %s", strings.Join(fieldNames(v.Type()), ", "))
+		case !yamlfile.IsNull(item.n):
+			item.decode(v.FieldByIndex(field.Index), field.Tag)
+		}
+	}
+	n.checkPresence(v)
+	if c, ok := v.Addr().Interface().(checked); ok && len(n.mistakes) == before {
+		c.check(n)
+	}
+}
+
+// checkPresence reports required fields that are absent.
+func (n node) checkPresence(v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()) {
+		name := f.Tag.Get("yaml")
+		if f.Tag.Get("is") == "required" && !n.has(name) {
+			n.at(name).failf("missing: %s is required", name)
+		}
+	}
+	u, ok := v.Addr().Interface().(union)
+	if !ok {
+		return
+	}
+	var given []string
+	for _, name := range u.oneOf() {
+		if n.has(name) {
+			given = append(given, name)
+		}
+	}
+	want := strings.Join(u.oneOf(), ", ")
+	place := node{n.source, &yaml.Node{Line: n.n.Line, Column: n.n.Column}, n.path}
+	switch len(given) {
+	case 0:
+		place.failf("missing: want exactly one of %s", want)
+	case 1:
+	default:
+		place.failf("%s exclude each other: want exactly one of %s", strings.Join(given, " and "), want)
+	}
+}
+
+// setDefaults sets the fields of a struct to their defaults.
+func setDefaults(v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()) {
+		field := v.FieldByIndex(f.Index)
+		text, ok := f.Tag.Lookup("default")
+		switch s, custom := field.Addr().Interface().(scalar); {
+		case custom && ok:
+			mustDefault(f, s.parse(text))
+		case ok:
+			mustDefault(f, parsePlain(field, f.Tag, text))
+		case !custom && field.Kind() == reflect.Struct:
+			setDefaults(field)
+		}
+	}
+}
+
+func mustDefault(f reflect.StructField, err error) {
+	if err != nil {
+		panic("config: the default of " + f.Name + ": " + err.Error())
+	}
+}
+
+// fieldsOf returns the fields of a struct that are in the file.
+func fieldsOf(t reflect.Type) []reflect.StructField {
+	var fields []reflect.StructField
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Tag.Get("yaml") != "" {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+func fieldByName(t reflect.Type, name string) (reflect.StructField, bool) {
+	for _, f := range fieldsOf(t) {
+		if f.Tag.Get("yaml") == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+func fieldNames(t reflect.Type) []string {
+	var names []string
+	for _, f := range fieldsOf(t) {
+		names = append(names, f.Tag.Get("yaml"))
+	}
+	slices.Sort(names)
+	return names
+}

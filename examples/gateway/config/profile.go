@@ -1,0 +1,214 @@
+package config
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// ListenerHeader is the name by which the conditions of a profile read the name of the listener of
+// a request. An Accessor provides it; it is not part of the request.
+const ListenerHeader = "Gateway-Listener"
+
+// Authority returns the name of a service as a target of a profile.
+func (v Name) Authority() string { return string(v) + ":80" }
+
+// Profile returns the routes and the retry budget for package profiles.
+func (c *Config) Profile() *profiles.Profile {
+	p := &profiles.Profile{RetryBudget: &profiles.RetryBudget{
+		Ratio: c.RetryBudget.Percent / 100, MinPerSecond: uint32(c.RetryBudget.MinRetryRate), TTL: c.RetryBudget.Interval.D(), //nolint:gosec // in range
+	}}
+	for _, r := range c.Routes {
+		route := r.profile()
+		route.Labels = map[string]string{VersionLabel: r.version}
+		p.Routes = append(p.Routes, route)
+	}
+	return p
+}
+
+// VersionLabel is the label of a route with its [Route.Version].
+const VersionLabel = "version"
+
+// problems returns the reasons why a Router would leave out a part of the route.
+func (r *Route) problems() []string {
+	p := &profiles.Profile{Routes: []profiles.Route{r.profile()}, RetryBudget: &profiles.RetryBudget{TTL: 10e9}}
+	err := p.Validate()
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the result of errors.Join
+		var texts []string
+		for _, e := range joined.Unwrap() {
+			texts = append(texts, e.Error())
+		}
+		return texts
+	}
+	return []string{err.Error()}
+}
+
+// profile returns the parts of the route that package profiles applies.
+func (r *Route) profile() profiles.Route {
+	p := profiles.Route{
+		Name: string(r.Name), Match: r.match(),
+		Timeout: r.Timeouts.Request.D(), AttemptTimeout: r.Timeouts.BackendRequest.D(),
+		Retryable: r.Retry.Attempts > 0, RetryNonIdempotent: r.Retry.NonIdempotent, MaxRetries: r.Retry.Attempts,
+		Classes: r.classes(), Limit: r.MaxRequests,
+		RequestHeader: r.RequestHeaderModifier.mutation(), ResponseHeader: r.ResponseHeaderModifier.mutation(),
+	}
+	if r.Hedge != nil {
+		p.Hedge = r.Hedge.Delay.D()
+	}
+	if l := r.RateLimit; l != nil && l.Per == "Route" {
+		p.Rate = profiles.Rate{PerSecond: l.RequestsPerSecond, Burst: l.Bucket()}
+	}
+	for _, m := range r.RequestMirrors {
+		size := int64(m.MaxBodyBytes)
+		if size == 0 {
+			size = -1
+		}
+		p.Mirrors = append(p.Mirrors, profiles.Mirror{Authority: m.BackendRef.Name.Authority(), Fraction: m.Percent / 100, MaxBodyBytes: size})
+	}
+	for _, f := range r.Faults {
+		fault := profiles.Fault{Fraction: f.Percentage / 100, Delay: f.FixedDelay.D(), TTL: f.TTL.D()}
+		if f.Abort != nil {
+			fault.Status, fault.GRPC = f.Abort.HTTPStatus, uint32(f.Abort.GRPCStatus) //nolint:gosec // in range
+		}
+		p.Faults = append(p.Faults, fault)
+	}
+	if r.RequestRedirect != nil {
+		p.Redirect = r.redirect()
+	}
+	return p
+}
+
+func (r *Route) redirect() *profiles.Redirect {
+	to := r.RequestRedirect
+	status, _ := strconv.Atoi(to.StatusCode)                                                                            // one of a list
+	redirect := &profiles.Redirect{Status: status, Scheme: to.Scheme, Host: string(to.Hostname), Port: uint16(to.Port)} //nolint:gosec // in range
+	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
+		redirect.OldPrefix, redirect.NewPrefix = r.prefix(), string(*to.Path.ReplacePrefixMatch)
+	} else if to.Path != nil {
+		redirect.Path = string(to.Path.ReplaceFullPath)
+	}
+	return redirect
+}
+
+// classes returns the statuses that are failures.
+func (r *Route) classes() []profiles.ResponseClass {
+	if len(r.Retry.Codes) == 0 {
+		return nil
+	}
+	var classes []profiles.ResponseClass
+	for _, code := range r.Retry.Codes {
+		classes = append(classes, profiles.ResponseClass{Match: profiles.Status{Min: int(code), Max: int(code)}, Failure: true})
+	}
+	return append(classes, profiles.ResponseClass{Match: profiles.Status{Min: 100, Max: 999}})
+}
+
+// mutation returns the changes for package layer.
+func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
+	for _, h := range m.Add {
+		c.Add = append(c.Add, layer.HeaderField{Name: string(h.Name), Value: string(h.Value)})
+	}
+	for _, h := range m.Set {
+		c.Set = append(c.Set, layer.HeaderField{Name: string(h.Name), Value: string(h.Value)})
+	}
+	for _, name := range m.Remove {
+		c.Remove = append(c.Remove, string(name))
+	}
+	return c
+}
+
+// match returns the condition of the route.
+func (r *Route) match() profiles.Match {
+	var all profiles.All
+	if len(r.Listeners) > 0 {
+		var any profiles.Any //nolint:predeclared // a disjunction
+		for _, name := range r.Listeners {
+			any = append(any, profiles.Header{Name: ListenerHeader, Value: profiles.Exact(name)})
+		}
+		all = append(all, any)
+	}
+	if len(r.Hostnames) > 0 {
+		var any profiles.Any //nolint:predeclared // a disjunction
+		for _, name := range r.Hostnames {
+			any = append(any, profiles.Host{Value: name.match()})
+		}
+		all = append(all, any)
+	}
+	if len(r.Matches) > 0 {
+		var any profiles.Any //nolint:predeclared // a disjunction
+		for _, m := range r.Matches {
+			any = append(any, m.match(r.CORS != nil))
+		}
+		all = append(all, any)
+	}
+	return all
+}
+
+func (v Hostname) match() profiles.StringMatch {
+	if below, wild := strings.CutPrefix(string(v), "*"); wild {
+		return profiles.Regex(".+" + regexp.QuoteMeta(below))
+	}
+	return profiles.Exact(v)
+}
+
+// match returns the condition. With cors it also holds for the preflight request.
+func (m *Match) match(cors bool) profiles.Match {
+	var all profiles.All
+	switch p := m.Path; {
+	case p == nil:
+	case p.Exact != "":
+		all = append(all, profiles.Path(regexp.QuoteMeta(string(p.Exact))))
+	case p.Prefix != "":
+		all = append(all, profiles.PathPrefix(p.Prefix))
+	case p.Pattern != "":
+		all = append(all, profiles.Path(p.Pattern.Regexp()))
+	default:
+		all = append(all, profiles.Path("^(?:"+string(p.RegularExpression)+")$"))
+	}
+	if m.GRPC != nil {
+		all = append(all, profiles.Method("POST"), profiles.GRPC{Service: m.GRPC.Service, Method: m.GRPC.Method})
+	}
+	var others profiles.All // conditions that a preflight request does not meet
+	for _, h := range m.Headers {
+		others = append(others, h.match(func(v profiles.StringMatch) profiles.Match { return profiles.Header{Name: h.Name, Value: v} }))
+	}
+	if m.Method != "" {
+		others = append(others, profiles.Method(m.Method))
+	}
+	for _, q := range m.QueryParams {
+		all = append(all, q.match(func(v profiles.StringMatch) profiles.Match { return profiles.Query{Name: q.Name, Value: v} }))
+	}
+	switch {
+	case len(others) == 0:
+		return all
+	case !cors:
+		return append(all, others...)
+	}
+	preflight := profiles.All{profiles.Method("OPTIONS")}
+	if m.Method != "" {
+		preflight = append(preflight, profiles.Header{Name: "Access-Control-Request-Method", Value: profiles.Exact(m.Method)})
+	} else {
+		preflight = append(preflight, profiles.Header{Name: "Access-Control-Request-Method", Value: profiles.AnyValue{}})
+	}
+	return append(all, profiles.Any{others, preflight})
+}
+
+// match returns the condition on a value, where with makes one of its kind.
+func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
+	switch {
+	case v.Exact != nil:
+		return with(profiles.Exact(*v.Exact))
+	case v.Prefix != "":
+		return with(profiles.Prefix(v.Prefix))
+	case v.RegularExpression != "":
+		return with(profiles.Regex(v.RegularExpression))
+	case *v.Present:
+		return with(profiles.AnyValue{})
+	}
+	return profiles.Not{Match: with(profiles.AnyValue{})}
+}

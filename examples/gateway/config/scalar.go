@@ -1,0 +1,297 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"regexp/syntax"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// Name is the name of a listener, a service or a route: a DNS label.
+type Name string
+
+func (v *Name) parse(text string) error {
+	if !isLabel(text) {
+		return errors.New("lower-case letters, digits and '-', at most 63, such as books-v1")
+	}
+	*v = Name(text)
+	return nil
+}
+
+func isLabel(text string) bool {
+	if text == "" || len(text) > 63 || text[0] == '-' || text[len(text)-1] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
+	})
+}
+
+// Duration is a duration of at least 0.
+type Duration time.Duration
+
+func (v *Duration) parse(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return errors.New("a duration such as 300ms, 10s or 1m30s")
+	}
+	*v = Duration(d)
+	return nil
+}
+
+// D returns the duration.
+func (v Duration) D() time.Duration { return time.Duration(v) }
+
+// Address is an address to listen on: "127.0.0.1:8080", or ":8080" for all interfaces.
+type Address string
+
+func (v *Address) parse(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	_, ipErr := netip.ParseAddr(host)
+	if err != nil || portErr != nil || n > 65535 || host != "" && host != "localhost" && ipErr != nil {
+		return errors.New("an IP address with a port, such as 127.0.0.1:8080, or :8080")
+	}
+	*v = Address(text)
+	return nil
+}
+
+// HostPort is a DNS name or an IP address, with a port.
+type HostPort string
+
+func (v *HostPort) parse(text string) error {
+	host, port, err := net.SplitHostPort(text)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	_, ipErr := netip.ParseAddr(host)
+	if err != nil || portErr != nil || n == 0 || ipErr != nil && !isDomain(host) {
+		return errors.New("a host with a port, such as books.example:80 or 10.0.0.1:80")
+	}
+	*v = HostPort(text)
+	return nil
+}
+
+// isDomain reports whether text is a DNS name of labels with letters, digits, '-' and '_'.
+func isDomain(text string) bool {
+	if len(text) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.ToLower(strings.TrimSuffix(text, ".")), ".") {
+		if !isLabel(strings.ReplaceAll(label, "_", "x")) {
+			return false
+		}
+	}
+	return true
+}
+
+// Hostname is a DNS name without a port. As a condition, a first label "*" stands for one
+// or more labels.
+type Hostname string
+
+func (v *Hostname) parse(text string) error {
+	_, err := netip.ParseAddr(text)
+	if err == nil || !isDomain(strings.TrimPrefix(text, "*.")) {
+		return errors.New("a DNS name without a port, such as books.example or *.books.example")
+	}
+	*v = Hostname(strings.ToLower(text))
+	return nil
+}
+
+// Prefix is a range of IP addresses: "10.0.0.0/8", or a single address.
+type Prefix struct{ netip.Prefix }
+
+func (v *Prefix) parse(text string) error {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		v.Prefix = netip.PrefixFrom(addr, addr.BitLen())
+		return nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return errors.New("a range of IP addresses such as 10.0.0.0/8")
+	}
+	v.Prefix = p.Masked()
+	return nil
+}
+
+// HeaderName is the name of a header field.
+type HeaderName string
+
+func (v *HeaderName) parse(text string) error {
+	if !httpguts.ValidHeaderFieldName(text) {
+		return errors.New("the name of a header field, such as X-User")
+	}
+	*v = HeaderName(text)
+	return nil
+}
+
+// HeaderValue is the value of a header field.
+type HeaderValue string
+
+func (v *HeaderValue) parse(text string) error {
+	if !httpguts.ValidHeaderFieldValue(text) {
+		return errors.New("a header value without control characters")
+	}
+	*v = HeaderValue(text)
+	return nil
+}
+
+// Method is an HTTP method. Case matters.
+type Method string
+
+func (v *Method) parse(text string) error {
+	if !httpguts.ValidHeaderFieldName(text) || text != strings.ToUpper(text) {
+		return errors.New("an HTTP method in upper case, such as GET")
+	}
+	*v = Method(text)
+	return nil
+}
+
+// Text is a text that may be empty.
+type Text string
+
+func (v *Text) parse(text string) error {
+	*v = Text(text)
+	return nil
+}
+
+// Path is a percent-encoded path without a query.
+type Path string
+
+func (v *Path) parse(text string) error {
+	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "?#") || !isPath(text) {
+		return errors.New("a path that begins with /, without a query, percent-encoded")
+	}
+	*v = Path(text)
+	return nil
+}
+
+func isPath(text string) bool {
+	u, err := url.ParseRequestURI(text)
+	return err == nil && u.EscapedPath() == text
+}
+
+// Pattern is a path with placeholders for segments: "/books/{id}/pages/{page}".
+type Pattern string
+
+var placeholder = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_]*\}$`)
+
+func (v *Pattern) parse(text string) error {
+	if !strings.HasPrefix(text, "/") {
+		return errors.New("a path with placeholders, such as /books/{id}")
+	}
+	for segment := range strings.SplitSeq(text[1:], "/") {
+		if !placeholder.MatchString(segment) && !isPath("/"+segment) {
+			return errors.New("a path with placeholders for whole segments, such as /books/{id}")
+		}
+	}
+	*v = Pattern(text)
+	return nil
+}
+
+// Regexp returns the pattern as a regular expression.
+func (v Pattern) Regexp() string {
+	var b strings.Builder
+	for segment := range strings.SplitSeq(string(v)[1:], "/") {
+		b.WriteByte('/')
+		if placeholder.MatchString(segment) {
+			b.WriteString("[^/]+")
+		} else {
+			b.WriteString(regexp.QuoteMeta(segment))
+		}
+	}
+	return b.String()
+}
+
+// Regex is a regular expression of Go, which must match the whole value.
+type Regex string
+
+func (v *Regex) parse(text string) error {
+	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
+		return fmt.Errorf("a regular expression of Go: %w", err)
+	}
+	*v = Regex(text)
+	return nil
+}
+
+// Status is an HTTP status of a final response.
+type Status int
+
+func (v *Status) parse(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 200 || n > 599 {
+		return errors.New("an HTTP status from 200 to 599")
+	}
+	*v = Status(n)
+	return nil
+}
+
+// Origin is an origin of a browser: "https://books.example". "*" is any origin, and a host may
+// begin with "*.".
+type Origin string
+
+func (v *Origin) parse(text string) error {
+	u, err := url.Parse(strings.Replace(text, "://*.", "://", 1))
+	ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Path == "" && u.RawQuery == "" && u.User == nil
+	if text != "*" && !ok {
+		return errors.New(`an origin such as https://books.example or https://*.example, or "*"`)
+	}
+	*v = Origin(strings.ToLower(text))
+	return nil
+}
+
+// URL is an absolute http or https URL.
+type URL string
+
+func (v *URL) parse(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return errors.New("a URL such as https://acme.example/directory")
+	}
+	*v = URL(text)
+	return nil
+}
+
+// File is the path of a file. A relative path starts at the folder of the configuration. The
+// file is read with the configuration, and a change of it reloads the configuration.
+type File struct {
+	Path string
+	Data []byte
+}
+
+func (v *File) parse(text string) error {
+	if text == "" {
+		return errors.New("the path of a file")
+	}
+	v.Path = text
+	return nil
+}
+
+func (n node) decodeFile(f *File) {
+	before := len(n.mistakes)
+	n.decodeScalar(f.parse)
+	if len(n.mistakes) > before {
+		return
+	}
+	data, err := n.read(f.Path)
+	if err != nil {
+		n.failf("want a file that can be read: %v", err)
+		return
+	}
+	f.Data = data
+}
+
+// MarshalJSON returns the path and a digest of the content.
+func (v File) MarshalJSON() ([]byte, error) {
+	sum := sha256.Sum256(v.Data)
+	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})
+}
