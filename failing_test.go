@@ -30,6 +30,7 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/httpclient"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -228,15 +229,13 @@ func get(t *testing.T, target string, c *http.Client) func(context.Context) erro
 // httpClient is the client of the README.
 func httpClient(t *testing.T, addrs []string, retry bool) func(context.Context) error {
 	t.Helper()
-	web := httplayer.NewStack(layer.WithTarget[*http.Response](target)).Timeout(time.Minute)
+	policy := httplayer.RetryPolicy{MaxAttempts: 1}
 	if retry {
-		web = web.Retry(httplayer.RetryPolicy{})
+		policy = httplayer.RetryPolicy{}
 	}
-	svc := web.Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), target,
-		func(ctx context.Context, t discover.Target) httplayer.Service {
-			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
-		}))
-	return get(t, target, &http.Client{Transport: httplayer.RoundTripper(svc)})
+	web := httpclient.New(t.Context(), target,
+		httpclient.WithResolver(resolver(t, addrs)), httpclient.WithTimeout(time.Minute), httpclient.WithRetry(policy))
+	return get(t, target, &http.Client{Transport: web})
 }
 
 func grpcConn(t *testing.T, addrs []string, retry bool) pb.TestServiceClient {

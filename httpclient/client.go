@@ -1,0 +1,194 @@
+package httpclient
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
+)
+
+// Client sends requests to the endpoints of one target. It is a [httplayer.Service], and
+// an [http.RoundTripper] for [http.Client.Transport]. It is safe for concurrent use.
+//
+// The host of a request's URL does not select the endpoint: every request goes to the
+// target. Use [Hosts] if a client calls several hosts or follows redirects.
+//
+// Admission: a request waits in the queue while no endpoint is ready, at most 3 s.
+//
+// Cancellation: the end of a request's context ends the request.
+//
+// Body: the response body must be closed.
+//
+// Errors: those of the layers in the package documentation.
+//
+// Cost: that of the layers.
+type Client struct {
+	target   string
+	stack    httplayer.Service
+	balancer *balance.Balancer[*http.Request, *http.Response]
+	trip     http.RoundTripper
+}
+
+// New returns a client of target. It starts to resolve target at once, and connects when
+// requests arrive. Its background work and its connections end with ctx.
+//
+// The target is a host name or an IP address with an optional port: "web.default:80",
+// "10.0.0.1:8080". Without a port it is 80, or 443 with [WithTLS]. The name is resolved
+// by DNS and /etc/hosts, see package dns, unless [WithAddrs] or [WithResolver] is given.
+//
+// New panics if target is empty or an option is invalid.
+func New(ctx context.Context, target string, opts ...Option) *Client {
+	if target == "" {
+		panic("httpclient: empty target")
+	}
+	o := &options{timeout: defaultTimeout}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.apply(o)
+		}
+	}
+	if o.resolver == nil {
+		target = o.withPort(target)
+		o.resolver = dns.New()
+	}
+	balancing := []balance.Option[*http.Response]{
+		balance.WithCompletion(httplayer.Completion), balance.WithPolicy[*http.Response](o.policy),
+	}
+	stack := httplayer.NewStack(httplayer.WithTarget(target))
+	if o.metrics != nil {
+		to := o.metrics.Layer(target)
+		stack = httplayer.NewStack(httplayer.WithTarget(target), httplayer.WithMetrics(to)).Metrics(to)
+		balancing = append(balancing, balance.WithMetrics[*http.Response](o.metrics.Balance(target)))
+	}
+	c := &Client{target: target, balancer: balance.Resolve(ctx, o.resolver, target, o.endpoint, balancing...)}
+	c.stack = stack.
+		ResponseHeaderTimeout(o.timeout).
+		Retry(o.retry).
+		Queue(queueCapacity, queueMaxWait).
+		Service(c.balancer)
+	c.trip = httplayer.RoundTripper(c.stack)
+	return c
+}
+
+// The limits of New. Envoy's route timeout is 15 s, too.
+const (
+	defaultTimeout = 15 * time.Second
+	queueCapacity  = 1000
+	queueMaxWait   = 3 * time.Second
+)
+
+// Call sends req to an endpoint.
+func (c *Client) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	return c.stack.Call(ctx, req)
+}
+
+// Ready waits until the queue has room. See [Client.WaitReady] for the endpoints.
+func (c *Client) Ready(ctx context.Context) error { return c.stack.Ready(ctx) }
+
+// RoundTrip implements [http.RoundTripper].
+func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) { return c.trip.RoundTrip(req) }
+
+// WaitReady waits until the target is resolved and an endpoint is ready. It returns the
+// cause of ctx if ctx ends first, and an error that matches [layer.ErrClosed] if the
+// target cannot be resolved. It connects to no endpoint: an endpoint is ready until
+// connecting to it fails. Requests need not wait for it, because they wait in the queue.
+func (c *Client) WaitReady(ctx context.Context) error { return c.balancer.Ready(ctx) }
+
+// Endpoints returns the state of the endpoints in the order of their addresses.
+func (c *Client) Endpoints() []balance.EndpointState { return c.balancer.Snapshot() }
+
+// Next returns the service of the layers.
+func (c *Client) Next() httplayer.Service { return c.stack }
+
+// Describe returns the target. [layer.Describe] adds the layers and the endpoints.
+func (c *Client) Describe() layer.Node {
+	return layer.Node{Name: "client", State: layer.State{{Key: "target", Value: c.target}}}
+}
+
+// withPort returns target with the port of the scheme if it has none. The name of an
+// SRV record has no port.
+func (o *options) withPort(target string) string {
+	if _, _, err := net.SplitHostPort(target); err == nil || strings.HasPrefix(target, "_") {
+		return target
+	}
+	port := "80"
+	if o.tls != nil {
+		port = "443"
+	}
+	return net.JoinHostPort(strings.Trim(target, "[]"), port)
+}
+
+// endpoint returns the service of one endpoint.
+func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
+	id := t.Endpoint.ID
+	if id.Identity != "" || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
+		return rejecting(id)
+	}
+	opts := append([]httplayer.EndpointOption{}, o.endpoints...)
+	if cfg := o.tlsFor(t); cfg != nil {
+		opts = append(opts, httplayer.WithTLS(cfg))
+	}
+	if id.Protocol == resolve.H2 {
+		opts = append(opts, httplayer.WithHTTP2())
+	}
+	if id.PingInterval > 0 {
+		opts = append(opts, httplayer.WithPing(id.PingInterval, id.PingTimeout))
+	}
+	stack := httplayer.NewStack(httplayer.WithTarget(t.Name)).With("endpoint_layer", o.endpointLayer)
+	if id.Authority != "" {
+		stack = stack.With("override_authority", httplayer.OverrideAuthority(id.Authority))
+	}
+	return stack.Service(httplayer.NewEndpoint(ctx, id.Addr.String(), opts...))
+}
+
+// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. The server
+// name is that of the endpoint, or the host of the target.
+func (o *options) tlsFor(t discover.Target) *tls.Config {
+	cfg, name := o.tls, t.Endpoint.ServerName
+	switch {
+	case cfg == nil && name == "":
+		return nil
+	case cfg == nil:
+		cfg = new(tls.Config)
+	case cfg.ServerName != "":
+		return cfg
+	}
+	if name == "" {
+		name = hostOf(t.Name)
+	}
+	cfg = cfg.Clone()
+	cfg.ServerName = name
+	return cfg
+}
+
+// hostOf returns target without its port and the trailing dot of a DNS name.
+func hostOf(target string) string {
+	if host, _, err := net.SplitHostPort(target); err == nil {
+		target = host
+	}
+	return strings.TrimSuffix(target, ".")
+}
+
+// rejecting returns a service for an endpoint that New cannot connect to.
+func rejecting(id resolve.ID) httplayer.Service {
+	err := &layer.Error{
+		Layer: "endpoint", Endpoint: id.Addr.String(), Kind: layer.ErrClosed,
+		Reason: "the endpoint requires a mesh identity or an opaque connection, which httpclient does not support",
+	}
+	return unsupported{err}
+}
+
+type unsupported struct{ err error }
+
+func (u unsupported) Ready(context.Context) error { return u.err }
+
+func (u unsupported) Call(context.Context, *http.Request) (*http.Response, error) { return nil, u.err }

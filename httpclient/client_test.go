@@ -1,0 +1,283 @@
+package httpclient_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
+)
+
+// server answers with its name, or with a status from 400 on if that is not 0.
+func server(t *testing.T, name string, status int) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if status != 0 {
+			w.WriteHeader(status)
+			return
+		}
+		io.WriteString(w, name)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// client returns an http.Client whose idle connections are closed at the end of the test.
+func client(t *testing.T, rt http.RoundTripper) *http.Client {
+	t.Helper()
+	c := &http.Client{Transport: rt, Timeout: time.Minute}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+func body(t *testing.T, c *http.Client, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	rsp, err := c.Do(req)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, rsp.StatusCode)
+	return string(text)
+}
+
+// One of three endpoints answers 503 and one is not reachable. No request fails.
+func TestClientAvoidsFailures(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	web := httpclient.New(t.Context(), "web.default",
+		httpclient.WithAddrs(server(t, "ok", 0), server(t, "bad", http.StatusServiceUnavailable), l.Addr().String()))
+	c := client(t, web)
+	for range 200 {
+		assert.Equal(t, "ok", body(t, c, "http://web.default/"))
+	}
+	assert.Len(t, web.Endpoints(), 3)
+}
+
+func TestClientHostNames(t *testing.T) {
+	_, port, err := net.SplitHostPort(server(t, "ok", 0))
+	require.NoError(t, err)
+	for name, web := range map[string]*httpclient.Client{
+		"target": httpclient.New(t.Context(), "localhost:"+port),
+		"addrs":  httpclient.New(t.Context(), "web", httpclient.WithAddrs("localhost:"+port, "127.0.0.1:"+port)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, "ok", body(t, client(t, web), "http://web.default/"))
+		})
+	}
+}
+
+func TestClientDefaultPort(t *testing.T) {
+	for target, addr := range map[string]string{
+		"127.0.0.1": "127.0.0.1:80", "::1": "[::1]:80", "[::1]": "[::1]:80", "127.0.0.1:81": "127.0.0.1:81",
+	} {
+		web := httpclient.New(t.Context(), target)
+		require.NoError(t, web.WaitReady(t.Context()))
+		assert.Equal(t, netip.MustParseAddrPort(addr), web.Endpoints()[0].ID.Addr, target)
+	}
+	secure := httpclient.New(t.Context(), "127.0.0.1", httpclient.WithTLS(nil))
+	require.NoError(t, secure.WaitReady(t.Context()))
+	assert.Equal(t, netip.MustParseAddrPort("127.0.0.1:443"), secure.Endpoints()[0].ID.Addr)
+}
+
+// The server's certificate is for example.com, and its address is an IP address.
+func TestClientTLSServerName(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.ServerName) }))
+	t.Cleanup(s.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	trust := httpclient.WithTLS(&tls.Config{RootCAs: roots})
+	addr := netip.MustParseAddrPort(s.Listener.Addr().String())
+	named := resolve.Endpoint{ID: resolve.ID{Addr: addr, ServerName: "www.example.com"}}
+	for name, tt := range map[string]struct {
+		target string
+		opts   []httpclient.Option
+		want   string
+	}{
+		"target":   {"example.com:443", []httpclient.Option{trust, httpclient.WithAddrs(addr.String())}, "example.com"},
+		"endpoint": {"web", []httpclient.Option{trust, httpclient.WithResolver(static.New(map[string][]resolve.Endpoint{"web": {named}}))}, "www.example.com"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := client(t, httpclient.New(t.Context(), tt.target, tt.opts...))
+			assert.Equal(t, tt.want, body(t, c, "https://example.com/"))
+		})
+	}
+	t.Run("cleartext", func(t *testing.T) {
+		c := client(t, httpclient.New(t.Context(), "example.com:443", httpclient.WithAddrs(addr.String())))
+		_, err := c.Get("https://example.com/")
+		require.ErrorContains(t, err, "https")
+	})
+}
+
+// An endpoint that needs mutual TLS of a mesh gets no request in cleartext.
+func TestClientRejectsMeshEndpoint(t *testing.T) {
+	addr := netip.MustParseAddrPort(server(t, "cleartext", 0))
+	table := static.New(map[string][]resolve.Endpoint{"web": {{ID: resolve.ID{Addr: addr, Identity: "web.identity"}}}})
+	web := httpclient.New(t.Context(), "web", httpclient.WithResolver(table), httpclient.WithTimeout(50*time.Millisecond))
+	_, err := client(t, web).Get("http://web/")
+	require.Error(t, err)
+}
+
+func TestClientWaitReady(t *testing.T) {
+	addr := netip.MustParseAddrPort(server(t, "ok", 0))
+	table := static.New(nil)
+	web := httpclient.New(t.Context(), "web", httpclient.WithResolver(table))
+	over, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, web.WaitReady(over), context.DeadlineExceeded)
+	ready := make(chan error)
+	go func() { ready <- web.WaitReady(t.Context()) }()
+	table.Set("web", resolve.Endpoint{ID: resolve.ID{Addr: addr}})
+	require.NoError(t, <-ready)
+
+	ctx, end := context.WithCancel(t.Context())
+	ended := httpclient.New(ctx, "web", httpclient.WithResolver(table))
+	end()
+	require.ErrorIs(t, ended.WaitReady(t.Context()), layer.ErrClosed)
+}
+
+// The time limit ends with the response headers, so that a slow body is not cut off.
+func TestClientTimeout(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/body" {
+			_ = http.NewResponseController(w).Flush()
+		}
+		select {
+		case <-time.After(3 * limit):
+			io.WriteString(w, "late")
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(s.Close)
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(s.Listener.Addr().String()), httpclient.WithTimeout(limit))
+	c := client(t, web)
+	assert.Equal(t, "late", body(t, c, "http://web/body"))
+	_, err := c.Get("http://web/headers")
+	require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
+}
+
+// A POST is sent once, and a GET is sent again.
+func TestClientRetry(t *testing.T) {
+	var gets, posts atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		count := &gets
+		if r.Method == http.MethodPost {
+			count = &posts
+		}
+		if count.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(s.Close)
+	c := client(t, httpclient.New(t.Context(), "web", httpclient.WithAddrs(s.Listener.Addr().String())))
+	rsp, err := c.Get("http://web/")
+	require.NoError(t, err)
+	rsp.Body.Close()
+	assert.Equal(t, http.StatusOK, rsp.StatusCode)
+	rsp, err = c.Post("http://web/", "text/plain", strings.NewReader("x"))
+	require.NoError(t, err)
+	rsp.Body.Close()
+	assert.Equal(t, http.StatusServiceUnavailable, rsp.StatusCode)
+	assert.EqualValues(t, 2, gets.Load())
+	assert.EqualValues(t, 1, posts.Load())
+}
+
+func TestClientEndpointLayer(t *testing.T) {
+	var calls atomic.Int64
+	count := func(next httplayer.Service) httplayer.Service {
+		return layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
+			calls.Add(1)
+			return next.Call(ctx, req)
+		})
+	}
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(server(t, "ok", 0)),
+		httpclient.WithEndpointLayer(count), httpclient.WithPolicy(balance.Policy{Picker: balance.RoundRobin()}))
+	body(t, client(t, web), "http://web/")
+	assert.EqualValues(t, 1, calls.Load())
+	text := layer.Describe(web).String()
+	for _, name := range []string{"client", "response_header_timeout", "retry", "queue", "balance", "endpoint_layer", "round robin"} {
+		assert.Contains(t, text, name)
+	}
+}
+
+func TestNewArguments(t *testing.T) {
+	for name, f := range map[string]func(){
+		"httpclient: empty target":                                   func() { httpclient.New(t.Context(), "") },
+		"httpclient: nil resolver":                                   func() { httpclient.WithResolver(nil) },
+		"httpclient: WithAddrs: no address":                          func() { httpclient.WithAddrs() },
+		`httpclient: WithAddrs: address is "web", must be host:port`: func() { httpclient.WithAddrs("web") },
+		"httpclient: WithTimeout is -1ns, must be at least 0":        func() { httpclient.WithTimeout(-1) },
+		"httpclient: RetryPolicy.MaxAttempts is -1, must be 1 to 100": func() {
+			httpclient.WithRetry(httplayer.RetryPolicy{MaxAttempts: -1})
+		},
+	} {
+		assert.PanicsWithValue(t, name, f)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	other := server(t, "other", 0)
+	redirect := httptest.NewServer(http.RedirectHandler("http://"+other+"/", http.StatusFound))
+	t.Cleanup(redirect.Close)
+	c := client(t, httpclient.Hosts{
+		"web.default":      httpclient.New(t.Context(), "web", httpclient.WithAddrs(server(t, "web", 0))),
+		"web.default:8080": httpclient.New(t.Context(), "admin", httpclient.WithAddrs(server(t, "admin", 0))),
+		"moved.default:80": httpclient.New(t.Context(), "moved", httpclient.WithAddrs(redirect.Listener.Addr().String())),
+		"[::1]":            httpclient.New(t.Context(), "six", httpclient.WithAddrs(server(t, "six", 0))),
+	})
+	for url, want := range map[string]string{
+		"http://web.default/":      "web",
+		"http://WEB.default:81/":   "web",
+		"http://web.default:8080/": "admin",
+		"http://moved.default/":    "other", // the redirect leads to a host that is not in the map
+		"http://[::1]:9/":          "six",
+		"http://" + other + "/":    "other",
+	} {
+		assert.Equal(t, want, body(t, c, url), url)
+	}
+	_, err := httpclient.Hosts(nil).RoundTrip(&http.Request{})
+	require.Error(t, err)
+}
+
+// A server below a wrapped endpoint, as otelhttp.NewTransport wraps it.
+func TestClientRoundTripperLayer(t *testing.T) {
+	var trips atomic.Int64
+	wrap := httplayer.RoundTripperLayer(func(next http.RoundTripper) http.RoundTripper {
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			trips.Add(1)
+			return next.RoundTrip(r.Clone(r.Context()))
+		})
+	})
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(server(t, "ok", 0)), httpclient.WithEndpointLayer(wrap))
+	c := client(t, web)
+	assert.Equal(t, "ok", body(t, c, "http://web/"))
+	rsp, err := c.Post("http://web/", "text/plain", strings.NewReader("x"))
+	require.NoError(t, err)
+	rsp.Body.Close()
+	assert.EqualValues(t, 2, trips.Load())
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }

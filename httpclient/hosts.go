@@ -1,0 +1,58 @@
+package httpclient
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Hosts is an [http.RoundTripper] that sends a request to the transport for the host of its
+// URL, and to [http.DefaultTransport] if it has none. A key is a host in lower case,
+// "web.default", or a host with a port, "web.default:8080", which takes precedence. A
+// request without a port has that of its scheme.
+//
+//	client := &http.Client{Transport: httpclient.Hosts{
+//		"web.default":   httpclient.New(ctx, "web.default:80"),
+//		"books.default": httpclient.New(ctx, "books.default:80"),
+//	}}
+//
+// A Hosts must not be modified while it is in use.
+type Hosts map[string]http.RoundTripper
+
+// RoundTrip implements [http.RoundTripper].
+func (h Hosts) RoundTrip(req *http.Request) (*http.Response, error) {
+	return h.transport(req).RoundTrip(req)
+}
+
+func (h Hosts) transport(req *http.Request) http.RoundTripper {
+	if req.URL != nil {
+		host, port := strings.ToLower(req.URL.Hostname()), req.URL.Port()
+		if port == "" {
+			port = "80"
+			if req.URL.Scheme == "https" {
+				port = "443"
+			}
+		}
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		if rt := h[host+":"+port]; rt != nil {
+			return rt
+		}
+		if rt := h[host]; rt != nil {
+			return rt
+		}
+	}
+	return http.DefaultTransport //nolint:forbidigo // the same default as http.Client
+}
+
+// CloseIdleConnections implements [http.Client.CloseIdleConnections].
+func (h Hosts) CloseIdleConnections() {
+	for _, rt := range h {
+		if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
+			c.CloseIdleConnections()
+		}
+	}
+	if c, ok := http.DefaultTransport.(interface{ CloseIdleConnections() }); ok { //nolint:forbidigo // see transport
+		c.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,123 @@
+package httpclient
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"iter"
+	"net"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
+)
+
+// Option configures [New].
+type Option interface{ apply(o *options) }
+
+type option func(*options)
+
+func (f option) apply(o *options) { f(o) }
+
+type options struct {
+	resolver      resolve.Resolver
+	tls           *tls.Config
+	timeout       time.Duration
+	retry         httplayer.RetryPolicy
+	policy        balance.Policy
+	metrics       Metrics
+	endpoints     []httplayer.EndpointOption
+	endpointLayer httplayer.Layer
+}
+
+// WithResolver sets the resolver of the target, such as linkerd's or Kubernetes'. The
+// target is then passed unchanged. A nil resolver panics.
+func WithResolver(r resolve.Resolver) Option {
+	if r == nil {
+		panic("httpclient: nil resolver")
+	}
+	return option(func(o *options) { o.resolver = r })
+}
+
+// WithAddrs sets the endpoints: host names or IP addresses, each with a port. A host name
+// is resolved by DNS and /etc/hosts, and may have several addresses. The target is then a
+// name for display and TLS. WithAddrs panics without an address, and for one without a port.
+func WithAddrs(addrs ...string) Option {
+	if len(addrs) == 0 {
+		panic("httpclient: WithAddrs: no address")
+	}
+	names := dns.New()
+	var all []resolve.Resolver
+	for _, addr := range addrs {
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+			panic(fmt.Sprintf("httpclient: WithAddrs: address is %q, must be host:port", addr))
+		}
+		all = append(all, resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+			return names.Resolve(ctx, addr)
+		}))
+	}
+	return WithResolver(resolve.Merge(all...))
+}
+
+// WithTLS connects to the endpoints by TLS; nil is the default configuration of crypto/tls.
+// An empty ServerName becomes that of the endpoint, if its resolver specifies one, or else
+// the host of the target. Without WithTLS an endpoint uses TLS only if its resolver specifies
+// a server name, and a request with an https URL to a cleartext endpoint fails.
+func WithTLS(cfg *tls.Config) Option {
+	if cfg == nil {
+		cfg = new(tls.Config)
+	}
+	return option(func(o *options) { o.tls = cfg })
+}
+
+// WithTimeout limits the time from Call to the response headers, all attempts included. The
+// default is 15 s, and 0 means no limit. It does not limit the response body, so that
+// downloads and streams may take longer. Set http.Client.Timeout to limit both. A
+// negative d panics.
+func WithTimeout(d time.Duration) Option {
+	if d < 0 {
+		panic(fmt.Sprintf("httpclient: WithTimeout is %v, must be at least 0", d))
+	}
+	return option(func(o *options) { o.timeout = d })
+}
+
+// WithRetry sets the policy of retries. The zero policy, which is the default, makes up to 3
+// attempts of an idempotent request, within a budget. MaxAttempts 1 disables retries. An
+// invalid policy panics.
+func WithRetry(p httplayer.RetryPolicy) Option {
+	if err := p.Validate(); err != nil {
+		panic("httpclient: " + err.Error())
+	}
+	return option(func(o *options) { o.retry = p })
+}
+
+// WithPolicy sets the policy of the balancer, such as consistent hashing for sticky
+// sessions, zones or outlier detection. An invalid policy panics in [New].
+func WithPolicy(p balance.Policy) Option {
+	return option(func(o *options) { o.policy = p })
+}
+
+// Metrics provides the instruments of a target. Packages prom and otel implement it.
+type Metrics interface {
+	Layer(target string) layer.Instruments
+	Balance(target string) balance.Instruments
+}
+
+// WithMetrics measures the requests, the layers and the balancer of the client. A nil m
+// measures nothing.
+func WithMetrics(m Metrics) Option { return option(func(o *options) { o.metrics = m }) }
+
+// WithEndpointOptions adds options to each endpoint, such as [httplayer.WithHTTP2] or
+// [httplayer.WithMaxConns].
+func WithEndpointOptions(opts ...httplayer.EndpointOption) Option {
+	return option(func(o *options) { o.endpoints = append(o.endpoints, opts...) })
+}
+
+// WithEndpointLayer sets a layer above each endpoint, such as a limit, a breaker or a tap.
+// [httplayer.Stack] has a method Layer that makes one layer of several.
+func WithEndpointLayer(l httplayer.Layer) Option {
+	return option(func(o *options) { o.endpointLayer = l })
+}

@@ -1,0 +1,145 @@
+package gotower_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/internal/freeport"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// TestReadme builds and runs each Go block of README.md. The names of services are replaced
+// by the addresses of test servers, and the listening addresses by free ones.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
+	require.Len(t, blocks, 3)
+	for i, tt := range []struct {
+		name     string
+		maxLines int
+		imports  string
+		end      string // follows the block
+		check    func(t *testing.T, addr, tapAddr string, output func() string)
+	}{
+		{
+			"client", 5, `context fmt io net/http github.com/gotower/gotower/httpclient`,
+			`if err != nil { panic(err) }; text, _ := io.ReadAll(rsp.Body); fmt.Println(rsp.StatusCode, string(text))`,
+			func(t *testing.T, _, _ string, output func() string) {
+				t.Helper()
+				require.Eventually(t, func() bool { return strings.Contains(output(), "200 web /hello") }, time.Minute, time.Millisecond, output())
+			},
+		},
+		{
+			"gateway", 15, `context log net/http os time github.com/gotower/gotower/httpclient github.com/gotower/gotower/layer/httplayer`, "",
+			func(t *testing.T, addr, _ string, output func() string) {
+				t.Helper()
+				assert.Equal(t, "200 web /", fetchURL(t, "http://"+addr+"/"))
+				assert.Equal(t, "200 books /books/1", fetchURL(t, "http://"+addr+"/books/1"))
+				require.Eventually(t, func() bool { return strings.Contains(output(), `/books/1`) }, time.Minute, time.Millisecond, "access log")
+			},
+		},
+		{
+			"server", 3, `context log net/http github.com/gotower/gotower/layer/httplayer github.com/gotower/gotower/tap`, "",
+			func(t *testing.T, addr, tapAddr string, _ func() string) {
+				t.Helper()
+				cc, err := grpc.NewClient(tapAddr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+				require.NoError(t, err)
+				t.Cleanup(func() { cc.Close() })
+				every := &tappb.TopRequest{Every: durationpb.New(100 * time.Millisecond)}
+				for top, err := range tap.Top(t.Context(), cc, every, grpc.WaitForReady(true)) {
+					require.NoError(t, err)
+					if len(top.GetRows()) > 0 {
+						assert.Equal(t, "/watched", top.GetRows()[0].GetPath())
+						break
+					}
+					assert.Equal(t, "200 mux", fetchURL(t, "http://"+addr+"/watched"))
+				}
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code := blocks[i][1]
+			assert.LessOrEqual(t, strings.Count(code, "\n"), tt.maxLines, "lines")
+			addr, tapAddr := freeport.Addr(t), freeport.Addr(t)
+			for _, name := range []string{"web", "books"} {
+				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, name+" "+r.URL.Path) }))
+				t.Cleanup(s.Close)
+				code = strings.ReplaceAll(code, name+".default.svc.cluster.local:80", s.Listener.Addr().String())
+			}
+			code = strings.NewReplacer(`":8080"`, `"`+addr+`"`, "tap.DefaultAddress", `"`+tapAddr+`"`).Replace(code)
+			source := "package main\nimport (\n"
+			for _, path := range strings.Fields(tt.imports) {
+				source += "\t\"" + path + "\"\n"
+			}
+			source += ")\nfunc main() {\n\tctx := context.Background()\n\t_ = ctx\n"
+			if tt.name == "server" {
+				source += "\tmux := http.NewServeMux()\n\tmux.HandleFunc(\"/\", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(\"mux\")) })\n"
+			}
+			tt.check(t, addr, tapAddr, start(t, source+code+tt.end+"\n}\n"))
+		})
+	}
+}
+
+// start builds and runs a program of this module until the end of the test. It returns a
+// function that returns what the program has written.
+func start(t *testing.T, source string) func() string {
+	t.Helper()
+	dir := t.TempDir()
+	file, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, file)
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s\n%s", out, source)
+	log, err := os.Create(filepath.Join(dir, "log"))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	run := exec.CommandContext(ctx, program)
+	run.Stdout, run.Stderr = log, log
+	require.NoError(t, run.Start())
+	t.Cleanup(func() {
+		stop()
+		_ = run.Wait()
+		log.Close()
+	})
+	return func() string {
+		text, err := os.ReadFile(log.Name())
+		require.NoError(t, err)
+		return string(text)
+	}
+}
+
+// fetchURL returns the status and the body of url. It waits until the server listens.
+func fetchURL(t *testing.T, url string) string {
+	t.Helper()
+	var rsp *http.Response
+	require.Eventually(t, func() bool {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return false
+		}
+		rsp, err = http.DefaultClient.Do(req)
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	defer rsp.Body.Close()
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	status, _, _ := strings.Cut(rsp.Status, " ")
+	return status + " " + string(text)
+}
