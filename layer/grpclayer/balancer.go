@@ -80,11 +80,10 @@ type towerBalancer struct {
 	cancel   context.CancelFunc
 	settings *settings
 
-	balance  *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
-	members  map[resolve.ID]*member
-	state    resolve.State
-	failsAll bool                      // the service config names another balancer
-	current  atomic.Pointer[[]*member] // the members, for pickers
+	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
+	members map[resolve.ID]*member
+	state   resolve.State
+	current atomic.Pointer[[]*member] // the members, for pickers
 
 	mu     sync.Mutex
 	queue  []step
@@ -103,16 +102,10 @@ type member struct {
 
 // UpdateClientConnState applies a state of the resolver.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
-	if t.misconfigured(s.ResolverState) {
-		return nil
-	}
 	found, invalid := endpointsOf(s.ResolverState)
 	t.start(s.ResolverState)
-	if c, ok := s.ResolverState.Attributes.Value(balancerProbeKey{}).(*balancerProbe); ok {
-		c.reached.Store(true)
-	}
 	if targetState(s.ResolverState, len(found)) == resolve.StatePending {
-		return nil // an error follows
+		return nil // endpoints or an error follow
 	}
 	var step step
 	named := make(map[resolve.ID]struct{}, len(found))
@@ -150,9 +143,6 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 
 // ResolverError reports an error of the resolver. Endpoints are kept unless the error is final.
 func (t *towerBalancer) ResolverError(err error) {
-	if t.failsAll {
-		return // all calls fail with the reason
-	}
 	t.start(resolver.State{})
 	step := step{change: change{State: t.state, Err: err}}
 	if errors.Is(err, resolve.ErrUnresolvable) {

@@ -25,9 +25,8 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 // balancer. Without [Register], [grpc.NewClient] fails with "no supported policies
 // found in config". Clients with the same name may have different options.
 //
-// gRPC uses only the last [grpc.WithDefaultServiceConfig], and these options have
-// one. So pass a service config to [WithServiceConfig]. A later one that does not
-// name our balancer fails all calls with an error that explains this.
+// Pass a service config to [WithServiceConfig]. gRPC ignores the one of
+// [grpc.WithDefaultServiceConfig], because the resolver provides one with our balancer.
 //
 // A nil r panics, and so does a name that is not a scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {

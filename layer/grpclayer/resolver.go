@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/serviceconfig"
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
@@ -21,9 +22,8 @@ import (
 // The certificate of an endpoint is verified against its TLS server name. The
 // credentials decide about TLS, see [EndpointID]. All endpoints have the same
 // authority, the name in the target, because gRPC supports no other. For SRV records it
-// is their domain,
-// web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with a name,
-// and [grpc.WithAuthority], override it.
+// is their domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with
+// a name, and [grpc.WithAuthority], override it.
 //
 // A nil r panics, and so does a scheme that is not one of RFC 3986 in lower case.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
@@ -56,24 +56,29 @@ func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build resolves the target until Close.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	var config *serviceconfig.ParseResult // nil: the ClientConn has its own
 	if b.settings.dialOptions {
-		if err := b.checkBalancer(cc); err != nil {
+		config = cc.ParseServiceConfig(serviceConfig(b.settings.config, b.scheme))
+		// A pending state starts our balancer with the options, also if r fails first.
+		state := stateOf(new(resolve.Set), b.settings)
+		state.ServiceConfig = config
+		if err := cc.UpdateState(state); err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	go b.watch(ctx, target.Endpoint(), cc)
+	go b.watch(ctx, target.Endpoint(), cc, config)
 	return resolution(cancel), nil
 }
 
 // watch reports the endpoints to cc. A panic of the resolver is its last error.
-func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn) {
-	if err := panics.Contain(func() { b.follow(ctx, name, cc) }); err != nil && ctx.Err() == nil {
+func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
+	if err := panics.Contain(func() { b.follow(ctx, name, cc, config) }); err != nil && ctx.Err() == nil {
 		cc.ReportError(fmt.Errorf("grpclayer: resolve %q: %w", name, err))
 	}
 }
 
-func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn) {
+func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
 	var set resolve.Set
 	failed := false
 	for u, err := range b.resolver.Resolve(ctx, name) {
@@ -90,8 +95,10 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			continue
 		}
 		failed = false
+		state := stateOf(&set, b.settings)
+		state.ServiceConfig = config
 		// The error requests another resolution, and this loop continues.
-		_ = cc.UpdateState(stateOf(&set, b.settings))
+		_ = cc.UpdateState(state)
 	}
 }
 

@@ -53,32 +53,21 @@ func TestServiceConfigRetryPolicy(t *testing.T) {
 	assert.Contains(t, seen.Describe().String(), s.addr)
 }
 
-// A later config replaces that of our options. Without our balancer all calls
-// fail with the reason.
-func TestServiceConfigReplaced(t *testing.T) {
+// gRPC ignores a default config, because our resolver provides one.
+func TestServiceConfigDefault(t *testing.T) {
 	s := listen(t)
-	client := func(config string) *grpc.ClientConn {
-		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr))),
+	for _, config := range []string{retryConfig, `{"loadBalancingConfig": [{"round_robin": {}}]}`} {
+		var seen layer.Describer
+		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr)),
+			WithOnBalancer(func(d layer.Describer) { seen = d })),
 			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(config))...)
 		require.NoError(t, err)
-		t.Cleanup(func() { cc.Close() })
-		return cc
+		_, err = call(t.Context(), cc)
+		require.NoError(t, err)
+		require.NotNil(t, seen, "our balancer is in use")
+		assert.Contains(t, seen.Describe().String(), s.addr)
+		require.NoError(t, cc.Close())
 	}
-	for config, text := range map[string]string{
-		"pick_first":  retryConfig,
-		"round_robin": `{"loadBalancingConfig": [{"round_robin": {}}]}`,
-	} {
-		t.Run(config, func(t *testing.T) {
-			cc := client(text)
-			for range 3 {
-				_, err := call(t.Context(), cc, waitForReady)
-				require.Equal(t, codes.Unavailable, status.Code(err))
-				require.ErrorContains(t, err, "give it to grpclayer.WithServiceConfig")
-			}
-		})
-	}
-	_, err := call(t.Context(), client(`{"loadBalancingConfig": [{"`+name+`": {}}]}`))
-	require.NoError(t, err, "ours by another config")
 }
 
 // gRPC reports the error of an invalid config.
@@ -96,8 +85,8 @@ func TestServiceConfigMerge(t *testing.T) {
 		"":                                   ours,
 		"{}":                                 ours,
 		`{"healthCheckConfig":{"a":1}}`:      `{"healthCheckConfig":{"a":1},"loadBalancingConfig":[{"tower":{}}]}`,
-		`{"loadbalancingpolicy":"x"}`:        `{"loadbalancingpolicy":"x"}`,
-		`{"loadBalancingConfig":[{"x":{}}]}`: `{"loadBalancingConfig":[{"x":{}}]}`,
+		`{"loadbalancingconfig":[{"x":{}}]}`: ours,
+		`{"loadBalancingConfig":[{"x":{}}]}`: ours,
 		"{":                                  "{",
 	} {
 		assert.Equal(t, want, serviceConfig(given, "tower"))
