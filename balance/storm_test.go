@@ -258,12 +258,11 @@ func (c *churn) add(e resolve.Endpoint) {
 	c.updates <- resolve.Update{Kind: resolve.Add, Endpoints: []resolve.Endpoint{e}}
 }
 
-// rename changes the ID of an endpoint. The old one has ten seconds, see
-// [discover.WithHandoverTimeout].
+// rename changes the ID of an endpoint, so that another one replaces it.
 func (c *churn) rename() {
 	e := &c.known[rand.IntN(len(c.known))]
 	e.ServerName += "x"
-	c.leavesIn(e.Addr, 10*time.Second)
+	c.leavesIn(e.Addr, 0)
 	c.add(*e)
 }
 

@@ -3,7 +3,6 @@ package discover
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -71,11 +70,10 @@ type Option[Rsp any] interface {
 
 type options[Rsp any] struct {
 	complete layer.Completion[Rsp]
-	handover time.Duration
 }
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
-	o := options[Rsp]{handover: 10 * time.Second}
+	var o options[Rsp]
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(&o)
@@ -95,19 +93,4 @@ func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 // ends after its last response. The default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
-}
-
-// WithHandoverTimeout sets the time for which an endpoint may serve after the [resolve.ID] at
-// its address changed. The default is 10 s. With 0 or less it is replaced at once.
-//
-// The new endpoint replaces the old one when its service is ready or closed, or after
-// the timeout. One [Change] then removes the old endpoint and adds the new one. If the
-// ID changes again before that, the timeout starts again. If it changes back, the old
-// endpoint stays. An address that is removed has no handover.
-//
-// Set 0 if a changed ServerName or Identity must take effect at once. Until the
-// handover, the old service uses and may open connections that were verified for the
-// old ID, or cleartext ones. linkerd's proxy does the same without a time limit.
-func WithHandoverTimeout[Rsp any](d time.Duration) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.handover = d })
 }

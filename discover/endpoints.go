@@ -15,8 +15,8 @@ import (
 
 // Endpoints resolves target and yields the changes of its endpoints, each with a
 // service made by mk. An update that changes nothing yields nothing. There is at most
-// one endpoint per address. If its [resolve.ID] changes, the old endpoint serves until
-// the new one is ready, see [WithHandoverTimeout].
+// one endpoint per address. If its [resolve.ID] changes, a new endpoint replaces the old
+// one at once.
 //
 // The sequence ends when ctx ends or the consumer breaks. An error of the resolver is yielded
 // as Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all endpoints
@@ -27,8 +27,7 @@ import (
 // endpoints are removed when the sequence ends.
 //
 // The sequence can be ranged over several times and concurrently. Each range makes its
-// own services. It uses one goroutine, and another one for each handover. Endpoints
-// panics if r or mk is nil.
+// own services, and uses one goroutine. Endpoints panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
@@ -45,7 +44,7 @@ func Endpoints[Req, Rsp any](
 		go read(resolving, r, target, updates)
 		w := &watch[Req, Rsp]{
 			ctx: ctx, target: target, mk: mk, options: o,
-			members: make(map[netip.AddrPort]*member[Req, Rsp]), settled: make(chan *member[Req, Rsp]),
+			members: make(map[netip.AddrPort]*member[Req, Rsp]),
 		}
 		defer func() {
 			w.release()
@@ -106,7 +105,6 @@ type watch[Req, Rsp any] struct {
 	options[Rsp]
 
 	members map[netip.AddrPort]*member[Req, Rsp]
-	settled chan *member[Req, Rsp] // successors whose wait has ended
 
 	next    Change[Req, Rsp]
 	changed bool                // whether State or Err of next differ from the last Change
@@ -123,11 +121,6 @@ func (w *watch[Req, Rsp]) run(updates <-chan update, yield func(Change[Req, Rsp]
 			}
 			w.apply(u)
 			more = w.emit(yield) && !u.final()
-		case m := <-w.settled:
-			if old := w.members[m.current.Addr]; old != nil && old.successor == m {
-				w.replace(old, m)
-			}
-			more = w.emit(yield)
 		case <-w.ctx.Done():
 			return
 		}
@@ -148,75 +141,31 @@ func (w *watch[Req, Rsp]) apply(u update) {
 		return
 	}
 	w.next.State = u.diff.After
+	for _, e := range u.diff.Removed { // before Added, because an address may be in both
+		w.remove(w.members[e.Addr])
+	}
 	for _, e := range u.diff.Added {
-		w.add(e)
-	}
-	for _, e := range u.diff.Removed {
-		// For an address with a new ID, add has already handled the old one.
-		if m := w.members[e.Addr]; m.latest().current.ID == e.ID {
-			w.remove(m)
-		}
-	}
-	for _, e := range u.diff.Changed {
-		w.change(w.members[e.Addr], e)
-	}
-}
-
-// add makes the service of an endpoint whose address is new, or whose ID has changed.
-func (w *watch[Req, Rsp]) add(e resolve.Endpoint) {
-	old := w.members[e.Addr]
-	switch {
-	case old == nil:
 		m := w.newMember(e)
 		w.members[e.Addr] = m
 		w.next.Added = append(w.next.Added, m.current)
-	case old.current.ID == e.ID: // the ID has changed back
-		old.dropSuccessor()
-		if !old.current.Equal(e) {
-			w.change(old, e)
-		}
-	default:
-		old.dropSuccessor()
-		m := w.newMember(e)
-		if w.handover <= 0 || isSettled(m.poll()) {
-			w.replace(old, m)
-			return
-		}
-		old.successor = m
-		go w.await(m)
 	}
-}
-
-// replace removes old and adds m.
-func (w *watch[Req, Rsp]) replace(old, m *member[Req, Rsp]) {
-	old.successor = nil
-	w.remove(old)
-	w.members[m.current.Addr] = m
-	w.next.Added = append(w.next.Added, m.current)
+	for _, e := range u.diff.Changed {
+		m := w.members[e.Addr]
+		m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
+		w.next.Changed = append(w.next.Changed, m.current)
+	}
 }
 
 func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
-	m.dropSuccessor()
 	delete(w.members, m.current.Addr)
 	w.next.Removed = append(w.next.Removed, m.current)
 	w.removed = append(w.removed, m)
-}
-
-// change sets the labels and the weight at the address of m. If m has a successor, they
-// are yielded when the successor is added.
-func (w *watch[Req, Rsp]) change(m *member[Req, Rsp], e resolve.Endpoint) {
-	latest := m.latest()
-	latest.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: latest}
-	if m == latest {
-		w.next.Changed = append(w.next.Changed, m.current)
-	}
 }
 
 // emit yields next if it has changes, and retires the removed endpoints. It returns
 // false if the consumer broke.
 func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.changed && w.next.len() == 0 {
-		w.next.Reset = false
 		return true
 	}
 	c := w.next
@@ -232,7 +181,6 @@ func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 // release retires all endpoints.
 func (w *watch[Req, Rsp]) release() {
 	for _, m := range w.members {
-		m.dropSuccessor()
 		m.retire()
 	}
 	for _, m := range w.removed { // not empty if the consumer panicked

@@ -234,11 +234,9 @@ func TestChangeResetWithoutEffect(t *testing.T) {
 		src.update(all)
 		expect("exists true")
 
-		made.shut.Store(true)
-		src.update(add(named(1, "b")))
-		src.update(replace(named(1, "b")))
+		src.update(replace(named(1, "a")))
 		expect()
-		made.of(1)[1].open()
+		src.update(add(named(1, "b")))
 		expect("+1 -1 exists false")
 	})
 }

@@ -2,10 +2,7 @@ package discover
 
 import (
 	"context"
-	"errors"
-	"time"
 
-	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/refcount"
@@ -24,9 +21,7 @@ type member[Req, Rsp any] struct {
 	id       resolve.ID
 	target   string
 
-	// Only the goroutine of the watch uses these.
-	current   *Endpoint[Req, Rsp]
-	successor *member[Req, Rsp] // replaces the member when it is ready; nil if the ID is current
+	current *Endpoint[Req, Rsp] // used by the goroutine of the watch only
 }
 
 // newMember makes the service of e.
@@ -55,53 +50,11 @@ func (f failed[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { retu
 
 func (f failed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
-// latest returns the successor of m if there is one, or else m.
-func (m *member[Req, Rsp]) latest() *member[Req, Rsp] {
-	if m.successor != nil {
-		return m.successor
-	}
-	return m
-}
-
-func (m *member[Req, Rsp]) dropSuccessor() {
-	if m.successor != nil {
-		m.successor.retire()
-		m.successor = nil
-	}
-}
-
 // retire makes m reject requests. The context of its inner service ends after the last
 // response.
 func (m *member[Req, Rsp]) retire() {
 	m.Retire()
 	m.cancel()
-}
-
-// await waits until the successor m is ready or closed, or until the handover timeout,
-// and then sends it to settled.
-func (w *watch[Req, Rsp]) await(m *member[Req, Rsp]) {
-	ctx, cancel := context.WithTimeout(m.wanted, w.handover)
-	defer cancel()
-	for failures := 0; !isSettled(panics.Do("Ready", func() error { return m.inner.Ready(ctx) })); failures++ {
-		// ctx has ended, or Ready returned an error before that.
-		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
-			break
-		}
-	}
-	select {
-	case w.settled <- m:
-	case <-m.wanted.Done():
-	}
-}
-
-var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
-
-// isSettled reports whether err, the result of Ready, means that the service is ready
-// or closed.
-func isSettled(err error) bool { return err == nil || errors.Is(err, layer.ErrClosed) }
-
-func (m *member[Req, Rsp]) poll() error {
-	return panics.Do("Ready", func() error { return layer.Poll(m.inner) })
 }
 
 // Ready returns Ready of the inner service. It returns ErrClosed when the endpoint is removed.

@@ -3,12 +3,10 @@ package discover_test
 import (
 	"context"
 	"io"
-	"net/netip"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -16,17 +14,6 @@ import (
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/resolve"
 )
-
-// modelHandover is not a multiple of the times at which the model looks.
-const modelHandover = 9950 * time.Millisecond
-
-// place is an address of the model.
-type place struct {
-	want    resolve.Endpoint // of the resolver
-	told    resolve.Endpoint // of the consumer, if isTold
-	isTold  bool
-	changed time.Time // when the resolver's ID changed last
-}
 
 // made is a service that was made.
 type made struct {
@@ -39,21 +26,18 @@ type made struct {
 // model has the expected sum of all changes. It derives them from the states of the
 // services and not from events.
 type model struct {
-	t      *rapid.T
-	set    resolve.Set
-	places map[netip.AddrPort]*place
-	c      *consumer
+	t   *rapid.T
+	set resolve.Set
+	c   *consumer
 
 	mu   sync.Mutex
 	made []*made
-	shut bool // new services are not ready
 }
 
 func (m *model) make(ctx context.Context, t discover.Target) service {
 	f := &fake{ctx: ctx, target: t}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f.shut.Store(m.shut)
 	m.made = append(m.made, &made{id: t.Endpoint.ID, ctx: ctx, fake: f})
 	return f
 }
@@ -68,62 +52,29 @@ func (m *model) newest(id resolve.ID) *made {
 	return nil
 }
 
-func (m *model) update(u resolve.Update) {
-	m.set.Apply(u)
-	now := make(map[netip.AddrPort]*place)
-	for _, e := range m.set.Endpoints() {
-		p := m.places[e.Addr]
-		if p == nil {
-			p = &place{}
-		}
-		if p.want.ID != e.ID {
-			p.changed = time.Now()
-		}
-		p.want = e
-		now[e.Addr] = p
-	}
-	m.places = now
-}
-
-// settle updates the places after events.
-func (m *model) settle() {
-	for _, p := range m.places {
-		a := m.newest(p.want.ID)
-		switch {
-		case !p.isTold, p.told.ID == p.want.ID,
-			!a.fake.shut.Load(), a.fake.closed.Load(),
-			time.Since(p.changed) >= modelHandover:
-			p.told, p.isTold = p.want, true
-		}
-	}
-}
-
 func (m *model) check() {
 	t := m.t
-	m.c.mu.Lock() // time alone may change what it has
+	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
 	require.Equal(t, m.set.State(), m.c.last.State)
-	told := make(map[resolve.ID]bool)
-	for _, p := range m.places {
-		if p.isTold {
-			told[p.told.ID] = true
-			e := m.c.now[p.told.ID]
-			require.NotNil(t, e, "%v", p.told)
-			require.True(t, p.told.Equal(e.Endpoint), "%v", p.told)
-		}
+	endpoints := m.set.Endpoints()
+	require.Len(t, m.c.now, len(endpoints))
+	wanted := make(map[resolve.ID]bool)
+	for _, want := range endpoints {
+		wanted[want.ID] = true
+		e := m.c.now[want.ID]
+		require.NotNil(t, e, "%v", want)
+		require.True(t, want.Equal(e.Endpoint), "%v", want)
 	}
-	require.Len(t, m.c.now, len(told))
 	require.Empty(t, m.c.doubled, "one endpoint for each address")
 	for _, a := range m.made {
-		p := m.places[a.id.Addr]
-		wanted := p != nil && (p.want.ID == a.id || p.isTold && p.told.ID == a.id) && m.newest(a.id) == a
-		require.Equal(t, wanted || len(a.open) > 0, a.ctx.Err() == nil, "%v", a.id)
+		current := wanted[a.id] && m.newest(a.id) == a
+		require.Equal(t, current || len(a.open) > 0, a.ctx.Err() == nil, "%v", a.id)
 	}
 }
 
-// After random events the changes add up to the resolver's set, except for endpoints
-// that serve until their successor is ready. A service outside of both has ended exactly
-// if none of its responses is open.
+// After random events the changes add up to the resolver's set. A service that was
+// removed or replaced has ended exactly if none of its responses is open.
 func TestEndpointsModel(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, _ *source, _ *endpoints) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
@@ -131,40 +82,20 @@ func TestEndpointsModel(t *testing.T) {
 			defer synctest.Wait()
 			defer cancel()
 			src := newSource()
-			m := &model{t: rt, places: make(map[netip.AddrPort]*place), c: &consumer{}}
-			go m.c.run(discover.Endpoints(ctx, src, "web", m.make, discover.WithHandoverTimeout[*response](modelHandover)))
+			m := &model{t: rt, c: &consumer{}}
+			go m.c.run(discover.Endpoints(ctx, src, "web", m.make))
 			rt.Repeat(map[string]func(*rapid.T){
-				"update":     func(rt *rapid.T) { u := drawUpdate(rt); m.update(u); src.update(u) },
-				"error":      func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },
-				"time":       func(*rapid.T) { time.Sleep(3 * time.Second) },
-				"call":       m.call,
-				"close":      m.close,
-				"new shut":   func(*rapid.T) { m.turn(&m.shut) },
-				"one opens":  func(rt *rapid.T) { m.move(rt, (*fake).open) },
-				"one closes": func(rt *rapid.T) { m.move(rt, (*fake).close) },
+				"update": func(rt *rapid.T) { u := drawUpdate(rt); m.set.Apply(u); src.update(u) },
+				"error":  func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },
+				"call":   m.call,
+				"close":  m.close,
 				"": func(*rapid.T) {
-					time.Sleep(100 * time.Millisecond)
 					synctest.Wait()
-					m.settle()
 					m.check()
 				},
 			})
 		})
 	})
-}
-
-func (m *model) turn(what *bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	*what = !*what
-}
-
-func (m *model) move(rt *rapid.T, how func(*fake)) {
-	if len(m.made) == 0 {
-		rt.Skip("nothing")
-	}
-	a := rapid.SampledFrom(m.made).Draw(rt, "service")
-	how(a.fake)
 }
 
 func (m *model) call(rt *rapid.T) {
