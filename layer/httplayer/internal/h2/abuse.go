@@ -1,6 +1,10 @@
 package h2
 
-import "time"
+import (
+	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+)
 
 const (
 	maxGlitches      = 1000
@@ -15,6 +19,7 @@ const (
 	tinyUpdate    = 64
 
 	youngStream = 250 * time.Millisecond // the reset of an older stream is not counted
+	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
 // bucket counts events that are allowed at a rate and in a burst. What pays for
@@ -43,7 +48,7 @@ func (c *conn) glitch(n int) error {
 // error.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
-	if c.server == nil || b.limit <= 0 || c.clock.time().Sub(st.born) >= youngStream {
+	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {
 		return nil
 	}
 	if b.used++; b.used <= b.limit {
@@ -56,7 +61,7 @@ func (c *conn) countReset(st *stream) error {
 }
 
 func (c *conn) pay(b *bucket, paid, perSecond int, reason string) error {
-	now := c.clock.time()
+	now := time.Now()
 	since := now.Sub(b.at)
 	if b.at.IsZero() {
 		since = now.Sub(c.started)

@@ -204,7 +204,7 @@ func BenchmarkIdleConn(b *testing.B) {
 			next[*http2.MetaHeadersFrame](peers[i])
 			peers[i].Framer = nil
 		}
-		time.Sleep(2 * trimAfter)
+		time.Sleep(2 * retireAfter)
 		b.ReportMetric(float64(heap()-before)/conns, "heap-B/conn")
 		for _, p := range peers {
 			_ = p.nc.Close()

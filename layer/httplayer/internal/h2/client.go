@@ -10,14 +10,13 @@ import (
 // ClientConfig is the configuration of the connections of an endpoint. The zero
 // value has the defaults.
 type ClientConfig struct {
-	MaxHeaderBytes int // of a response
-	StreamWindow   int
-	ConnWindow     int
-	MaxFrameSize   int
-	Secure         bool // the scheme is https, unless the request specifies one
+	StreamWindow int
+	ConnWindow   int
+	Secure       bool // the scheme is https, unless the request specifies one
 
 	// A server that sends nothing for PingInterval while there are streams is
-	// sent a PING, and the connection ends after PingTimeout. 0 is never.
+	// sent a PING. The connection ends if it sends nothing for PingTimeout more,
+	// whose default is 20 s. An interval of 0 disables this.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 
@@ -34,9 +33,7 @@ type ClientConn struct {
 	cfg      *ClientConfig
 	settledC chan struct{}
 	done     chan struct{}
-	alive    keepalive
-	timer    *time.Timer // for alive, with the mu of the connection
-	goAwayOf *ConnError  // the last GOAWAY with an error, with the mu of the connection
+	goAwayOf *ConnError // the last GOAWAY with an error, with the mu of the connection
 }
 
 const (
@@ -48,16 +45,14 @@ const (
 // goroutines.
 func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg, settledC: make(chan struct{}), done: make(chan struct{})}
-	c.init(nc, makeLimits(0, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow, 0))
+	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow))
 	c.client, c.prefaced = c, true
 	c.nextID, c.peerStreams = 1, unlimitedStreams
 	out := c.output()
 	out.b = append(out.b, preface...)
 	c.hello(setting{settingEnablePush, 0})
+	c.keepAlive(cfg.PingInterval, cfg.PingTimeout)
 	c.mu.Lock()
-	if cfg.PingInterval > 0 {
-		c.timer = time.AfterFunc(c.pingPeriod(), c.checkAlive)
-	}
 	c.kick()
 	c.mu.Unlock()
 	go func() {
@@ -66,9 +61,6 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 			close(c.settledC)
 		}
 		close(c.done)
-		c.mu.Lock()
-		setTimer(&c.timer, time.Time{}, nil)
-		c.mu.Unlock()
 	}()
 	return c
 }
@@ -177,36 +169,10 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 			refused = append(refused, st)
 		}
 	}
-	c.closeIfQuiet()
+	c.kick()
 	c.unlock()
 	for _, st := range refused {
 		st.end(&message.ResetError{Code: message.CodeRefusedStream, Remote: true})
 	}
 	return nil
-}
-
-func (c *ClientConn) pingPeriod() time.Duration {
-	timeout := c.cfg.PingTimeout
-	if timeout <= 0 {
-		timeout = defaultPingTimeout
-	}
-	const checks = 4 // per interval
-	return max(min(c.cfg.PingInterval, timeout)/checks, time.Millisecond)
-}
-
-// checkAlive is called by the timer.
-func (c *ClientConn) checkAlive() {
-	c.mu.Lock()
-	active := len(c.streams) > 0
-	c.mu.Unlock()
-	if active {
-		c.alive.check(&c.conn, c.pingPeriod(), c.cfg.PingInterval, c.cfg.PingTimeout)
-	} else {
-		c.alive = keepalive{reads: c.reads.Load()}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil && c.err == nil {
-		c.timer.Reset(c.pingPeriod())
-	}
 }

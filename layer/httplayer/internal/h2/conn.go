@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,8 +11,7 @@ import (
 )
 
 const (
-	smallRead   = 1 << 10                // size of the read buffer of an idle connection
-	writeChunk  = 64 << 10               // of one Write, so that its progress can be observed
+	smallRead   = 2 << 10                // size of the read buffer that belongs to a connection
 	lastWrite   = time.Second            // limit for writing the final GOAWAY
 	lingerTime  = 500 * time.Millisecond // for the peer to read what was written last
 	lingerBytes = 256 << 10
@@ -27,11 +24,10 @@ type conn struct {
 	server *ServerConn // one of these is nil
 	client *ClientConn
 	limits
-	clock clock
 
 	// Of the reader.
 	small    [smallRead]byte
-	large    *buffer // replaces small while much arrives
+	large    *buffer // replaces small while more input is expected than fits
 	in       []byte  // small or the bytes of large
 	r, w     int     // in[r:w] is unprocessed
 	dec      decoder
@@ -65,14 +61,11 @@ type conn struct {
 	lastData    int     // offset in out of a DATA frame of stream lastDataID
 	lastDataID  uint32
 	writing     bool
-	hasWriter   bool
-	retiring    bool // an idle server keeps no writer
-	wake        chan struct{}
+	writer      func()
 	sendWindow  int64
 	peerWindow  int64 // initial window of streams
 	peerFrame   int
 	peerStreams int
-	peerConnect bool
 	blocked     []*stream // waiting for the connection
 	ownResets   [resetMemory]uint32
 	resetNext   int
@@ -83,53 +76,42 @@ type conn struct {
 	leaving     bool   // no new streams
 	closing     bool   // to be closed after the last stream
 	changed     bool   // the Changed function has to be called
+	alive       keepalive
 }
 
 // limits are those of the receiving side.
 type limits struct {
 	maxStreams, maxFrame, maxHeader int
 	streamWindow, connWindow        int64
-	maxResets                       int
 }
 
-// clock reads the time once for all frames of a Read.
-type clock struct{ now time.Time }
-
-func (c *clock) time() time.Time {
-	if c.now.IsZero() {
-		c.now = time.Now()
+// newLimits replaces limits of 0 by the defaults.
+func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) limits {
+	or := func(n, otherwise int) int {
+		if n <= 0 {
+			return otherwise
+		}
+		return n
 	}
-	return c.now
-}
-
-func orDefault(n, def int) int {
-	if n <= 0 {
-		return def
-	}
-	return n
-}
-
-func makeLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow, maxResets int) limits {
 	return limits{
-		maxStreams:   orDefault(maxStreams, defaultStreams),
+		maxStreams:   or(maxStreams, defaultStreams),
 		maxFrame:     min(max(maxFrame, minMaxFrame), maxMaxFrame),
-		maxHeader:    min(orDefault(maxHeader, defaultHeaders), 16<<20),
-		streamWindow: int64(min(max(orDefault(streamWindow, 256<<10), minMaxFrame), maxWindow)),
-		connWindow:   int64(min(max(orDefault(connWindow, 1<<20), defaultWindow), maxWindow)),
-		maxResets:    maxResets,
+		maxHeader:    min(or(maxHeader, defaultHeaders), 16<<20),
+		streamWindow: int64(min(max(or(streamWindow, 256<<10), minMaxFrame), maxWindow)),
+		connWindow:   int64(min(max(or(connWindow, 1<<20), defaultWindow), maxWindow)),
 	}
 }
 
 func (c *conn) init(nc net.Conn, l limits) {
 	c.nc, c.limits = nc, l
 	c.in = c.small[:]
+	c.writer = c.writeQueued // once, because a go statement with arguments allocates
 	c.dec, c.enc = newDecoder(), newEncoder()
 	c.recvLeft = l.connWindow
 	c.started = time.Now()
 	c.streams = make(map[uint32]*stream)
-	c.wake = make(chan struct{}, 1)
 	c.sendWindow, c.peerWindow, c.peerFrame = defaultWindow, defaultWindow, minMaxFrame
-	c.glitches.limit, c.resets.limit = maxGlitches, l.maxResets
+	c.glitches.limit = maxGlitches
 }
 
 // hello queues the first SETTINGS.
@@ -146,27 +128,6 @@ func (c *conn) hello(list ...setting) {
 	}
 }
 
-// output returns the buffer of frames to be written, with mu held.
-func (c *conn) output() *buffer {
-	if c.out == nil {
-		c.out = newBuffer(mediumBuffer)
-	}
-	return c.out
-}
-
-// kick makes the writer write what is queued, with mu held.
-func (c *conn) kick() {
-	if c.writing || c.wake == nil {
-		return
-	}
-	if !c.hasWriter {
-		c.hasWriter = true
-		go c.writeLoop(c.wake)
-	}
-	c.writing = true
-	c.wake <- struct{}{}
-}
-
 // unlock unlocks mu and calls the Changed function of a client if it is due.
 func (c *conn) unlock() {
 	changed := c.changed
@@ -177,82 +138,9 @@ func (c *conn) unlock() {
 	}
 }
 
-// writeLoop writes what is queued when it is woken.
-func (c *conn) writeLoop(wake <-chan struct{}) {
-	for range wake {
-		runtime.Gosched() // goroutines that are ready add to the same Write
-		failed := false
-		c.mu.Lock()
-		for c.out != nil && c.err == nil {
-			out := c.out
-			c.out, c.lastDataID = nil, 0
-			c.mu.Unlock()
-			err := c.write(out.b)
-			out.release()
-			c.mu.Lock()
-			if err != nil {
-				failed = true
-				if c.err == nil {
-					c.err = err
-				}
-			}
-			c.wakeBlocked()
-		}
-		c.writing = false
-		done := c.err == nil && c.closing && c.quiet()
-		retired := c.retiring
-		if retired {
-			c.hasWriter = false
-		}
-		c.mu.Unlock()
-		switch {
-		case failed:
-			_ = c.nc.Close()
-		case done:
-			c.halfClose()
-		}
-		if retired {
-			return
-		}
-	}
-}
-
-// write writes all of b.
-func (c *conn) write(b []byte) error {
-	for len(b) > 0 {
-		n := min(len(b), writeChunk)
-		c.writes.Add(1)
-		_, err := c.nc.Write(b[:n])
-		c.writes.Add(1)
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
-}
-
 // quiet reports whether no stream is in progress, with mu held.
 func (c *conn) quiet() bool {
 	return len(c.streams) == 0 && (c.server == nil || c.server.handlers == 0) && (c.client == nil || c.slots == 0)
-}
-
-// closeIfQuiet makes the writer close a connection that is closing, with mu held.
-func (c *conn) closeIfQuiet() {
-	if c.closing && c.quiet() {
-		c.kick()
-	}
-}
-
-// halfClose ends the sending side, so that the peer reads all before the end.
-// The reader closes the connection when the peer has closed it, or soon.
-func (c *conn) halfClose() {
-	half, ok := c.nc.(interface{ CloseWrite() error })
-	if c.client != nil || !ok || half.CloseWrite() != nil {
-		c.fail(errConnClosed)
-		return
-	}
-	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
 // fail ends the connection at once. The reader ends its streams.
@@ -275,85 +163,75 @@ func (c *conn) interrupt(err error) {
 	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
-// readLoop handles what the peer sends until the connection ends.
+// readLoop handles the input until the connection ends. It returns the reason.
 func (c *conn) readLoop() error {
 	for {
 		n, err := c.nc.Read(c.in[c.w:])
 		c.w += n
 		c.reads.Add(1)
-		c.clock.now = time.Time{}
-		if failed := c.process(); failed != nil {
-			c.endBatch()
+		failed := c.process()
+		c.endBatch()
+		if failed != nil {
 			return c.end(failed)
 		}
-		c.endBatch()
-		if err != nil && !c.trimmed(err) {
+		if err != nil {
 			return c.end(err)
 		}
-		c.resize(n)
+		c.makeRoom()
 	}
 }
 
-// resize chooses the buffer of the next Read by the size of the last one.
-func (c *conn) resize(n int) {
-	rest := c.w - c.r
+// makeRoom prepares the buffer for the next Read. A large one is used while a
+// Read fills the buffer or a frame is larger than the small one, so that an idle
+// connection has a small one.
+func (c *conn) makeRoom() {
+	rest, full := c.in[c.r:c.w], c.w == len(c.in)
 	need := frameHead
-	if rest >= frameHead {
-		need += frameLength(c.in[c.r:])
+	if len(rest) >= frameHead {
+		need += frameLength(rest)
 	}
+	old := c.large
 	switch {
-	case c.large == nil && (n >= smallRead/2 || need > smallRead):
+	case old == nil && (full || need > smallRead):
 		c.large = newBuffer(largeBuffer)
-		to := c.large.b[:cap(c.large.b)]
-		c.w = copy(to, c.in[c.r:c.w])
-		c.in, c.r = to, 0
-		if c.server != nil {
-			c.server.trim.Store(true)
-		}
-	case c.large != nil && rest == 0 && (n < smallRead/2 || c.client != nil && c.isIdle()):
-		c.dropLarge()
-	case rest == 0:
-		c.r, c.w = 0, 0
-	case len(c.in)-c.r < need || len(c.in)-c.w < smallRead/2:
-		c.w = copy(c.in, c.in[c.r:c.w])
-		c.r = 0
+		c.in = c.large.b[:cap(c.large.b)]
+	case old != nil && len(rest) == 0 && !full:
+		c.large, c.in = nil, c.small[:]
+		old.release()
+	}
+	c.r, c.w = 0, copy(c.in, rest)
+}
+
+// endBatch starts the new streams and wakes those for which frames arrived.
+func (c *conn) endBatch() {
+	for i, st := range c.touched {
+		c.touched[i] = nil
+		st.touched = false
+		st.readable.Broadcast()
+	}
+	c.touched = c.touched[:0]
+	if len(c.starting) > 0 {
+		c.server.dispatch(c.starting)
+		clear(c.starting)
+		c.starting = c.starting[:0]
+	}
+	c.found = nil
+	if c.received >= c.connWindow/4 {
+		c.mu.Lock()
+		c.output().windowUpdate(0, c.received)
+		c.kick()
+		c.mu.Unlock()
+		c.recvLeft += c.received
+		c.received = 0
 	}
 }
 
-// dropLarge replaces the large read buffer, which is empty.
-func (c *conn) dropLarge() {
-	c.large.release()
-	c.large, c.in, c.r, c.w = nil, c.small[:], 0, 0
-}
-
-func (c *conn) isIdle() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.streams) == 0
-}
-
-// trimmed reports whether the end of a Read was caused by a request to release
-// the large buffer.
-func (c *conn) trimmed(err error) bool {
-	timeout, ok := errors.AsType[net.Error](err)
-	if !ok || !timeout.Timeout() {
-		return false
+// touch makes endBatch wake the stream.
+func (c *conn) touch(st *stream) {
+	if !st.touched {
+		st.touched = true
+		c.touched = append(c.touched, st)
 	}
-	c.mu.Lock()
-	trim := c.server != nil && c.server.trimming && c.stop == nil && c.err == nil
-	if trim {
-		c.server.trimming = false
-		by := time.Time{}
-		if c.closing { // the writer sends the last GOAWAY
-			by = time.Now().Add(lingerTime)
-		}
-		_ = c.nc.SetReadDeadline(by)
-	}
-	c.mu.Unlock()
-	if trim && c.large != nil && c.r == c.w {
-		c.dropLarge()
-	}
-	return trim
 }
 
 // end ends the connection and its streams. It returns the reason.
@@ -366,7 +244,7 @@ func (c *conn) end(err error) error {
 		err = c.stop
 	case c.client != nil && c.client.goAwayOf != nil:
 		err = c.client.goAwayOf
-	case err == io.EOF: //nolint:errorlint // Read returns it as it is
+	case err == io.EOF: //nolint:errorlint // Read returns exactly this value
 		err = errPeerClosed
 	}
 	if goAway, ok := errors.AsType[*ConnError](err); ok && !goAway.Remote && c.err == nil {
@@ -393,63 +271,28 @@ func (c *conn) end(err error) error {
 		st.sendable.Broadcast()
 	}
 	c.slots -= len(all)
-	close(c.wake)
-	c.wake = nil
 	c.out.release()
 	c.out, c.lastDataID = nil, 0
+	c.alive.stop()
 	c.changed = true
 	c.unlock()
 	_ = c.nc.Close()
 	for _, st := range all {
 		st.failReceive(err)
 	}
-	if c.large != nil {
-		c.dropLarge()
-	}
+	c.large.release()
+	c.large, c.in = nil, nil
 	c.block.buf.release()
 	c.block.buf = nil
 	return err
 }
 
-// linger reads and drops input until the peer closes the connection, because a
-// close with unread input would reset it before the peer has read the GOAWAY.
+// linger drops input until the peer closes the connection, because a close with
+// unread input would reset it before the peer has read the GOAWAY.
 func (c *conn) linger() {
 	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.CopyN(io.Discard, c.nc, lingerBytes)
-	}
-}
-
-func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
-
-// endBatch starts the new streams and wakes those for which frames arrived.
-func (c *conn) endBatch() {
-	for i, st := range c.touched {
-		c.touched[i] = nil
-		st.touched = false
-		st.readable.Broadcast()
-	}
-	c.touched = c.touched[:0]
-	for i, s := range c.starting {
-		c.starting[i] = nil
-		c.server.dispatch(s)
-	}
-	c.starting = c.starting[:0]
-	c.found = nil
-	if c.received >= c.connWindow/4 {
-		c.mu.Lock()
-		c.output().windowUpdate(0, c.received)
-		c.kick()
-		c.mu.Unlock()
-		c.recvLeft += c.received
-		c.received = 0
-	}
-}
-
-func (c *conn) touch(st *stream) {
-	if !st.touched {
-		st.touched = true
-		c.touched = append(c.touched, st)
 	}
 }
 
@@ -475,8 +318,17 @@ func (c *conn) unopened(id uint32) bool {
 	return id%2 == 0 || id >= c.nextID
 }
 
-// wasReset reports whether the stream of a server was refused after a GOAWAY, or
-// is one of the last that were reset here. The peer may not yet know it.
+// queueReset queues RST_STREAM, with mu held. The peer may send frames of the
+// stream until it has read it.
+func (c *conn) queueReset(id, code uint32) {
+	c.output().rstStream(id, code)
+	c.ownResets[c.resetNext%resetMemory] = id
+	c.resetNext++
+	c.kick()
+}
+
+// wasReset reports whether the stream of a server was ignored after a GOAWAY, or
+// is one of the last that were reset here.
 func (c *conn) wasReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -497,70 +349,68 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
+// freeSlot counts a stream less, with mu held.
 func (c *conn) freeSlot() {
 	if c.client != nil && (c.slots >= c.client.limit() || c.closing) {
 		c.changed = true
 	}
 	c.slots--
-	c.closeIfQuiet()
+	if c.closing {
+		c.kick()
+	}
 }
 
-// endBlock completes the header block that begins at from in out: a HEADERS
-// frame, for which there is room before it, and CONTINUATION frames.
-func (c *conn) endBlock(from int, id uint32, end bool) {
-	out := c.out
-	flags := byte(flagEndHeaders)
-	if end {
-		flags |= flagEndStream
+const defaultPingTimeout = 20 * time.Second
+
+// keepalive is the timer of a connection that sends a PING to a silent peer.
+type keepalive struct {
+	interval, timeout time.Duration
+	timer             *time.Timer // nil: no PING
+	reads             uint32      // when the timer was set
+	pinged            bool
+}
+
+func (k *keepalive) stop() {
+	if k.timer != nil {
+		k.timer.Stop()
 	}
-	n := len(out.b) - from
-	if n <= c.peerFrame {
-		appendFrame(out.b[from-frameHead:from-frameHead], n, frameHeaders, flags, id)
+}
+
+// keepAlive starts the timer. A peer that sends nothing in an interval is sent a
+// PING, and the connection ends after a timeout without input. The PING is sent
+// at most two intervals after the last input. A client without streams sends none.
+func (c *conn) keepAlive(interval, timeout time.Duration) {
+	if interval <= 0 {
 		return
 	}
-	block := append([]byte(nil), out.b[from:]...)
-	out.b = out.b[:from-frameHead]
-	typ := byte(frameHeaders)
-	flags &^= flagEndHeaders
-	for len(block) > 0 {
-		n := min(len(block), c.peerFrame)
-		if n == len(block) {
-			flags |= flagEndHeaders
-		}
-		out.frame(n, typ, flags, id)
-		out.b = append(out.b, block[:n]...)
-		block = block[n:]
-		typ, flags = frameContinuation, 0
+	if timeout <= 0 {
+		timeout = defaultPingTimeout
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alive = keepalive{interval: interval, timeout: timeout, timer: time.AfterFunc(interval, c.checkAlive)}
 }
 
-// beginBlock leaves room for the head of a HEADERS frame, with mu held.
-func (c *conn) beginBlock() (out *buffer, from int) {
-	out = c.output()
-	out.b = append(out.b, make([]byte, frameHead)...)
-	from = len(out.b)
-	out.b = c.enc.start(out.b)
-	return out, from
-}
-
-// queueTrailers ends a stream with trailers, or without them if trailer is empty.
-// With mu held.
-func (c *conn) queueTrailers(st *stream, trailer http.Header) {
-	if !hasTrailers(trailer) {
-		c.queueData(st, nil, true)
+func (c *conn) checkAlive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := &c.alive
+	if c.err != nil {
 		return
 	}
-	out, from := c.beginBlock()
-	for key, values := range trailer {
-		if !validTrailer(key) {
-			continue
-		}
-		for _, value := range values {
-			if validValue(value) {
-				out.b = c.enc.field(out.b, byCanonical[key], key, value)
-			}
-		}
+	next, reads := k.interval, c.reads.Load()
+	switch {
+	case reads != k.reads || c.client != nil && len(c.streams) == 0:
+		k.pinged = false
+	case k.pinged:
+		go c.fail(errPingTimeout)
+		return
+	default:
+		k.pinged = true
+		c.output().ping(0, keepalivePing)
+		c.kick()
+		next = k.timeout
 	}
-	c.endBlock(from, st.id, true)
-	st.endSent()
+	k.reads = reads
+	k.timer.Reset(next)
 }

@@ -55,28 +55,25 @@ func (s *serverStream) abort(err error) { s.reset(message.ResetCode(err), err) }
 // release ends what is left of a stream after its handler. A client that still
 // sends the request is asked to stop.
 func (s *serverStream) release() {
+	c := s.c.server
 	if !s.removed.Load() {
-		s.c.mu.Lock()
-		sent := s.sentEnd
-		s.c.kick()
-		s.c.mu.Unlock()
-		if sent {
-			s.reset(message.CodeNo, errStreamDone)
-		} else {
-			s.reset(message.CodeInternal, errStreamDone)
+		c.mu.Lock()
+		code := message.CodeInternal
+		if s.sentEnd {
+			code = message.CodeNo
 		}
+		c.mu.Unlock()
+		s.reset(code, errStreamDone)
 	}
 	s.discard()
 	if s.limited {
-		s.c.server.limited.Add(-1)
+		c.limited.Add(-1)
 	}
-	s.mu.Lock()
-	setTimer(&s.readTimer, time.Time{}, nil)
-	s.mu.Unlock()
-	s.c.mu.Lock()
-	setTimer(&s.writeTimer, time.Time{}, nil)
-	s.c.mu.Unlock()
-	s.ctx.Cancel(nil)
+	if c.cfg.Exchange == nil { // a handler may have set deadlines
+		_ = s.SetReadDeadline(time.Time{})
+		_ = s.SetWriteDeadline(time.Time{})
+	}
+	s.ctx.Release()
 }
 
 // respond sends a response and closes its body.
@@ -97,22 +94,18 @@ func (s *serverStream) respond(rsp *http.Response) error {
 	out := &s.out
 	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1, announces: len(rsp.Trailer) > 0}
 	length := rsp.ContentLength
-	if length == 0 && len(rsp.Header["Content-Length"]) == 0 {
+	if length == 0 && len(rsp.Header["Content-Length"]) == 0 || rsp.StatusCode == http.StatusNoContent {
 		length = -1
 	}
-	if s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode) {
-		if rsp.StatusCode == http.StatusNoContent {
-			length = -1
-		}
+	switch {
+	case s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode),
+		rsp.Body == http.NoBody && len(rsp.Trailer) == 0:
 		return s.start(rsp.StatusCode, rsp.Header, length, true, nil)
-	}
-	if length >= 0 && rsp.Body != http.NoBody {
+	case rsp.Body != http.NoBody:
 		out.left = length
 	}
-	if rsp.Body == http.NoBody && len(rsp.Trailer) == 0 {
-		return s.start(rsp.StatusCode, rsp.Header, length, true, nil)
-	}
 	if err := out.fill(false); err != nil {
+		out.release()
 		return err
 	}
 	if err := s.start(rsp.StatusCode, rsp.Header, length, false, out); err != nil || out.st.sentEnd && out.buf == nil {
@@ -121,27 +114,28 @@ func (s *serverStream) respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers, and what is read of the body. The writer is woken.
+// start queues the headers, and what out has read of the body. end is true if
+// no body follows.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
+	header = validPart(header)
 	c.mu.Lock()
 	defer c.unlock()
 	if err := s.failure(); err != nil {
 		if out != nil {
-			out.buf.release()
-			out.buf = nil
+			out.release()
 		}
 		return err
 	}
 	var announced http.Header
 	if out != nil {
-		end = out.eof && out.buf == nil && !hasTrailers(*out.trailer)
-		if out.announces && !end {
-			announced = *out.trailer
+		end = out.began() && out.empty()
+		if !end {
+			announced = out.announced(header)
 		}
 	}
 	s.queueHeader(status, header, length, announced, end)
-	if out != nil && !end && (out.buf != nil || out.eof) {
+	if out != nil && !end && out.began() {
 		out.queue()
 	}
 	c.kick()
@@ -163,20 +157,15 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
 		out.b = c.enc.field(out.b, nameDate, "", message.Date())
 	}
-	if len(announced) > 0 && len(header["Trailer"]) == 0 {
-		out.b = c.enc.trailer(out.b, announced)
-	}
-	c.endBlock(from, s.id, end)
-	if end {
-		s.endSent()
-	}
+	out.b = c.enc.trailer(out.b, announced)
+	c.endBlock(&s.stream, from, end)
 }
 
 // trailer announces trailers.
 func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
 	var names []string
 	for name := range trailer {
-		if validTrailer(name) {
+		if validTrailer(byCanonical[name], name) {
 			names = append(names, name)
 		}
 	}
@@ -189,6 +178,7 @@ func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
 // Inform is part of [message.Stream].
 func (s *serverStream) Inform(status int, header http.Header) error {
 	c := s.c
+	header = validPart(header)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.begun || s.failure() != nil {
@@ -200,7 +190,7 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 	out, from := c.beginBlock()
 	out.b = c.enc.status(out.b, status)
 	out.b = c.enc.header(out.b, header)
-	c.endBlock(from, s.id, false)
+	c.endBlock(&s.stream, from, false)
 	c.kick()
 	return nil
 }
@@ -218,21 +208,32 @@ func (s *serverStream) sendContinue() {
 
 // WriteHeader is part of [message.Stream].
 func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	c := s.c
-	c.mu.Lock()
-	defer c.unlock()
-	if err := s.failure(); err != nil {
-		return err
+	header = validPart(header)
+	s.c.mu.Lock()
+	defer s.c.unlock()
+	err := s.failure()
+	if err == nil {
+		s.queueHeader(status, header, length, nil, end)
 	}
-	s.queueHeader(status, header, length, nil, end)
-	return nil
+	return err
 }
 
 // Write is part of [message.Stream].
 func (s *serverStream) Write(p []byte) (int, error) { return s.send(p) }
 
 // Finish is part of [message.Stream].
-func (s *serverStream) Finish(trailer http.Header) error { return s.finish(trailer) }
+func (s *serverStream) Finish(trailer http.Header) error {
+	s.c.mu.Lock()
+	defer s.c.unlock()
+	if !s.sentEnd {
+		if err := s.failure(); err != nil {
+			return err
+		}
+		s.c.queueTrailers(&s.stream, trailer)
+	}
+	s.c.kick()
+	return nil
+}
 
 // Flush is part of [message.Stream].
 func (s *serverStream) Flush() error {

@@ -45,6 +45,7 @@ const (
 
 const (
 	frameHead       = 9
+	keepalivePing   = 0x676f746f77657232 // the payload
 	minMaxFrame     = 16 << 10
 	maxMaxFrame     = 60 << 10 // so that a frame fits into a read buffer
 	maxWindow       = 1<<31 - 1
@@ -99,7 +100,11 @@ func malformed(id uint32, reason string) error {
 var (
 	errConnClosed   = errors.New("HTTP/2 connection closed")
 	errPeerClosed   = fmt.Errorf("HTTP/2 connection closed by the peer: %w", io.ErrUnexpectedEOF)
+	errDraining     = errors.New("HTTP/2 connection is draining")
 	errStreamDone   = errors.New("HTTP/2 stream is complete")
 	errPingTimeout  = errors.New("HTTP/2 connection ended: no answer to a PING")
 	errWriteTimeout = errors.New("HTTP/2 connection ended: write timeout")
 )
+
+// frameLength returns the length in the head of a frame.
+func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }

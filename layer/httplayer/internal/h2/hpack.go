@@ -24,13 +24,13 @@ type decoder struct {
 	first     int     // of table that is not evicted
 	size, max int
 	names     map[string]*fieldName
-	values    *[32]valueCache // of literals that are not indexed, made for the first
+	values    *[cachedValues]cachedValue // of literals that are not indexed, made for the first
 	scratch   []byte
 }
 
-// valueCache avoids the allocation of a repeated literal value. A value is
+// cachedValue avoids the allocation of a repeated literal value. A value is
 // stored at its second sight.
-type valueCache struct {
+type cachedValue struct {
 	raw, value string
 	seen       uint64 // hash of the last value that was not found
 }
@@ -38,6 +38,7 @@ type valueCache struct {
 const (
 	maxCachedValue = 96
 	maxCachedName  = 64
+	cachedValues   = 32
 	maxNames       = 64
 )
 
@@ -153,21 +154,11 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	if len(s.b) == 0 {
 		return "", true, true
 	}
-	var cache *valueCache
+	var cached *cachedValue
 	if !indexed && len(s.b) <= maxCachedValue {
-		hash := maphash.Bytes(hashSeed, s.b)
-		if s.huffman {
-			hash++
-		}
-		if d.values == nil {
-			d.values = new([32]valueCache)
-		}
-		cache = &d.values[hash%uint64(len(d.values))]
-		if cache.raw == string(s.b) && s.huffman == (len(cache.raw) != len(cache.value)) {
-			return cache.value, true, true
-		}
-		if cache.seen != hash {
-			cache.seen, cache = hash, nil
+		var found bool
+		if cached, found = d.cached(s); found {
+			return cached.value, true, true
 		}
 	}
 	b, ok := d.plain(s)
@@ -176,12 +167,39 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	}
 	value, valid = string(b), message.ValidValueBytes(b)
 	// The lengths tell a Huffman string from a plain one, so they must differ.
-	if cache != nil && valid && s.huffman == (len(s.b) != len(value)) {
-		if cache.value, cache.raw = value, value; s.huffman {
-			cache.raw = string(s.b)
+	if cached != nil && valid && s.huffman == (len(s.b) != len(value)) {
+		if cached.value, cached.raw = value, value; s.huffman {
+			cached.raw = string(s.b)
 		}
 	}
 	return value, valid, true
+}
+
+// cached returns the entry that has the value, or the one to store it in, which
+// is nil at the first sight. There are two entries for each hash.
+func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
+	if d.values == nil {
+		d.values = new([cachedValues]cachedValue)
+	}
+	hash := maphash.Bytes(hashSeed, s.b)
+	if s.huffman {
+		hash++
+	}
+	first, second := &d.values[hash%cachedValues], &d.values[hash%cachedValues^1]
+	for _, at := range [...]*cachedValue{first, second} {
+		if at.raw == string(s.b) && s.huffman == (len(at.raw) != len(at.value)) {
+			return at, true
+		}
+	}
+	at = first
+	if first.raw != "" && second.raw == "" {
+		at = second
+	}
+	if at.seen != hash {
+		at.seen = hash
+		return nil, false
+	}
+	return at, false
 }
 
 // decode appends the fields of a block to out. Of a list larger than limit it

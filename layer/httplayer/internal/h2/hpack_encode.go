@@ -3,8 +3,6 @@ package h2
 import (
 	"hash/maphash"
 	"net/http"
-
-	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // encoder is the HPACK encoder of a connection. A field enters the dynamic
@@ -143,16 +141,12 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// header appends a header without the fields that the engine writes itself, those
-// that are not allowed in HTTP/2, and invalid ones.
+// header appends a valid header without the fields that the engine writes itself
+// and those that are not allowed in HTTP/2.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
 		n := byCanonical[key]
-		if n == nil {
-			if !message.ValidName(key) {
-				continue
-			}
-		} else {
+		if n != nil && n.kind != plainName {
 			switch n.kind {
 			case connectionName, lengthName, pseudoName:
 				continue
@@ -163,9 +157,7 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 			}
 		}
 		for _, value := range values {
-			if validValue(value) {
-				b = e.field(b, n, key, value)
-			}
+			b = e.field(b, n, key, value)
 		}
 	}
 	return b

@@ -585,40 +585,68 @@ func TestClientLimitAndChanged(t *testing.T) {
 	assert.False(t, c.Usable())
 }
 
-// TestTunnel uses CONNECT and extended CONNECT through a proxy.
+// TestTunnel uses CONNECT and extended CONNECT. The tunnel of the exchange is one
+// end of a TCP connection.
 func TestTunnel(t *testing.T) {
-	echo := serve(t, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).Flush()
-		_, _ = io.Copy(flusher{w}, r.Body)
-		_, _ = io.WriteString(w, "end")
-	})})
-	front := proxy(t, echo.addr, message.ServerConfig{}, ClientConfig{})
-	for name, header := range map[string]http.Header{"connect": {}, "extended": {":protocol": {"websocket"}}} {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	peers := make(chan *net.TCPConn, 1)
+	addr := serve(t, message.ServerConfig{Exchange: func(req *http.Request) (*http.Response, error) {
+		to, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		peer, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peers <- peer.(*net.TCPConn)
+		return &http.Response{StatusCode: 200, Body: to}, nil
+	}}).addr
+	for name, more := range map[string][]string{"connect": nil, "extended": {":path: /", ":scheme: http", ":protocol: websocket"}} {
 		t.Run(name, func(t *testing.T) {
-			c := dial(t, front.addr, &ClientConfig{})
-			<-c.Settled()
-			req := request(t, "CONNECT", "target.test:80", "", nil)
-			req.Header = header
-			rsp, err := transport{c}.RoundTrip(req)
-			require.NoError(t, err)
-			both, ok := rsp.Body.(io.ReadWriteCloser)
-			require.True(t, ok)
+			p := rawClient(t, addr)
+			fields := with([]string{":method: CONNECT", ":authority: target.test:80"}, more...)
+			p.headers(1, false, fields...)
+			f := next[*http2.MetaHeadersFrame](p)
+			assert.Equal(t, "200", f.PseudoValue("status"))
+			assert.False(t, f.StreamEnded())
+			server := <-peers
+			defer server.Close()
 			for i := range 10 {
 				text := strings.Repeat("t", i*1000+1)
-				_, err := io.WriteString(both, text)
-				require.NoError(t, err)
+				require.NoError(t, p.WriteData(1, false, []byte(text)))
 				got := make([]byte, len(text))
-				_, err = io.ReadFull(both, got)
+				_, err = io.ReadFull(server, got)
 				require.NoError(t, err)
+				assert.Equal(t, text, string(got))
+				_, err = server.Write(got)
+				require.NoError(t, err)
+				for n := 0; n < len(text); {
+					n += len(next[*http2.DataFrame](p).Data())
+				}
 			}
-			require.NoError(t, both.(interface{ CloseWrite() error }).CloseWrite())
-			assert.Equal(t, "end", read(t, rsp))
-			eventually(t, func() bool { return c.Active() == 0 }, "the slot is free")
-
-			rsp, err = transport{c}.RoundTrip(req)
+			require.NoError(t, p.WriteData(1, true, nil)) // ends one direction
+			_, err = server.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+			_, err = io.WriteString(server, "end")
 			require.NoError(t, err)
-			require.NoError(t, rsp.Body.Close()) // cuts both directions
-			assert.Zero(t, c.Active())
+			require.NoError(t, server.CloseWrite())
+			rest := ""
+			for ended := false; !ended; {
+				f := next[*http2.DataFrame](p)
+				rest, ended = rest+string(f.Data()), f.StreamEnded()
+			}
+			assert.Equal(t, "end", rest)
+
+			p.headers(3, false, fields...)
+			next[*http2.MetaHeadersFrame](p)
+			server = <-peers
+			defer server.Close()
+			require.NoError(t, p.WriteRSTStream(3, http2.ErrCodeCancel)) // ends both directions
+			_, err = server.Read(make([]byte, 1))
+			require.Error(t, err)
 		})
 	}
 }
@@ -627,7 +655,7 @@ func TestServerIdleMemory(t *testing.T) {
 	s := serve(t, message.ServerConfig{Handler: handler()})
 	p := rawClient(t, s.addr)
 	for i := range uint32(40) {
-		p.headers(2*i+1, true, with(get[:2], ":path: /length", ":authority: h")...)
+		p.headers(2*i+1, true, with(get[:2], ":path: /length", ":authority: h", "x: "+strings.Repeat("x", 3000))...)
 	}
 	for range 40 {
 		next[*http2.MetaHeadersFrame](p)
@@ -636,7 +664,7 @@ func TestServerIdleMemory(t *testing.T) {
 	eventually(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.idleWorkers) == 0 && c.out == nil && !c.trim.Load() && !c.trimming
+		return len(c.idleWorkers) == 0 && c.out == nil && !c.writing
 	}, "workers and buffers are released")
 	p.headers(101, true, with(get[:2], ":path: /length", ":authority: h")...)
 	assert.Equal(t, "200", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))

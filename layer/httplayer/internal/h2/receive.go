@@ -188,18 +188,14 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 	if err != nil {
 		return err
 	}
-	var priority error
 	if flags&flagPriority != 0 {
 		if len(p) < 5 {
 			return frameSizeError("HEADERS frame size")
 		}
 		if binary.BigEndian.Uint32(p)&maxStreamID == id {
-			priority = protocolError("stream depends on itself")
+			return protocolError("stream depends on itself")
 		}
 		p = p[5:]
-	}
-	if priority != nil {
-		return priority
 	}
 	if flags&flagEndHeaders == 0 {
 		c.block = headerBlock{id: id, flags: flags, buf: newBuffer(len(p))}
@@ -260,9 +256,6 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	if err != nil {
 		return err
 	}
-	if c.unopened(id) {
-		return protocolError("DATA on an idle stream")
-	}
 	end := flags&flagEndStream != 0
 	if len(p) == 0 && !end {
 		if err := c.glitch(glitchControl); err != nil {
@@ -270,13 +263,16 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 		}
 	}
 	st := c.find(id)
-	if st == nil {
-		return c.afterEnd(id)
-	}
-	if st.gotEnd {
+	switch {
+	case st == nil && c.unopened(id):
+		return protocolError("DATA on an idle stream")
+	case st == nil && (c.client != nil || c.wasReset(id)):
+		return nil // the peer may not yet know that the stream was reset
+	case st == nil:
+		return &streamError{id, message.CodeStreamClosed, "DATA on a closed stream"}
+	case st.gotEnd:
 		return &streamError{id, message.CodeStreamClosed, "DATA after the end of the stream"}
-	}
-	if st.client != nil && !st.ready {
+	case st.client != nil && !st.client.final:
 		return malformed(id, "DATA before HEADERS")
 	}
 	if err := st.count(len(p), end); err != nil {
@@ -293,18 +289,6 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	return nil
 }
 
-// afterEnd handles DATA of a closed stream. A peer that does not yet know of a
-// reset may send it.
-func (c *conn) afterEnd(id uint32) error {
-	if c.client != nil {
-		return nil
-	}
-	if c.wasReset(id) {
-		return nil
-	}
-	return &streamError{id, message.CodeStreamClosed, "DATA on a closed stream"}
-}
-
 func (c *conn) rstStream(id uint32, p []byte) error {
 	if id == 0 {
 		return protocolError("RST_STREAM on stream 0")
@@ -312,11 +296,11 @@ func (c *conn) rstStream(id uint32, p []byte) error {
 	if len(p) != 4 {
 		return frameSizeError("RST_STREAM frame size")
 	}
-	if c.unopened(id) {
-		return protocolError("RST_STREAM on an idle stream")
-	}
 	st := c.find(id)
-	if st == nil {
+	switch {
+	case st == nil && c.unopened(id):
+		return protocolError("RST_STREAM on an idle stream")
+	case st == nil:
 		return c.glitch(glitchControl)
 	}
 	if err := c.countReset(st); err != nil {
@@ -380,14 +364,13 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 		c.wakeBlocked()
 		return nil
 	}
-	if c.unopened(id) {
-		return protocolError("WINDOW_UPDATE on an idle stream")
-	}
 	st := c.find(id)
-	if st == nil { // usual after the end of a large response
+	switch {
+	case st == nil && c.unopened(id):
+		return protocolError("WINDOW_UPDATE on an idle stream")
+	case st == nil: // usual after the end of a large response
 		return nil
-	}
-	if n == 0 {
+	case n == 0:
 		return malformed(id, "WINDOW_UPDATE of 0")
 	}
 	c.mu.Lock()
@@ -474,11 +457,6 @@ func (c *conn) applySettings(p []byte) error {
 				return protocolError("invalid MAX_FRAME_SIZE")
 			}
 			c.peerFrame = int(min(v, maxMaxFrame))
-		case settingEnableConnectProtocol:
-			if v > 1 {
-				return protocolError("invalid ENABLE_CONNECT_PROTOCOL")
-			}
-			c.peerConnect = v == 1
 		}
 	}
 	return nil

@@ -15,10 +15,8 @@ func quoted(s string) string { return strconv.Quote(s) }
 type requestHead struct {
 	method, path, scheme, authority, protocol string
 	seen                                      uint8
-
-	// Of a client.
-	length    int64 // content-length, or -1
-	sendsZero bool  // a length of 0 is sent
+	length                                    int64 // content-length, or -1
+	sendsZero                                 bool  // a client sends a length of 0
 }
 
 const (
@@ -161,9 +159,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		r.Trailer = make(http.Header) // copies of the request share it
 	}
 	s.limited = r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0)
-	if expect := r.Header["Expect"]; len(expect) > 0 {
-		s.expects = strings.EqualFold(expect[0], "100-continue")
-	}
+	s.expects = expectsContinue(r.Header)
 }
 
 func isGRPC(h http.Header) bool {
@@ -207,4 +203,88 @@ func (h *requestHead) parseURL(u *url.URL) bool {
 	}
 	*u = *parsed
 	return true
+}
+
+// requestHead returns the pseudo-header fields and the length of a request to
+// send, or a [message.RequestError].
+func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
+	if req.URL == nil {
+		return h, &message.RequestError{Reason: "no URL"}
+	}
+	h = requestHead{method: req.Method, authority: req.Host, scheme: req.URL.Scheme, path: requestPath(req), seen: seenPath}
+	if h.method == "" {
+		h.method = http.MethodGet
+	}
+	if h.authority == "" {
+		h.authority = req.URL.Host
+	}
+	if h.scheme != "http" && h.scheme != "https" {
+		h.scheme = "http"
+		if c.cfg.Secure {
+			h.scheme = "https"
+		}
+	}
+	reason := h.check()
+	if reason == "" {
+		reason = validHeader(req.Header)
+	}
+	if reason == "" {
+		reason = h.setLength(req)
+	}
+	if h.method == http.MethodConnect {
+		reason = "CONNECT is sent by HTTP/1.1 only"
+	}
+	if reason != "" {
+		return h, &message.RequestError{Reason: reason}
+	}
+	return h, nil
+}
+
+// requestPath returns the :path of a request to send.
+func requestPath(req *http.Request) string {
+	u := req.URL
+	if u.Path == "*" && req.Method == http.MethodOptions {
+		return "*"
+	}
+	// The URL of a request that was not edited has the target as it was received.
+	if raw := req.RequestURI; strings.HasPrefix(raw, "/") && u.RawPath == "" && u.Opaque == "" {
+		path, query, asks := strings.Cut(raw, "?")
+		if path == u.Path && query == u.RawQuery && asks == (u.RawQuery != "" || u.ForceQuery) &&
+			message.All(path, message.PathByte) {
+			return raw
+		}
+	}
+	if u.Opaque != "" {
+		path := u.RequestURI()
+		if i := strings.IndexByte(strings.TrimPrefix(path, "//"), '/'); strings.HasPrefix(path, "//") && i >= 0 {
+			path = path[i+2:]
+		}
+		return path
+	}
+	path := u.EscapedPath()
+	if path == "" {
+		path = "/"
+	}
+	if u.RawQuery != "" || u.ForceQuery {
+		path += "?" + u.RawQuery
+	}
+	return path
+}
+
+// setLength determines the content-length to send. It returns why it is invalid,
+// or "".
+func (h *requestHead) setLength(req *http.Request) string {
+	h.length = req.ContentLength
+	switch {
+	case req.Body == nil || req.Body == http.NoBody:
+		if h.length > 0 {
+			return "ContentLength without a Body"
+		}
+		h.length = 0
+		h.sendsZero = h.method == http.MethodPost || h.method == http.MethodPut || h.method == http.MethodPatch ||
+			len(req.Header["Content-Length"]) > 0
+	case h.length <= 0:
+		h.length = -1
+	}
+	return ""
 }

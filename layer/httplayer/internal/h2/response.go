@@ -1,33 +1,28 @@
 package h2
 
 import (
-	"context"
-	"io"
 	"net/http"
 	"strconv"
 
-	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // headers handles a header block: of a response, or trailers.
 func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
-	if c.unopened(id) {
-		return protocolError("HEADERS on an idle stream")
-	}
 	st := c.find(id)
-	if st == nil {
-		return nil
-	}
-	s := st.client
 	switch {
+	case st == nil && c.unopened(id):
+		return protocolError("HEADERS on an idle stream")
+	case st == nil:
+		return nil
 	case st.gotEnd:
 		return &streamError{id, message.CodeStreamClosed, "HEADERS after the end of the stream"}
-	case s.final:
+	case st.client.final:
 		return st.receiveTrailers(fields, end, tooLarge)
 	case tooLarge:
 		return malformed(id, "response headers too large")
 	}
+	s := st.client
 	status, length, reason := responseHead(fields)
 	if reason != "" {
 		return malformed(id, reason)
@@ -44,15 +39,17 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	default:
 		st.left = length
 	}
-	c.mu.Lock()
-	s.final, s.declined = true, status >= 300
-	complete := end && s.sentEnd
-	c.mu.Unlock()
+	s.final = true
 	s.makeResponse(status, length, fields[1:], end)
-	s.startBody()
+	if s.proceed != nil {
+		c.mu.Lock()
+		s.declined = status >= 300
+		c.mu.Unlock()
+		s.startBody()
+	}
 	c.answered.Add(1)
 	st.mu.Lock()
-	st.ready, st.eof, s.complete = true, end, complete
+	st.ready, st.eof = true, end
 	st.mu.Unlock()
 	c.touch(st)
 	if end {
@@ -104,10 +101,6 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 		return
 	}
 	r.Trailer = announced(r.Header)
-	if s.connect && status < 300 {
-		r.ContentLength = -1
-		r.Body = &tunnelBody{body{&s.stream}}
-	}
 }
 
 // statusLines avoids the allocation of usual values.
@@ -145,26 +138,3 @@ func (s *clientStream) receiveInform(status int, fields []field, end bool) error
 	s.c.touch(&s.stream)
 	return nil
 }
-
-// tunnelBody is the body of a response to CONNECT. Write sends to the server.
-type tunnelBody struct{ body }
-
-var _ io.ReadWriteCloser = (*tunnelBody)(nil)
-
-// Write is part of [io.Writer].
-func (b *tunnelBody) Write(p []byte) (int, error) {
-	n, err := b.st.send(p)
-	if err == nil {
-		b.st.c.mu.Lock()
-		b.st.c.kick()
-		b.st.c.mu.Unlock()
-	}
-	return n, err
-}
-
-// CloseWrite ends the direction to the server.
-func (b *tunnelBody) CloseWrite() error { return b.st.finish(nil) }
-
-var _ reqctx.Watcher = (*clientStream)(nil)
-
-var _ context.Context = (*requestContext)(nil)

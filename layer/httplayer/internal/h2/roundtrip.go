@@ -25,23 +25,25 @@ type clientStream struct {
 	out  sender
 	slab [8]string
 
-	upload  atomic.Uint32 // state of the request body
-	connect bool          // the method is CONNECT
-	proceed chan struct{} // closed when the body may be sent, or never will be; nil if it was not awaited
-	once    sync.Once     // for proceed
+	upload   atomic.Uint32 // state of the request body
+	proceed  chan struct{} // closed when the body may be sent, or never will be; nil if it was not awaited
+	once     sync.Once     // for proceed
+	declined bool          // with the mu of the connection: the response is an error or a redirect
 
 	informed int  // of the reader: number of 1xx responses
 	final    bool // of the reader: the final response has arrived
-	complete bool // both directions ended with the headers of the response
-	declined bool // with the mu of the connection: it is an error or a redirect
 
 	// With mu.
 	informs  []inform // to be passed on
-	watch    reqctx.Registration
-	watches  bool
-	canceled bool // by the context
+	canceled bool     // by the context
+
+	watch   reqctx.Registration
+	watched atomic.Bool // watch is set and in use
 }
 
+var _ reqctx.Watcher = (*clientStream)(nil)
+
+// inform is a 1xx response.
 type inform struct {
 	status int
 	header http.Header
@@ -66,49 +68,37 @@ const (
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := &clientStream{req: req}
 	s.client = s
-	s.connect = req.Method == http.MethodConnect
+	s.init(&c.conn, 0)
+	s.body.st = &s.stream
 	head, err := c.requestHead(req)
 	if ctx := req.Context(); err == nil && reqctx.Ended(ctx) {
 		err = context.Cause(ctx)
 	}
-	if err != nil {
-		c.Release()
-		closeBody(req)
-		return nil, err
-	}
-	if err := c.notSent(); err != nil {
-		c.Release()
-		return nil, err
-	}
-	s.init(&c.conn, 0)
-	s.body.st = &s.stream
-	hasBody := req.Body != nil && req.Body != http.NoBody && !s.connect
+	hasBody := req.Body != nil && req.Body != http.NoBody
 	expects := false
-	if hasBody {
+	if hasBody && err == nil {
 		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length, announces: len(req.Trailer) > 0}
-		if expect := req.Header["Expect"]; len(expect) > 0 && strings.EqualFold(expect[0], "100-continue") {
-			expects = true
+		if expects = expectsContinue(req.Header); expects {
 			s.proceed = make(chan struct{})
-		} else if err := s.out.fill(false); err != nil {
-			s.out.buf.release()
-			c.Release()
-			closeBody(req)
-			return nil, err
+		} else {
+			err = s.out.fill(false)
 		}
 	}
-	if err := c.open(s, head, hasBody); err != nil {
-		s.out.buf.release()
+	if err == nil {
+		err = c.open(s, &head, hasBody)
+	}
+	if err != nil {
+		s.out.release()
 		c.Release()
-		if s.out.buf != nil || s.out.eof {
+		if !errors.Is(err, message.ErrNotSent) {
 			closeBody(req)
 		}
 		return nil, err
 	}
-	switch {
-	case hasBody && (!s.out.eof || s.out.buf != nil):
+	if hasBody && (!s.out.eof || s.out.buf != nil) {
 		s.upload.Store(uploadRuns)
 		go s.send(expects)
-	case !s.connect:
+	} else {
 		closeBody(req)
 	}
 	return s.await()
@@ -120,52 +110,41 @@ func closeBody(req *http.Request) {
 	}
 }
 
-// notSent returns an error if no request can be sent.
-func (c *ClientConn) notSent() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.notSentLocked()
+func expectsContinue(h http.Header) bool {
+	expect := h["Expect"]
+	return len(expect) > 0 && strings.EqualFold(expect[0], "100-continue")
 }
 
-func (c *ClientConn) notSentLocked() error {
-	switch {
-	case c.err != nil:
-		return fmt.Errorf("%w: %w", message.ErrNotSent, c.err)
-	case c.leaving:
-		return fmt.Errorf("%w: the HTTP/2 connection is draining", message.ErrNotSent)
-	}
-	return nil
-}
-
-// open queues the headers and what was read of the body.
-func (c *ClientConn) open(s *clientStream, head requestHead, hasBody bool) error {
+// open queues the headers and what was read of the body. It returns
+// [message.ErrNotSent] only if the body was not read.
+func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.notSentLocked(); err != nil {
-		return err
-	}
-	if head.protocol != "" && !c.peerConnect {
-		return &message.RequestError{Reason: "the server does not support extended CONNECT"}
+	err := c.err
+	switch {
+	case err == nil && c.leaving:
+		err = errDraining
+		fallthrough
+	case err != nil:
+		if s.out.began() {
+			return err
+		}
+		return fmt.Errorf("%w: %w", message.ErrNotSent, err)
 	}
 	s.id = c.nextID
 	c.nextID += 2
 	s.sendWindow = c.peerWindow
 	c.streams[s.id] = &s.stream
 	out, from := c.beginBlock()
-	out.b = c.enc.request(out.b, &head)
+	out.b = c.enc.request(out.b, head)
 	out.b = c.enc.header(out.b, s.req.Header)
-	if head.length > 0 || head.length == 0 && head.sendsZero {
+	if head.length > 0 || head.sendsZero {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
-	if s.out.announces && len(s.req.Header["Trailer"]) == 0 {
-		out.b = c.enc.trailer(out.b, s.req.Trailer)
-	}
-	end := !hasBody && !s.connect || hasBody && s.out.eof && s.out.buf == nil && !hasTrailers(s.req.Trailer)
-	c.endBlock(from, s.id, end)
-	switch {
-	case end:
-		s.endSent()
-	case hasBody && (s.out.buf != nil || s.out.eof):
+	out.b = c.enc.trailer(out.b, s.out.announced(s.req.Header))
+	end := !hasBody || s.out.began() && s.out.empty()
+	c.endBlock(&s.stream, from, end)
+	if !end && s.out.began() {
 		s.out.queue()
 	}
 	c.kick()
@@ -182,126 +161,26 @@ func (e *encoder) request(b []byte, h *requestHead) []byte {
 	default:
 		b = e.field(b, nameMethod, "", h.method)
 	}
-	switch h.scheme {
-	case "":
-	case "http":
+	if h.scheme == "http" {
 		b = append(b, 0x86)
-	default:
+	} else {
 		b = append(b, 0x87)
 	}
-	if h.path != "" {
-		b = e.field(b, namePath, "", h.path)
-	}
+	b = e.field(b, namePath, "", h.path)
 	if h.authority != "" {
 		b = e.field(b, nameAuthority, "", h.authority)
-	}
-	if h.protocol != "" {
-		b = e.field(b, nameProtocol, "", h.protocol)
 	}
 	return b
 }
 
-// requestHead returns the pseudo-header fields and the length of a request, or a
-// [message.RequestError].
-func (c *ClientConn) requestHead(req *http.Request) (requestHead, error) {
-	h := requestHead{method: req.Method, authority: req.Host}
-	if h.method == "" {
-		h.method = http.MethodGet
-	}
-	h.seen = seenMethod | seenAuthority
-	if req.URL == nil {
-		return h, &message.RequestError{Reason: "no URL"}
-	}
-	if h.authority == "" {
-		h.authority = req.URL.Host
-	}
-	if protocol := req.Header[":protocol"]; len(protocol) > 0 {
-		h.protocol = protocol[0]
-		h.seen |= seenProtocol
-	}
-	if h.method != http.MethodConnect || h.protocol != "" {
-		h.seen |= seenPath | seenScheme
-		h.path = requestPath(req)
-		switch {
-		case req.URL.Scheme == "http" || req.URL.Scheme == "https":
-			h.scheme = req.URL.Scheme
-		case c.cfg.Secure:
-			h.scheme = "https"
-		default:
-			h.scheme = "http"
-		}
-	}
-	reason := h.check()
-	if reason == "" {
-		reason = validHeader(req.Header)
-	}
-	if reason == "" {
-		reason = h.setLength(req)
-	}
-	if reason != "" {
-		return h, &message.RequestError{Reason: reason}
-	}
-	return h, nil
-}
-
-// requestPath returns the :path of a request.
-func requestPath(req *http.Request) string {
-	u := req.URL
-	if u.Path == "*" && req.Method == http.MethodOptions {
-		return "*"
-	}
-	// The URL of a request that was not edited has the target as it was received.
-	if raw := req.RequestURI; strings.HasPrefix(raw, "/") && u.RawPath == "" && u.Opaque == "" {
-		path, query, asks := strings.Cut(raw, "?")
-		if path == u.Path && query == u.RawQuery && asks == (u.RawQuery != "" || u.ForceQuery) &&
-			message.All(path, message.PathByte) {
-			return raw
-		}
-	}
-	path := u.EscapedPath()
-	if u.Opaque != "" {
-		path = u.RequestURI()
-		if i := strings.IndexByte(strings.TrimPrefix(path, "//"), '/'); strings.HasPrefix(path, "//") && i >= 0 {
-			path = path[i+2:]
-		}
-		return path
-	}
-	if path == "" {
-		path = "/"
-	}
-	if u.RawQuery != "" || u.ForceQuery {
-		path += "?" + u.RawQuery
-	}
-	return path
-}
-
-// setLength determines the content-length. It returns why it is invalid, or "".
-func (h *requestHead) setLength(req *http.Request) string {
-	h.length = req.ContentLength
-	switch {
-	case h.method == http.MethodConnect:
-		h.length = -1
-	case req.Body == nil || req.Body == http.NoBody:
-		if h.length > 0 {
-			return "ContentLength without a Body"
-		}
-		h.length = 0
-		h.sendsZero = h.method == http.MethodPost || h.method == http.MethodPut || h.method == http.MethodPatch ||
-			len(req.Header["Content-Length"]) > 0
-	case h.length <= 0:
-		h.length = -1
-	}
-	return ""
-}
-
 // send sends the request body on its own goroutine, and closes it.
 func (s *clientStream) send(expects bool) {
-	if expects && !s.awaitContinue() {
-		s.closeUpload()
-		return
+	if !expects || s.awaitContinue() {
+		_ = s.out.run()
 	}
-	_ = s.out.run()
-	s.closeUpload()
+	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
+		_ = s.req.Body.Close()
+	}
 }
 
 // awaitContinue waits for a 100 response. It reports whether the body is sent.
@@ -317,10 +196,10 @@ func (s *clientStream) awaitContinue() bool {
 	return !s.declined && s.failure() == nil
 }
 
-// closeUpload closes the request body, if it is not closed.
-func (s *clientStream) closeUpload() {
-	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
-		_ = s.req.Body.Close()
+// startBody lets a request body that waits for a 100 response be sent.
+func (s *clientStream) startBody() {
+	if s.proceed != nil {
+		s.once.Do(func() { close(s.proceed) })
 	}
 }
 
@@ -347,28 +226,17 @@ func (s *clientStream) ContextDone(cause error) {
 
 // unwatch ends the registration with the context of the request.
 func (s *clientStream) unwatch() {
-	s.mu.Lock()
-	watch, watches := s.watch, s.watches
-	s.watch, s.watches = reqctx.Registration{}, false
-	s.mu.Unlock()
-	if watches {
-		watch.Stop()
-	}
-}
-
-// startBody lets a request body that waits for a 100 response be sent.
-func (s *clientStream) startBody() {
-	if s.proceed != nil {
-		s.once.Do(func() { close(s.proceed) })
+	if s.watched.Swap(false) {
+		s.watch.Stop()
 	}
 }
 
 // await waits for the headers of the final response.
 func (s *clientStream) await() (*http.Response, error) {
 	ctx := s.req.Context()
-	watch := reqctx.Watch(ctx, s)
+	s.watch = reqctx.Watch(ctx, s)
+	s.watched.Store(true)
 	s.mu.Lock()
-	s.watch, s.watches = watch, true
 	for {
 		for len(s.informs) > 0 {
 			next := s.informs[0]
@@ -395,8 +263,5 @@ func (s *clientStream) await() (*http.Response, error) {
 		return nil, err
 	}
 	s.rsp.Request = s.req
-	if s.complete {
-		s.unwatch()
-	}
 	return &s.rsp, nil
 }

@@ -27,13 +27,12 @@ type ServerConn struct {
 	slot      *sweep.Slot
 	blockOpen bool // of the reader: phaseBlock
 	sweeps    sweepState
-	trim      atomic.Bool  // the reader holds the large buffer
-	drains    atomic.Bool  // the second GOAWAY is due
-	limited   atomic.Int32 // streams in progress whose body has limits
+	ticks     atomic.Uint32 // number of Sweeps
+	drains    atomic.Bool   // the second GOAWAY is due
+	limited   atomic.Int32  // streams in progress whose body has limits
 
 	// With the mu of the connection.
 	inPart      bool // copy of blockOpen
-	trimming    bool // the reader is woken to release the large buffer
 	idleWorkers []*worker
 	handlers    int
 	returned    sync.Cond // handlers is 0
@@ -48,9 +47,8 @@ const drainPing = 0x676f746f77657231
 // the defaults: 250 streams, 64 KiB of headers, windows of 256 KiB and 1 MiB.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
 	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
-	c.init(nc, makeLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow,
-		cfg.MaxStreamResets))
-	c.server = c
+	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
+	c.server, c.resets.limit = c, cfg.MaxStreamResets
 	c.returned.L = &c.mu
 	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
 	return c
@@ -63,6 +61,7 @@ func (c *ServerConn) Serve() error {
 	defer c.slot.Remove()
 	watch := reqctx.Watch(c.life, c)
 	defer watch.Stop()
+	c.keepAlive(c.cfg.PingInterval, c.cfg.PingTimeout)
 	c.mu.Lock()
 	c.kick()
 	c.mu.Unlock()
@@ -172,6 +171,17 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return c.trailers(id, fields, end, tooLarge)
 	}
 	c.lastID = id
+	s := &serverStream{tooLarge: tooLarge}
+	s.server = s
+	s.init(&c.conn, id)
+	s.born = c.ticks.Load()
+	reason := c.request(s, fields, end)
+	if tooLarge {
+		reason = ""
+	}
+	s.ctx.Init(c.ctx, 0, nil)
+	s.ctx.s = s
+	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
 	if c.leaving {
 		c.mu.Unlock()
@@ -179,46 +189,34 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	}
 	c.lastStream = id
 	full := c.slots >= c.maxStreams || c.handlers >= 2*c.maxStreams
-	if full {
-		c.output().rstStream(id, message.CodeRefusedStream)
-		c.ownResets[c.resetNext%resetMemory] = id
-		c.resetNext++
-		c.kick()
+	switch {
+	case full:
+		c.queueReset(id, message.CodeRefusedStream)
+	case reason == "":
+		s.sendWindow = c.peerWindow
+		c.streams[id] = &s.stream
+		c.slots++
+		c.handlers++
+		c.phaseLocked()
 	}
 	c.mu.Unlock()
-	if full {
+	switch {
+	case full:
 		if err := c.glitch(glitchSetting); err != nil {
 			return err
 		}
 		return c.queued()
-	}
-	if tooLarge {
-		if err := c.glitch(glitchLarge); err != nil {
-			return err
-		}
-	}
-	s := &serverStream{tooLarge: tooLarge}
-	s.server = s
-	s.init(&c.conn, id)
-	s.born = c.clock.time()
-	if reason := c.request(s, fields, end); reason != "" && !tooLarge {
+	case reason != "":
 		return malformed(id, reason)
 	}
-	s.ctx.Init(c.ctx, 0, nil)
-	s.ctx.s = s
-	s.eof, s.gotEnd = end, end
 	if s.limited {
 		c.limited.Add(1)
 	}
-	c.mu.Lock()
-	s.sendWindow = c.peerWindow
-	c.streams[id] = &s.stream
-	c.slots++
-	c.handlers++
-	c.phaseLocked()
-	c.mu.Unlock()
 	c.found = &s.stream
 	c.starting = append(c.starting, s)
+	if tooLarge {
+		return c.glitch(glitchLarge)
+	}
 	return nil
 }
 
@@ -263,27 +261,29 @@ type worker struct{ jobs chan *serverStream }
 
 const maxIdleWorkers = 128 // the sweeper ends those of an idle connection
 
-func (c *ServerConn) dispatch(s *serverStream) {
+// dispatch gives each stream to a worker.
+func (c *ServerConn) dispatch(streams []*serverStream) {
 	c.mu.Lock()
-	var w *worker
-	if n := len(c.idleWorkers); n > 0 {
-		w = c.idleWorkers[n-1]
-		c.idleWorkers[n-1] = nil
-		c.idleWorkers = c.idleWorkers[:n-1]
+	defer c.mu.Unlock()
+	for _, s := range streams {
+		var w *worker
+		if n := len(c.idleWorkers); n > 0 {
+			w = c.idleWorkers[n-1]
+			c.idleWorkers[n-1] = nil
+			c.idleWorkers = c.idleWorkers[:n-1]
+		} else {
+			w = &worker{make(chan *serverStream, 1)}
+			go c.work(w)
+		}
+		w.jobs <- s
 	}
-	c.mu.Unlock()
-	if w == nil {
-		w = &worker{make(chan *serverStream, 1)}
-		go c.work(w)
-	}
-	w.jobs <- s
 }
 
 func (c *ServerConn) work(w *worker) {
 	for s := range w.jobs {
 		c.serve(s)
 		c.mu.Lock()
-		keep := c.wake != nil && len(c.idleWorkers) < maxIdleWorkers
+		keep := c.err == nil && len(c.idleWorkers) < maxIdleWorkers
 		if keep {
 			c.idleWorkers = append(c.idleWorkers, w)
 		}
@@ -300,7 +300,9 @@ func (c *ServerConn) handlerReturned() {
 	if c.handlers--; c.handlers == 0 {
 		c.returned.Broadcast()
 		c.phaseLocked()
-		c.closeIfQuiet()
+		if c.closing {
+			c.kick()
+		}
 	}
 }
 

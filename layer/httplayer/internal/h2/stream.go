@@ -22,7 +22,7 @@ type stream struct {
 	grown   atomic.Int64
 
 	// Of the reader.
-	born    time.Time
+	born    uint32 // tick of the sweeper
 	touched bool
 	left    int64 // of the content-length, or -1
 
@@ -38,9 +38,9 @@ type stream struct {
 	trailer    http.Header
 	window     int64
 	windowSize int64
-	consumed   int64 // not yet given back to the peer
-	granted    time.Time
-	reading    bool // Read waits
+	consumed   int64         // not yet given back to the peer
+	granted    time.Duration // when window was last given back, since the start of the connection
+	reading    bool          // Read waits
 	readTimer  *time.Timer
 
 	// With the mu of the connection.
@@ -107,14 +107,6 @@ func (st *stream) endReceived() {
 	c.unlock()
 }
 
-// endSent notes that END_STREAM is queued, with the mu of the connection held.
-func (st *stream) endSent() {
-	st.sentEnd = true
-	if st.gotEnd {
-		st.c.remove(st)
-	}
-}
-
 // complete reports whether all was received.
 func (st *stream) complete() bool {
 	st.mu.Lock()
@@ -127,10 +119,7 @@ func (st *stream) reset(code uint32, err error) {
 	c := st.c
 	c.mu.Lock()
 	if !st.removed.Load() && c.err == nil {
-		c.output().rstStream(st.id, code)
-		c.ownResets[c.resetNext%resetMemory] = st.id
-		c.resetNext++
-		c.kick()
+		c.queueReset(st.id, code)
 	}
 	c.mu.Unlock()
 	st.end(err)
@@ -224,8 +213,8 @@ func (st *stream) consume(n int) (give int64) {
 		return 0
 	}
 	give, st.consumed = st.consumed, 0
-	now := time.Now()
-	fast := now.Sub(st.granted) < max(2*time.Duration(st.c.rtt.Load()), fastGrant)
+	now := time.Since(st.c.started)
+	fast := now-st.granted < max(2*time.Duration(st.c.rtt.Load()), fastGrant)
 	st.granted = now
 	if fast && st.windowSize < maxStreamWindow && st.grow(st.windowSize) {
 		give += st.windowSize
@@ -271,7 +260,7 @@ func (b *body) Read(p []byte) (int, error) {
 		s.sendContinue()
 	}
 	n, err := b.st.read(p)
-	if err == io.EOF { //nolint:errorlint // read returns it as it is
+	if err == io.EOF { //nolint:errorlint // read returns exactly this value
 		b.ended()
 	}
 	return n, err
@@ -289,14 +278,11 @@ func (b *body) ended() {
 		to = &b.st.client.rsp.Trailer
 		b.st.client.unwatch()
 	}
-	b.st.mu.Lock()
-	trailer := b.st.trailer
-	b.st.mu.Unlock()
 	if *to == nil {
-		*to = trailer
+		*to = b.st.trailer // does not change after the end
 		return
 	}
-	maps.Copy(*to, trailer)
+	maps.Copy(*to, b.st.trailer)
 }
 
 // Close is part of [io.Closer]. That of a response resets a stream that is not

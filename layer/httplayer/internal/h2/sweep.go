@@ -16,9 +16,8 @@ const (
 )
 
 const (
-	trimAfter     = time.Second // an idle connection releases what it keeps for requests
-	defaultDrain  = 5 * time.Second
-	keepalivePing = 0x676f746f77657232
+	retireAfter  = time.Second // the workers of an idle connection end
+	defaultDrain = 5 * time.Second
 )
 
 // phaseLocked enters the phase of the current state, with mu held.
@@ -31,7 +30,6 @@ func (c *ServerConn) phaseLocked() {
 		phase = phaseBlock
 	case len(c.streams) > 0 || c.handlers > 0:
 		phase = phaseActive
-		c.retiring = false
 	case !c.greeted:
 		phase = phasePreface
 	}
@@ -57,30 +55,26 @@ type sweepState struct {
 	writes  uint32 // at the last check
 	writing time.Duration
 	drain   time.Duration
-	trimmed bool
-	alive   keepalive
 	bodies  []*serverStream
 }
 
 // Sweep is part of [sweep.Conn]. It enforces all time limits.
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
+	c.ticks.Add(1)
 	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
 		go c.interrupt(calmError("header timeout"))
 	}
 	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) {
 		c.Drain()
 	}
-	trims := phase == phaseIdle && age >= trimAfter
-	if trims && !c.sweeps.trimmed {
-		c.trimIdle()
+	if phase == phaseIdle && age == retireAfter {
+		c.mu.Lock()
+		c.retireWorkers()
+		c.mu.Unlock()
 	}
-	c.sweeps.trimmed = trims
 	c.sweepWrite()
 	if c.drains.Load() {
 		c.sweepDrain()
-	}
-	if c.cfg.PingInterval > 0 {
-		c.sweeps.alive.check(&c.conn, sweep.Interval, c.cfg.PingInterval, c.cfg.PingTimeout)
 	}
 	if phase == phaseActive || phase == phaseBlock {
 		c.sweepStreams()
@@ -110,22 +104,6 @@ func (c *ServerConn) sweepDrain() {
 	}
 	if c.sweeps.drain += sweep.Interval; c.sweeps.drain >= limit {
 		c.drainAcked()
-	}
-}
-
-// trimIdle ends the idle workers and the writer, and makes the reader release its
-// buffer.
-func (c *ServerConn) trimIdle() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.retireWorkers()
-	c.retiring = true
-	if c.hasWriter {
-		c.kick()
-	}
-	if c.trim.Swap(false) && !c.closing && c.stop == nil && c.err == nil {
-		c.trimming = true
-		_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -171,38 +149,5 @@ func (s *serverStream) sweepBody(cfg *message.ServerConfig) {
 	s.mu.Unlock()
 	if slow {
 		s.failBody(message.ErrSlowBody)
-	}
-}
-
-// keepalive sends a PING when the peer is silent, and ends the connection if
-// it stays silent.
-type keepalive struct {
-	reads  uint32
-	silent time.Duration
-	pinged bool
-}
-
-const defaultPingTimeout = 20 * time.Second
-
-func (k *keepalive) check(c *conn, passed, interval, timeout time.Duration) {
-	if timeout <= 0 {
-		timeout = defaultPingTimeout
-	}
-	if reads := c.reads.Load(); reads != k.reads {
-		*k = keepalive{reads: reads}
-		return
-	}
-	k.silent += passed
-	switch {
-	case k.pinged && k.silent >= timeout:
-		go c.fail(errPingTimeout)
-	case !k.pinged && k.silent >= interval:
-		k.silent, k.pinged = 0, true
-		c.mu.Lock()
-		if c.err == nil {
-			c.output().ping(0, keepalivePing)
-			c.kick()
-		}
-		c.mu.Unlock()
 	}
 }
