@@ -2,110 +2,168 @@ package main
 
 import (
 	"context"
-	"html/template"
+	"iter"
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
-	"github.com/gotower/gotower/balance"
-	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
-	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/tap"
 )
 
 // gateway is the path of a request, which reads from top to bottom:
 //
-//	mux ─┬─ /           404
-//	     └─ /books ──▶ auth ─▶ explain ─▶ profile ─────▶ queue ─▶ balance ─▶ endpoint
-//	                                      route: retry,  bounded  cheapest   one
-//	                                      timeout; split wait                address
+//	listener ─▶ access log ─▶ route ─▶ CORS, authentication, rate limit of a client    routes.go
+//	                            │
+//	                            ▼ limits, mirrors, timeout, faults, retry, hedge       package profiles
+//	                          split ─▶ service: queue ─▶ balancer ─▶ endpoint          services.go
+//
+// A new configuration replaces the routes at once. A request that has a route keeps it
+// to its end. A route keeps its state, such as its rate limits, unless the route or one of its
+// services changes. A service keeps its connections unless the service changes.
 type gateway struct {
-	books    httplayer.Service
-	explains explanations
-	resolver resolve.Resolver
 	log      *slog.Logger
+	tap      *tap.Registry
+	services *layer.Cache[*config.Service, *http.Request, *http.Response]
+	source   profiles.Static
+	router   *profiles.Router[*http.Request, *http.Response]
+
+	current atomic.Pointer[generation]
 }
 
-// target is the target of the profile.
-const target = "books.example:80"
+// generation is a configuration that was loaded.
+type generation struct {
+	*config.Config
 
-// newGateway returns a gateway. Its background work ends with ctx.
-func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Resolver, key string, log *slog.Logger) *gateway {
-	g := &gateway{resolver: resolver, log: log}
-	g.books = httplayer.NewStack(layer.WithTarget[*http.Response](target)).
-		With("auth", bearer(key)).
-		With("explain", g.explains.layer).
-		Service(profiles.New(ctx, target, source, httplayer.Accessor{}, g.backend(ctx),
-			profiles.WithInitialWait[*http.Request, *http.Response](time.Second),
-			profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
-			profiles.WithLogger[*http.Request, *http.Response](log)))
-	return g
+	services map[config.Name]*config.Service // the values are the keys of gateway.services
+	routes   map[string]*config.Route        // by version; with those of the previous generation
+	profile  *profiles.Profile
+	release  context.CancelFunc // releases the services
 }
 
-// backend balances the requests of a target over its endpoints. This is the only place
-// where requests wait. An endpoint that fails gets few requests from the balancer. There
-// is no breaker, because one broken route would open it for all.
-func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
-	return func(target string) httplayer.Service {
-		return httplayer.NewStack(layer.WithTarget[*http.Response](target)).
-			Queue(1000, 2*time.Second).
-			Service(balance.Resolve(ctx, g.resolver, target, endpoint))
+// target is the name of the profile that has all routes.
+const target = "gateway:80"
+
+// newGateway returns a gateway with the configuration c. Its background work ends with ctx.
+func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gateway, error) {
+	g := &gateway{log: log, tap: tap.NewRegistry()}
+	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
+	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
+	if err := g.load(ctx, c); err != nil {
+		return nil, err
 	}
+	g.router = profiles.New(ctx, target, &g.source, accessor{}, g.target,
+		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute), // the first profile is there already
+		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithPerRoute(g.newRoute),
+		profiles.WithDefaultRoute(noRoute),
+		profiles.WithLogger[*http.Request, *http.Response](log))
+	return g, nil
 }
 
-// endpoint serves one address.
-func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
-	return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
+// handler returns the handler of all listeners.
+func (g *gateway) handler() http.Handler {
+	svc := httplayer.NewStack().
+		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
+		Service(g.router)
+	return httplayer.Handler(svc, httplayer.WithLogger(g.log))
 }
 
-// clients serves the clients.
-func (g *gateway) clients() http.Handler {
-	mux := http.NewServeMux()
-	books := httplayer.Handler(g.books, httplayer.WithLogger(g.log))
-	mux.Handle("/books", books)
-	mux.Handle("/books/", books)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, r.URL.Path+" does not exist; /books does, and requires a token", http.StatusNotFound)
-	})
-	return onlyASCII(mux)
-}
-
-// onlyASCII rejects a request target with other bytes, because parsers interpret them
-// differently. A URI is ASCII (RFC 3986, section 2).
-func onlyASCII(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.ContainsFunc(r.RequestURI, func(c rune) bool { return c >= utf8.RuneSelf }) {
-			http.Error(w, "the request target must be ASCII", http.StatusBadRequest)
-			return
+// load makes c the configuration of new requests. Services that are not in c are closed a
+// minute after their last request.
+func (g *gateway) load(ctx context.Context, c *config.Config) error {
+	before := g.current.Load()
+	next := &generation{
+		Config: c, profile: c.Profile(),
+		services: make(map[config.Name]*config.Service, len(c.Services)), routes: make(map[string]*config.Route, len(c.Routes)),
+	}
+	for i := range c.Services {
+		s := &c.Services[i]
+		if old := before.services[s.Name]; old != nil && old.Version() == s.Version() {
+			s = old // the same key keeps the service with its connections
 		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// admin serves the operator: the live tree of services, and the explanations of requests
-// with the header X-Explain.
-func (g *gateway) admin() http.Handler {
-	page := template.Must(template.New("admin").Parse(pageText))
-	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if err := page.Execute(w, map[string]any{"Tree": layer.Describe(g.books).String(), "Explained": g.explains.latest()}); err != nil {
-			g.log.Warn("admin page", "err", err)
+		next.services[s.Name] = s
+	}
+	for i := range before.Routes {
+		next.routes[before.Routes[i].Version()] = &before.Routes[i]
+	}
+	for i := range c.Routes {
+		next.routes[c.Routes[i].Version()] = &c.Routes[i]
+	}
+	var pinned context.Context
+	pinned, next.release = context.WithCancel(ctx)
+	for _, s := range next.services {
+		if err := g.services.Pin(pinned, s); err != nil {
+			next.release()
+			return err
 		}
-	})
-	return mux
+	}
+	g.current.Store(next)
+	g.source.Set(target, next.profile)
+	before.release()
+	return nil
 }
 
-const pageText = `<!doctype html>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="2">
-<title>gateway</title>
-<style>:root{color-scheme:light dark}body{font:15px system-ui;margin:2em}pre{overflow:auto;font:13px ui-monospace,monospace}</style>
-<h1>gateway</h1>
-<h2>The path of a request</h2><pre>{{.Tree}}</pre>
-<h2>Explained</h2>
-{{range .Explained}}<h3>{{.Request}}</h3><pre>{{.Why}}</pre>{{else}}<p>Send a request with the header <code>X-Explain: 1</code>.{{end}}
-`
+// isLoaded reports whether requests use the current configuration.
+func (g *gateway) isLoaded() bool {
+	p := g.current.Load().profile
+	return p != nil && g.router.Profile() == p
+}
+
+// target returns the service of a target of the profile: the backends of the route, or the
+// service that a mirror names.
+func (g *gateway) target(authority string) httplayer.Service {
+	if authority == target {
+		return routeBackends{}
+	}
+	name := config.Name(strings.TrimSuffix(authority, ":80"))
+	return layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
+		s := g.current.Load().services[name]
+		if s == nil {
+			return nil, &layer.Error{Layer: "gateway", Target: string(name), Kind: layer.ErrNoRoute}
+		}
+		return g.services.Service(s).Call(ctx, req)
+	})
+}
+
+// listenerKey is the key of the name of the listener in the context of a request.
+type listenerKey struct{}
+
+// accessor provides the name of the listener as a request header for the conditions of
+// routes.
+type accessor struct{ httplayer.Accessor }
+
+func (accessor) RequestHeader(r *http.Request) layer.Header { return (*requestHeader)(r) }
+
+type requestHeader http.Request
+
+func (h *requestHeader) header() layer.Header {
+	return httplayer.Accessor{}.RequestHeader((*http.Request)(h))
+}
+
+func (h *requestHeader) Get(name string) string {
+	if name == config.ListenerHeader {
+		listener, _ := (*http.Request)(h).Context().Value(listenerKey{}).(string)
+		return listener
+	}
+	return h.header().Get(name)
+}
+
+func (h *requestHeader) Values(name string) []string {
+	if name == config.ListenerHeader {
+		return []string{h.Get(name)}
+	}
+	return http.Header(h.Header).Values(name)
+}
+
+func (h *requestHeader) All() iter.Seq2[string, string] { return h.header().All() }
+
+// describe returns the live tree of routes and services.
+func (g *gateway) describe() layer.Node {
+	return layer.Node{Name: "gateway", Children: []layer.Node{g.router.Describe(), g.services.Describe()}}
+}

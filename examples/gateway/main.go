@@ -1,11 +1,10 @@
-// Command gateway is a custom gateway made of gotower's packages. It has its own mux and
-// authentication. Routes and a canary split come from a file that is reloaded on changes. A
-// page shows the live state.
+// Command gateway is an HTTP gateway that is configured by one YAML file.
 //
-//	go run ./examples/gateway
+//	gateway run FILE                   serves
+//	gateway check FILE                 reports the mistakes in a file
+//	gateway explain FILE METHOD URL    reports the route and the service of a request
 //
-// Without -backend it starts three versions of a small service. gateway.go is the path of
-// a request.
+// gateway.go is the path of a request, and shows how the parts of the library fit together.
 package main
 
 import (
@@ -15,15 +14,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"os/signal"
+	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
-	"github.com/gotower/gotower/profiles/file"
-	"github.com/gotower/gotower/resolve/static"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap"
 )
 
 func main() {
@@ -33,62 +37,109 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// grace is the time for open requests at shutdown.
-const grace = 30 * time.Second
+const usage = `gateway is an HTTP gateway that is configured by one YAML file. It routes requests by host, path, method,
+header and query to balanced services, with retries, timeouts, limits and a live view of the requests.
 
-// run serves until ctx ends. It prints the addresses when it accepts connections, and logs
-// to stderr.
+  gateway run FILE                               serves until SIGTERM; reloads FILE on changes and on SIGHUP
+  gateway check FILE                             reports each mistake in FILE with its line and column
+  gateway explain FILE METHOD URL [-H 'A: b']    reports the route and the service that a request would use
+
+examples/gateway/complete.yaml has every field with its default.
+`
+
+// run runs a command. It prints its results to stdout and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	listen := flags.String("listen", "127.0.0.1:8080", "`address` for clients")
-	admin := flags.String("admin", "127.0.0.1:8081", "`address` of the admin page; must not be public")
-	profile := flags.String("profile", "examples/gateway/gateway.yaml", "`file` with the routes and the split, or a directory of files")
-	key := flags.String("key", "sesame", "bearer `token` of clients")
-	backends := make(table)
-	flags.Var(backends, "backend", "`name:port=ip:port,...` of a target of the split; may be repeated; default: three built-in backends")
-	switch err := cli.Parse(flags, args, stderr); {
-	case errors.Is(err, flag.ErrHelp):
-		return nil
-	case err != nil:
+	flags.Usage = func() { fmt.Fprint(stderr, usage) }
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return fmt.Errorf("gateway: %w", cli.Misuse(err))
+	}
+	err := cli.Misuse(errors.New("want a command: run, check or explain"))
+	switch args := flags.Args(); {
+	case len(args) == 2 && args[0] == "run":
+		err = serveFile(ctx, args[1], stdout, slog.New(slog.NewTextHandler(stderr, nil)))
+	case len(args) == 2 && args[0] == "check":
+		if _, err = config.Load(args[1]); err == nil {
+			fmt.Fprintf(stdout, "%s is valid\n", args[1])
+		}
+	case len(args) > 0 && args[0] == "explain":
+		err = explain(ctx, args[1:], stdout)
+	}
+	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	if *key == "" {
-		return fmt.Errorf("gateway: %w", cli.Misuse(errors.New("-key must not be empty")))
-	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
+	return nil
+}
 
-	var started, servers serve.Group
-	if err := prepare(ctx, *profile, backends, &started); err != nil {
-		started.Close()
-		return fmt.Errorf("gateway: %w", err)
+// serveFile serves the configuration at path until ctx ends, and then drains. It prints
+// the addresses when it accepts connections.
+func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Logger) error {
+	c, err := config.Load(path)
+	if err != nil {
+		return err
 	}
 	// Requests that are open at shutdown may be retried, or need a new endpoint.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	g := newGateway(background, file.New(*profile, file.WithLogger(log)), static.New(backends), *key, log)
-	at := servers.Front("clients", *listen, g.clients(), grace)
-	page := servers.HTTP("admin", *admin, g.admin())
-	if err := servers.Err(); err != nil {
-		started.Close()
-		servers.Close()
-		return fmt.Errorf("gateway: %w", err)
+	g, err := newGateway(background, c, log)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(stdout, "clients: http://%s/books  admin: http://%s/\n", at, page)
-	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { return started.Run(background, grace, log) })
+	accessLog, err := newAccessLog(c.AccessLog, stdout)
+	if err != nil {
+		return err
+	}
+	defer accessLog.Close()
+	clients := &listeners{log: log, handler: g.listenerHandler(accessLog)}
+	if err := clients.load(c); err != nil {
+		return err
+	}
+	var operators serve.Group
+	admin := newAdmin(g, texts(c.Admin.Hosts))
+	page := operators.HTTP("admin", string(c.Admin.Address), admin)
+	if err := operators.Err(); err != nil {
+		clients.shutdown()
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(clients.addresses())) {
+		fmt.Fprintf(stdout, "%s: %s\n", name, clients.addresses()[name])
+	}
+	fmt.Fprintf(stdout, "admin: http://%s/\n", page)
+
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	files := &reloader{path: path, log: log, every: time.Second, seen: c.Contents(), load: func(c *config.Config) error {
+		if err := clients.load(c); err != nil {
+			return err
+		}
+		return errors.Join(accessLog.reopen(c.AccessLog), g.load(background, c))
+	}}
+	running, ended := errgroup.WithContext(ctx)
+	running.Go(func() error { files.run(ended, hangup); return nil })
+	if c.Admin.Tap != "off" {
+		running.Go(func() error {
+			return tap.Serve(background, c.Admin.Tap, g.tap, tap.WithDescribe(func() layer.Node { return g.describe() }))
+		})
+	}
+	running.Go(func() error { return operators.Run(background, time.Second, log) })
 	running.Go(func() error {
-		defer stop()
-		return servers.Run(ctx, grace, log)
+		<-ended.Done()
+		admin.draining.Store(true)
+		clients.shutdown()
+		stop()
+		return nil
 	})
 	return running.Wait()
 }
 
-// prepare starts the built-in backends if there are no others, and checks the profile.
-func prepare(ctx context.Context, profile string, backends table, started *serve.Group) error {
-	if len(backends) == 0 {
-		if err := backends.start(started); err != nil {
-			return err
-		}
+func texts[T ~string](list []T) []string {
+	all := make([]string, 0, len(list))
+	for _, t := range list {
+		all = append(all, string(t))
 	}
-	return checkProfile(ctx, profile, backends)
+	return all
 }

@@ -35,11 +35,18 @@ type Config struct {
 	// The time for open requests at shutdown, and for connections of a removed listener.
 	DrainTimeout Duration `yaml:"drainTimeout" default:"30s"`
 
-	files []string
+	contents []Content
 }
 
-// Files returns the files that the configuration refers to.
-func (c *Config) Files() []string { return c.files }
+// Content is a file that was read for a configuration.
+type Content struct {
+	Path string
+	Data []byte
+}
+
+// Contents returns the file of the configuration and the files to which it refers, as they were
+// read.
+func (c *Config) Contents() []Content { return c.contents }
 
 // Load reads the configuration at path. The error has an [*Error] for each mistake, joined.
 func Load(path string) (*Config, error) {
@@ -52,13 +59,14 @@ func Load(path string) (*Config, error) {
 
 // Parse parses data, the content of the file at path.
 func Parse(path string, data []byte) (*Config, error) {
-	s := &source{name: path}
+	s := &source{name: path, contents: []Content{{path, data}}}
 	s.read = func(name string) ([]byte, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		s.files = append(s.files, name)
-		return os.ReadFile(name)
+		data, err := os.ReadFile(name)
+		s.contents = append(s.contents, Content{name, data})
+		return data, err
 	}
 	decode := func(text []byte) error { _, err := yamlfile.Documents(text, 2); return err }
 	if err := decode(data); err != nil {
@@ -71,7 +79,7 @@ func Parse(path string, data []byte) (*Config, error) {
 		return nil, &Error{File: path, Line: 1, Reason: fmt.Sprintf("want one document, not %s", map[bool]string{true: "none", false: "several"}[len(roots) == 0])}
 	}
 	node{s, roots[0], ""}.decode(reflect.ValueOf(&c).Elem(), "")
-	c.files = s.files
+	c.contents = s.contents
 	if len(s.mistakes) > 0 {
 		return nil, join(s.mistakes)
 	}
@@ -143,7 +151,7 @@ func refer(n node, kind string, name Name, known names) {
 	switch {
 	case known.has[name]:
 	case len(known.list) == 0:
-		n.failf("there is no %s: add it to %ss", kind, kind)
+		n.failf("unknown %s: add it to %ss", kind, kind)
 	default:
 		const most = 10
 		list := strings.Join(known.list[:min(len(known.list), most)], ", ")
@@ -168,9 +176,12 @@ func namesOf[T any](n node, list []T, nameOf func(T) Name) names {
 	return known
 }
 
-// setVersions sets the versions of services and routes. The version of a route changes with
+// setVersions sets the versions of listeners, services and routes. The version of a route changes with
 // the services to which it refers.
 func (c *Config) setVersions() {
+	for i := range c.Listeners {
+		c.Listeners[i].version = digest(c.Listeners[i])
+	}
 	services := make(map[Name]string, len(c.Services))
 	for i := range c.Services {
 		c.Services[i].version = digest(c.Services[i])
@@ -193,4 +204,14 @@ func digest(v any) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
+}
+
+// Service returns the service with this name, or nil.
+func (c *Config) Service(name Name) *Service {
+	for i := range c.Services {
+		if c.Services[i].Name == name {
+			return &c.Services[i]
+		}
+	}
+	return nil
 }

@@ -68,7 +68,7 @@ type source struct {
 	name     string // for errors
 	read     func(path string) ([]byte, error)
 	mistakes []*Error
-	files    []string // the files that read was called for
+	contents []Content // the files that were read
 }
 
 // node is a part of a file with its path from the root.

@@ -35,7 +35,12 @@ type Listener struct {
 	MaxConnections int `yaml:"maxConnections" min:"0" max:"10000000"`
 	// Limits the concurrent requests of an HTTP/2 connection.
 	MaxConcurrentStreams int `yaml:"maxConcurrentStreams" default:"100" min:"1" max:"10000"`
+
+	version string
 }
+
+// Version returns a text that changes with the listener.
+func (l *Listener) Version() string { return l.version }
 
 func (l *Listener) check(n node) {
 	switch {

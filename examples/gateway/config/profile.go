@@ -89,7 +89,7 @@ func (r *Route) redirect() *profiles.Redirect {
 	status, _ := strconv.Atoi(to.StatusCode)                                                                            // one of a list
 	redirect := &profiles.Redirect{Status: status, Scheme: to.Scheme, Host: string(to.Hostname), Port: uint16(to.Port)} //nolint:gosec // in range
 	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
-		redirect.OldPrefix, redirect.NewPrefix = r.prefix(), string(*to.Path.ReplacePrefixMatch)
+		redirect.OldPrefix, redirect.NewPrefix = r.Prefix(), string(*to.Path.ReplacePrefixMatch)
 	} else if to.Path != nil {
 		redirect.Path = string(to.Path.ReplaceFullPath)
 	}

@@ -98,13 +98,13 @@ func (r *Route) check(n node) {
 
 // needPrefix reports a prefix that cannot be replaced.
 func (r *Route) needPrefix(n node) {
-	if r.prefix() == "" {
+	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")
 	}
 }
 
-// prefix returns the prefix of the only match, or "".
-func (r *Route) prefix() string {
+// Prefix returns the prefix of the only match, or "".
+func (r *Route) Prefix() string {
 	if len(r.Matches) == 1 && r.Matches[0].Path != nil {
 		return string(r.Matches[0].Path.Prefix)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -208,3 +209,25 @@ type OutlierDetection struct {
 	// The largest share of endpoints that are ejected.
 	MaxEjectionPercent float64 `yaml:"maxEjectionPercent" default:"50" min:"0" max:"99"`
 }
+
+// Describe returns the name, the endpoints and the protocol of the service.
+func (s *Service) Describe() string {
+	where := ""
+	switch {
+	case s.Static != nil:
+		where = fmt.Sprint("static ", s.Static.Addresses)
+	case s.DNS != nil:
+		where = "dns " + s.DNS.Name
+	case s.Kubernetes != nil:
+		where = "kubernetes " + s.Kubernetes.Name
+	case s.Linkerd != nil:
+		where = "linkerd " + string(s.Linkerd.Name)
+	}
+	if s.TLS != nil {
+		where += ", TLS"
+	}
+	return fmt.Sprintf("%s: %s, protocol %s, %s", s.Name, where, s.Protocol, s.LoadBalancer.Policy)
+}
+
+// String returns the name.
+func (s *Service) String() string { return string(s.Name) }

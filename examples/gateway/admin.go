@@ -1,0 +1,47 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/view"
+)
+
+// adminPage serves the operator: health, metrics, and the page with live requests.
+type adminPage struct {
+	*http.ServeMux
+
+	page     *view.Handler
+	draining atomic.Bool
+}
+
+func newAdmin(g *gateway, hosts []string) *adminPage {
+	a := &adminPage{ServeMux: http.NewServeMux(), page: view.New(view.Config{
+		Registry: g.tap, Title: "gateway", Hosts: hosts, Describe: func() layer.Node { return g.describe() },
+	})}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.Handle("GET /", a.page)
+	a.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	a.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	a.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case a.draining.Load():
+			http.Error(w, "draining", http.StatusServiceUnavailable)
+		case !g.isLoaded():
+			http.Error(w, "loading", http.StatusServiceUnavailable)
+		default:
+			_, _ = io.WriteString(w, "ok\n")
+		}
+	})
+	return a
+}
+
+// Shutdown ends the streams of open pages.
+func (a *adminPage) Shutdown() { a.page.Shutdown() }

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// listeners are the open listeners. A listener keeps its socket as long as a configuration
+// has its address, so that no connection is lost.
+type listeners struct {
+	log *slog.Logger
+	// handler returns the handler of a listener.
+	handler func(*config.Listener) (http.Handler, error)
+
+	mu   sync.Mutex
+	open map[string]*listener // by socketKey
+	all  sync.WaitGroup
+}
+
+// listener is one socket.
+type listener struct {
+	socket  net.Listener
+	close   context.CancelFunc
+	current atomic.Pointer[listenerServer]
+}
+
+// listenerServer serves new connections of a listener until its configuration changes.
+type listenerServer struct {
+	version string
+	name    string
+	server  tcplayer.Server
+	drain   context.CancelFunc // ends connections after their open requests
+}
+
+// load opens, changes and closes listeners. If one cannot be opened, nothing changes.
+func (l *listeners) load(c *config.Config) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		l.open = make(map[string]*listener)
+	}
+	opened, servers := make(map[string]*listener), make([]*listenerServer, len(c.Listeners))
+	undo := func(err error) error {
+		for _, o := range opened {
+			_ = o.socket.Close()
+		}
+		return err
+	}
+	for i := range c.Listeners {
+		cfg, key := &c.Listeners[i], socketKey(&c.Listeners[i])
+		if old := l.open[key]; old != nil && old.current.Load().version == cfg.Version() {
+			continue
+		}
+		s, err := l.server(cfg)
+		if err != nil {
+			return undo(fmt.Errorf("listener %s: %w", cfg.Name, err))
+		}
+		servers[i] = s
+		if l.open[key] == nil {
+			socket, err := net.Listen("tcp", string(cfg.Address))
+			if err != nil {
+				return undo(fmt.Errorf("listener %s: %w", cfg.Name, err))
+			}
+			opened[key] = &listener{socket: socket}
+		}
+	}
+	wanted := make(map[string]bool)
+	for i := range c.Listeners {
+		key := socketKey(&c.Listeners[i])
+		wanted[key] = true
+		switch {
+		case opened[key] != nil:
+			l.open[key] = opened[key]
+			l.open[key].current.Store(servers[i])
+			l.serve(l.open[key], c.DrainTimeout.D())
+		case servers[i] != nil:
+			l.open[key].current.Swap(servers[i]).drain()
+		}
+	}
+	for key, open := range l.open {
+		if !wanted[key] {
+			l.log.Info("listener closed", "listener", open.current.Load().name)
+			open.close()
+			delete(l.open, key)
+		}
+	}
+	return nil
+}
+
+// socketKey returns the address, with the name if the system chooses the port.
+func socketKey(l *config.Listener) string {
+	if strings.HasSuffix(string(l.Address), ":0") {
+		return string(l.Name) + " " + string(l.Address)
+	}
+	return string(l.Address)
+}
+
+// serve accepts connections until the listener is closed.
+func (l *listeners) serve(open *listener, grace time.Duration) {
+	ctx, cancel := context.WithCancel(context.Background())
+	open.close = func() {
+		cancel()
+		open.current.Load().drain()
+	}
+	name := open.current.Load().name
+	l.log.Info("listening", "listener", name, "address", open.socket.Addr().String())
+	l.all.Go(func() {
+		err := tcplayer.Serve(ctx, open.socket, open, tcplayer.WithLogger(l.log), tcplayer.WithShutdownTimeout(grace))
+		if err != nil {
+			l.log.Warn("listener", "listener", name, "err", err)
+		}
+	})
+}
+
+// Ready returns nil, because a connection always has a server.
+func (*listener) Ready(context.Context) error { return nil }
+
+// Call serves a connection by the current configuration.
+func (l *listener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	s := l.current.Load()
+	return s.server.Call(context.WithValue(ctx, listenerKey{}, s.name), conn)
+}
+
+// shutdown closes all listeners and waits for their connections, up to the drain timeout.
+func (l *listeners) shutdown() {
+	l.mu.Lock()
+	for _, open := range l.open {
+		open.close()
+	}
+	l.open = nil
+	l.mu.Unlock()
+	l.all.Wait()
+}
+
+// addresses returns the address of each listener by its name.
+func (l *listeners) addresses() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]string)
+	for _, open := range l.open {
+		all[open.current.Load().name] = open.socket.Addr().String()
+	}
+	return all
+}
+
+// server returns the server of a listener: limit, PROXY protocol, TLS, HTTP.
+func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
+	h, err := l.handler(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, drain := context.WithCancel(context.Background())
+	var svc tcplayer.Server = httplayer.NewServer(h,
+		httplayer.WithDrainOnDone(ctx), httplayer.WithServerLogger(l.log),
+		httplayer.WithServerIdleTimeout(c.IdleTimeout.D()), httplayer.WithHeaderTimeout(c.RequestHeadersTimeout.D()),
+		httplayer.WithMaxHeaderBytes(c.MaxHeaderBytes), httplayer.WithHTTP2Config(http.HTTP2Config{MaxConcurrentStreams: c.MaxConcurrentStreams}))
+	if c.TLS != nil {
+		cfg, err := serverTLS(c.TLS)
+		if err != nil {
+			drain()
+			return nil, err
+		}
+		svc = &terminated{Server: svc, cfg: cfg, timeout: c.RequestHeadersTimeout.D()}
+	}
+	if c.ProxyProtocol {
+		svc = tcplayer.Transparent(tcplayer.ProxyProtocol(tcplayer.WithDetectTimeout(c.RequestHeadersTimeout.D())), svc, svc)
+	}
+	if c.MaxConnections > 0 {
+		svc = layer.Limit[net.Conn, tcplayer.ByteCount](c.MaxConnections, layer.WithCompletion(layer.AtReturn[tcplayer.ByteCount]))(svc)
+	}
+	return &listenerServer{c.Version(), string(c.Name), svc, drain}, nil
+}
+
+// serverTLS returns the configuration of crypto/tls.
+func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	if t.MinVersion == "1.3" {
+		cfg.MinVersion = tls.VersionTLS13
+	}
+	for i := range t.Certificates {
+		cfg.Certificates = append(cfg.Certificates, t.Certificates[i].TLS())
+	}
+	if v := t.ClientValidation; v != nil {
+		cfg.ClientCAs, cfg.ClientAuth = v.Pool(), tls.RequireAndVerifyClientCert
+		if v.Mode == "Optional" {
+			cfg.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	if t.ACME != nil {
+		return nil, errors.New("acme is not supported yet")
+	}
+	return cfg, nil
+}
+
+// terminated ends TLS.
+type terminated struct {
+	tcplayer.Server
+
+	cfg     *tls.Config
+	timeout time.Duration
+}
+
+func (t *terminated) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	secured := tls.Server(conn, t.cfg)
+	limit, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	if err := secured.HandshakeContext(limit); err != nil {
+		_ = conn.Close()
+		return tcplayer.ByteCount{}, &layer.Error{Layer: "tls", Reason: "handshake", Err: err}
+	}
+	return t.Server.Call(ctx, secured)
+}

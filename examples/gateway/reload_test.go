@@ -1,0 +1,331 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+)
+
+// The configuration changes under load: services, routes, and settings of the listener. No
+// request fails.
+func TestReloadUnderLoad(t *testing.T) {
+	a, b := backend(t, "a"), backend(t, "b")
+	text := func(i int) string {
+		return fmt.Sprintf(`
+listeners: [{name: http, address: "127.0.0.1:0", maxHeaderBytes: %d}]
+admin: {address: "127.0.0.1:0", tap: "off"}
+accessLog: {format: "off"}
+services:
+- {name: a, static: {addresses: ["%s"]}, connectTimeout: %ds}
+%sroutes:
+- {name: all, backendRefs: [{name: %s}], responseHeaderModifier: {set: [{name: X-Generation, value: "%d"}]}}
+`, 10_000+i%3, a, 1+i%2, service(fmt.Sprint("b", i), b), []string{"a", fmt.Sprint("b", i)}[i%2], i)
+	}
+	p := start(t, text(0))
+	url := "http://" + p.addresses["http"] + "/"
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	var sent, failed atomic.Int64
+	for range 8 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				a, err := p.send(context.WithoutCancel(ctx), "POST", url, "body")
+				sent.Add(1)
+				if err != nil || a.StatusCode != http.StatusOK {
+					failed.Add(1)
+					t.Log(a.Response, err)
+				}
+			}
+		})
+	}
+	for i := 1; i <= 6; i++ {
+		p.replace(t, text(i))
+		until(t, func() bool { return p.get(t, "GET", "/").Header.Get("X-Generation") == fmt.Sprint(i) })
+	}
+	cancel()
+	clients.Wait()
+	t.Logf("%d requests", sent.Load())
+	assert.Zero(t, failed.Load(), p.log)
+	assert.Greater(t, sent.Load(), int64(100))
+}
+
+// A file with mistakes changes nothing. SIGHUP loads an unchanged file again.
+func TestReloadKeepsLastValid(t *testing.T) {
+	text := head + "routes: [{name: all, directResponse: {status: 200, body: one}}]\n"
+	p := start(t, text)
+	p.replace(t, strings.Replace(text, "status: 200", "status: 2000", 1))
+	until(t, func() bool { return strings.Contains(p.log.String(), "want an HTTP status from 200 to 599") })
+	assert.Equal(t, "one", p.get(t, "GET", "/").body)
+	p.replace(t, strings.Replace(text, "one", "two", 1))
+	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
+	until(t, func() bool { return strings.Count(p.log.String(), "configuration loaded") == 1 })
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	until(t, func() bool { return strings.Count(p.log.String(), "configuration loaded") == 2 })
+}
+
+// A rate limit keeps its state if another route changes.
+func TestReloadKeepsState(t *testing.T) {
+	text := head + `
+routes:
+- {name: limited, matches: [{path: {exact: /limited}}], directResponse: {status: 200}, rateLimit: {requestsPerSecond: 0.001, burst: 1}}
+- {name: all, directResponse: {status: 200, body: one}}
+`
+	p := start(t, text)
+	assert.Equal(t, http.StatusOK, p.get(t, "GET", "/limited").StatusCode)
+	p.replace(t, strings.Replace(text, "one", "two", 1))
+	until(t, func() bool { return p.get(t, "GET", "/").body == "two" })
+	assert.Equal(t, http.StatusTooManyRequests, p.get(t, "GET", "/limited").StatusCode)
+}
+
+// Listeners are opened and closed. Open requests of a closed one end.
+func TestReloadListeners(t *testing.T) {
+	entered, end := make(chan struct{}), make(chan struct{})
+	slow := serverAt(t, func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-end
+		_, _ = io.WriteString(w, "late")
+	})
+	const listener = `{name: two, address: "127.0.0.1:0"}`
+	text := strings.Replace(head, "}]", "}, "+listener+"]", 1) + "services:\n" + service("slow", slow) + "routes: [{name: all, backendRefs: [{name: slow}]}]\n"
+	p := start(t, text)
+	got := make(chan string, 1)
+	go func() {
+		a, err := p.send(context.Background(), "GET", "http://"+p.addresses["two"]+"/", "")
+		got <- fmt.Sprint(a.body, err)
+	}()
+	<-entered
+	p.replace(t, strings.Replace(text, ", "+listener, "", 1))
+	until(t, func() bool { return !dials(p.addresses["two"]) })
+	close(end)
+	assert.Equal(t, "late<nil>", <-got)
+}
+
+func dials(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
+}
+
+// TLS with HTTP/1.1 and HTTP/2, certificates of clients, and a certificate that is replaced.
+func TestListenerTLS(t *testing.T) {
+	dir := t.TempDir()
+	first, second := certtest.New(t, "books.example"), certtest.New(t, "books.example")
+	first.Write(t, filepath.Join(dir, "books"), filepath.Join(dir, "ca.crt"))
+	file := filepath.Join(dir, "gateway.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(`
+listeners:
+- name: https
+  address: 127.0.0.1:0
+  protocol: HTTPS
+  tls:
+    certificates: [{certificateChain: books.crt, privateKey: books.key}]
+    clientValidation: {caCertificates: ca.crt, mode: Require}
+admin: {address: "127.0.0.1:0", tap: "off"}
+routes: [{name: all, directResponse: {status: 200, body: secured}}]
+`), 0o600))
+	p := startFile(t, file)
+	get := func(roots certtest.Cert, own []tls.Certificate, protocols func(*http.Protocols)) (string, error) {
+		transport := &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots.Pool(), ServerName: "books.example", Certificates: own}, Protocols: new(http.Protocols),
+		}
+		protocols(transport.Protocols)
+		defer transport.CloseIdleConnections()
+		rsp, err := (&http.Client{Transport: transport}).Get("https://" + p.addresses["https"] + "/")
+		if err != nil {
+			return "", err
+		}
+		defer rsp.Body.Close()
+		text, err := io.ReadAll(rsp.Body)
+		return rsp.Proto + " " + string(text), err
+	}
+	h1, h2 := func(p *http.Protocols) { p.SetHTTP1(true) }, func(p *http.Protocols) { p.SetHTTP2(true) }
+	own := []tls.Certificate{first.TLS(t)}
+	got, err := get(first, own, h1)
+	require.NoError(t, err)
+	assert.Equal(t, "HTTP/1.1 secured", got)
+	got, err = get(first, own, h2)
+	require.NoError(t, err)
+	assert.Equal(t, "HTTP/2.0 secured", got)
+	_, err = get(first, nil, h1)
+	require.Error(t, err, "a client without a certificate")
+
+	second.Write(t, filepath.Join(dir, "books"), filepath.Join(dir, "second.crt"))
+	until(t, func() bool { _, err := get(second, own, h2); return err == nil })
+	until(t, func() bool {
+		return strings.Contains(p.log.String(), "GET https://books.example/ HTTP/2.0") || strings.Contains(p.log.String(), `"uri"`)
+	})
+}
+
+// The PROXY protocol sets the address of the client.
+func TestListenerProxyProtocol(t *testing.T) {
+	p := start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", proxyProtocol: true}]`, 1)+
+		`routes: [{name: all, directResponse: {status: 200}, rateLimit: {requestsPerSecond: 0.001, burst: 1, per: Client}}]`)
+	for client, want := range map[string]string{"192.0.2.1": "200", "192.0.2.2": "200"} {
+		for _, status := range []string{want, "429"} {
+			assert.Equal(t, status, raw(t, p.addresses["http"], "PROXY TCP4 "+client+" 127.0.0.1 1000 80\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+		}
+	}
+}
+
+// raw sends bytes and returns the status of the response.
+func raw(t *testing.T, address, text string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = io.WriteString(conn, text)
+	require.NoError(t, err)
+	rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	rsp.Body.Close()
+	return rsp.Status[:3]
+}
+
+// A request that two parsers may read differently reaches no service.
+func TestListenerRejectsAmbiguousRequests(t *testing.T) {
+	var reached atomic.Int64
+	p := start(t, head+"services:\n"+service("a", serverAt(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) }))+
+		"routes: [{name: all, backendRefs: [{name: a}]}]\n")
+	const end = "Host: a\r\nConnection: close\r\n"
+	for text, status := range map[string]string{
+		"GET / HTTP/1.1\r\n" + end + "\r\n": "200",
+		"POST / HTTP/1.1\r\n" + end + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n": "400",
+		"GET / HTTP/1.1\n" + end + "\r\n":                                      "400",
+		"GET / HTTP/1.1\r\n" + end + "X-A: b\r\n c\r\n\r\n":                    "400",
+		"GET / HTTP/1.2\r\n" + end + "\r\n":                                    "505",
+		"POST / HTTP/1.1\r\n" + end + "Content-Length : 5\r\n\r\nhello":        "400",
+		"GET /\xff\xfe HTTP/1.1\r\n" + end + "\r\n":                            "400",
+		"GET http://a/?a=\xc3\xa9 HTTP/1.1\r\n" + end + "\r\n":                 "400",
+		"GET / HTTP/1.1\r\n" + end + strings.Repeat("X: y\r\n", 8000) + "\r\n": "431",
+	} {
+		reached.Store(0)
+		assert.Equal(t, status, raw(t, p.addresses["http"], text), "%.60q", text)
+		assert.Equal(t, status == "200", reached.Load() == 1, "%.60q", text)
+	}
+}
+
+// An open request is served to its end, and retried, after SIGTERM. Meanwhile /readyz fails.
+func TestDrain(t *testing.T) {
+	var requests atomic.Int64
+	entered, ending := make(chan struct{}), make(chan struct{})
+	slow := serverAt(t, func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			close(entered)
+			<-ending
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	p := start(t, head+"services:\n"+service("a", slow)+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
+	readyz := "http://" + p.addresses["admin"] + "/readyz"
+	a, err := p.send(t.Context(), "GET", readyz, "")
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, a.StatusCode)
+	got := make(chan string, 1)
+	go func() {
+		a, err := p.send(context.Background(), "GET", "http://"+p.addresses["http"]+"/", "")
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		got <- a.Status
+	}()
+	<-entered
+	p.stop()
+	until(t, func() bool { return !dials(p.addresses["http"]) })
+	a, err = p.send(context.Background(), "GET", readyz, "")
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusServiceUnavailable, a.StatusCode)
+	close(ending)
+	assert.Equal(t, "200 OK", <-got)
+	assert.EqualValues(t, 2, requests.Load())
+	require.NoError(t, p.ended())
+}
+
+// An address in use is an error at the start.
+func TestTakenAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	for _, text := range []string{
+		strings.Replace(head, "127.0.0.1:0", l.Addr().String(), 1),
+		strings.Replace(head, `admin: {address: "127.0.0.1:0"`, `admin: {address: "`+l.Addr().String()+`"`, 1),
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text+"routes: []\n"), 0o600))
+		err = run(t.Context(), []string{"run", file}, io.Discard, io.Discard)
+		require.ErrorContains(t, err, "listen tcp "+l.Addr().String())
+	}
+}
+
+func TestCheckAndExplain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(head+`
+services:
+- {name: a, static: {addresses: ["10.0.0.1:80"]}}
+- {name: b, dns: {name: "b.example:80"}}
+routes:
+- {name: books, matches: [{path: {prefix: /books}, method: GET, headers: [{name: X-A, exact: "1"}]}], backendRefs: [{name: a, weight: 3}, {name: b}]}
+- {name: old, matches: [{path: {prefix: /old}}], requestRedirect: {path: {replaceFullPath: /books}}}
+`), 0o600))
+	out := func(args ...string) string {
+		var b bytes.Buffer
+		require.NoError(t, run(t.Context(), args, &b, io.Discard))
+		return b.String()
+	}
+	assert.Equal(t, file+" is valid\n", out("check", file))
+	text := out("explain", file, "GET", "http://x.example/books/1", "-H", "X-A: 1")
+	assert.Contains(t, text, "route    books\n")
+	assert.Contains(t, text, "a 75%, b 25%")
+	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, PeakEWMA")
+	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
+	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
+	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "http://a/", "-H"}} {
+		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), "want", args)
+	}
+	require.NoError(t, os.WriteFile(file, []byte("routes: 1\n"), 0o600))
+	require.ErrorContains(t, run(t.Context(), []string{"check", file}, io.Discard, io.Discard), "gateway.yaml:1:9: routes")
+}
+
+func TestHelp(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"--help"}, io.Discard, &b))
+	for line := range strings.Lines(b.String()) {
+		assert.LessOrEqual(t, len(line), 121, line)
+	}
+	assert.Contains(t, b.String(), "gateway explain FILE METHOD URL")
+}
+func TestExampleIsValid(t *testing.T) {
+	require.NoError(t, run(t.Context(), []string{"check", "gateway.yaml"}, io.Discard, io.Discard))
+}
+
+// The admin listener serves health, metrics and the page.
+func TestAdmin(t *testing.T) {
+	p := start(t, head+"routes: []\n")
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/metrics": "go_goroutines", "/": "<!doctype html>"} {
+		a, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+path, "")
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, a.StatusCode, path)
+		assert.Contains(t, strings.ToLower(a.body), want, path)
+	}
+}

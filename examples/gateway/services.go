@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"maps"
+	"net/http"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
+	"github.com/gotower/gotower/resolve/k8s"
+	"github.com/gotower/gotower/resolve/linkerd"
+	"github.com/gotower/gotower/resolve/static"
+	"github.com/gotower/gotower/tap"
+)
+
+// newService returns the service of a configuration: a queue, and a balancer over the
+// endpoints. This is the only place where requests wait. Its background work ends with ctx.
+func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.Service {
+	resolver, name, err := newResolver(ctx, s)
+	if err != nil {
+		g.log.Error("service without endpoints", "service", s.Name, "err", err)
+		resolver = failed(err)
+	}
+	return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
+		With("hash", affinity(s.LoadBalancer.Hash)).
+		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
+		Service(balance.Resolve(ctx, resolver, name, g.newEndpoint(s), balance.WithPolicy[*http.Response](policy(s))))
+}
+
+// newResolver returns the resolver of a service and the name that it resolves.
+func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, string, error) {
+	switch name := string(s.Name); {
+	case s.Static != nil:
+		var addresses []string
+		for _, a := range s.Static.Addresses {
+			addresses = append(addresses, string(a))
+		}
+		endpoints, err := static.Endpoints(addresses...)
+		return static.New(map[string][]resolve.Endpoint{name: endpoints}), name, err
+	case s.DNS != nil:
+		return resolve.ServeStale(dns.New(), resolve.StalePolicy{}), s.DNS.Name, nil
+	case s.Linkerd != nil:
+		conn, err := grpc.NewClient(string(s.Linkerd.Controller), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return nil, name, err
+		}
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+		return resolve.ServeStale(linkerd.New(conn), resolve.StalePolicy{}), string(s.Linkerd.Name), nil
+	}
+	client, err := kubernetesClient(s.Kubernetes.Kubeconfig)
+	if err != nil {
+		return nil, s.Kubernetes.Name, err
+	}
+	return resolve.ServeStale(k8s.New(client), resolve.StalePolicy{}), s.Kubernetes.Name, nil
+}
+
+func kubernetesClient(kubeconfig *config.File) (client kubernetes.Interface, err error) {
+	var cfg *rest.Config
+	if kubeconfig != nil {
+		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig.Data)
+	} else {
+		cfg, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1
+	return kubernetes.NewForConfig(cfg)
+}
+
+// failed returns a resolver whose targets have the error err and no endpoints.
+func failed(err error) resolve.Resolver {
+	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			yield(resolve.Update{}, fmt.Errorf("%w: %w", resolve.ErrUnresolvable, err))
+		}
+	})
+}
+
+// newEndpoint returns the function that makes the service of an endpoint.
+func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Request, *http.Response] {
+	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
+	switch s.Protocol {
+	case "HTTP1":
+		opts = append(opts, httplayer.WithHTTP1())
+	case "HTTP2":
+		opts = append(opts, httplayer.WithHTTP2())
+	}
+	if s.TLS != nil {
+		opts = append(opts, httplayer.WithTLS(s.TLS.Config()))
+	} else {
+		opts = append(opts, httplayer.WithCleartextHTTPS()) // TLS of clients ends at the gateway
+	}
+	if n := s.CircuitBreakers.MaxConnections; n > 0 {
+		opts = append(opts, httplayer.WithMaxConns(n))
+	}
+	return func(ctx context.Context, t discover.Target) httplayer.Service {
+		e, own := t.Endpoint, opts
+		if e.Protocol == resolve.H2 && s.Protocol == "Auto" {
+			own = append(own[:len(own):len(own)], httplayer.WithHTTP2())
+		}
+		if e.PingInterval > 0 {
+			own = append(own[:len(own):len(own)], httplayer.WithPing(e.PingInterval, e.PingTimeout))
+		}
+		st := httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
+		if n := s.CircuitBreakers.MaxRequests; n > 0 {
+			st = st.Limit(n)
+		}
+		return st.
+			With("tap", tap.Layer(g.tap, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(e.Addr, labelsOf(s, e)))).
+			With("authority", httplayer.OverrideAuthority(e.Authority)).
+			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), own...))
+	}
+}
+
+// labelsOf returns the labels of an endpoint for tap.
+func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
+	labels := map[string]string{"service": string(s.Name)}
+	maps.Copy(labels, e.Labels)
+	return labels
+}
+
+// policy returns the policy of the balancer.
+func policy(s *config.Service) balance.Policy {
+	p := balance.Policy{SlowStart: s.LoadBalancer.SlowStart.D()}
+	switch s.LoadBalancer.Policy {
+	case "LeastRequest":
+		p.Cost = balance.LeastRequest()
+	case "RoundRobin":
+		p.Picker = balance.RoundRobin()
+	case "Random":
+		p.Picker = balance.Random()
+	case "ConsistentHash":
+		p.Picker = balance.ConsistentHash(0)
+	}
+	if o := s.OutlierDetection; o != nil {
+		p.OutlierDetection = balance.OutlierDetection{
+			ConsecutiveFailures: o.ConsecutiveFailures, Interval: o.Interval.D(), BaseEjectionTime: o.BaseEjectionTime.D(),
+			MinReady: 1 - o.MaxEjectionPercent/100,
+		}
+	}
+	return p
+}
+
+// affinity sends requests with the same key to the same endpoint. A request without the
+// key has no affinity.
+func affinity(h *config.Hash) httplayer.Layer {
+	if h == nil {
+		return nil
+	}
+	return func(next httplayer.Service) httplayer.Service { return &hashed{Service: next, by: h} }
+}
+
+type hashed struct {
+	httplayer.Service
+
+	by *config.Hash
+}
+
+func (s *hashed) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if key := s.key(req); key != "" {
+		sum := fnv.New64a() // the same in all gateways
+		_, _ = sum.Write([]byte(key))
+		ctx = layer.WithAffinity(ctx, sum.Sum64())
+	}
+	return s.Service.Call(ctx, req)
+}
+
+func (s *hashed) key(req *http.Request) string {
+	switch {
+	case s.by.Header != "":
+		return req.Header.Get(string(s.by.Header))
+	case s.by.Cookie != "":
+		if c, err := req.Cookie(string(s.by.Cookie)); err == nil {
+			return c.Value
+		}
+		return ""
+	case s.by.QueryParam != "":
+		return req.URL.Query().Get(s.by.QueryParam)
+	}
+	return httplayer.Accessor{}.Source(req).Addr().String()
+}
