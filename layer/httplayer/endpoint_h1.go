@@ -79,7 +79,7 @@ func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err er
 		if c = p.takeIdle(); c == nil {
 			break
 		}
-		if !c.age.over() && !c.Stale() {
+		if !c.age.over() {
 			return c, false, nil
 		}
 		p.drop(c)

@@ -111,10 +111,11 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.release(true)
 		return nil, context.Cause(ctx)
 	}
-	if c.used && c.Stale() {
+	length := lengthOfRequest(req)
+	late := length == 0 && c.sock.canExchange() // the exchange looks
+	if c.used && !late && c.Stale() {
 		return nil, c.give(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
 	}
-	length := lengthOfRequest(req)
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
 	c.out.b = b
@@ -124,9 +125,11 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.release(true)
 		return nil, err
 	}
-	c.used, c.keep = true, !closesAfter(req)
+	c.keep = !closesAfter(req)
 	c.watch = reqctx.Watch(ctx, c)
-	if err := c.send(req, length); err != nil {
+	err = c.send(req, length)
+	c.used = true
+	if err != nil {
 		return nil, c.give(err)
 	}
 	n, err := c.receive(req)
@@ -158,20 +161,46 @@ func closeBody(req *http.Request) {
 func (c *ClientConn) send(req *http.Request, length int64) error {
 	out := &c.out
 	out.chunked, out.left = length < 0, length
-	if length != 0 && !expects(req) {
-		ended, err := out.copyPending(req.Body)
-		if err == nil && ended {
-			err = out.finish(req.Trailer)
-		}
-		if ended || err != nil {
+	whole := length == 0
+	if !whole && !expects(req) {
+		var err error
+		if whole, err = out.copyPending(req.Body); err != nil {
 			return c.sent(req, err)
 		}
 	}
-	if err := out.flush(); err != nil || length == 0 {
+	switch {
+	case whole && c.sock.canExchange():
+		return c.sent(req, c.exchange(req, length))
+	case whole:
+		return c.sent(req, out.finish(req.Trailer))
+	}
+	if err := out.flush(); err != nil {
 		return c.sent(req, err)
 	}
 	c.startSender(req)
 	return nil
+}
+
+// exchange sends a request that is in memory and reads the first bytes of its response.
+// receive gets an error of the read.
+func (c *ClientConn) exchange(req *http.Request, length int64) error {
+	out := &c.out
+	if err := out.complete(req.Trailer); err != nil {
+		return err
+	}
+	c.reserve()
+	written, n, err := c.sock.exchange(out.b, c.buf.b[c.w:], c.used && length == 0)
+	c.w += n
+	switch {
+	case written == len(out.b):
+		c.err = err
+	case err == nil: // a short write
+		out.b = append(out.b[:0], out.b[written:]...)
+		return out.flush()
+	default:
+		out.sent, out.broken, out.err = written > 0, true, err
+	}
+	return out.err
 }
 
 // sent is called when the request was sent by the calling goroutine, or failed.

@@ -8,5 +8,8 @@ import "net"
 // request finds out that the server has closed the connection.
 type socket struct{}
 
-func (*socket) init(net.Conn)  {}
-func (*socket) readable() bool { return false }
+func (*socket) init(net.Conn)     {}
+func (*socket) readable() bool    { return false }
+func (*socket) canExchange() bool { return false }
+
+func (*socket) exchange(_, _ []byte, _ bool) (written, n int, err error) { return 0, 0, nil }

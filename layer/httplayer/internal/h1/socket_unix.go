@@ -3,26 +3,39 @@
 package h1
 
 import (
+	"io"
 	"net"
+	"os"
 	"syscall"
 )
 
-// socket looks at what a connection has received, without reading it.
+// socket is the socket of a client connection. It is used by one goroutine at a time.
 type socket struct {
-	raw   syscall.RawConn // nil without a socket
-	peek  func(fd uintptr)
+	raw    syscall.RawConn // nil without a socket
+	plain  bool            // the bytes of the connection are those of the socket
+	peekFD func(fd uintptr)
+	stepFD func(fd uintptr) bool
+
 	b     [1]byte
 	quiet bool // nothing has arrived
+
+	// The exchange in progress.
+	check   bool   // peek first
+	out, in []byte // not sent; space for the response
+	written int
+	n       int
+	err     error
 }
 
-// init finds the socket below a connection.
+// init finds the socket of a connection, or the socket below it.
 func (s *socket) init(conn net.Conn) {
+	s.plain = true
 	for {
 		outer, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
 			break
 		}
-		conn = outer.NetConn()
+		conn, s.plain = outer.NetConn(), false
 	}
 	inner, ok := conn.(syscall.Conn)
 	if !ok {
@@ -32,14 +45,76 @@ func (s *socket) init(conn net.Conn) {
 	if err != nil {
 		return
 	}
-	s.raw = raw
-	s.peek = func(fd uintptr) {
-		_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		s.quiet = err == syscall.EAGAIN || err == syscall.EINTR
-	}
+	s.raw, s.peekFD, s.stepFD = raw, s.peek, s.step
+}
+
+// peek sets quiet.
+func (s *socket) peek(fd uintptr) {
+	_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	s.quiet = err == syscall.EAGAIN || err == syscall.EINTR
 }
 
 // readable reports whether bytes, the end, or an error have arrived.
 func (s *socket) readable() bool {
-	return s.raw != nil && (s.raw.Control(s.peek) != nil || !s.quiet)
+	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
+}
+
+// canExchange reports whether exchange may be called.
+func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
+
+// exchange writes out and then reads once into in. If check is set and something has
+// arrived before, it writes nothing and returns errStale. It saves the read of an empty
+// socket before the wait for the response, because an event that arrives after the start
+// of the operation is not lost.
+func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error) {
+	s.out, s.in, s.check, s.written, s.n, s.err = out, in, check, 0, 0, nil
+	err = s.raw.Read(s.stepFD)
+	s.out, s.in = nil, nil
+	if s.err != nil {
+		err = s.err
+	}
+	return s.written, s.n, err
+}
+
+// step makes the next calls of an exchange. It returns false to wait until fd is
+// readable.
+func (s *socket) step(fd uintptr) bool {
+	if s.check {
+		s.check = false
+		if s.peek(fd); !s.quiet {
+			s.err = errStale
+			return true
+		}
+	}
+	if s.written < len(s.out) {
+		s.written, s.err = retry(syscall.Write, fd, s.out)
+		if s.err == syscall.EAGAIN {
+			s.err = nil
+		} else if s.err != nil {
+			s.err = os.NewSyscallError("write", s.err)
+		}
+		// The caller writes the rest after a short write.
+		return s.written < len(s.out)
+	}
+	s.n, s.err = retry(syscall.Read, fd, s.in)
+	switch {
+	case s.err == syscall.EAGAIN:
+		s.err = nil
+		return false
+	case s.err != nil:
+		s.err = os.NewSyscallError("read", s.err)
+	case s.n == 0:
+		s.err = io.EOF
+	}
+	return true
+}
+
+// retry calls a system call until it is not interrupted. n is never negative.
+func retry(call func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	for {
+		n, err = call(int(fd), p)
+		if err != syscall.EINTR {
+			return max(n, 0), err
+		}
+	}
 }

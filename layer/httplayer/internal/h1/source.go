@@ -47,6 +47,8 @@ type source struct {
 
 	buf  *buffer
 	r, w int // buf.b[r:w] is unread
+
+	err error // of an earlier read, for the next one
 }
 
 func (s *source) buffered() int { return s.w - s.r }
@@ -58,14 +60,20 @@ func (s *source) unread() []byte {
 	return s.buf.b[s.r:s.w]
 }
 
+// reserve provides a buffer.
+func (s *source) reserve() {
+	if s.buf == nil {
+		s.buf = getBuffer(&smallBuffers)
+	}
+	if s.r == s.w {
+		s.r, s.w = 0, 0
+	}
+}
+
 // fill reads more bytes and returns their number. The buffer grows to limit bytes.
 func (s *source) fill(limit int) (int, error) {
-	if s.buf == nil {
-		s.buf, s.r, s.w = getBuffer(&smallBuffers), 0, 0
-	}
+	s.reserve()
 	switch {
-	case s.r == s.w:
-		s.r, s.w = 0, 0
 	case s.w < len(s.buf.b):
 	case s.r > 0:
 		s.w = copy(s.buf.b, s.buf.b[s.r:s.w])
@@ -85,7 +93,11 @@ func (s *source) fill(limit int) (int, error) {
 
 // read reads from the connection. It returns either bytes or an error.
 func (s *source) read(p []byte) (int, error) {
-	n, err := s.conn.Read(p)
+	n, err := 0, s.err
+	if err == nil {
+		n, err = s.conn.Read(p)
+	}
+	s.err = nil
 	switch {
 	case n > 0:
 		return n, nil // the error comes again

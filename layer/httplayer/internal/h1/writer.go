@@ -150,8 +150,14 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// finish ends the body and sends the rest. Trailers need chunks.
+// finish ends the body and sends the rest.
 func (w *writer) finish(trailer http.Header) error {
+	_ = w.complete(trailer)
+	return w.flush()
+}
+
+// complete ends the body in the buffer. Trailers need chunks.
+func (w *writer) complete(trailer http.Header) error {
 	w.endChunk()
 	switch {
 	case w.err != nil:
@@ -161,7 +167,7 @@ func (w *writer) finish(trailer http.Header) error {
 		w.b = append(w.b, '0', '\r', '\n')
 		w.b = appendTrailers(w.b, trailer)
 	}
-	return w.flush()
+	return w.err
 }
 
 // copyPending reads what body holds already and reports whether it has ended.
