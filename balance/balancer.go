@@ -15,6 +15,7 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -174,7 +175,7 @@ const maxRejections = 5
 // Call sends req to a ready endpoint.
 func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		return zero, b.notReady(ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	var last error

@@ -6,6 +6,7 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/refcount"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -71,7 +72,7 @@ func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 
 // Call calls the inner service and counts the request until its response has ended.
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		return rsp, m.error(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	if !m.Begin() {

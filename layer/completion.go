@@ -49,13 +49,12 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 			o.End(nil)
 			return rsp
 		}
-		field := v.Elem().Field(index)
-		body, _ := reflect.TypeAssert[io.ReadCloser](field)
-		if body == nil {
+		body, _ := reflect.TypeAssert[*io.ReadCloser](v.Elem().Field(index).Addr()) // bodyField has checked the type
+		if *body == nil {
 			o.End(nil)
 			return rsp
 		}
-		field.Set(reflect.ValueOf(ObserveBody(ctx, body, o)))
+		*body = ObserveBody(ctx, *body, o)
 		return rsp
 	}
 }
