@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -230,7 +231,11 @@ func TestClientStale(t *testing.T) {
 		closed <- struct{}{}
 		io.Copy(io.Discard, conn)
 	}))
-	for _, extra = range []string{"", "HTTP/1.1 408 Timeout\r\n\r\n"} {
+	for i := range 4 {
+		extra = ""
+		if i < 2 {
+			extra = "HTTP/1.1 408 Timeout\r\n\r\n"
+		}
 		_, err := get(t, t.Context(), p)
 		require.NoError(t, err)
 		c, err := p.get(t.Context())
@@ -242,12 +247,47 @@ func TestClientStale(t *testing.T) {
 		body := &closeCounter{Reader: strings.NewReader("a")}
 		req, err := http.NewRequest(http.MethodPost, "http://a/", body)
 		require.NoError(t, err)
+		if i%2 == 0 {
+			req.Method, req.Body = http.MethodGet, nil
+		}
 		_, err = c.RoundTrip(req)
 		require.ErrorIs(t, err, message.ErrNotSent)
 		assert.False(t, body.closed())
 	}
 	_, released, idle := p.counts()
-	assert.Equal(t, []int{4, 0}, []int{released, idle})
+	assert.Equal(t, []int{8, 0}, []int{released, idle})
+}
+
+// The headers of a request do not fit into the buffer of the socket.
+func TestClientShortWrite(t *testing.T) {
+	long := strings.Repeat("a", 300<<10)
+	p := newPool(t, script(t, func(conn net.Conn, r *bufio.Reader) {
+		for {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n%6d", len(req.Header.Get("Long")))
+		}
+	}))
+	dial := p.dial
+	p.dial = func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if err == nil {
+			conn.(*net.TCPConn).SetWriteBuffer(1)
+		}
+		return conn, err
+	}
+	for range 2 {
+		req, err := http.NewRequest(http.MethodGet, "http://a/", nil)
+		require.NoError(t, err)
+		req.Header.Set("Long", long)
+		rsp, err := p.RoundTrip(req)
+		require.NoError(t, err)
+		b, err := io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		assert.Equal(t, "307200", string(b))
+	}
 }
 
 func TestClientCancel(t *testing.T) {
