@@ -157,19 +157,13 @@ func withoutMeter(conn net.Conn) net.Conn {
 
 func (m *meteredConn) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
-	m.read(n)
-	if err != nil {
-		m.failed(err)
-	}
+	m.Transferred(n, 0, err)
 	return n, err
 }
 
 func (m *meteredConn) Write(p []byte) (int, error) {
 	n, err := m.Conn.Write(p)
-	m.written(n)
-	if err != nil {
-		m.failed(err)
-	}
+	m.Transferred(0, n, err)
 	return n, err
 }
 
@@ -197,6 +191,16 @@ func (m *meteredConn) CloseWrite() error { return closeWrite(m.Conn) }
 
 // NetConn returns the wrapped connection.
 func (m *meteredConn) NetConn() net.Conn { return m.Conn }
+
+// Transferred counts bytes that a user of the socket below has read and written. err is
+// nil or the error of the last operation.
+func (m *meteredConn) Transferred(read, written int, err error) {
+	m.read(read)
+	m.written(written)
+	if err != nil {
+		m.failed(err)
+	}
+}
 
 func (m *meteredConn) read(n int) {
 	if n > 0 {

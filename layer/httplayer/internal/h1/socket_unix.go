@@ -13,6 +13,7 @@ import (
 type socket struct {
 	raw    syscall.RawConn // nil without a socket
 	plain  bool            // the bytes of the connection are those of the socket
+	meter  meter           // counts the bytes of an exchange; may be nil
 	peekFD func(fd uintptr)
 	stepFD func(fd uintptr) bool
 
@@ -27,6 +28,11 @@ type socket struct {
 	err     error
 }
 
+// meter is a connection that only counts, such as one of tcplayer.Meter.
+type meter interface {
+	Transferred(read, written int, err error)
+}
+
 // init finds the socket of a connection, or the socket below it.
 func (s *socket) init(conn net.Conn) {
 	s.plain = true
@@ -35,7 +41,10 @@ func (s *socket) init(conn net.Conn) {
 		if !ok {
 			break
 		}
-		conn, s.plain = outer.NetConn(), false
+		m, counts := conn.(meter)
+		s.plain = s.plain && counts && s.meter == nil
+		s.meter = m
+		conn = outer.NetConn()
 	}
 	inner, ok := conn.(syscall.Conn)
 	if !ok {
@@ -72,6 +81,9 @@ func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error
 	s.out, s.in = nil, nil
 	if s.err != nil {
 		err = s.err
+	}
+	if s.meter != nil {
+		s.meter.Transferred(s.n, s.written, err)
 	}
 	return s.written, s.n, err
 }
