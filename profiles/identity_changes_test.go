@@ -24,7 +24,7 @@ func TestRouteIdentityOfChanges(t *testing.T) {
 	same := route(func(*Route) {})
 	set := make(routeSet[*probe, int])
 	set["r"] = append(set["r"], &liveRoute[*probe, int]{def: same})
-	assert.NotNil(t, set.find("r", route(func(*Route) {})), "deeply equal")
+	assert.NotNil(t, set.find("r", new(route(func(*Route) {}))), "deeply equal")
 	for what, change := range map[string]func(*Route){
 		"request header":       func(r *Route) { r.RequestHeader.Set[0].Value = "c" },
 		"kind of change":       func(r *Route) { r.RequestHeader.Add, r.RequestHeader.Set = r.RequestHeader.Set, nil },
@@ -35,6 +35,6 @@ func TestRouteIdentityOfChanges(t *testing.T) {
 		"time to live":         func(r *Route) { r.Faults[0].TTL++ },
 		"one more of the same": func(r *Route) { r.Faults = append(r.Faults, r.Faults[0]) },
 	} {
-		assert.Nil(t, set.find("r", route(change)), what)
+		assert.Nil(t, set.find("r", new(route(change))), what)
 	}
 }

@@ -21,10 +21,10 @@ func TestRouteIdentity(t *testing.T) {
 	same := route(func(*Route) {})
 	set := make(routeSet[*probe, int])
 	set["r"] = append(set["r"], &liveRoute[*probe, int]{def: same})
-	assert.NotNil(t, set.find("r", route(func(r *Route) {
+	assert.NotNil(t, set.find("r", new(route(func(r *Route) {
 		r.Labels = map[string]string{"c": "3", "b": "2", "a": "1"}
 		r.Match = All{Method("GET"), Path("/a")}
-	})))
+	}))))
 	for what, change := range map[string]func(*Route){
 		"name":            func(r *Route) { r.Name = "b" },
 		"kind of leaf":    func(r *Route) { r.Match = All{Path("GET"), Path("/a")} },
@@ -51,7 +51,7 @@ func TestRouteIdentity(t *testing.T) {
 		"burst":           func(r *Route) { r.Rate.Burst = 1 },
 	} {
 		different := route(change)
-		assert.Nil(t, set.find("r", different), what)
+		assert.Nil(t, set.find("r", &different), what)
 		set["r"] = append(set["r"], &liveRoute[*probe, int]{def: different})
 	}
 }

@@ -42,15 +42,23 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		}
 	}
 	known := make(routeSet[Req, Rsp])
+	var same []*liveRoute[Req, Rsp] // routes that may be equal at the same position
 	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) {
+		same = old.routes
 		for _, route := range old.routes {
 			known[route.key] = append(known[route.key], route)
 		}
 	}
 	c := &compiler{drop: drop}
 	for i, def := range p.Routes {
-		key := routeKey(def)
-		route := known.find(key, def)
+		var key string
+		var route *liveRoute[Req, Rsp]
+		if i < len(same) && same[i].isOf(&p.Routes[i]) {
+			route = same[i]
+		} else {
+			key = routeKey(def)
+			route = known.find(key, &p.Routes[i])
+		}
 		if route != nil {
 			if err := c.add(route.repeats); err != nil {
 				drop(routeError(i, def, err))
@@ -131,14 +139,18 @@ func routeKey(r Route) string {
 }
 
 // find returns the route that is deeply equal to def, or nil.
-func (s routeSet[Req, Rsp]) find(key string, def Route) *liveRoute[Req, Rsp] {
+func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 	for _, route := range s[key] {
-		if reflect.DeepEqual(route.def, def) {
+		if route.isOf(def) {
 			return route
 		}
 	}
 	return nil
 }
+
+// isOf reports whether the definition of l is deeply equal to def. It compares pointers to
+// the routes, because DeepEqual would copy the routes.
+func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool { return reflect.DeepEqual(&l.def, def) }
 
 // splitOf returns a split with the endpoint of p if requests go there. Otherwise the
 // split has the valid targets of p, or the apex without valid targets.

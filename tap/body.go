@@ -226,6 +226,9 @@ func abortCode(ctx context.Context) *uint32 {
 
 // grpcStatus parses a grpc-status field. It returns nil if it is not a number.
 func grpcStatus(s string) *codes.Code {
+	if s == "" { // the error of ParseUint allocates
+		return nil
+	}
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
 		return nil

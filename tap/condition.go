@@ -3,6 +3,7 @@ package tap
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
@@ -118,16 +119,24 @@ func (c *condition) string(s string) bool {
 
 // field reports whether the visible part of one of the fields called c.key matches.
 func (c *condition) field(fields layer.Header) bool {
+	if v, ok := fields.(interface{ Values(name string) []string }); ok { // does not allocate
+		return slices.ContainsFunc(v.Values(c.key), c.value)
+	}
 	for name, value := range fields.All() {
-		if !strings.EqualFold(name, c.key) {
-			continue
-		}
-		if c.mask != nil {
-			value = c.mask(value)
-		}
-		if c.op == opHeaderPresent || c.string(value) {
+		if strings.EqualFold(name, c.key) && c.value(value) {
 			return true
 		}
 	}
 	return false
+}
+
+// value reports whether the visible part of value matches.
+func (c *condition) value(value string) bool {
+	if c.op == opHeaderPresent {
+		return true
+	}
+	if c.mask != nil {
+		value = c.mask(value)
+	}
+	return c.string(value)
 }

@@ -224,7 +224,7 @@ func (x *exchange[Req, Rsp]) finish(end *ResponseEnd, trailer layer.Header) {
 		x.sendEnd(s, parts.of(s.fields))
 	}
 	for _, r := range x.rows {
-		r.end(end, x.status)
+		r.end(end, x.status, now)
 	}
 }
 

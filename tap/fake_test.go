@@ -40,6 +40,16 @@ func (f fields) Get(name string) string {
 	return ""
 }
 
+// Values returns all values of name, as [net/http.Header] does.
+func (f fields) Values(name string) (values []string) {
+	for _, p := range f {
+		if strings.EqualFold(p[0], name) {
+			values = append(values, p[1])
+		}
+	}
+	return values
+}
+
 func (f fields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, p := range f {

@@ -211,7 +211,7 @@ func (c *eventCounter) add(e *Event) {
 		if ok {
 			o.row.forget()
 		}
-		c.open[e.ID] = openRequest{row: c.rows.begin(e, e.RequestInit)}
+		c.open[e.ID] = openRequest{row: c.rows.begin(e, e.RequestInit, time.Now())}
 	case !ok:
 	case e.ResponseInit != nil:
 		o.status = e.ResponseInit.Status
@@ -220,7 +220,7 @@ func (c *eventCounter) add(e *Event) {
 		if o.status == 0 && e.ResponseEnd.SinceResponseInit != nil {
 			o.status = 200 // the ResponseInit was dropped
 		}
-		o.row.end(e.ResponseEnd, o.status)
+		o.row.end(e.ResponseEnd, o.status, time.Now())
 		delete(c.open, e.ID)
 	}
 }

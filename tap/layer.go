@@ -118,7 +118,7 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 		if x == nil {
 			x = newExchange(t.access, ctx, req, &v)
 		}
-		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init))
+		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init, x.start))
 	}
 	if x == nil || len(x.recipients)+len(x.rows) == 0 {
 		return nil

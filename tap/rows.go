@@ -90,7 +90,7 @@ func newTable(req *tappb.TopRequest) *table {
 }
 
 // begin counts the start of a request and returns its row.
-func (t *table) begin(about *Event, init *RequestInit) *row {
+func (t *table) begin(about *Event, init *RequestInit, now time.Time) *row {
 	k := rowKey{direction: about.Direction}
 	k.destination, k.to = nameOf(about.DestinationLabels, about.Destination)
 	route := ""
@@ -120,12 +120,12 @@ func (t *table) begin(about *Event, init *RequestInit) *row {
 		t.rows[k] = r
 	}
 	r.started++
-	r.used = time.Now()
+	r.used = now
 	return r
 }
 
 // end counts the end of a request. status is the HTTP status, or 0 without a response.
-func (r *row) end(end *ResponseEnd, status int) {
+func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	took := max(end.SinceRequestInit, 0)
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
@@ -138,7 +138,7 @@ func (r *row) end(end *ResponseEnd, status int) {
 	if status == 0 || end.Failed(status) {
 		r.failed++
 	}
-	r.used = time.Now()
+	r.used = now
 }
 
 // forget removes a request that has not ended from the count of open requests.

@@ -78,7 +78,7 @@ func fill(t *table, n int) {
 		about := Event{Direction: Inbound, Source: netip.AddrPortFrom(clientAddr.Addr(), uint16(i)), DestinationLabels: podLabels}
 		init := &RequestInit{Method: "GET", Path: fmt.Sprintf("/items/%d", i), Authority: "web"}
 		for n := range i%7 + 1 {
-			t.begin(&about, init).end(&ResponseEnd{SinceRequestInit: time.Duration(i*n) * time.Microsecond}, 200)
+			t.begin(&about, init, time.Now()).end(&ResponseEnd{SinceRequestInit: time.Duration(i*n) * time.Microsecond}, 200, time.Now())
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestRowNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rows := newTable(&tappb.TopRequest{ByRoute: tt.byRoute})
-			rows.begin(&tt.about, init)
+			rows.begin(&tt.about, init, time.Now())
 			tt.want.Open = 1
 			require.Equal(t, tt.want.String(), one(t, rows).String())
 		})
@@ -88,9 +88,9 @@ func TestRowKey(t *testing.T) {
 				rows := newTable(&tappb.TopRequest{ByRoute: byRoute})
 				path := strings.Repeat("/a", maxRowText/2)
 				about, init := base, RequestInit{Method: "GET", Path: path}
-				rows.begin(&about, &init)
+				rows.begin(&about, &init, time.Now())
 				tt.change(&about, &init)
-				rows.begin(&about, &init)
+				rows.begin(&about, &init, time.Now())
 				want := 2
 				if byRoute && tt.byRoute || !byRoute && tt.same {
 					want = 1
@@ -128,7 +128,7 @@ func TestSuccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rows := newTable(nil)
-			rows.begin(&namelessEvent, &RequestInit{}).end(&tt.end, tt.status)
+			rows.begin(&namelessEvent, &RequestInit{}, time.Now()).end(&tt.end, tt.status, time.Now())
 			r := one(t, rows)
 			require.EqualValues(t, 1, r.GetCount())
 			require.Equal(t, tt.want, r.GetSuccesses() == 1)
@@ -139,9 +139,9 @@ func TestSuccess(t *testing.T) {
 func TestRowTimes(t *testing.T) {
 	rows := newTable(nil)
 	for _, ms := range []int{30, 10, 20} {
-		rows.begin(&namelessEvent, &RequestInit{}).end(&ResponseEnd{SinceRequestInit: time.Duration(ms) * time.Millisecond}, 200)
+		rows.begin(&namelessEvent, &RequestInit{}, time.Now()).end(&ResponseEnd{SinceRequestInit: time.Duration(ms) * time.Millisecond}, 200, time.Now())
 	}
-	rows.begin(&namelessEvent, &RequestInit{})
+	rows.begin(&namelessEvent, &RequestInit{}, time.Now())
 	r := one(t, rows)
 	require.EqualValues(t, 3, r.GetCount())
 	require.EqualValues(t, 1, r.GetOpen())
@@ -154,7 +154,7 @@ func TestRowTimes(t *testing.T) {
 
 func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
 	rows := newTable(nil)
-	rows.begin(&namelessEvent, &RequestInit{})
+	rows.begin(&namelessEvent, &RequestInit{}, time.Now())
 	r := one(t, rows)
 	require.Zero(t, r.GetCount())
 	for _, d := range []*durationpb.Duration{r.GetP50(), r.GetP95(), r.GetP99(), r.GetBest(), r.GetWorst(), r.GetLast()} {
@@ -191,9 +191,9 @@ func TestRowsAreBounded(t *testing.T) {
 func TestRowOrder(t *testing.T) {
 	rows := newTable(nil)
 	for path, n := range map[string]int{"/c": 1, "/b": 1, "/a": 1, "/most": 3, "/none": 0} {
-		rows.begin(&namelessEvent, &RequestInit{Path: path})
+		rows.begin(&namelessEvent, &RequestInit{Path: path}, time.Now())
 		for range n {
-			rows.begin(&namelessEvent, &RequestInit{Path: path}).end(&ResponseEnd{}, 200)
+			rows.begin(&namelessEvent, &RequestInit{Path: path}, time.Now()).end(&ResponseEnd{}, 200, time.Now())
 		}
 	}
 	paths := func(m *tappb.TopResponse) (all []string) {
@@ -212,7 +212,7 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 	rows := newTable(nil)
 	bad := "a\xff"
 	rows.begin(&Event{SourceLabels: map[string]string{"pod": bad}, RouteLabels: map[string]string{"route": bad}},
-		&RequestInit{Method: bad, Path: bad, Authority: bad})
+		&RequestInit{Method: bad, Path: bad, Authority: bad}, time.Now())
 	r := one(t, rows)
 	require.Equal(t, strings.Repeat("a\uFFFD", 5), r.GetSource()+r.GetMethod()+r.GetPath()+r.GetAuthority()+r.GetRoute())
 }

@@ -299,7 +299,7 @@ func TestARowIsMadeOnce(t *testing.T) {
 			running.Go(func() {
 				<-begin
 				for i := range 20 {
-					rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i)})
+					rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i)}, time.Now())
 				}
 			})
 		}

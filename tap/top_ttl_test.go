@@ -49,10 +49,10 @@ func TestAFullTable(t *testing.T) {
 		rows := newTable(nil)
 		fill(rows, maxRows)
 		request := func() {
-			rows.begin(&namelessEvent, &RequestInit{Path: "/new"}).end(&ResponseEnd{}, 200)
+			rows.begin(&namelessEvent, &RequestInit{Path: "/new"}, time.Now()).end(&ResponseEnd{}, 200, time.Now())
 		}
 		time.Sleep(time.Minute - time.Second)
-		rows.begin(&namelessEvent, &RequestInit{Path: "/new"}).end(&ResponseEnd{}, 200)
+		rows.begin(&namelessEvent, &RequestInit{Path: "/new"}, time.Now()).end(&ResponseEnd{}, 200, time.Now())
 		got := byPath(rows.answer(2 * maxRows))
 		require.Len(t, got, maxRows+1)
 		require.EqualValues(t, 1, got[otherRow].GetCount())
@@ -75,8 +75,8 @@ func TestRowsUnderLoad(t *testing.T) {
 	for range clients {
 		running.Go(func() {
 			for i := range requests {
-				r := rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i % 10)})
-				defer r.end(&ResponseEnd{SinceRequestInit: time.Millisecond}, 200)
+				r := rows.begin(&namelessEvent, &RequestInit{Path: fmt.Sprint(i % 10)}, time.Now())
+				defer r.end(&ResponseEnd{SinceRequestInit: time.Millisecond}, 200, time.Now())
 			}
 		})
 	}
