@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// The backend returns the same response to each HTTP/1.1 request without a body, and
-// to each gRPC call by HTTP/2. A field of a header block is 0, the length of the name,
-// the name, the length of the value and the value (RFC 7541, section 6.2.2).
+// The backend returns the same response to each HTTP/1.1 request without a body, and to
+// each gRPC call by HTTP/2. The response header block is encoded by hand (RFC 7541,
+// section 6.2.2): for each field a 0, the length of the name, the name, the length of
+// the value and the value.
 const (
 	responseSize     = 1024
 	responseHeaders  = "\x88\x00\x0ccontent-type\x10application/grpc" // :status 200

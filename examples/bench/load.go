@@ -18,7 +18,7 @@ const (
 	streamsOfConn = 4
 )
 
-// name is the authority of each request. The sidecar resolves it.
+// name is the authority of each request, which the sidecar resolves.
 const (
 	name           = "bench.default.svc.cluster.local"
 	request        = "GET /bench HTTP/1.1\r\nHost: " + name + "\r\nUser-Agent: bench\r\nAccept: */*" + headEnd
@@ -132,8 +132,8 @@ func (l *load) closedLoop(float64) error {
 	return nil
 }
 
-// openLoop sends requests by a Poisson process. A request waits for a connection if none
-// is free. Its latency is measured from the time when it was due.
+// openLoop sends requests at the times of a Poisson process. A request waits if no
+// connection is free. Its latency is measured from its time in the process.
 func (l *load) openLoop(rate float64) error {
 	l.free = make(chan *client, atOnce)
 	for range l.streams {
@@ -169,8 +169,8 @@ func (c *client) send(n int, due time.Time) error {
 	return c.flush()
 }
 
-// add adds a request to out. The window of the connection is not checked, because the
-// requests that can be open are small.
+// add adds a request to out. It does not check the flow-control window, because all
+// open requests together fit into it.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
 		c.calls[0] = call{due: due}

@@ -23,7 +23,7 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The protocols, and the rate of the open loop in requests per second.
+// Protocols, and the rate of the open loop in requests per second.
 const (
 	http1Protocol = "http1"
 	grpcProtocol  = "grpc"
@@ -64,8 +64,8 @@ type loop struct {
 	rate     int
 }
 
-// sample is one run of a loop. CPU time and allocations are of the proxy for each
-// request. Times are in µs.
+// sample has the results of one run of a loop. CPU time and allocations are those of
+// the proxy, divided by the number of requests. Times are in µs.
 type sample struct {
 	cpu, busy, p99, rate, allocations float64
 }
@@ -95,7 +95,8 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return nil
 }
 
-// run starts the processes that all proxies use, and measures each proxy once a round.
+// run starts the processes that all proxies use. In each round it measures each proxy
+// once.
 func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err

@@ -23,8 +23,9 @@ type role func(ctx context.Context, args []string, ready func(addr string, serve
 // command is a function that the parent process calls with a line.
 type command func(line string) (result any, err error)
 
-// playRole runs a role until in ends. It writes the address of the role to out. For each
-// line of in, it calls the command of the role and writes the result as a line of JSON.
+// playRole runs a role until in ends. It writes the address of the role to out. For
+// each line of in, it calls the command of the role and writes the result as a line of
+// JSON.
 func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

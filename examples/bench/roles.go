@@ -39,8 +39,8 @@ func roles() map[string]role {
 	}
 }
 
-// memory returns the number of allocations of this process. It is the command of the
-// proxies.
+// memory is the command of the proxies. It returns the number of allocations of this
+// process.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

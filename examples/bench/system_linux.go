@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// split returns the CPU of the proxy and the CPUs of all other processes. With a
-// single CPU both are that one.
+// split returns the CPU of the proxy and the CPUs of all other processes. On a machine
+// with one CPU, they share it.
 func split() (proxy, others []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -27,9 +27,9 @@ func split() (proxy, others []int, err error) {
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
-// run starts a process on some CPUs, reports that to started, and waits for its end.
-// It keeps its thread, because the process is killed when that ends. The thread ends
-// with the goroutine, because its CPUs are not those of other threads.
+// run starts a process on some CPUs, reports the start to started, and waits for its
+// end. It locks its thread, because the process is killed when the thread ends. The
+// thread is not used again, because its CPUs are restricted.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -47,8 +47,8 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 }
 
-// cpuTime returns the CPU time that a process has used. clock_getcpuclockid(3) specifies
-// the number of the clock of a process.
+// cpuTime returns the CPU time that a process has used. The clock number is computed
+// from the pid as in clock_getcpuclockid(3).
 func cpuTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(int32(^pid<<3|2), &t)
@@ -63,8 +63,8 @@ func processor() string {
 	return string(line)
 }
 
-// alarm sleeps for less than a millisecond. Timers of an idle Go program are not that
-// exact.
+// alarm sleeps for less than a millisecond, for which the timers of an idle Go program
+// are too inexact.
 type alarm struct {
 	fd   int
 	file *os.File

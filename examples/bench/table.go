@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// print writes a table in Markdown for each loop.
+// print writes the results as Markdown, one table for each loop (protocol and rate).
 func (b *bench) print(w io.Writer, args string) {
 	fmt.Fprintf(w, "%s, %s, %d CPUs, %s/%s, %s, `%s`. ", time.Now().UTC().Format(time.DateOnly), processor(),
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.TrimSpace("go run ./examples/bench "+args))

@@ -30,8 +30,8 @@ type frame struct {
 	payload     []byte
 }
 
-// wire is a connection with the bytes that are not yet processed and not yet written.
-// It never decodes a header block, because it announces a header table of size 0.
+// wire is a connection with its unprocessed input and its unwritten output. It never
+// decodes a header block, because it announces a header table of size 0.
 type wire struct {
 	conn   net.Conn
 	room   []byte // the buffer of in
@@ -74,8 +74,8 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	w.out = append(w.out, payload...)
 }
 
-// next returns the next complete frame except SETTINGS, PING and WINDOW_UPDATE, which
-// it processes.
+// next returns the next complete frame. It processes SETTINGS, PING and WINDOW_UPDATE
+// itself and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
 		end := frameHeader + (int(w.in[0])<<16 | int(w.in[1])<<8 | int(w.in[2]))

@@ -26,7 +26,7 @@ const (
 	votingName = "voting.emojivoto:8080"
 )
 
-// The latencies of the replicas, and the times of the replica that leaves and returns.
+// Latencies of the replicas, and times of the replica that stops and starts repeatedly.
 const (
 	quick = 2 * time.Millisecond
 	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
@@ -56,8 +56,8 @@ func (a *application) replica(ctx context.Context, service, pod string, register
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs g and announces pod at addr to the controller. When ctx ends, the pod
-// leaves discovery and then drains.
+// announced runs g and announces pod at addr to the controller. When ctx ends, it first
+// removes the pod from the controller, and then stops g.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (a *application) publish() error {
 	return nil
 }
 
-// deployment returns the first part of a service's name.
+// deployment returns the name of a service up to the first dot.
 func deployment(service string) string {
 	name, _, _ := strings.Cut(service, ".")
 	return name
@@ -158,7 +158,7 @@ func (a *application) backends(ctx context.Context) error {
 	return nil
 }
 
-// comeAndGo starts and stops a voting replica repeatedly.
+// comeAndGo starts and stops a replica of the voting service repeatedly.
 func (a *application) comeAndGo(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
 		present, leave := context.WithCancel(ctx)

@@ -72,7 +72,7 @@ func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// dialler connects to addr for all names.
+// dialler returns a dial function that connects to addr, whatever the name.
 func dialler(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)

@@ -58,7 +58,7 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// minLifetime is twice the 10 s that proxies wait before they renew.
+// minLifetime is twice the 10 s for which proxies wait before they renew a certificate.
 const minLifetime = 20 * time.Second
 
 // certify serves the identity API until ctx ends.
@@ -112,8 +112,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return ca.Serve(ctx, l, authority, check, *name)
 }
 
-// checkTokens checks the file or directory of the tokens. A missing one is a warning,
-// because it is read for each request.
+// checkTokens checks the file or directory of the tokens. If it is missing, checkTokens
+// only logs a warning, because tokens are read for each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {

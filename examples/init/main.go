@@ -132,7 +132,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	return s, cli.Parse(f, args, errs)
 }
 
-// entries returns the parts of a list with commas. An empty list has no parts.
+// entries splits a comma-separated list. An empty list has no entries.
 func entries(list string) (all []string) {
 	if strings.TrimSpace(list) == "" {
 		return nil
@@ -143,7 +143,7 @@ func entries(list string) (all []string) {
 	return all
 }
 
-// numbers adds the numbers of a list with commas.
+// numbers appends the numbers in a comma-separated list.
 func numbers(to []int, list string) ([]int, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// startApplications runs the servers. They do not know the proxies.
+// startApplications runs the servers, which know nothing of the proxies.
 func (r *running) startApplications(ctx context.Context) error {
 	for _, p := range []pod{r.web1, r.web2} {
 		conf, err := r.nginx(p)

@@ -31,8 +31,8 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 	return "SET, GET, STRLEN", nil
 }
 
-// tooLong is below the 10 s that a proxy waits for the client's first bytes on a port that
-// is not opaque.
+// tooLong is less than 10 s, the time for which a proxy waits for the first bytes of a
+// client on a port that is not opaque.
 const tooLong = 8 * time.Second
 
 // checkMail sends a mail. A proxy that waits for the client's first bytes would delay the

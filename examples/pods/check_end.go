@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// checkDrain terminates the proxy of one of two pods during requests. All must succeed:
-// those in flight by that proxy, and the others by the other pod. The controller is not
-// notified.
+// checkDrain terminates the proxy of one of two pods during requests. All requests must
+// succeed: the proxy finishes those in flight, and the other pod serves the rest. The
+// controller is not notified.
 func (r *running) checkDrain(ctx context.Context) (string, error) {
 	ending := r.proxies["proxy-"+r.web1.name]
 	before, during, after := map[string]int{}, map[string]int{}, map[string]int{}
@@ -66,7 +66,7 @@ func (r *running) batch(ctx context.Context, by map[string]int) error {
 	return nil
 }
 
-// checkEnd terminates all other proxies, that of the control plane last.
+// checkEnd terminates all other proxies. The proxy of the control plane is the last.
 func (r *running) checkEnd(ctx context.Context) (string, error) {
 	names := []string{r.client.name, r.web2.name, r.data.name, r.control.name}
 	for _, name := range names {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// as runs a program in a pod as the application's user and waits for it.
+// as runs a program in a pod as the user of the applications, and waits for its end.
 func (r *running) as(ctx context.Context, p pod, argv ...string) (string, error) {
 	return output(command(ctx, p, app, nil, argv...))
 }

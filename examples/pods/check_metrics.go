@@ -22,8 +22,8 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 }
 
 // counted waits until the proxies have counted all responses of one direction and one
-// peer, because a proxy may count the last ones after the client has received them. No
-// response may be a failure.
+// peer. It waits because a proxy may count a response after the client has received it.
+// No response may be a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0

@@ -101,7 +101,7 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected returns an error if a known connection is missing among the captured ones.
+// expected returns an error if an expected connection was not captured.
 func (r *running) expected(seen map[string]int) error {
 	for _, c := range []struct {
 		from, to pod
@@ -126,7 +126,7 @@ func (r *running) describe(f wire.Flow) string {
 	return fmt.Sprintf("%s (%s) → %s (%s)", r.name(f.From.Addr()), f.From, r.name(f.To.Addr()), f.To)
 }
 
-// checkWireCleartext verifies that the capture shows cleartext.
+// checkWireCleartext verifies that the capture can detect cleartext.
 func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {

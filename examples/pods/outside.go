@@ -47,7 +47,8 @@ func outside(ctx context.Context, args []string) error {
 	return err
 }
 
-// possible returns an error for missing requirements.
+// possible returns an error if this machine does not meet the requirements of the
+// sandbox.
 func possible(mode string) error {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		return fmt.Errorf("%w: network namespaces require Linux and root", errSkip)

@@ -28,8 +28,8 @@ type process struct {
 	err  error // set when done is closed
 }
 
-// command returns a program in a pod, or outside if the pod has no name, as a user with
-// the environment env.
+// command returns a command that runs a program in a pod as a user with the environment
+// env. If the pod has no name, the program runs outside of the pods.
 func command(ctx context.Context, p pod, uid int, env []string, argv ...string) *exec.Cmd {
 	if uid != root {
 		id := strconv.Itoa(uid)

@@ -19,8 +19,8 @@ const (
 	public = "m4rker-that-is-sent-in-clear"
 )
 
-// checks returns all checks in order. Those of the captured traffic are the last, because
-// they need all of it.
+// checks returns all checks in order. The checks of the captured traffic come last,
+// because they need the traffic of the others.
 func (r *running) checks() []check {
 	return []check{
 		{"curl → nginx, HTTP/1.1", r.checkNginx},

@@ -16,7 +16,8 @@ import (
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// watcher is the allowed tap client of the proxies. It has a certificate for that name.
+// watcher is a tap client that the proxies allow. It has a certificate for the allowed
+// name.
 type watcher struct {
 	own *id.Identity
 }

@@ -41,7 +41,8 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns message after the name of the process with which the text of err begins.
+// named returns message, prefixed with the process name at the beginning of the text of
+// err.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message

@@ -36,7 +36,7 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves checks that the TLS handshake succeeds in both directions.
+// proves checks that client and process accept each other's TLS certificates.
 func proves(ctx context.Context, t target) finding {
 	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -121,7 +121,7 @@ func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// sees checks that the process shows a request before the time wait is over.
+// sees checks that the process shows a request within the time wait.
 func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) finding {
 	f := finding{what: "it receives requests", warn: true}
 	// A deadline would be sent to the process, which might end the stream first.

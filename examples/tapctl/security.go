@@ -34,7 +34,7 @@ func (s *security) flags(f *flag.FlagSet) {
 		})
 }
 
-// given reports whether a flag is set that applies to TLS only.
+// given reports whether a flag for TLS is set.
 func (s *security) given() bool {
 	return s.files != trust.Files{} || s.serverName != "" || len(s.identities) > 0
 }
@@ -127,7 +127,7 @@ func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	return forAll, forOne
 }
 
-// prove reads the files and sets the credentials of the targets that use TLS.
+// prove reads the files of the flags, and sets the credentials of the targets with TLS.
 func (s *security) prove(all []target) error {
 	for i := range all {
 		t := &all[i]

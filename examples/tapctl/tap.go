@@ -108,7 +108,7 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	return req, own, nil
 }
 
-// quiet is the time without an event after which a message is printed.
+// quiet is the time without an event after which tapctl prints a message.
 const quiet = 5 * time.Second
 
 func (c *tapCommand) run(ctx context.Context, on terminal) error {

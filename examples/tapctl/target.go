@@ -59,9 +59,9 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 	return all, closeAll, nil
 }
 
-// reachable checks whether the processes serve tap. It calls warn for those that
-// do not, and returns an error if none does or ctx ends. own names features that
-// linkerd's tap does not have.
+// reachable checks whether the processes serve tap. It calls warn for each process that
+// does not, and returns an error if no process does or ctx ends. own names the
+// requested features that linkerd's tap lacks.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup

@@ -134,8 +134,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the running time of a command: the time given, or the time since began if
-// it was interrupted.
+// spent returns the running time of a command. This is the time given, or the time
+// since began if the command was interrupted.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given

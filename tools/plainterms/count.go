@@ -31,7 +31,7 @@ func names() []string {
 	return append(list, longSentence)
 }
 
-// found is one count: the places where its wording is, as "file:line: text".
+// found has the places of one count, as "file:line: text".
 type found struct{ places []string }
 
 func count(texts []text) map[string]*found {

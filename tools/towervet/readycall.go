@@ -71,7 +71,7 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 }
 
 // reportAsked reports a mistake for each call of Ready of svc in asked, and returns the
-// other calls.
+// remaining calls.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {

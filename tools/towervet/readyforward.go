@@ -69,8 +69,8 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// may reports whether a method may call another service: it mentions one,
-// passes its receiver to a function, or calls such a method.
+// may reports whether a method may call another service: it mentions a service, passes
+// its receiver to a function, or calls a method that may.
 func (a *asking) may(f *ast.FuncDecl) bool {
 	if a.seen[f] {
 		return false

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// replica has the latency and the counters of a server. The map of counters is complete
-// before the server serves.
+// replica has the latency and the request counters of a server. All counters are
+// created before the server starts, so that the map does not change.
 type replica struct {
 	delay  func() time.Duration
 	counts map[string]*atomic.Uint64

@@ -97,8 +97,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels converts labels. Of two labels with the same name it uses the one on the later
-// line, because the anchors of merged labels are above their aliases.
+// labels converts labels. If two labels have the same name, it uses the one on the
+// later line. The labels of a YAML anchor are on earlier lines than those of the
+// mapping that merges them, so the mapping overrides them.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// The checks of single values of a [Config] and of a file, which adds the line to the
+// Checks of single values of a [Config]. For a file, the caller adds the line to the
 // error.
 
 // checkAddr rejects addresses that other machines cannot connect to.
@@ -180,7 +180,7 @@ func checkSplit(s Split) error {
 	return nil
 }
 
-// The limits of a retry budget, which proxies check: they ignore an invalid budget.
+// Limits of a retry budget. Proxies ignore a budget that exceeds them.
 
 func checkRatio(r float64) error {
 	if math.IsNaN(r) || r < 0 || r > 1000 {

@@ -80,7 +80,8 @@ func compileDestination(t target, d Destination) (*entry, []error) {
 	return e, errs
 }
 
-// checkEncoding reports text that is not UTF-8, because its message could not be sent.
+// checkEncoding returns an error for text that is not UTF-8, because gRPC cannot send
+// it.
 func (e *entry) checkEncoding() error {
 	for _, msg := range []proto.Message{e.add(e.endpoints), e.profile} {
 		if _, err := proto.Marshal(msg); err != nil {
@@ -105,7 +106,7 @@ func within(where string, errs ...error) []error {
 	return placed
 }
 
-// checkShape reports fields that exclude each other.
+// checkShape returns an error for fields that exclude each other.
 func checkShape(t target, d Destination) error {
 	switch {
 	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil):
@@ -116,7 +117,7 @@ func checkShape(t target, d Destination) error {
 	return checkExact(t, d.Profile)
 }
 
-// checkExact reports an endpoint of a profile that would have no effect.
+// checkExact returns an error for an endpoint of a profile that would have no effect.
 func checkExact(t target, p *Profile) error {
 	if p != nil && p.Endpoint != nil && (!t.ip || p.Name != "") {
 		return errNamed
@@ -131,7 +132,8 @@ var (
 	errNamed   = errors.New("has a name, so clients would ignore the endpoint of its profile")
 )
 
-// checkEndpoint returns all errors of an endpoint, and nil errors.
+// checkEndpoint returns all errors of an endpoint. Some elements of the result may be
+// nil.
 func checkEndpoint(ep Endpoint) []error {
 	return []error{
 		checkAddr(ep.Addr),

@@ -53,8 +53,9 @@ type Profile struct {
 	Splits []Split
 	Budget *RetryBudget // nil means no retries
 
-	// Endpoint is the only endpoint, without balancing, for an address of one endpoint.
-	// Name must be empty, because clients prefer the name. Its weight is ignored.
+	// Endpoint is for a profile of an IP address that belongs to one endpoint. Clients
+	// then connect to it without balancing. Name must be empty, because clients prefer
+	// the name. The weight of the endpoint is ignored.
 	Endpoint *Endpoint
 }
 
@@ -66,11 +67,11 @@ type Route struct {
 	Classes []ResponseClass
 	Timeout time.Duration // 0 means no timeout
 
-	// Retryable allows clients to retry failed requests that are idempotent: GET,
-	// HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110). RetryNonIdempotent, which needs
-	// Retryable, allows it for all methods, gRPC calls included. is_retryable of
-	// the API has no method, so a route that Match does not restrict to one method
-	// is sent as two routes of the same name.
+	// Retryable allows clients to retry failed requests that are idempotent: GET, HEAD,
+	// OPTIONS, TRACE, PUT, DELETE (RFC 9110). RetryNonIdempotent also requires
+	// Retryable, and allows retries of all methods, gRPC calls included. The field
+	// is_retryable of the API applies to all methods. Therefore a route that Match does
+	// not restrict to one method is sent as two routes with the same name.
 	Retryable          bool
 	RetryNonIdempotent bool
 }

@@ -49,7 +49,7 @@ func (f hub[M]) publish(name string, messages []M) {
 }
 
 // endpointUpdates returns the messages for the streams of a name whose entry changed.
-// After the first Set that is the whole state.
+// After the first Set the message has the whole entry.
 func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	if !c.loaded {
 		return []*pb.Update{now.snapshot()}

@@ -189,8 +189,8 @@ func matchMessages(ms []Match) *pb.RequestMatch_Seq {
 	return seq
 }
 
-// methodMessage returns the message of a method. Well-known methods are enum values,
-// because clients compare them so.
+// methodMessage returns the message of a method. A well-known method must be an enum
+// value, because clients compare it with enum values.
 func methodMessage(method string) *http_types.HttpMethod {
 	if n, ok := registered(method); ok {
 		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: n}}

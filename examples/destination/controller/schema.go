@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The structs of the file. Their leaves are text with its line. The text is parsed later,
-// so that each error has its line.
+// The structs below have the fields of the file. A leaf is the text of a scalar with
+// its line. It is parsed later, so that each error has a line.
 
 type fileYAML struct {
 	Destinations map[text]destinationYAML `yaml:"destinations"`
@@ -98,8 +98,8 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the line on which a mapping begins. It is an inlined field: it receives the
-// node of the mapping, and the other fields of the struct are decoded as usual.
+// line is the line on which a mapping begins. It is used as an inlined field: the YAML
+// package passes it the node of the mapping, and decodes the other fields as usual.
 type line struct{ n int }
 
 // UnmarshalYAML sets the line at its first call. Later calls are for merged mappings.

@@ -83,9 +83,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop in a goroutine beside the handler of a stream, because a send waits for
-// a client that does not read. gRPC ends that wait when the handler returns. A stopped
-// controller sends nothing.
+// begin runs loop in a goroutine beside the handler of a stream. A send in loop waits
+// for a client that does not read, and gRPC ends that wait when the handler returns.
+// After Stop, loop is not run.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,7 +57,7 @@ func (w *watched) watch(ctx context.Context) {
 }
 
 // read applies the file if its content has changed, and returns the configuration. An
-// unreadable file counts as a content, so that it is reported once.
+// unreadable file counts as changed content once, so that it is reported once.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data

@@ -104,7 +104,8 @@ func documents(data []byte) ([]yaml.Node, error) {
 }
 
 // inspect returns errors that the decoder ignores or reports without a line: empty list
-// items, empty keys, and nodes that contain themselves. within has the nodes around n.
+// items, empty keys, and nodes that contain themselves. within contains the ancestors
+// of n.
 func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	var found []*FileError
 	within[n] = true

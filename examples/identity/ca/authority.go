@@ -104,9 +104,9 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto
 // TrustAnchors returns the certificate of the root as PEM, for proxies.
 func (a *Authority) TrustAnchors() []byte { return a.anchors }
 
-// Issue certifies a key for a DNS-like name or a URI, without checks. The chain has the
-// certificate and the issuer's. It expires no later than the issuer, and is an error once
-// the issuer has expired.
+// Issue issues a certificate for a DNS-like name or a URI without checks. The chain has
+// the certificate and that of the issuer. The certificate expires no later than the
+// issuer. Issue returns an error if the issuer has expired.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
 	if !a.issuer.NotAfter.After(time.Now()) {
 		return nil, fmt.Errorf("ca: the issuer expired at %s; use a new directory for a new issuer", a.issuer.NotAfter.Format(time.RFC3339))

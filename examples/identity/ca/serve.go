@@ -77,7 +77,7 @@ func (a *Authority) identity(name string) (*identity.Identity, error) {
 // certificate. Certificates with a shorter lifetime need a smaller value.
 const defaultMinRefresh = 10 * time.Second
 
-// local is a connection to a CA in this process.
+// local is a client connection to a CA in this process.
 type local struct{ service service }
 
 func (l local) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {

@@ -77,7 +77,7 @@ const badRequest = "the certificate signing request must be DER, signed by its k
 
 func isURI(name string) bool { return strings.Contains(name, "://") }
 
-// match returns an error unless a request is for name and nothing else.
+// match returns an error if the request csr is for any name other than name.
 func match(csr *x509.CertificateRequest, name string) error {
 	names := slices.Clone(csr.DNSNames)
 	for _, u := range csr.URIs {
@@ -113,8 +113,8 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects the name own of the authority itself. For other
-// names it calls check.
+// butOwn returns a Check that rejects own, the name of the authority itself, and calls
+// check for other names.
 func butOwn(own string, check Check) Check {
 	return func(name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {

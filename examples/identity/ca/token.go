@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// TokenFile permits any name for the token in a file. The file is read for each request.
+// TokenFile returns a Check that accepts the token in a file, for any name. The file is
+// read for each request.
 func TokenFile(path string) Check {
 	return func(name string, token []byte) error {
 		if err := compare(path, token); err != nil {
@@ -20,8 +21,8 @@ func TokenFile(path string) Check {
 	}
 }
 
-// TokenDir permits a name for the token in the file of that name in dir, see [TokenName].
-// The file is read for each request.
+// TokenDir returns a Check that accepts for a name the token in the file of that name
+// in dir, see [TokenName]. The file is read for each request.
 func TokenDir(dir string) Check {
 	return func(name string, token []byte) error {
 		if err := compare(filepath.Join(dir, TokenName(name)), token); err != nil {

@@ -37,7 +37,7 @@ func port(s string) (int, error) {
 // maxPorts is the limit of a multiport match. A range counts as two ports.
 const maxPorts = 15
 
-// chunks divides ports into lists with commas, one per match.
+// chunks divides ports into comma-separated lists, one per match.
 func chunks(ports []string) (lists []string) {
 	from, n := 0, 0
 	for i, p := range ports {

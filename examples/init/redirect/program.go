@@ -31,8 +31,8 @@ func (m Mode) suffix() string {
 	return "-legacy"
 }
 
-// ParseMode returns the mode of a name, or else of a binary: "iptables-legacy",
-// "iptables-nft" or "iptables". The default is Legacy.
+// ParseMode returns the mode with this name. If name is "", the binary determines the
+// mode: "iptables-legacy", "iptables-nft" or "iptables". The default is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:
@@ -119,7 +119,8 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	return nil
 }
 
-// binary returns the name of iptables for the mode, or else of another installed variant.
+// binary returns the iptables binary for the mode. If it is missing, binary returns
+// another installed variant.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {

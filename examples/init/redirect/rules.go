@@ -12,7 +12,7 @@ const (
 	OutputChain   = "PROXY_INIT_OUTPUT"
 )
 
-// Family is the address family of a table.
+// Family is an address family. It is true for IPv6.
 type Family bool
 
 // The families.
@@ -98,7 +98,7 @@ func output(add func(tag string, args ...string), c Config, e Existing) {
 	}
 }
 
-// begin returns the flag that empties or creates a chain.
+// begin returns the iptables flag that creates a chain, or empties an existing one.
 func begin(exists bool) string {
 	if exists {
 		return "-F"

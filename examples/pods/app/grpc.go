@@ -34,7 +34,7 @@ func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*g
 	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
 }
 
-// StreamingOutputCall echoes the requested number of times.
+// StreamingOutputCall sends the requested number of responses.
 func (e *echo) StreamingOutputCall(
 	req *grpc_testing.StreamingOutputCallRequest, s grpc.ServerStreamingServer[grpc_testing.StreamingOutputCallResponse],
 ) error {
@@ -199,7 +199,7 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// answered returns the line to print for a response.
+// answered checks a response and returns the line to print for it.
 func answered(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {

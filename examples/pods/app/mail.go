@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// serveMail serves the minimum of SMTP for a client to send a message. The server speaks
-// first, so a proxy that waits for the client's bytes would wait forever.
+// serveMail serves the part of SMTP that a client needs to send a message. In SMTP the
+// server sends first, so a proxy that waits for bytes of the client would wait forever.
 func serveMail(ctx context.Context, pod, addr string) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {

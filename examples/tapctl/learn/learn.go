@@ -89,8 +89,8 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	})
 }
 
-// isRoute reports whether a request was for an existing resource with a printable
-// path. Requests without a response, or with "not found", are not.
+// isRoute reports whether a request belongs into a profile: its path is printable, and
+// it has a response other than "not found".
 func isRoute(r request, e *tap.ResponseEnd) bool {
 	switch line := r.method + r.authority + r.path; {
 	case text.Clean(line) != line:
@@ -124,7 +124,7 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample is the outcome of one request.
+// sample is the outcome of one request, as profiles count it.
 type sample struct {
 	failed bool
 	took   time.Duration

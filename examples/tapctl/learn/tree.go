@@ -11,7 +11,8 @@ import (
 // host has the requests of one service.
 type host struct{ root node }
 
-// node is a segment of a path. The child any is for all segments that are not in names.
+// node is a segment of a path. names has the children by segment. The child any has all
+// segments that are not in names.
 type node struct {
 	names map[string]*node
 	any   *node

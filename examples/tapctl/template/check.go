@@ -14,8 +14,8 @@ type checker struct {
 	asks   bool    // the template has a field
 }
 
-// check returns the first error of the nodes of a template. at has the places of its
-// actions, and of is the type of the objects.
+// check returns the first error of the nodes of a template. at has the places of the
+// actions in the text, and of is the type of the objects.
 func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 	c := &checker{around: []shape{{of}}}
 	n := 0

@@ -12,8 +12,8 @@ type place struct {
 	text   string
 }
 
-// places returns the actions of a template. For a valid template they are those of
-// client-go's parser.
+// places returns the actions of a template. For a valid template, client-go's parser
+// finds the same actions.
 func places(text string) []place {
 	var all []place
 	for at := 0; ; {
@@ -55,8 +55,7 @@ func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced adds to err the place of the first action that is invalid without the rest of
-// the template.
+// misplaced adds a place to err: that of the first action that is invalid by itself.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

@@ -122,7 +122,7 @@ func key(r *tappb.Row) string {
 }
 
 // byRoute returns the route of a row that counts requests by route. It returns "" for
-// other rows, whose route is that of their first request.
+// other rows, because their field route is only the route of their first request.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()

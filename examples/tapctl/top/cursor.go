@@ -25,8 +25,8 @@ func (c *cursor) place(keys []string, height int) {
 	c.first = max(0, min(c.first, len(keys)-height))
 }
 
-// move moves the selection by a number of items. At the first position, the selection
-// stays there when the items change.
+// move moves the selection by a number of items. If the first item is selected, the
+// first position stays selected when the items change.
 func (c *cursor) move(by int, keys []string) {
 	if len(keys) == 0 {
 		return

@@ -34,8 +34,8 @@ type model struct {
 	over    error   // all processes have rejected the request
 }
 
-// newsLast is the time for which an error is shown. An error that lasts is repeated
-// earlier than that.
+// newsLast is the time for which an error is shown. A lasting error is reported again
+// before that time ends.
 const newsLast = 15 * time.Second
 
 func newModel(c Config, source watching) *model {

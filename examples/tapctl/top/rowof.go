@@ -25,8 +25,8 @@ const (
 	maxName      = 256
 )
 
-// other reports whether the row counts the requests for which the process has no further
-// rows. Any request may belong to it.
+// other reports whether the row is the one for further requests, which the process
+// counts together when its table is full. It can contain any request.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
 // onePath reports whether all requests of the row have one method and path.
@@ -34,8 +34,8 @@ func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns base and those conditions of the row that a process can check. has checks
-// all conditions.
+// match returns base combined with the conditions of the row that a process can check.
+// The method has checks all conditions of the row.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -92,8 +92,8 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name of an address in a row. The process is named on its own
-// side.
+// name returns the name of an address in a row. If own is true, the address is on the
+// side of the process and has the name of the process.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":

@@ -19,8 +19,8 @@ type (
 	rowsMsg struct{ answer *tappb.TopResponse }
 	overMsg struct{ err error } // all processes have rejected the request
 
-	// newsMsg is an error of a process: of the rows if number is 0, or else of the
-	// list of requests with this number.
+	// newsMsg is an error of a process. If number is 0, it concerns the rows, and
+	// otherwise the list of requests with this number.
 	newsMsg struct {
 		number int
 		err    error
