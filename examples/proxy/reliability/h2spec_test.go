@@ -19,13 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// h2specMisses are the cases that are allowed to fail, with the reason.
-var h2specMisses = map[string]string{
-	"3.5#2": "a connection with another preface is HTTP/1: it gets 400 and is closed",
-}
-
-// h2specLeast is the number of cases that must pass.
-const h2specLeast = 144
+// h2specCases is the number of cases, which all must pass.
+const h2specCases = 145
 
 // TestH2Spec needs GOTOWER_TESTS=full, and the program that .ci/h2spec.sh builds.
 func TestH2Spec(t *testing.T) {
@@ -45,17 +40,12 @@ func TestH2Spec(t *testing.T) {
 			report := runH2Spec(t, program, tt.addr, tt.args...)
 			passed, total, missed := report.count()
 			for _, m := range missed {
-				why, known := h2specMisses[m.name]
-				if !known && passesAgain(t, program, tt.addr, m, tt.args) {
+				if assert.True(t, passesAgain(t, program, tt.addr, m, tt.args), "failed: %s: %s", m.name, m.text) {
 					passed++
-					continue
 				}
-				assert.True(t, known, "a new miss: %s: %s", m.name, m.text)
-				t.Logf("missed: %s: %s", m.name, why)
 			}
 			t.Logf("h2spec %s: %d of %d", name, passed, total)
-			assert.GreaterOrEqual(t, passed, h2specLeast)
-			assert.GreaterOrEqual(t, total, 145)
+			assert.Equal(t, h2specCases, total)
 		})
 	}
 }

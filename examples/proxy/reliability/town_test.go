@@ -56,7 +56,7 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 		Limit(100_000).
 		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
 	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.WithDrainOnDone(ctx)}, opts...)...))
-	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: server})
+	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: closes{}})
 
 	var ended []chan error
 	serve := func(l net.Listener) {
@@ -77,6 +77,18 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 		}
 	})
 	return tn
+}
+
+// closes closes connections of other protocols, also one with an invalid preface of
+// HTTP/2, without a response in HTTP/1.1 that its client cannot read. It reads the
+// first bytes, because a close with unread input is a reset.
+type closes struct{}
+
+func (closes) Ready(context.Context) error { return nil }
+
+func (closes) Call(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	_, _ = conn.Read(make([]byte, 1<<10))
+	return tcplayer.ByteCount{}, conn.Close()
 }
 
 func listen(t testing.TB) net.Listener {
