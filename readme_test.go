@@ -47,7 +47,7 @@ func TestReadme(t *testing.T) {
 			},
 		},
 		{
-			"gateway", 15, `context log net/http os time github.com/gotower/gotower/httpclient github.com/gotower/gotower/layer/httplayer`, "",
+			"gateway", 15, `context log net/http os github.com/gotower/gotower/discover github.com/gotower/gotower/httpclient github.com/gotower/gotower/layer/httplayer`, "",
 			func(t *testing.T, addr, _ string, output func() string) {
 				t.Helper()
 				assert.Equal(t, "200 web /", fetchURL(t, "http://"+addr+"/"))

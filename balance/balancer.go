@@ -195,6 +195,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 		rsp, admitted, err := b.send(ctx, n, req, start)
 		if admitted {
+			info.Record.AddAttempt(b.target, n.id.Addr)
 			return rsp, err
 		}
 		if ctx.Err() != nil {
@@ -202,6 +203,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 		if b.staysAfter(n, err) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
+				info.Record.AddAttempt(b.target, n.id.Addr)
 				return rsp, err
 			}
 			b.rejectedBy(n, err)

@@ -60,6 +60,9 @@ func New(ctx context.Context, target string, opts ...Option) *Client {
 		target = o.withPort(target)
 		o.resolver = dns.New()
 	}
+	if o.sticky != "" {
+		o.policy.Picker = balance.ConsistentHash(0)
+	}
 	balancing := []balance.Option[*http.Response]{
 		balance.WithCompletion(httplayer.Completion), balance.WithPolicy[*http.Response](o.policy),
 	}
@@ -69,7 +72,14 @@ func New(ctx context.Context, target string, opts ...Option) *Client {
 		stack = httplayer.NewStack(httplayer.WithTarget(target), httplayer.WithMetrics(to)).Metrics(to)
 		balancing = append(balancing, balance.WithMetrics[*http.Response](o.metrics.Balance(target)))
 	}
-	c := &Client{target: target, balancer: balance.Resolve(ctx, o.resolver, target, o.endpoint, balancing...)}
+	if o.sticky != "" {
+		stack = stack.With("sticky_session", httplayer.StickySession(o.sticky))
+	}
+	mk := discover.MakeService[*http.Request, *http.Response](o.endpoint)
+	if o.healthCheck != nil {
+		mk = discover.WithHealthCheck(mk, o.healthCheck, o.healthPolicy)
+	}
+	c := &Client{target: target, balancer: balance.Resolve(ctx, o.resolver, target, mk, balancing...)}
 	c.stack = stack.
 		ResponseHeaderTimeout(o.timeout).
 		Retry(o.retry).

@@ -11,10 +11,12 @@
 // The layers of a Client, outermost first:
 //
 //	metrics                    with [WithMetrics]
+//	sticky_session             with [WithStickySession]
 //	response_header_timeout    15 s, see [WithTimeout]
 //	retry                      idempotent requests, within a budget, see [WithRetry]
 //	queue                      1000 requests, at most 3 s
 //	balance                    the ready endpoint with the lowest cost, see [WithPolicy]
+//	health_check               with [WithHealthCheck]
 //	endpoint                   a connection pool of one address
 //
 // [layer.Describe] shows them with their state. For other layers, build a stack with

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve"
@@ -31,6 +32,9 @@ type options struct {
 	metrics       Metrics
 	endpoints     []httplayer.EndpointOption
 	endpointLayer httplayer.Layer
+	healthCheck   HealthCheck
+	healthPolicy  discover.HealthPolicy
+	sticky        string
 }
 
 // WithResolver sets the resolver of the target, such as linkerd's or Kubernetes'. The
@@ -98,6 +102,14 @@ func WithRetry(p httplayer.RetryPolicy) Option {
 // sessions, zones or outlier detection. An invalid policy panics in [New].
 func WithPolicy(p balance.Policy) Option {
 	return option(func(o *options) { o.policy = p })
+}
+
+// WithStickySession sends the requests of a session to the same endpoint by consistent hashing.
+// The cookie has a random number, see [httplayer.StickySession]. It replaces the Picker of
+// [WithPolicy].
+func WithStickySession(cookie string) Option {
+	httplayer.StickySession(cookie) // panics if the name is invalid
+	return option(func(o *options) { o.sticky = cookie })
 }
 
 // Metrics provides the instruments of a target. Packages prom and otel implement it.

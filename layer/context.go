@@ -13,6 +13,7 @@ import (
 type PickInfo struct {
 	Attempts     *Attempts    // endpoints already tried; nil if the request is sent at most once
 	Explanation  *Explanation // records the reasons of the choice, if not nil
+	Record       *Record      // collects facts about the request, if not nil
 	Affinity     uint64       // equal for requests that should reach the same endpoint
 	HasAffinity  bool
 	PastBreakers bool // an open [Breaker] admits the request
@@ -114,8 +115,12 @@ type Route struct {
 
 type routeKey struct{}
 
-// WithRoute returns a context that carries r to the layers below.
+// WithRoute returns a context that carries r to the layers below. It reports the name of r
+// to the [Record] of ctx.
 func WithRoute(ctx context.Context, r *Route) context.Context {
+	if r != nil {
+		RecordFromContext(ctx).SetRoute(r.Name)
+	}
 	return reqctx.WithValue(ctx, routeKey{}, r)
 }
 

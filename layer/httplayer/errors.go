@@ -169,6 +169,7 @@ func resetCode(reset *message.ResetError) uint32 {
 // [Classify] treats it as a response with that status. Use it with
 // layer.FaultInjection or return it from your own layer:
 //
+//	&StatusError{Code: 401, Header: http.Header{"Www-Authenticate": {"Bearer"}}} // 16 UNAUTHENTICATED
 //	&StatusError{Code: 403, Reason: "web.default may not call books"}   // 7 PERMISSION_DENIED
 //	&StatusError{Code: 508, Reason: "gateway loop", Close: true}        // 10 ABORTED
 //	&StatusError{Code: 502, Reason: "no such backend", Close: true}     // 14 UNAVAILABLE
@@ -177,6 +178,13 @@ type StatusError struct {
 	GRPC   uint32 // gRPC code; 0 maps Code as http-grpc-status-mapping.md does, and 508 to ABORTED
 	Reason string // text of Error; "" is the name of the status
 	Close  bool   // closes the client's connection
+
+	// Header is added to the response, for example WWW-Authenticate. Detail is a sentence
+	// for the client, and Body replaces the whole body, see [Problem]. Header should have the
+	// Content-Type of Body. None of them may be modified later.
+	Header http.Header
+	Detail string
+	Body   []byte
 }
 
 // Error returns the reason, or the name of the status.

@@ -26,14 +26,14 @@ import (
 // other server HTTP/1.1 is half duplex.
 //
 // svc receives the authority, path, query and headers of the client unchanged.
-// No X-Forwarded-For or Via is added, and those of the client are kept. A
-// gateway that does not trust its clients removes them in a layer. CONNECT is
+// No X-Forwarded-For or Via is added, and those of the client are kept, see
+// [Forwarded]. CONNECT is
 // answered with 501 unless [WithConnect] is given. Malformed targets and
 // upgrades get 400; an unrequested 101 of the endpoint becomes 502.
 //
-// An error of svc is answered with the status of [StatusFromError] and an empty
-// body, because the text of an error names endpoints ([WithErrorHeaders] adds
-// it). Most errors also close the client's connection. A rejection with a
+// An error of svc is answered with the status of [StatusFromError] and the body of
+// [Problem], see [WithErrorHandler]. The text of the error is not sent, because it
+// names endpoints ([WithErrorHeaders] adds it). Most errors also close the client's connection. A rejection with a
 // retry-after sends Retry-After or, to gRPC, grpc-retry-pushback-ms. gRPC
 // requests get the status as gRPC, also in trailers if their response is cut
 // off. A stream that the endpoint reset is reset with the same code.
@@ -45,7 +45,7 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 	if svc == nil {
 		panic("httplayer: nil service")
 	}
-	h := &handler{svc: svc, log: slog.Default()} //nolint:forbidigo // an error without a log would be lost
+	h := &handler{svc: svc, log: slog.Default(), onError: Problem} //nolint:forbidigo // an error without a log would be lost
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(h)
@@ -104,6 +104,7 @@ type handler struct {
 	log     *slog.Logger
 	tunnels bool
 	informs bool // error responses carry the text of the error
+	onError ErrorHandler
 }
 
 // exchange serves a request of a [Server].
@@ -247,6 +248,10 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	}
 	rsp := h.reject(r, status)
 	header := rsp.Header
+	layer.RecordFromContext(r.Context()).SetErr(err)
+	if chosen, ok := errors.AsType[*StatusError](err); ok {
+		maps.Copy(header, chosen.Header.Clone())
+	}
 	if closes(err) && mayClose(r) {
 		header[closesClient] = []string{"close"}
 	}
@@ -262,7 +267,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 		askAfter(header, after, grpc)
 	}
 	if !grpc {
-		header.Set("Content-Length", "0")
+		h.describeError(rsp, r, err)
 		return rsp
 	}
 	message := ""

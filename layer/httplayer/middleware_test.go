@@ -206,7 +206,7 @@ func TestMiddlewareRefuses(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 503, second.StatusCode)
 		assert.Contains(t, second.Header.Get("L5d-Proxy-Error"), "1 of 1 in flight")
-		assert.Empty(t, read(t, second))
+		assert.JSONEq(t, `{"type":"about:blank","title":"Service Unavailable","status":503}`, read(t, second))
 		letGo <- struct{}{}
 		read(t, first)
 	})

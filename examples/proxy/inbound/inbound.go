@@ -153,7 +153,7 @@ func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
 func (in *Inbound) server(
 	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
 ) tcplayer.Server {
-	h := httplayer.Handler(requests, httplayer.WithConnect(), errorHeaders, httplayer.WithLogger(in.Log))
+	h := httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHandler(nil), errorHeaders, httplayer.WithLogger(in.Log))
 	if in.Access != settings.NoAccessLog {
 		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.WithClientName(clientID))(h)
 	}

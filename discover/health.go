@@ -1,0 +1,228 @@
+package discover
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/layer"
+)
+
+// HealthCheck checks one endpoint, whose service is svc. It returns nil if the endpoint is
+// healthy. It should end when ctx ends. A panic is an error.
+type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Service[Req, Rsp]) error
+
+// HealthPolicy configures [WithHealthCheck]. Zero fields have their defaults.
+type HealthPolicy struct {
+	Interval  time.Duration // between two checks of an endpoint, ± 10 %: default 5 s, at least 1 ms
+	Timeout   time.Duration // of one check: default 1 s
+	Healthy   int           // checks in a row that must succeed until the endpoint is healthy: default 1
+	Unhealthy int           // checks in a row that must fail until it is unhealthy: default 3
+}
+
+// Validate returns an error that names the field that is out of range.
+func (p HealthPolicy) Validate() error {
+	switch {
+	case p.Interval != 0 && p.Interval < time.Millisecond:
+		return fmt.Errorf("HealthPolicy.Interval is %v, must be at least 1ms", p.Interval)
+	case p.Timeout < 0:
+		return fmt.Errorf("HealthPolicy.Timeout is %v, must be at least 0", p.Timeout)
+	case p.Healthy < 0:
+		return fmt.Errorf("HealthPolicy.Healthy is %d, must be at least 0", p.Healthy)
+	case p.Unhealthy < 0:
+		return fmt.Errorf("HealthPolicy.Unhealthy is %d, must be at least 0", p.Unhealthy)
+	}
+	return nil
+}
+
+// WithHealthCheck returns a MakeService whose endpoints are checked in the background, from
+// their creation on. An endpoint rejects requests while it is unhealthy, so that a balancer
+// uses others. A new endpoint is unhealthy until its first checks succeed.
+//
+// While no endpoint of a target is healthy, all of them admit requests, because the check may
+// be wrong and requests may succeed.
+//
+// Each endpoint has a goroutine, which ends with the context of the endpoint. WithHealthCheck
+// panics if mk or check is nil or p is invalid.
+func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[Req, Rsp], p HealthPolicy) MakeService[Req, Rsp] {
+	switch {
+	case mk == nil:
+		panic("discover: WithHealthCheck: nil MakeService")
+	case check == nil:
+		panic("discover: WithHealthCheck: nil HealthCheck")
+	}
+	if err := p.Validate(); err != nil {
+		panic("discover: " + err.Error())
+	}
+	p.Interval, p.Timeout = cmp.Or(p.Interval, 5*time.Second), cmp.Or(p.Timeout, time.Second)
+	p.Healthy, p.Unhealthy = cmp.Or(p.Healthy, 1), cmp.Or(p.Unhealthy, 3)
+	groups := &healthGroups{byTarget: make(map[string]*healthGroup)}
+	return func(ctx context.Context, t Target) layer.Service[Req, Rsp] {
+		inner := mk(ctx, t)
+		if inner == nil {
+			return nil
+		}
+		c := &checked[Req, Rsp]{Service: inner, policy: p, group: groups.join(t.Name), endpoint: t.Endpoint.Addr.String()}
+		c.setReason(errNotChecked)
+		go c.run(ctx, check, t, func() { groups.leave(t.Name) })
+		return c
+	}
+}
+
+var errNotChecked = fmt.Errorf("not checked yet")
+
+// healthGroup is what the endpoints of one target share.
+type healthGroup struct {
+	healthy atomic.Int64
+	changed notify.Broadcast
+	members int
+}
+
+type healthGroups struct {
+	mu       sync.Mutex
+	byTarget map[string]*healthGroup
+}
+
+func (g *healthGroups) join(target string) *healthGroup {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	group := g.byTarget[target]
+	if group == nil {
+		group = new(healthGroup)
+		g.byTarget[target] = group
+	}
+	group.members++
+	return group
+}
+
+func (g *healthGroups) leave(target string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	group := g.byTarget[target]
+	if group.members--; group.members == 0 {
+		delete(g.byTarget, target)
+	}
+}
+
+// checked is the service of one endpoint.
+type checked[Req, Rsp any] struct {
+	layer.Service[Req, Rsp]
+	policy   HealthPolicy
+	group    *healthGroup
+	endpoint string
+	reason   atomic.Pointer[layer.Error] // nil while the endpoint is healthy
+	checks   atomic.Int64
+}
+
+func (c *checked[Req, Rsp]) setReason(err error) {
+	c.reason.Store(&layer.Error{
+		Layer: "health_check", Endpoint: c.endpoint, Kind: layer.ErrNotReady, Reason: "unhealthy", Err: err,
+	})
+}
+
+// run checks the endpoint until ctx ends.
+func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
+	defer leave()
+	defer c.become(nil, false)
+	row := 0 // checks in a row that contradict the state
+	for ctx.Err() == nil {
+		err := panics.Do("HealthCheck", func() error {
+			limited, cancel := context.WithTimeout(ctx, c.policy.Timeout)
+			defer cancel()
+			return check(limited, t, c.Service)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		c.checks.Add(1)
+		healthy := c.reason.Load() == nil
+		needed := c.policy.Healthy
+		if healthy {
+			needed = c.policy.Unhealthy
+		}
+		if row++; healthy == (err == nil) {
+			row = 0
+		}
+		if row >= needed {
+			row = 0
+			c.become(err, !healthy)
+		} else if !healthy && err != nil {
+			c.setReason(err)
+		}
+		jitter := 0.9 + 0.2*rand.Float64()
+		timer := time.NewTimer(time.Duration(jitter * float64(c.policy.Interval)))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// become changes the state. err is the reason if the endpoint becomes unhealthy.
+func (c *checked[Req, Rsp]) become(err error, healthy bool) {
+	was := c.reason.Load() == nil
+	switch {
+	case healthy && !was:
+		c.reason.Store(nil)
+		c.group.healthy.Add(1)
+	case !healthy && was:
+		c.setReason(err)
+		c.group.healthy.Add(-1)
+	default:
+		return
+	}
+	c.group.changed.Wake()
+}
+
+// admits reports whether the endpoint gets requests.
+func (c *checked[Req, Rsp]) admits() bool {
+	return c.reason.Load() == nil || c.group.healthy.Load() == 0
+}
+
+// Ready waits until the endpoint is healthy and its service is ready.
+func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
+	for {
+		if err := c.group.changed.Wait(ctx, c.admits); err != nil {
+			return err
+		}
+		if err := c.Service.Ready(ctx); err != nil {
+			return err
+		}
+		if c.admits() {
+			return nil
+		}
+	}
+}
+
+func (c *checked[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	if ctx.Err() != nil {
+		return rsp, &layer.Error{
+			Layer: "health_check", Endpoint: c.endpoint, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
+		}
+	}
+	if rejection := c.reason.Load(); rejection != nil && !c.admits() {
+		return rsp, rejection
+	}
+	return c.Service.Call(ctx, req)
+}
+
+func (c *checked[Req, Rsp]) Next() layer.Service[Req, Rsp] { return c.Service }
+
+func (c *checked[Req, Rsp]) Describe() layer.Node {
+	state := layer.State{{Key: "healthy", Value: true}, {Key: "checks", Value: c.checks.Load()}}
+	if rejection := c.reason.Load(); rejection != nil {
+		state[0].Value = false
+		if rejection.Err != nil {
+			state = append(state, layer.Attr{Key: "err", Value: rejection.Err.Error()})
+		}
+	}
+	return layer.Node{Name: "health_check", State: state}
+}

@@ -1,0 +1,155 @@
+package httplayer
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/gotower/gotower/internal/reqctx"
+	"github.com/gotower/gotower/layer"
+)
+
+// Forwarded tells the servers behind a gateway which client a request is from. It adds the
+// peer's address to X-Forwarded-For and Forwarded (RFC 7239), and sets X-Forwarded-Proto and
+// X-Forwarded-Host.
+//
+// Headers of a peer outside the trusted prefixes are dropped first: Forwarded, X-Real-IP and
+// all that begin with X-Forwarded-, also in spellings with underscores. Headers of a trusted
+// peer, such as another load balancer, are kept. Without prefixes no peer is trusted.
+//
+// The client is the last address in X-Forwarded-For that is not trusted, or the peer. Layers
+// below get it by [ClientFromContext].
+//
+// Admission: every request is admitted. Ready is forwarded.
+//
+// Cancellation: not changed.
+//
+// Body: not touched.
+//
+// Errors: passed unchanged.
+//
+// Cost: a copy of the request and its headers.
+func Forwarded(trusted ...netip.Prefix) Layer {
+	trusted = slices.Clone(trusted)
+	return func(next Service) Service { return &forwarded{Service: next, trusted: trusted} }
+}
+
+type forwarded struct {
+	Service
+	trusted []netip.Prefix
+}
+
+type clientKey struct{}
+
+// ClientFromContext returns the address of the client of a request below [Forwarded], or
+// the zero value.
+func ClientFromContext(ctx context.Context) netip.Addr {
+	addr, _ := ctx.Value(clientKey{}).(netip.Addr)
+	return addr
+}
+
+func (f *forwarded) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	peer := Accessor{}.Source(req).Addr().WithZone("")
+	h := req.Header.Clone()
+	if h == nil {
+		h = make(http.Header)
+	}
+	if !f.trusts(peer) {
+		for name := range h {
+			if isForwarded(name) {
+				delete(h, name)
+			}
+		}
+	}
+	client := f.client(h, peer)
+	addForwarded(h, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
+	layer.RecordFromContext(ctx).SetClient(client)
+	ctx = reqctx.WithValue(ctx, clientKey{}, client)
+	out := req.WithContext(ctx)
+	out.Header = h
+	return f.Service.Call(ctx, out)
+}
+
+func (f *forwarded) Next() Service { return f.Service }
+
+func (f *forwarded) Describe() layer.Node {
+	return layer.Node{Name: "forwarded", State: layer.State{{Key: "trusted", Value: f.trusted}}}
+}
+
+func (f *forwarded) trusts(addr netip.Addr) bool {
+	return slices.ContainsFunc(f.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// client returns the last address that is not trusted. An element that is not an address
+// ends the search.
+func (f *forwarded) client(h http.Header, peer netip.Addr) netip.Addr {
+	client := peer
+	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")
+	for _, element := range slices.Backward(elements) {
+		if !f.trusts(client) {
+			break
+		}
+		addr, err := netip.ParseAddr(strings.TrimSpace(element))
+		if err != nil {
+			break
+		}
+		client = addr.Unmap().WithZone("")
+	}
+	return client
+}
+
+// isForwarded reports whether a server behind a gateway may trust the header.
+func isForwarded(name string) bool {
+	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
+}
+
+func addForwarded(h http.Header, peer netip.Addr, scheme, host string) {
+	from, node := "unknown", "unknown"
+	if peer.IsValid() {
+		from, node = peer.String(), peer.String()
+	}
+	if peer.Is6() {
+		node = `"[` + from + `]"`
+	}
+	add(h, "X-Forwarded-For", from)
+	add(h, "Forwarded", "for="+node+";host="+quoted(host)+";proto="+scheme)
+	for name, value := range map[string]string{"X-Forwarded-Proto": scheme, "X-Forwarded-Host": host} {
+		if len(h[name]) == 0 {
+			h[name] = []string{value}
+		}
+	}
+}
+
+// add adds an element to the list in a header.
+func add(h http.Header, name, element string) {
+	h[name] = []string{strings.Join(append(slices.Clip(h[name]), element), ", ")}
+}
+
+// quoted returns s as a quoted-string, which the value of host in Forwarded must be if it has
+// a port.
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// RateLimitByClient is [layer.RateLimitBy] for the address of the client: that of
+// [Forwarded] if it is above, or else that of the peer. An IPv6 client is its /64 prefix,
+// because a host can use every address in it. 65536 clients are distinguished at a time.
+func RateLimitByClient(perSecond float64, burst int, opts ...Option) Layer {
+	return layer.RateLimitBy[netip.Prefix, *http.Request, *http.Response](clientPrefix, perSecond, burst, 0, opts...)
+}
+
+func clientPrefix(req *http.Request) netip.Prefix {
+	addr := ClientFromContext(req.Context())
+	if !addr.IsValid() {
+		addr = Accessor{}.Source(req).Addr()
+	}
+	bits := 64
+	if addr.Is4() {
+		bits = 32
+	}
+	prefix, _ := addr.Prefix(bits) // the zero value for the zero address
+	return prefix
+}

@@ -1,0 +1,81 @@
+package httplayer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+)
+
+// ErrorHandler writes the response of a [Handler] or [Middleware] for an error, also for a
+// rejection. w has the status of [StatusFromError], and the headers that follow from the
+// error, such as Retry-After and those of a [StatusError]. The handler may change both,
+// with WriteHeader and Header, and write a body. The response is kept in memory until the
+// handler returns. r must not be used after that.
+//
+// It is called concurrently. It is not called for gRPC requests, whose errors have no body.
+type ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
+
+// WithErrorHandler sets the function that writes error responses. The default is
+// [Problem], and nil means no body.
+func WithErrorHandler(f ErrorHandler) HandlerOption {
+	return handlerOption(func(h *handler) { h.onError = f })
+}
+
+// Problem is the default [ErrorHandler]. The body is the Body of a [StatusError], or the
+// problem details of RFC 9457 with the media type application/problem+json:
+//
+//	{"type":"about:blank","title":"Service Unavailable","status":503}
+//
+// A StatusError with a Detail adds it as the member detail. The text of err is not sent,
+// because it names endpoints.
+func Problem(w http.ResponseWriter, _ *http.Request, err error) {
+	status, _ := StatusFromError(err)
+	problem := struct {
+		Type   string `json:"type"`
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+		Detail string `json:"detail,omitempty"`
+	}{"about:blank", http.StatusText(status), status, ""}
+	if chosen, ok := errors.AsType[*StatusError](err); ok {
+		if chosen.Body != nil {
+			_, _ = w.Write(chosen.Body)
+			return
+		}
+		problem.Detail = chosen.Detail
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	_ = json.NewEncoder(w).Encode(problem) // w is in memory
+}
+
+// describeError completes the response for an error by the ErrorHandler.
+func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) {
+	w := &bodyRecorder{rsp: rsp}
+	if h.onError != nil {
+		h.onError(w, r, err)
+	}
+	rsp.ContentLength = int64(w.body.Len())
+	rsp.Header.Set("Content-Length", strconv.Itoa(w.body.Len()))
+	if w.body.Len() > 0 && r.Method != http.MethodHead {
+		rsp.Body = io.NopCloser(&w.body)
+	}
+}
+
+// bodyRecorder is the ResponseWriter of an ErrorHandler.
+type bodyRecorder struct {
+	rsp  *http.Response
+	body bytes.Buffer
+}
+
+func (w *bodyRecorder) Header() http.Header { return w.rsp.Header }
+
+// WriteHeader ignores a status that cannot be a final one.
+func (w *bodyRecorder) WriteHeader(status int) {
+	if status >= http.StatusOK && status <= 999 {
+		w.rsp.StatusCode = status
+	}
+}
+
+func (w *bodyRecorder) Write(p []byte) (int, error) { return w.body.Write(p) }

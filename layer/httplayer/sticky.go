@@ -1,0 +1,66 @@
+package httplayer
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// StickySession sends the requests of a session to the same endpoint, if the balancer below
+// uses consistent hashing. The session is a random number in the named cookie. A response to a
+// request without the cookie sets it, until the browser is closed, with Path=/, HttpOnly,
+// SameSite=Lax and, for https, Secure. If the endpoint is removed or not ready, the
+// session continues at another one.
+//
+// Admission: every request is admitted. Ready is forwarded.
+//
+// Cancellation: not changed.
+//
+// Body: not touched.
+//
+// Errors: passed unchanged.
+//
+// Cost: parsing the cookies, and a context.
+//
+// It panics if the name is not valid for a cookie.
+func StickySession(cookie string) Layer {
+	if (&http.Cookie{Name: cookie}).Valid() != nil {
+		panic("httplayer: StickySession: cookie name is " + strconv.Quote(cookie) + ", must be a token")
+	}
+	return func(next Service) Service { return &sticky{next, cookie} }
+}
+
+type sticky struct {
+	Service
+	cookie string
+}
+
+func (s *sticky) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if c, err := req.Cookie(s.cookie); err == nil {
+		if key, err := strconv.ParseUint(c.Value, 16, 64); err == nil {
+			return s.Service.Call(layer.WithAffinity(ctx, key), req)
+		}
+	}
+	key := rand.Uint64()
+	rsp, err := s.Service.Call(layer.WithAffinity(ctx, key), req)
+	if err == nil && rsp != nil {
+		if rsp.Header == nil {
+			rsp.Header = make(http.Header)
+		}
+		c := http.Cookie{
+			Name: s.cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
+			SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
+		}
+		rsp.Header.Add("Set-Cookie", c.String())
+	}
+	return rsp, err
+}
+
+func (s *sticky) Next() Service { return s.Service }
+
+func (s *sticky) Describe() layer.Node {
+	return layer.Node{Name: "sticky_session", State: layer.State{{Key: "cookie", Value: s.cookie}}}
+}
