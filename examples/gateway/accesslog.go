@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"net/http"
 	"os"
 	"sync"
 
@@ -67,13 +66,4 @@ func (l *accessLog) Close() {
 		_ = l.file.Close()
 	}
 	l.to, l.file = nil, nil
-}
-
-// listenerHandler returns the function that makes the handler of a listener.
-func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.Handler, error) {
-	h := g.handler()
-	if log.format != "off" {
-		h = httplayer.AccessLog(log, log.format)(h)
-	}
-	return func(*config.Listener) (http.Handler, error) { return h, nil }
 }

@@ -157,6 +157,25 @@ func (l *listeners) addresses() map[string]string {
 	return all
 }
 
+// listenerHandler returns the function that makes the handler of a listener: access log,
+// compression, routes.
+func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.Handler, error) {
+	routes := g.handler()
+	return func(c *config.Listener) (http.Handler, error) {
+		h := routes
+		if c.Compression != nil {
+			var err error
+			if h, err = compressed(c.Compression, h); err != nil {
+				return nil, err
+			}
+		}
+		if log.format != "off" {
+			h = httplayer.AccessLog(log, log.format)(h)
+		}
+		return h, nil
+	}
+}
+
 // server returns the server of a listener: limit, PROXY protocol, TLS, HTTP.
 func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	h, err := l.handler(c)

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/examples/gateway/internal/certtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -172,4 +175,31 @@ func serverAt(t *testing.T, h http.HandlerFunc) string {
 // service returns the line of a static service.
 func service(name string, addresses ...string) string {
 	return fmt.Sprintf("- {name: %s, static: {addresses: [\"%s\"]}}\n", name, strings.Join(addresses, `", "`)) //nolint:gocritic // a list
+}
+
+// serviceTLS starts s with TLS, and returns a folder with certificates and the lines of a service "a"
+// that uses them.
+func serviceTLS(t *testing.T, s *httptest.Server) (dir, text string) {
+	t.Helper()
+	dir = t.TempDir()
+	cert := certtest.New(t, "books.example")
+	cert.Write(t, filepath.Join(dir, "books"), filepath.Join(dir, "ca.crt"))
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert.TLS(t)}, ClientCAs: cert.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	s.StartTLS()
+	return dir, `- name: a
+  static: {addresses: ["` + s.Listener.Addr().String() + `"]}
+  protocol: HTTP2
+  tls:
+    serverName: books.example
+    caCertificates: ca.crt
+    clientCertificate: {certificateChain: books.crt, privateKey: books.key}
+`
+}
+
+func writeIn(t *testing.T, dir, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, "gateway.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
 }

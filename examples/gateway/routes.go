@@ -24,7 +24,13 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 			return nil, &layer.Error{Layer: "gateway", Kind: layer.ErrNotReady, Reason: "the route was replaced"}
 		})
 	}
-	st := httplayer.NewStack(httplayer.WithTarget(def.Name))
+	var asked httplayer.Service
+	if r.ExternalAuth != nil {
+		asked = g.services.Service(g.current.Load().services[r.ExternalAuth.BackendRef.Name])
+	}
+	st := httplayer.NewStack(httplayer.WithTarget(def.Name)).
+		With("cors", cors(r.CORS)).
+		With("external_auth", externalAuth(r.ExternalAuth, asked))
 	if l := r.RateLimit; l != nil && l.Per == "Client" {
 		st = st.With("rate_by", layer.RateLimitBy[netip.Addr, *http.Request, *http.Response](clientOf, l.RequestsPerSecond, l.Bucket(), 0))
 	}

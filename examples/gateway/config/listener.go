@@ -149,7 +149,8 @@ func (a *ACME) check(n node) {
 type Compression struct {
 	// The smallest body that is compressed, in bytes.
 	MinBytes int `yaml:"minBytes" default:"1024" min:"1" max:"1073741824"`
-	// The compressed content types. The default is text, JSON, JavaScript, XML and SVG.
+	// The compressed content types. The default is text, JSON, JavaScript, XML and
+	// SVG.
 	ContentTypes []string `yaml:"contentTypes"`
 }
 

@@ -406,7 +406,7 @@ type Abort struct {
 type CORS struct {
 	// The allowed origins: https://books.example, https://*.example, or "*".
 	AllowOrigins []Origin `yaml:"allowOrigins" is:"required"`
-	// The allowed methods.
+	// The allowed methods. The default is GET, HEAD and POST.
 	AllowMethods []Method `yaml:"allowMethods"`
 	// The allowed request header fields.
 	AllowHeaders []HeaderName `yaml:"allowHeaders"`

@@ -249,6 +249,16 @@ func (v *Origin) parse(text string) error {
 	return nil
 }
 
+// Matches reports whether v allows a page of origin.
+func (v Origin) Matches(origin string) bool {
+	origin = strings.ToLower(origin)
+	scheme, below, wild := strings.Cut(string(v), "*")
+	if !wild {
+		return origin == string(v)
+	}
+	return len(origin) > len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, below)
+}
+
 // URL is an absolute http or https URL.
 type URL string
 

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// A layer of your own embeds the inner service and overrides Call.
+
+// cors returns the layer of cors, or nil. It answers preflight requests, and adds the headers that
+// allow pages of other origins to read responses.
+func cors(c *config.CORS) httplayer.Layer {
+	if c == nil {
+		return nil
+	}
+	methods := []string{"GET", "HEAD", "POST"}
+	if len(c.AllowMethods) > 0 {
+		methods = texts(c.AllowMethods)
+	}
+	return func(next httplayer.Service) httplayer.Service {
+		return &corsService{
+			Service: next, CORS: c, any: slices.Contains(c.AllowOrigins, "*"),
+			methods: strings.Join(methods, ", "), headers: strings.Join(texts(c.AllowHeaders), ", "),
+			exposed: strings.Join(texts(c.ExposeHeaders), ", "), maxAge: strconv.Itoa(int(c.MaxAge.D().Seconds())),
+		}
+	}
+}
+
+type corsService struct {
+	httplayer.Service
+	*config.CORS
+
+	any                               bool
+	methods, headers, exposed, maxAge string
+}
+
+func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	origin := req.Header.Get("Origin")
+	if req.Method == http.MethodOptions && origin != "" && req.Header.Get("Access-Control-Request-Method") != "" {
+		return s.preflight(req, origin), nil
+	}
+	rsp, err := s.Service.Call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"Origin", "Credentials", "Methods", "Headers"} {
+		rsp.Header.Del("Access-Control-Allow-" + name) // the gateway decides
+	}
+	rsp.Header.Del("Access-Control-Expose-Headers")
+	if s.allow(rsp.Header, origin) && s.exposed != "" {
+		rsp.Header.Set("Access-Control-Expose-Headers", s.exposed)
+	}
+	return rsp, nil
+}
+
+func (s *corsService) preflight(req *http.Request, origin string) *http.Response {
+	rsp := httplayer.Editor{}.NewResponse(req, layer.DirectResponse{Status: http.StatusNoContent})
+	if s.allow(rsp.Header, origin) {
+		rsp.Header.Set("Access-Control-Allow-Methods", s.methods)
+		rsp.Header.Set("Access-Control-Max-Age", s.maxAge)
+		if s.headers != "" {
+			rsp.Header.Set("Access-Control-Allow-Headers", s.headers)
+		}
+	}
+	return rsp
+}
+
+// allow adds the headers for a page of origin, and reports whether it is allowed.
+func (s *corsService) allow(h http.Header, origin string) bool {
+	if s.any {
+		h.Set("Access-Control-Allow-Origin", "*")
+		return true
+	}
+	h.Add("Vary", "Origin")
+	if !slices.ContainsFunc(s.AllowOrigins, func(o config.Origin) bool { return o.Matches(origin) }) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	if s.AllowCredentials {
+		h.Set("Access-Control-Allow-Credentials", "true")
+	}
+	return true
+}
+
+// externalAuth returns the layer of externalAuth, or nil. service is the one that is asked.
+func externalAuth(e *config.ExternalAuth, service httplayer.Service) httplayer.Layer {
+	if e == nil {
+		return nil
+	}
+	asked := httplayer.NewStack(httplayer.WithTarget(string(e.BackendRef.Name))).
+		ResponseHeaderTimeout(e.Timeout.D()).
+		Service(service)
+	return func(next httplayer.Service) httplayer.Service {
+		return &authService{Service: next, ExternalAuth: e, asked: asked}
+	}
+}
+
+type authService struct {
+	httplayer.Service
+	*config.ExternalAuth
+
+	asked httplayer.Service
+}
+
+func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	question, err := s.question(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.asked.Call(ctx, question)
+	if err != nil {
+		return nil, &httplayer.StatusError{Code: http.StatusServiceUnavailable, Reason: fmt.Sprintf("external auth: %v", err)}
+	}
+	if answer.StatusCode/100 != 2 {
+		return answer, nil
+	}
+	httplayer.Replayer{}.Drain(answer)
+	allowed := *req
+	allowed.Header = req.Header.Clone()
+	for _, name := range s.AllowedResponseHeaders {
+		allowed.Header.Del(string(name))
+		for _, value := range answer.Header.Values(string(name)) {
+			allowed.Header.Add(string(name), value)
+		}
+	}
+	return s.Service.Call(ctx, &allowed)
+}
+
+// question returns the request that asks whether req is allowed.
+func (s *authService) question(ctx context.Context, req *http.Request) (*http.Request, error) {
+	a := httplayer.Accessor{}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.Authority(req)+string(s.Path), nil)
+	if err != nil {
+		return nil, &httplayer.StatusError{Code: http.StatusBadRequest, Reason: err.Error()}
+	}
+	for _, name := range s.AllowedRequestHeaders {
+		for _, value := range req.Header.Values(string(name)) {
+			q.Header.Add(string(name), value)
+		}
+	}
+	q.Header.Set("X-Forwarded-Method", a.Method(req))
+	q.Header.Set("X-Forwarded-Proto", a.Scheme(req))
+	q.Header.Set("X-Forwarded-Host", a.Authority(req))
+	q.Header.Set("X-Forwarded-Uri", req.URL.RequestURI())
+	q.Header.Set("X-Forwarded-For", a.Source(req).Addr().String())
+	return q, nil
+}
