@@ -1,6 +1,6 @@
-// Command bench compares proxies on this machine: gotower's library hop and whole
-// sidecar with a relay that parses nothing, httputil.ReverseProxy, and nginx and
-// haproxy if they are installed.
+// Command bench compares proxies on this machine: gotower's library hop, whole sidecar
+// and two sidecars with mutual TLS, with a relay that parses nothing,
+// httputil.ReverseProxy, and nginx and haproxy if they are installed.
 //
 //	go run ./examples/bench
 //
@@ -130,6 +130,7 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
 func (b *bench) findTargets(ctx context.Context) {
 	for _, t := range []struct{ name, role string }{
 		{"relay", "relay"}, {"ReverseProxy", "reverseproxy"}, {"library hop", "hop"}, {"whole sidecar", "sidecar"},
+		{"two sidecars, mutual TLS", "mesh"},
 	} {
 		b.targets = append(b.targets, target{t.name, true, func(ctx context.Context, b *bench, protocol string) (*process, error) {
 			return startRole(ctx, b.proxyCPUs, t.role, protocol, b.backend.addr, b.controller.addr)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +35,7 @@ func TestCompareShort(t *testing.T) {
 	tables := strings.Split(out.String(), "\n\n|")[1:]
 	require.Len(t, tables, 4, out.String())
 	for _, table := range tables {
-		for _, name := range []string{"relay", "ReverseProxy", "library hop", "whole sidecar"} {
+		for _, name := range []string{"relay", "ReverseProxy", "library hop", "whole sidecar", "two sidecars, mutual TLS"} {
 			row := regexp.MustCompile(`(?m)^\| ` + name + ` \| (.*) \|$`).FindStringSubmatch(table)
 			require.NotNil(t, row, "no row of %s in %s", name, table)
 			cells := strings.Split(row[1], " | ")
@@ -131,6 +134,34 @@ func TestBackend(t *testing.T) {
 			require.Equal(t, http.Header{"Grpc-Status": {"0"}}, rsp.Trailer)
 		}
 	}
+}
+
+// Requests pass the mesh by mutual TLS.
+func TestMeshUsesTLS(t *testing.T) {
+	backend, err := startRole(t.Context(), cpus(t), "backend")
+	require.NoError(t, err)
+	defer backend.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	started, ended := make(chan *sidecar.Proxy, 1), make(chan error, 1)
+	go func() { ended <- meshOf(ctx, backend.addr, func(client *sidecar.Proxy) { started <- client }) }()
+	client := <-started
+	for _, c := range clients(t) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+client.Addr+"/", nil)
+		require.NoError(t, err)
+		req.Host = name
+		rsp, err := c.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		require.Equal(t, http.StatusOK, rsp.StatusCode)
+	}
+	rsp, err := http.Get("http://" + client.Admin + "/metrics") //nolint:noctx // short
+	require.NoError(t, err)
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Regexp(t, `tcp_open_total\{.*server_id="server.cluster.local".*tls="true"`, string(text))
+	cancel()
+	<-ended
 }
 
 // cpus are those of the processes of a test.

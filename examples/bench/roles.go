@@ -36,6 +36,7 @@ func roles() map[string]role {
 		"reverseproxy": reverseProxy,
 		"hop":          hop,
 		"sidecar":      wholeSidecar,
+		"mesh":         mesh,
 	}
 }
 
@@ -173,17 +174,7 @@ func control(ctx context.Context, args []string, ready func(string, command)) er
 
 // wholeSidecar is the role of examples/proxy with its default settings.
 func wholeSidecar(ctx context.Context, args []string, ready func(string, command)) error {
-	variables := map[string]string{
-		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": args[2],
-		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR": "127.0.0.1:0",
-		"LINKERD2_PROXY_INBOUND_LISTEN_ADDR":  "127.0.0.1:0",
-		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":    "127.0.0.1:0",
-		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":  "127.0.0.1:0",
-	}
-	s, err := settings.Read(func(name string) (string, bool) {
-		value, ok := variables[name]
-		return value, ok
-	})
+	s, err := sidecarSettings(args[2])
 	if err != nil {
 		return err
 	}
@@ -193,4 +184,19 @@ func wholeSidecar(ctx context.Context, args []string, ready func(string, command
 	}
 	ready(p.Addr, memory)
 	return p.Run(ctx)
+}
+
+// sidecarSettings returns the default settings of examples/proxy on free ports.
+func sidecarSettings(controllerAddr string) (settings.Settings, error) {
+	variables := map[string]string{
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": controllerAddr,
+		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR": "127.0.0.1:0",
+		"LINKERD2_PROXY_INBOUND_LISTEN_ADDR":  "127.0.0.1:0",
+		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":    "127.0.0.1:0",
+		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":  "127.0.0.1:0",
+	}
+	return settings.Read(func(name string) (string, bool) {
+		value, ok := variables[name]
+		return value, ok
+	})
 }

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/identity/ca"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// The identities of the mesh.
+const (
+	authorityName = "identity.cluster.local"
+	serverName    = "server.cluster.local"
+)
+
+// mesh is the role of two sidecars with mutual TLS in one process: the outbound side of
+// one and the inbound side of the other. Its controller and its certificate authority
+// are idle during the measurement.
+func mesh(ctx context.Context, args []string, ready func(string, command)) error {
+	return meshOf(ctx, args[1], func(client *sidecar.Proxy) { ready(client.Addr, memory) })
+}
+
+// meshOf runs a mesh and calls ready with the sidecar of the client.
+func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Proxy)) error {
+	dir, err := os.MkdirTemp("", "gotower-bench-mesh-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	authority, err := ca.New("cluster.local")
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 4)
+	authorityAddr, err := background(ended, func(l net.Listener) error {
+		return ca.Serve(ctx, l, authority, func(string, []byte) error { return nil }, authorityName)
+	})
+	if err != nil {
+		return err
+	}
+	destinations := controller.New(slog.New(slog.DiscardHandler))
+	controllerAddr, err := background(ended, func(l net.Listener) error { return destinations.Serve(ctx, l) })
+	if err != nil {
+		return err
+	}
+	start := func(name string, origin settings.Origin) (*sidecar.Proxy, error) {
+		s, err := sidecarSettings(controllerAddr)
+		if err != nil {
+			return nil, err
+		}
+		keys := filepath.Join(dir, name)
+		token := filepath.Join(dir, name+".token")
+		err = errors.Join(os.Mkdir(keys, 0o700), os.WriteFile(token, []byte("token"), 0o600), identity.Generate(keys, name))
+		if err != nil {
+			return nil, err
+		}
+		s.Inbound.Origin = origin
+		s.Identity = &settings.Identity{
+			Controller: settings.Controller{Addr: authorityAddr, Name: authorityName}, Dir: keys,
+			TrustAnchors: authority.TrustAnchors(), TokenFile: token, ServerID: name, ServerName: name,
+		}
+		p, err := sidecar.New(sidecar.Config{Settings: s}, nil)
+		if err == nil {
+			go func() { ended <- p.Run(ctx) }()
+		}
+		return p, err
+	}
+	backendAddr, err := netip.ParseAddrPort(backend)
+	if err != nil {
+		return err
+	}
+	server, err := start(serverName, settings.Origin{Kind: settings.Fixed, Addr: backendAddr})
+	if err != nil {
+		return err
+	}
+	inbound, err := netip.ParseAddrPort(server.Inbound)
+	if err != nil {
+		return err
+	}
+	err = destinations.Set(controller.Config{Destinations: map[string]controller.Destination{
+		name: {Endpoints: []controller.Endpoint{{Addr: inbound, Protocol: controller.H2, Identity: serverName}}},
+	}})
+	if err != nil {
+		return err
+	}
+	client, err := start("client.cluster.local", settings.Origin{})
+	if err != nil {
+		return err
+	}
+	ready(client)
+	return <-ended
+}
+
+// background serves a listener on a free port of loopback in a goroutine.
+func background(ended chan<- error, serve func(net.Listener) error) (addr string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() { ended <- serve(l) }()
+	return l.Addr().String(), nil
+}
