@@ -167,7 +167,8 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 	return r
 }
 
-// along wraps body and keeps its Write and CloseWrite methods.
+// along returns a body that reads from wrapped and keeps the methods Write and CloseWrite
+// of body.
 func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	told := &teeBody{ReadCloser: body, read: read}
 	w, writes := body.(io.Writer)
@@ -241,15 +242,15 @@ type responseObserver struct {
 	data  func(n int, p []byte)
 }
 
-// begin calls the hearers when the response has its status.
+// begin calls the registered callbacks when the response has its status.
 func (x *served) begin() {
 	for _, h := range x.observers {
 		h.begun(x.response())
 	}
 }
 
-// data reports n bytes of the body; p has them if they are known. The response
-// to HEAD has no body.
+// data reports n bytes of the body. p has these bytes, or is nil if they are not known. The
+// response to HEAD has no body.
 func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return
@@ -259,7 +260,7 @@ func (x *served) data(n int64, p []byte) {
 	}
 }
 
-// dataString copies s only if there are hearers.
+// dataString is data for a string. It copies s only if a callback is registered.
 func (x *served) dataString(n int, s string) {
 	if len(x.observers) > 0 {
 		x.data(int64(n), []byte(s[:max(n, 0)]))

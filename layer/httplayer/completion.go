@@ -23,8 +23,8 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 	return rsp
 }
 
-// ended reports whether nothing more can come of rsp: no body, no trailers.
-// Where it cannot be told it says false; the body will say.
+// ended reports whether rsp has neither a body nor trailers that have not arrived. If the
+// headers do not say so, it returns false, and the body reports the end.
 func ended(rsp *http.Response) bool {
 	switch {
 	case rsp.Body == nil || rsp.Body == http.NoBody:

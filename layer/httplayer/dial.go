@@ -34,8 +34,8 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does the TLS handshake. With a choice of protocols its error names the
-// missing one.
+// secure does the TLS handshake on conn. If the handshake did not select the required
+// protocol, the error names that protocol.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	conn, err := handshake(ctx, conn, e.opts.tls, p)
 	switch {

@@ -43,7 +43,7 @@ func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	return out
 }
 
-// elsewhere returns u with another host, if u has a host.
+// elsewhere returns a copy of u with another host. It returns u itself if u has no host.
 func elsewhere(u *url.URL, host string) *url.URL {
 	if u == nil || u.Host == "" {
 		return u

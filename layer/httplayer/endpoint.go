@@ -106,7 +106,7 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
-// byH2 chooses the protocol, and remembers it for Ready.
+// byH2 reports whether req is sent by HTTP/2. It stores the choice for Ready.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
@@ -125,8 +125,8 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
-// wantsH2 reports whether req should go by HTTP/2, as far as the server is known
-// to speak it.
+// wantsH2 reports whether req should be sent by HTTP/2, unless the server does not support
+// it.
 func (e *Endpoint) wantsH2(req *http.Request) bool {
 	if e.opts.protocol.isFixed() {
 		return e.opts.protocol == http2
@@ -138,8 +138,8 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
 }
 
-// forgetProtocol forgets that the server does not speak HTTP/2, because it may be
-// another one now.
+// forgetProtocol discards the knowledge that the server does not support HTTP/2. It is
+// called after a connection failed, because another server may have the address now.
 func (e *Endpoint) forgetProtocol() {
 	if e.onlyH1.Load() {
 		e.onlyH1.Store(false)
@@ -158,14 +158,14 @@ var errCleartextHTTPS = &StatusError{
 	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
 }
 
-// shut is called when the Endpoint's life ends.
+// shut closes the connections when the context of the Endpoint ends.
 func (e *Endpoint) shut() {
 	e.h1.shut()
 	e.h2.shut()
 	e.wake.Wake()
 }
 
-// reject returns a rejection: the request is untouched.
+// reject returns a rejection. The request must not have been sent or read.
 func (e *Endpoint) reject(reason string, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
@@ -178,7 +178,7 @@ func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// failed returns the error of a request that was sent, or may have been.
+// failed returns the error of a request that was sent, or may have been sent.
 func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// pool has the HTTP/1.1 connections of an Endpoint.
+// pool holds the HTTP/1.1 connections of an Endpoint.
 type pool struct {
 	endpoint *Endpoint
 
@@ -126,7 +126,7 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 	p.endpoint.wake.Wake()
 }
 
-// drop closes a connection that was idle.
+// drop closes a connection that takeIdle has returned.
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
 // dial connects on a separate goroutine. The attempt continues after ctx ends,
@@ -183,7 +183,7 @@ func (p *pool) probe(mine attempt) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection for a reserved place.
+// connect dials a connection that reserve has counted.
 func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -230,7 +230,8 @@ func (p *pool) dialError(err error) error {
 	return p.endpoint.unreachable(err)
 }
 
-// reserve takes a place for a new connection, that of an idle one if need be.
+// reserve counts a new connection before it is dialed. If the maximum is reached, it closes
+// the connection that has been idle for the longest time.
 func (p *pool) reserve() error {
 	p.mu.Lock()
 	if !p.closed && !p.belowMaxLocked() && len(p.idle) > 0 {
@@ -251,7 +252,7 @@ func (p *pool) reserve() error {
 	return nil
 }
 
-// unreserve gives up the place of a connection that is not dialed.
+// unreserve undoes reserve for a connection that is not dialed.
 func (p *pool) unreserve() {
 	p.mu.Lock()
 	p.conns--
@@ -264,14 +265,14 @@ func (p *pool) belowMaxLocked() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
-// mayDial reports whether there is a place for a new connection.
+// mayDial reports whether reserve would succeed.
 func (p *pool) mayDial() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.belowMaxLocked() || len(p.idle) > 0
 }
 
-// room reports whether a request would find a connection, or a place for one.
+// room reports whether a request would get an idle connection, or may dial one.
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -285,7 +286,7 @@ func (p *pool) usage() (conns, idle, inFlight int) {
 	return p.conns - p.dialing, len(p.idle), p.conns - p.dialing - len(p.idle)
 }
 
-// reapAfter closes idle connections after d. It is called with mu.
+// reapAfter starts the timer that closes idle connections after d. The caller holds mu.
 func (p *pool) reapAfter(d time.Duration) {
 	if p.reaping {
 		return
@@ -298,8 +299,8 @@ func (p *pool) reapAfter(d time.Duration) {
 	}
 }
 
-// reap closes the connections that have been idle for the idle timeout. They are
-// the first ones.
+// reap closes the connections that have been idle for the idle timeout. They are at the
+// front of the list.
 func (p *pool) reap() {
 	now, limit := time.Now(), p.endpoint.opts.idleTimeout
 	p.mu.Lock()

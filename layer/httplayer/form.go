@@ -61,8 +61,7 @@ func misdirected(r *http.Request) error {
 // its URL and Host then have different authorities.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
 
-// onlyHost removes the field Host, which an HTTP/2 server keeps beside
-// :authority.
+// onlyHost deletes the header field Host. An HTTP/2 server stores it beside the authority.
 func onlyHost(r *http.Request) { delete(r.Header, "Host") }
 
 // isAuthorityForm reports whether target is a host and a port.

@@ -98,9 +98,8 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue returns err as an exceeded deadline if the deadline of req has passed
-// and the endpoint canceled the stream, because a gRPC server ends a late call
-// that way.
+// overdue converts err to an exceeded deadline if the deadline of req has passed and the
+// endpoint canceled the stream. A gRPC server ends a late call with such a reset.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {

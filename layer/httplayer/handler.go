@@ -110,9 +110,9 @@ type handler struct {
 // exchange serves a request of a [Server].
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
-// serve serves a request whose hop-by-hop headers have been removed. It returns
-// an error only if resets is true, to reset the stream as the endpoint did; other
-// errors become responses.
+// serve serves a request without hop-by-hop headers. Errors become responses. If resets is
+// true, the reset of a stream by the endpoint is returned as an error, so that the server
+// resets the stream of the client.
 func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	rsp, err := h.respond(r, resets)
 	if rsp != nil {
@@ -121,9 +121,9 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	return rsp, err
 }
 
-// setConnection removes the hop-by-hop headers of a response, and adds
-// Connection: close if the client's connection is to be closed. After a rejected
-// CONNECT it is, because the client may have sent bytes for the tunnel.
+// setConnection removes the hop-by-hop headers of a response. It adds Connection: close if
+// the connection of the client is to be closed. That includes a rejected CONNECT, because
+// the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
@@ -192,7 +192,8 @@ func (h *handler) call(req *http.Request) (*http.Response, error) {
 	return rsp, err
 }
 
-// checkResponse returns why rsp cannot be sent, and then closes it.
+// checkResponse returns an error if rsp cannot be sent to the client. It then closes the
+// body of rsp.
 func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
@@ -208,7 +209,8 @@ func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	return err
 }
 
-// tunnelError returns why the 2xx response to CONNECT is not a tunnel.
+// tunnelError returns an error if the 2xx response to CONNECT has no connection as its
+// body.
 func tunnelError(rsp *http.Response) error {
 	if _, ok := rsp.Body.(io.ReadWriteCloser); ok {
 		return nil
@@ -232,7 +234,8 @@ func complete(r *http.Request) {
 	onlyHost(r)
 }
 
-// reject returns a response to a request that svc does not see.
+// reject returns a response with the status and without a body. It is used for requests
+// that svc does not receive.
 func (h *handler) reject(r *http.Request, status int) *http.Response {
 	return &http.Response{
 		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
@@ -319,7 +322,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	send(w, r, rsp)
 }
 
-// ServeHTTP serves a request of any other server than [Server].
+// ServeHTTP serves a request of a server that is not a [Server].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &informer{w: w}
 	out := r.WithContext(reqctx.WithValue(r.Context(), message.InformerKey, x))
@@ -369,8 +372,8 @@ func (b *receivedBody) Close() error {
 	return b.control.SetReadDeadline(time.Now())
 }
 
-// wait ends the use of the body: net/http does not permit a Read after the handler
-// has returned.
+// wait ends a Read in progress and waits for it. net/http does not permit a Read after the
+// handler has returned.
 func (b *receivedBody) wait() {
 	_ = b.Close()
 	b.reads.Lock()
@@ -407,8 +410,8 @@ func (x *informer) stop() {
 	x.mu.Unlock()
 }
 
-// send writes a response to the writer of any server, and closes it. A response
-// that breaks off is aborted.
+// send writes rsp to a writer of net/http and closes its body. If the body fails, it aborts
+// the response.
 func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	defer rsp.Body.Close()
 	header := w.Header()
@@ -452,8 +455,8 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 }
 
-// copyBody sends a body of the given length, or -1. It flushes before it waits
-// for more.
+// copyBody copies a body of the given length, or of unknown length with -1. It flushes
+// before each Read that may wait.
 func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
 	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert,errcheck // see New
 	defer bodyBuffers.Put(buf)

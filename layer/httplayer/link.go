@@ -9,9 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// link is what is known of the way to an address from the connections that
-// were attempted. While it is down there is one attempt at a time, after a
-// back-off.
+// link is the state of an address that the attempts to connect have shown. While the
+// address is unreachable, one attempt at a time is allowed, after a backoff.
 type link struct {
 	backoff  layer.Backoff
 	patience time.Duration // how long one attempt takes at most
@@ -28,8 +27,9 @@ type link struct {
 	err      error     // of the last attempt, nil if it succeeded
 }
 
-// attempt is one that keeps others off: who was allowed it reports how it ended,
-// or forgoes it. The zero attempt keeps nobody off.
+// attempt is the permission to connect to an unreachable address, which is given to one
+// connection at a time. The holder calls report or forgo. The zero value belongs to an
+// attempt on a reachable address.
 type attempt uint64
 
 type linkState int
@@ -42,8 +42,8 @@ const (
 
 func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
-// admit asks to connect now, for a request that is there. It says no while the
-// link is down and its back-off is not over, or somebody else is at it.
+// admit returns an attempt for a request that needs a connection now. It returns an error
+// while the backoff lasts or another attempt is in progress.
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,8 +57,8 @@ func (l *link) admit() (attempt, error) {
 	return l.allow(now), nil
 }
 
-// claim asks to connect now to find out whether it is possible. If it says no,
-// it says how long to wait before asking again.
+// claim returns an attempt for a probe. Without one it returns the time until the next
+// claim.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,17 +69,16 @@ func (l *link) claim() (mine attempt, wait time.Duration) {
 	return l.allow(now), l.patience
 }
 
-// allow keeps others off for as long as an attempt can take; then they may
-// try, even if nobody reports.
+// allow gives out the attempt. It blocks other attempts for the longest time that
+// connecting can take, in case the holder never reports.
 func (l *link) allow(now time.Time) attempt {
 	l.trying, l.next = true, now.Add(l.patience)
 	l.allowed++
 	return l.allowed
 }
 
-// forgo gives back an attempt that nobody will report, since it came to nothing:
-// there was no place for it, or somebody else's took its place. The next one may
-// be made after as long a back-off as the last failure asked for.
+// forgo returns an attempt that was not made. The next attempt waits for the backoff of the
+// last failure.
 func (l *link) forgo(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,9 +89,8 @@ func (l *link) forgo(mine attempt) {
 	l.changes.Add(1)
 }
 
-// report takes the outcome of an attempt, mine if that kept others off. Of those
-// that fail together, begun while the link was up, only the first one counts, and
-// the others let nobody in beside the one that is allowed by then.
+// report records the result of an attempt. If several connections that began while the
+// address was reachable fail, only the first failure increases the backoff.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +109,7 @@ func (l *link) report(mine attempt, err error) {
 	l.trying = false
 }
 
-// fall takes a failure. The caller holds mu.
+// fall records a failure and sets the backoff. The caller holds mu.
 func (l *link) fall(err error) {
 	l.state, l.err = linkDown, err
 	l.next = time.Now().Add(l.backoff.Delay(l.failures))
@@ -125,14 +123,14 @@ func (l *link) down() bool {
 	return l.state == linkDown
 }
 
-// lastError is why there is no connection, or nil.
+// lastError returns the error of the last attempt, or nil if the address is reachable.
 func (l *link) lastError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// wait is how long there will be no attempt, for those who are not in Ready.
+// wait returns the time until the next attempt is allowed.
 func (l *link) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edited is a layer that changes requests with edit.
+// edited is a layer that passes on the request that edit returns.
 type edited struct {
 	Service
 	name  string
@@ -278,9 +278,8 @@ func (l *proxyErrors) Describe() layer.Node {
 	return layer.Node{Name: "proxy_errors", State: layer.State{{Key: "meshed", Value: l.meshed}}}
 }
 
-// withoutTrailers drops trailers from req, a copy of a received request.
-// Trailers arrive with the end of the body, in the Trailer map that the server
-// made.
+// withoutTrailers makes the body of req, a copy of a received request, filter the trailers.
+// Trailers arrive at the end of the body, in the map Trailer that the server made.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	came := req.Trailer
 	req.Trailer = make(http.Header, len(came))

@@ -85,7 +85,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Describe returns the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
-// sendInstead sends a response of the layers.
+// sendInstead sends a response that a layer returned instead of calling the handler.
 func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if rsp.Body == nil {
 		rsp.Body = http.NoBody
@@ -151,7 +151,7 @@ func handBack(received, own *http.Request) {
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
 
-// served is a request in the layers: the context that leads the handler to its
+// served is one request of a Middleware. It is the context by which the handler finds its
 // writer, and the writer that observes the response.
 type served struct {
 	context.Context //nolint:containedctx // implements context.Context
@@ -322,8 +322,8 @@ func (x *served) response() *http.Response {
 	return rsp
 }
 
-// code returns the status that the client sees. On a hijacked connection the
-// status is unknown and assumed.
+// code returns the status that the client receives. The status of a hijacked connection is
+// unknown and assumed.
 func (x *served) code() int {
 	switch {
 	case x.status != 0:

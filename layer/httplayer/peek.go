@@ -61,8 +61,7 @@ type peekedBody struct {
 	fetched bool // no piece is left
 }
 
-// await collects pieces until the limit of time, and reports whether the body
-// has ended.
+// await collects pieces until the time limit. It reports whether the body has ended.
 func (b *peekedBody) await(ctx context.Context) bool {
 	whole, more := b.take(ctx, nil)
 	if !more {
@@ -76,8 +75,8 @@ func (b *peekedBody) await(ctx context.Context) bool {
 	return whole
 }
 
-// take waits for one piece. It reports whether it was the last one, and whether
-// another one may come.
+// take waits for one piece. It reports whether it was the last one and whether another one
+// may follow.
 func (b *peekedBody) take(ctx context.Context, late <-chan time.Time) (whole, more bool) {
 	select {
 	case p, ok := <-b.pieces:

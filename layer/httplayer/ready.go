@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recheck is the longest time between two checks of Ready.
+// recheck is the longest interval between two checks in Ready.
 const recheck = time.Second
 
 // Ready waits until a connection has room, or until there is room for a new
@@ -43,7 +43,7 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 	return cause
 }
 
-// await waits for d, for ctx, or for a change.
+// await waits until d has passed, ctx ends, or the state changes.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

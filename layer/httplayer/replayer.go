@@ -102,7 +102,7 @@ func (Replayer) Drain(rsp *http.Response) {
 // connection.
 const worthReading = 8 << 10
 
-// sentOnce is the Replay of a request that must not be repeated.
+// sentOnce is the [layer.Replay] of a request that is sent only once.
 type sentOnce struct{}
 
 func (sentOnce) Next() (*http.Request, bool) { return nil, false }

@@ -32,9 +32,9 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Reque
 	return out, body
 }
 
-// requestBody finds out whether the body was touched, and whether a failure is
-// its fault. Until the request is admitted, an untouched body is not closed,
-// because the request may be rejected.
+// requestBody is the body of a sent request. It records whether the client has read it and
+// whether it failed. Until the request is admitted, Close of an unread body has no effect,
+// because the request may be rejected and sent again.
 type requestBody struct {
 	io.ReadCloser
 	waits   atomic.Bool           // in Read
@@ -85,7 +85,7 @@ func (b *requestBody) isClosed() bool {
 	return b.closed
 }
 
-// admit closes the body if the connection wanted to.
+// admit allows Close to take effect. It closes the body if Close was called before.
 func (b *requestBody) admit() {
 	if b == nil {
 		return
@@ -99,7 +99,7 @@ func (b *requestBody) admit() {
 	}
 }
 
-// fail closes the body of a request that failed.
+// fail closes the body after the request has failed.
 func (b *requestBody) fail() {
 	if b == nil {
 		return
@@ -108,7 +108,8 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the body is untouched.
+// withdraw reports whether the body is unread and open, so that the request can be
+// rejected.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true
@@ -118,10 +119,9 @@ func (b *requestBody) withdraw() bool {
 	return !b.admitted
 }
 
-// blame marks the error of a request as the fault of the endpoint or of the
-// request body. The end of ctx is the fault of the endpoint, unless an upload was
-// waiting for its body. A stream may have sent everything already, so its wait
-// does not count.
+// blame marks the error of a request as a failure of the endpoint or of the request body.
+// If ctx ended, the endpoint failed, unless an upload was waiting for its body. A stream
+// may have sent everything already, so a wait for its body does not count.
 func blame(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {
@@ -141,8 +141,8 @@ func blame(ctx context.Context, req *http.Request, body *requestBody, err error)
 	return &peerError{err}
 }
 
-// isStream reports whether the request body may be one side of a conversation and
-// not an upload.
+// isStream reports whether the request body may be one direction of a bidirectional stream,
+// and not an upload.
 func isStream(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
 // bodyError reports that a request body could not be read. It does not count

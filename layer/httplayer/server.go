@@ -179,7 +179,7 @@ type opening struct {
 	heard bool      // a byte has arrived
 }
 
-// limit sets the time until the next byte; 0 is no limit.
+// limit sets the time until the next byte. 0 means no limit.
 func (o *opening) limit(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,7 +197,7 @@ func (o *opening) limitLocked(d time.Duration) {
 	}
 }
 
-// begins sets the limit after the first byte.
+// begins sets the time limit that applies after the first byte.
 func (o *opening) begins(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -205,7 +205,8 @@ func (o *opening) begins(d time.Duration) {
 	o.limitLocked(d)
 }
 
-// hurry shortens the limit to d when draining starts, unless a byte has arrived.
+// hurry shortens the time limit to d when draining starts. It has no effect after the first
+// byte.
 func (o *opening) hurry(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -296,8 +297,8 @@ func (s *Server) Describe() layer.Node {
 	return n
 }
 
-// accepted is a connection of a Server: it returns the bytes read for detection
-// again, and counts all bytes.
+// accepted is a connection of a Server. Its Read first returns the bytes that the protocol
+// detection has read. It counts the bytes of both directions.
 type accepted struct {
 	net.Conn
 	first          []byte // not yet read again

@@ -53,8 +53,8 @@ func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 	<-ends
 }
 
-// carry copies from into to, closes the sending half of to, and reports
-// success. It recovers from panics.
+// carry copies from one connection to the other and then closes the sending half of the
+// latter. It reports success and recovers from panics.
 func carry(to io.Writer, from io.Reader) (whole bool) {
 	_ = panics.Contain(func() {
 		if _, err := io.Copy(to, from); err != nil {
@@ -66,7 +66,7 @@ func carry(to io.Writer, from io.Reader) (whole bool) {
 	return whole
 }
 
-// ahead returns conn with the bytes already buffered in r in front.
+// ahead returns conn with the bytes that r has buffered in front.
 func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
 	n := r.Buffered()
 	if n == 0 {

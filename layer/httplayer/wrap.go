@@ -133,8 +133,8 @@ func (b *lentBody) wasRead() bool {
 	return b.read
 }
 
-// settle ends the delay of Close. It closes a body that the RoundTripper has closed,
-// unless the request was rejected.
+// settle ends the delay of Close. If the RoundTripper has closed the body, settle closes
+// it, unless the request was rejected.
 func (b *lentBody) settle(rejected bool) {
 	b.mu.Lock()
 	now := b.closed && !b.read && !b.settled && !rejected

@@ -81,8 +81,8 @@ func (b *body) endLocked(err error) {
 	b.owner.bodyEnded(err == io.EOF) //nolint:errorlint // set by read itself
 }
 
-// Close is part of [io.Closer]. It interrupts a Read. A rest that has arrived is
-// read over.
+// Close is part of [io.Closer]. It interrupts a Read in progress. If the rest of the body
+// is in the buffer, Close discards it.
 func (b *body) Close() error {
 	b.closed.Store(true)
 	if !b.mu.TryLock() {
@@ -248,7 +248,8 @@ func (b *body) fill() error {
 	}
 }
 
-// fetch reads bytes of the body, the buffered ones first.
+// fetch reads bytes of the body. It returns buffered bytes before it reads from the
+// connection.
 func (b *body) fetch(p []byte) (n int, err error) {
 	const direct = 2 << 10 // bytes for which the copy costs less than another read
 	if b.src.buffered() == 0 && b.framing == byChunks && len(p) < direct {
@@ -271,7 +272,7 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried returns errInterrupted for a read that is to be tried again.
+// retried returns errInterrupted if the interrupted read has to be repeated.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

@@ -70,7 +70,7 @@ func (c *ClientConn) Close() error {
 	return nil
 }
 
-// fail closes the connection because of the first cause that it is called with.
+// fail closes the connection. The first cause that it is called with stays.
 func (c *ClientConn) fail(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		_ = c.conn.Close()
@@ -92,7 +92,7 @@ func (c *ClientConn) release(reusable bool) {
 	}
 }
 
-// readError explains why a read or a write failed.
+// readError returns the cause for which the connection was closed, or err if it is open.
 func (c *ClientConn) readError(err error) error {
 	if cause := c.cause.Load(); cause != nil {
 		return *cause
@@ -139,7 +139,8 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.newResponse(req, n), nil
 }
 
-// give ends an exchange without a response.
+// give ends an exchange that failed before its response. It closes the connection and
+// returns the error of RoundTrip.
 func (c *ClientConn) give(err error) error {
 	err = c.readError(err)
 	c.watch.Stop()
@@ -181,8 +182,8 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 	return nil
 }
 
-// exchange sends a request that is in memory and reads the first bytes of its response.
-// receive gets an error of the read.
+// exchange sends a request that is in memory and reads the first bytes of its response. An
+// error of the read is returned by the next read.
 func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	out := &c.out
 	if err := out.complete(req.Trailer); err != nil {

@@ -228,7 +228,7 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	return append(b, '\r', '\n'), nil
 }
 
-// isOld reports whether a request was received in HTTP/1.0.
+// isOld reports whether a received request has the version HTTP/1.0.
 func isOld(req *http.Request) bool {
 	return req.ProtoMajor == 1 && req.ProtoMinor == 0 && req.RequestURI != ""
 }
@@ -276,6 +276,7 @@ func upgradeOf(header http.Header) string {
 	return strings.Join(values, ", ")
 }
 
-// closesAfter reports whether a request asks that its connection is closed. In a
-// received request Close is about the connection that it came on.
+// closesAfter reports whether a request asks the server to close the connection. In a
+// received request, the field Close is about the connection of the client and does not
+// count.
 func closesAfter(req *http.Request) bool { return req.Close && req.RequestURI == "" }

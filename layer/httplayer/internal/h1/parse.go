@@ -50,13 +50,13 @@ var (
 // maxFields is the maximum number of fields of a message.
 const maxFields = 1000
 
-// span is a part of the buffer that has the parsed message.
+// span is a part of the buffer that contains the parsed message.
 type span struct{ from, to int32 }
 
 func (s span) in(b []byte) []byte { return b[s.from:s.to] }
 func (s span) of(t string) string { return t[s.from:s.to] }
 
-// field is parsed in place: its name becomes canonical in the buffer.
+// field is a parsed header field. The parser makes its name canonical in the buffer.
 type field struct {
 	name, value span
 	drop        bool // Host and Transfer-Encoding are not in the header
@@ -81,13 +81,13 @@ type head struct {
 
 func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
 
-// persists reports whether the sender keeps the connection open.
+// persists reports whether the message permits another one on the connection.
 func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
 
 const headerEnd = "\r\n\r\n"
 
-// findEnd returns the length of the headers with the empty line, or 0. The first
-// searched bytes were searched before.
+// findEnd returns the length of the headers including the empty line, or 0 if that is
+// missing. It skips the first searched bytes, because an earlier call has examined them.
 func findEnd(b []byte, searched int) int {
 	from := max(searched-len(headerEnd)+1, 0)
 	i := bytes.Index(b[from:], []byte(headerEnd))
@@ -255,7 +255,7 @@ func trim(b []byte, from, to int) span {
 	return span{int32(from), int32(to)}
 }
 
-// interpret notes what a field means for the connection.
+// interpret records the meaning of a field for framing and for the connection.
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":

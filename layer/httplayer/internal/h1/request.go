@@ -106,7 +106,7 @@ func (r *request) addBody(req *http.Request) {
 	req.Body = b
 }
 
-// announce adds the names in the values of a field Trailer.
+// announce adds the names that a Trailer field lists to trailer.
 func announce(trailer http.Header, values []string) {
 	for _, value := range values {
 		for name := range strings.SplitSeq(value, ",") {
@@ -117,7 +117,8 @@ func announce(trailer http.Header, values []string) {
 	}
 }
 
-// streams reports whether a body has pauses by its nature.
+// streams reports whether pauses are normal in a body with these headers, such as that of
+// gRPC.
 func streams(header http.Header) bool {
 	for _, value := range header["Content-Type"] {
 		if strings.HasPrefix(value, "application/grpc") || strings.HasPrefix(value, "application/connect") {
@@ -141,8 +142,8 @@ func (r *request) removeHop(req *http.Request) {
 	message.RemoveHopByHop(req.Header)
 }
 
-// methodOf returns a constant for a common method, so that a string that keeps
-// the headers alive is not kept by a metric's label.
+// methodOf returns a constant for a common method. Otherwise a metric label would keep the
+// memory of all headers.
 func methodOf(method string) string {
 	switch method {
 	case http.MethodGet:

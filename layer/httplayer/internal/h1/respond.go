@@ -146,8 +146,8 @@ func (c *ServerConn) respond(r *request, rsp *http.Response) error {
 	return c.out.finish(rsp.Trailer)
 }
 
-// lengthOf returns the length of the body of a response, or -1. A response that
-// was made without a length has 0, too.
+// lengthOf returns the length of a response body, or -1 if it is unknown. A ContentLength
+// of 0 may mean that it was not set.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength

@@ -22,7 +22,8 @@ type sender struct {
 	err     error         // set before done is closed
 }
 
-// expects reports whether the server decides whether the body is sent.
+// expects reports whether req has Expect: 100-continue, so that the server decides whether
+// the body is sent.
 func expects(req *http.Request) bool {
 	return message.Listed(req.Header["Expect"], "100-continue")
 }
@@ -38,7 +39,8 @@ func (c *ClientConn) startSender(req *http.Request) {
 	c.out.buf, c.out.b = nil, nil
 }
 
-// run has a copy of the writer, because the connection may be given up earlier.
+// run sends the body. out is a copy of the writer, because the ClientConn may be closed
+// earlier.
 func (s *sender) run(out writer) {
 	defer close(s.done)
 	defer out.end()
@@ -56,7 +58,8 @@ func (s *sender) run(out writer) {
 	}
 }
 
-// await waits until the body may be sent.
+// await waits for 100 Continue, at most continueTimeout. It returns errNotAsked if the
+// server has answered instead.
 func (s *sender) await() error {
 	if s.proceed == nil {
 		return nil
@@ -73,8 +76,8 @@ func (s *sender) await() error {
 	return nil
 }
 
-// decide notes that the server asks for the body, or that it has answered without
-// it. Only the first decision counts.
+// decide reports to the sender whether the server asks for the body. Only the first call
+// has an effect.
 func (s *sender) decide(asked bool) {
 	select {
 	case s.proceed <- asked:
@@ -82,8 +85,8 @@ func (s *sender) decide(asked bool) {
 	}
 }
 
-// finished reports whether the request was sent. A response may arrive a moment
-// before the sender has ended.
+// finished reports whether the whole request was sent. It waits for at most finishTimeout,
+// because a response may arrive shortly before the last write has returned.
 func (c *ClientConn) finished() bool {
 	s := c.sender
 	if s == nil {
@@ -104,7 +107,7 @@ func (c *ClientConn) finished() bool {
 	return s.err == nil
 }
 
-// cut ends the sending of a body. The connection is closed.
+// cut ends the sending of a body after the connection was closed.
 func (c *ClientConn) cut() {
 	s := c.sender
 	if s == nil {

@@ -180,7 +180,8 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// readError explains why a read failed.
+// readError returns the reason of a failed read: the cause set by stopReading, an exceeded
+// deadline, errInterrupted, or err.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		if r := c.current.Load(); r != nil && !c.tunnels {

@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// socket is the socket of a client connection. It is used by one goroutine at a time.
+// socket gives access to the socket below a client connection. It is used by one goroutine
+// at a time.
 type socket struct {
 	raw    syscall.RawConn // nil without a socket
 	plain  bool            // the bytes of the connection are those of the socket
@@ -28,7 +29,8 @@ type socket struct {
 	err     error
 }
 
-// meter is a connection that only counts, such as one of tcplayer.Meter.
+// meter is a wrapper of a connection that only counts bytes, such as that of
+// tcplayer.Meter.
 type meter interface {
 	Transferred(read, written int, err error)
 }
@@ -68,13 +70,14 @@ func (s *socket) readable() bool {
 	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
 }
 
-// canExchange reports whether exchange may be called.
+// canExchange reports whether the bytes of the connection are those of the socket, so that
+// exchange may be called.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes out and then reads once into in. If check is set and something has
-// arrived before, it writes nothing and returns errStale. It saves the read of an empty
-// socket before the wait for the response, because an event that arrives after the start
-// of the operation is not lost.
+// exchange writes out and then reads once into in. If check is set and bytes or the end
+// have arrived, it writes nothing and returns errStale. It does not try to read before the
+// response has arrived, which saves a system call. No event is lost, because the wait is
+// registered before the write.
 func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error) {
 	s.out, s.in, s.check, s.written, s.n, s.err = out, in, check, 0, 0, nil
 	err = s.raw.Read(s.stepFD)
@@ -88,7 +91,7 @@ func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error
 	return s.written, s.n, err
 }
 
-// step makes the next calls of an exchange. It returns false to wait until fd is
+// step makes the next system calls of an exchange. It returns false to wait until fd is
 // readable.
 func (s *socket) step(fd uintptr) bool {
 	if s.check {

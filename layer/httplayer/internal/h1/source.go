@@ -13,7 +13,7 @@ const (
 	bigSize   = 64 << 10
 )
 
-// buffer is the memory of messages in transit.
+// buffer is pooled memory for a part of a message.
 type buffer struct{ b []byte }
 
 var (
@@ -25,7 +25,7 @@ func getBuffer(pool *sync.Pool) *buffer {
 	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 }
 
-// put returns b to its pool. One that has grown is dropped.
+// put returns b to its pool. A buffer of any other size is dropped.
 func (b *buffer) put() {
 	switch len(b.b) {
 	case smallSize:
@@ -115,7 +115,7 @@ func (s *source) release() {
 	}
 }
 
-// drop returns the buffer at the end of the connection.
+// drop discards unread bytes and returns the buffer.
 func (s *source) drop() {
 	s.r = s.w
 	s.release()
@@ -129,7 +129,7 @@ func headerLimit(configured int) int {
 	return http.DefaultMaxHeaderBytes
 }
 
-// noEOF is for a message that has begun.
+// noEOF converts io.EOF to io.ErrUnexpectedEOF. It is used inside a message.
 func noEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // a connection returns it unwrapped
 		return io.ErrUnexpectedEOF

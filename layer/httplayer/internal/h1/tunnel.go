@@ -82,7 +82,7 @@ func copyTunnel(dst io.Writer, src io.Reader) error {
 	}
 }
 
-// tunnelSource reads what arrives in a tunnel, the buffered bytes first.
+// tunnelSource reads the bytes of a tunnel. It returns buffered bytes first.
 type tunnelSource struct{ *source }
 
 func (s tunnelSource) Read(p []byte) (int, error) {
@@ -105,8 +105,8 @@ type tunnelSink struct{ conn net.Conn }
 func (s tunnelSink) Write(p []byte) (int, error) { return s.conn.Write(p) }
 func (s tunnelSink) CloseWrite() error           { return closeWrite(s.conn) }
 
-// hijackedConn is a connection that a handler has taken over. Its reader gets the
-// bytes first that the client has sent ahead.
+// hijackedConn is a connection that a handler has hijacked. Its Read first returns bytes
+// that were received with the request.
 type hijackedConn struct {
 	net.Conn
 	ahead  []byte

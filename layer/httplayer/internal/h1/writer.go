@@ -49,8 +49,8 @@ func (w *writer) end() {
 	}
 }
 
-// space returns room for the next bytes of the body. The caller reads into it and
-// calls add.
+// space returns free space of the buffer for the next bytes of the body. The caller reads
+// into it and then calls add.
 func (w *writer) space() []byte {
 	need := minSpace + spare
 	if w.chunked && w.chunk < 0 {
@@ -170,8 +170,8 @@ func (w *writer) complete(trailer http.Header) error {
 	return w.err
 }
 
-// copyPending reads what body holds already and reports whether it has ended.
-// It stops before the buffer is full.
+// copyPending copies the bytes that body returns without waiting, as far as the buffer has
+// space. It reports whether the body has ended.
 func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
 	for {
 		n, eof := message.Pending(body)
@@ -184,7 +184,8 @@ func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
 	}
 }
 
-// copyOnce reads once. Its error is that of the body or of the connection.
+// copyOnce calls Read of body once and appends the bytes. It returns an error of body or of
+// the connection.
 func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	space := w.space()
 	if w.err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Exchange serves a request of a proxy. It returns a response, whose body the
-// connection closes, or an error, which aborts the request: HTTP/1.1 closes the
-// connection, and HTTP/2 resets the stream with the code of [ResetCode]. The
-// request has no hop-by-hop fields, except those of an upgrade and TE: trailers.
+// Exchange serves a request of a proxy. It returns a response, whose body the connection
+// closes, or an error, which aborts the request. HTTP/1.1 then closes the connection, and
+// HTTP/2 resets the stream with the code of [ResetCode]. Hop-by-hop fields are removed from
+// the request, except those of an upgrade and TE: trailers.
 type Exchange func(req *http.Request) (*http.Response, error)
 
 // ServerConfig is the configuration of the connections of a server. One of

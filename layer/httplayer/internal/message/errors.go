@@ -91,8 +91,8 @@ func CodeName(code uint32) string {
 	return fmt.Sprintf("error code %d", code)
 }
 
-// ResetCode returns the code by which a stream is reset because of err: that of
-// a stream of the other side, else INTERNAL_ERROR.
+// ResetCode returns the code with which a stream is reset because of err. It is the code of
+// the reset in err, if any, and otherwise INTERNAL_ERROR.
 func ResetCode(err error) uint32 {
 	if reset, ok := errors.AsType[*ResetError](err); ok && reset.Code != CodeNo {
 		return reset.Code
@@ -106,7 +106,7 @@ func ResetCode(err error) uint32 {
 	return CodeInternal
 }
 
-// CanceledError is why a request context ended when the client has reset the
+// CanceledError is the cause of a request context that ended because the client reset the
 // stream. It matches [context.Canceled].
 type CanceledError struct{ Code uint32 }
 

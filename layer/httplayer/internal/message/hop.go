@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// IsHopByHop reports whether a field, by its canonical name, is of one
-// connection and is written by the engine itself: it is not forwarded.
+// IsHopByHop reports whether a field with a canonical name is a hop-by-hop field. The
+// engine does not forward such a field but writes its own.
 func IsHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
@@ -15,9 +15,8 @@ func IsHopByHop(name string) bool {
 	return false
 }
 
-// RemoveHopByHop removes the fields of one connection, and those that
-// Connection names, from a received header. The fields of an upgrade and TE:
-// trailers stay.
+// RemoveHopByHop removes the hop-by-hop fields, and those that Connection names, from a
+// received header. It keeps the fields of an upgrade and TE: trailers.
 func RemoveHopByHop(h http.Header) {
 	upgrade := h["Upgrade"]
 	upgrades := len(upgrade) > 0 && Listed(h["Connection"], "Upgrade")
