@@ -13,6 +13,7 @@ import (
 
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/refcount"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Cache keeps one service per key. It makes a service at its first use, shares it between all
@@ -304,7 +305,7 @@ func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, R
 
 func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		return zero, h.cache.rejectDone(ctx, h.key)
 	}
 	e, err := h.open(ctx)

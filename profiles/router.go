@@ -11,6 +11,7 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -95,7 +96,7 @@ func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile 
 // Call sends the request according to the current profile. A later profile does not affect it.
 func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		return zero, r.reject(ctx, 0)
 	}
 	s := r.current.Load()

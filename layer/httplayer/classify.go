@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strconv"
@@ -67,9 +68,9 @@ func classOfStatus(status int) layer.Class {
 }
 
 func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
-	text := rsp.Header.Get("Grpc-Status")
-	if ended && rsp.Trailer.Get("Grpc-Status") != "" {
-		text = rsp.Trailer.Get("Grpc-Status")
+	text := first(rsp.Header, "Grpc-Status")
+	if ended {
+		text = cmp.Or(first(rsp.Trailer, "Grpc-Status"), text)
 	}
 	if text == "" {
 		return 0, false
@@ -79,4 +80,12 @@ func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 		code = grpcUnknown
 	}
 	return uint32(code), true
+}
+
+// first is [http.Header.Get] for a name in canonical form. It is faster.
+func first(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
 }

@@ -21,19 +21,19 @@ const grpcType = "application/grpc"
 
 // hasGRPCType reports whether r is a gRPC or gRPC-Web request.
 func hasGRPCType(r *http.Request) bool {
-	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType)
+	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType)
 }
 
 // isGRPCWeb reports whether r is a gRPC-Web request, which may use HTTP/1.1.
 func isGRPCWeb(r *http.Request) bool {
-	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType+"-web")
+	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType+"-web")
 }
 
 // isConnectRPC reports whether r is a request of the Connect protocol. Some of
 // its streams need HTTP/2.
 func isConnectRPC(r *http.Request) bool {
-	return r.Header.Get("Connect-Protocol-Version") != "" ||
-		strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") ||
+	return first(r.Header, "Connect-Protocol-Version") != "" ||
+		strings.HasPrefix(first(r.Header, "Content-Type"), "application/connect+") ||
 		r.Method == http.MethodGet && r.URL != nil && strings.Contains(r.URL.RawQuery, "connect=v1")
 }
 

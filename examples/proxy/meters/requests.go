@@ -186,7 +186,11 @@ type grpcHead struct {
 }
 
 func grpcHeadOf(rsp *http.Response) grpcHead {
-	if rsp == nil || !strings.HasPrefix(rsp.Header.Get("Content-Type"), "application/grpc") {
+	if rsp == nil {
+		return grpcHead{}
+	}
+	// The names are canonical, so that Get is not needed.
+	if kind := rsp.Header["Content-Type"]; len(kind) == 0 || !strings.HasPrefix(kind[0], "application/grpc") {
 		return grpcHead{}
 	}
 	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
@@ -200,8 +204,8 @@ func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 		return -1
 	}
 	text := h.text
-	if ended && len(rsp.Trailer["Grpc-Status"]) > 0 {
-		text = rsp.Trailer.Get("Grpc-Status")
+	if status := rsp.Trailer["Grpc-Status"]; ended && len(status) > 0 {
+		text = status[0]
 	}
 	if text == "" {
 		return -1
