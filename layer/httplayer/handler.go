@@ -149,8 +149,8 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	complete(r)
 	began := time.Time{}
 	grpc := isGRPC(r)
-	if grpc {
-		began = time.Now()
+	if grpc && len(r.Header["Grpc-Timeout"]) > 0 {
+		began = time.Now() // for overdue
 	}
 	rsp, err := h.call(r)
 	if err != nil {

@@ -2,6 +2,7 @@ package meters
 
 import (
 	"sync"
+	"time"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,14 @@ type seconds struct{ *handle[prometheus.Histogram] }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
 func (s seconds) Observe(ms float64)               { s.get().Observe(ms / 1000) }
+
+// clock measures durations. A reading costs half of that of time.Now.
+type clock struct{ origin time.Time }
+
+func newClock() clock { return clock{time.Now()} }
+
+// now returns the time since the clock was made.
+func (c clock) now() time.Duration { return time.Since(c.origin) }
 
 // labelled is the counters that differ in one label, whose value With binds. Add without
 // With counts nothing.

@@ -71,7 +71,7 @@ type endpoint struct {
 
 func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := samples.Get().(*sample) //nolint:errcheck,forcetypeassert // see samples
-	*s = sample{endpointSeries: e.endpointSeries, ctx: ctx, start: time.Now()}
+	*s = sample{endpointSeries: e.endpointSeries, ctx: ctx, start: e.now()}
 	e.inFlight.get().Inc()
 	returned := false
 	defer func() {
@@ -109,7 +109,7 @@ type sample struct {
 	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint
 	rsp   *http.Response
 	head  grpcHead
-	start time.Time
+	start time.Duration
 }
 
 func (s *sample) Data(int) {}
@@ -119,7 +119,7 @@ func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 func (s *sample) done(e end) {
 	s.inFlight.get().Dec()
 	b := s.endpointSeries.responses.of(e)
-	b.latency.get().Observe(float64(time.Since(s.start)) / float64(time.Millisecond))
+	b.latency.get().Observe(float64(s.now()-s.start) / float64(time.Millisecond))
 	b.responses.get().Inc()
 	s.release()
 }
@@ -236,6 +236,7 @@ func (e end) labels() Labels {
 // endpointSeries is the series of one endpoint. Those of responses are bound when the
 // first response with their labels ends.
 type endpointSeries struct {
+	clock
 	requests   *handle[prometheus.Counter]
 	rejections *handle[prometheus.Counter]
 	inFlight   *handle[prometheus.Gauge]
@@ -249,7 +250,7 @@ type responseSeries struct {
 
 func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
-		requests: f.requests.now(l), rejections: f.rejections.now(l), inFlight: f.inFlight.now(l),
+		clock: newClock(), requests: f.requests.now(l), rejections: f.rejections.now(l), inFlight: f.inFlight.now(l),
 		responses: newByLabel(func(e end) responseSeries {
 			status := Labels{}
 			if e.status != 0 {

@@ -25,12 +25,13 @@ type streamFamilies struct {
 // streams is the series of one route, or of one backend of it. The series of an outcome
 // is bound at its first request.
 type streams struct {
+	clock
 	durations *handle[prometheus.Histogram]
 	statuses  *byLabel[outcome, *handle[prometheus.Counter]]
 }
 
 func newStreams(f streamFamilies, l labelSet) *streams {
-	return &streams{f.durations.lazy(l), newByLabel(func(o outcome) *handle[prometheus.Counter] {
+	return &streams{newClock(), f.durations.lazy(l), newByLabel(func(o outcome) *handle[prometheus.Counter] {
 		return f.statuses.lazy(l.with(o.labels()))
 	})}
 }
@@ -40,7 +41,7 @@ func newStreams(f streamFamilies, l labelSet) *streams {
 type stream struct {
 	of       *streams
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
-	start    time.Time
+	start    time.Duration
 	rsp      *http.Response
 	attempts *attempts // nil: the request is sent once
 }
@@ -59,7 +60,7 @@ var openStreams = sync.Pool{New: func() any { return new(stream) }}
 // layer above sends the request elsewhere. a is nil if the request is sent once.
 func (of *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
 	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
-	*s = stream{of: of, ctx: ctx, start: time.Now(), attempts: a}
+	*s = stream{of: of, ctx: ctx, start: of.now(), attempts: a}
 	rsp, err := next.Call(ctx, req)
 	if err != nil {
 		s.done(withoutResponse(req, err))
@@ -84,7 +85,7 @@ func (s *stream) End(err error) {
 }
 
 func (s *stream) done(o outcome) {
-	s.of.durations.get().Observe(time.Since(s.start).Seconds())
+	s.of.durations.get().Observe((s.of.now() - s.start).Seconds())
 	s.of.statuses.of(o).get().Inc()
 	*s = stream{}
 	openStreams.Put(s)
