@@ -123,8 +123,8 @@ func (o *Outbound) concrete(ctx context.Context, target string) httplayer.Servic
 	if t, ok := literalTarget(target); ok {
 		return stack.Service(o.single(ctx, t))
 	}
-	return stack.Service(balance.Resolve(ctx, o.resolver, target, o.endpoint,
-		balance.WithMetrics[*http.Response](balancer)))
+	return stack.Service(balance.Resolve(ctx, o.resolver, target, atFirstCall(o.endpoint),
+		balance.WithClassifier(httplayer.Classify), balance.WithMetrics[*http.Response](balancer)))
 }
 
 // forwarded sends requests to the endpoint that a profile names.
@@ -204,7 +204,7 @@ func (o *Outbound) opaqueConcrete(ctx context.Context, target string) tcplayer.S
 	if t, ok := literalTarget(target); ok {
 		return stack.Service(o.opaqueEndpoint(ctx, t))
 	}
-	return stack.Service(balance.Resolve(ctx, o.resolver, target, o.opaqueEndpoint,
+	return stack.Service(balance.Resolve(ctx, o.resolver, target, atFirstCall(o.opaqueEndpoint),
 		balance.WithCompletion(layer.AtReturn[net.Conn]), balance.WithMetrics[net.Conn](balancer)))
 }
 

@@ -1,0 +1,52 @@
+package outbound
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+)
+
+// atFirstCall returns a discover.MakeService whose services are made by mk at their first
+// Call, because most endpoints of a large target are never picked.
+func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
+	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {
+		return &unused[Req, Rsp]{mk: mk, ctx: ctx, target: t}
+	}
+}
+
+// unused is the service of an endpoint. Before its first Call it is ready, as an endpoint
+// without connections is.
+type unused[Req, Rsp any] struct {
+	mk     discover.MakeService[Req, Rsp]
+	ctx    context.Context //nolint:containedctx // of the endpoint
+	target discover.Target
+
+	once sync.Once
+	made atomic.Pointer[layer.Service[Req, Rsp]]
+}
+
+func (u *unused[Req, Rsp]) Ready(ctx context.Context) error {
+	if svc := u.made.Load(); svc != nil {
+		return (*svc).Ready(ctx)
+	}
+	return nil
+}
+
+func (u *unused[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	u.once.Do(func() {
+		svc := u.mk(u.ctx, u.target)
+		u.made.Store(&svc)
+	})
+	return (*u.made.Load()).Call(ctx, req)
+}
+
+// Describe shows the service if it is made.
+func (u *unused[Req, Rsp]) Describe() layer.Node {
+	if svc := u.made.Load(); svc != nil {
+		return layer.Describe(*svc)
+	}
+	return layer.Node{Name: "unused"}
+}
