@@ -296,8 +296,11 @@ type EndpointState struct {
 	Picks     uint64            // requests since the endpoint was added
 	Weight    float64           // 1 is one unit
 	OtherZone bool              // whether the endpoint is in another zone than the balancer
+	Failures  uint32            // consecutive failures
 	Age       time.Duration     // since the endpoint was added
 	Labels    map[string]string // must not be modified
+
+	OutsideAperture bool // whether it gets no requests because others have enough room
 }
 
 // Snapshot returns the endpoints in the order of their addresses.
@@ -318,8 +321,9 @@ func (b *Balancer[Req, Rsp]) states() ([]*node[Req, Rsp], []EndpointState) {
 		states[i] = EndpointState{
 			ID: n.id, State: stateName(n.status.state()), Reason: n.reason,
 			Latency: b.expected(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
-			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), OtherZone: n.far,
-			Age: now - n.born, Labels: n.info.Labels,
+			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), OtherZone: n.far, Failures: n.fails.Load(),
+			OutsideAperture: n.status.state() == ready && n.slot >= b.group.aperture.limit(b.group.set(&n.endpoint).len()),
+			Age:             now - n.born, Labels: n.info.Labels,
 		}
 	}
 	return nodes, states

@@ -124,7 +124,7 @@ func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
 // join adds a node to the ready set of its zone.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	n.status.setState(ready)
-	b.group.set(&n.endpoint).add(&n.endpoint)
+	b.group.set(&n.endpoint).add(&n.endpoint, b.group.draw)
 	b.picker.joined(&n.endpoint)
 	b.count()
 }

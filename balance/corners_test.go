@@ -79,7 +79,7 @@ func TestPolicyLongTimes(t *testing.T) {
 }
 
 func TestLongLatencies(t *testing.T) {
-	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: 24 * time.Hour}} {
+	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}} {
 		bubble(t, func(t *testing.T) {
 			p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](policy)), servers(1)
 			ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }

@@ -10,24 +10,24 @@ import (
 )
 
 // Cost is the cost of sending one more request to an endpoint. The cheapest endpoint
-// gets the request. The zero value is [PeakEWMA].
+// gets the request. The zero value is [EWMA].
 type Cost struct {
 	name string
-	of   func(Load) float64 // nil for PeakEWMA
+	of   func(Load) float64 // nil for EWMA
 }
 
 // Load is the state of an endpoint, as the argument of a cost function.
 type Load struct {
 	InFlight  int           // requests in flight
 	Streaming int           // those of InFlight whose response has begun
-	Latency   time.Duration // the expected latency, by the peak EWMA
+	Latency   time.Duration // the expected latency, by the moving average
 }
 
-// PeakEWMA returns the default cost: the expected latency times the number of requests
-// that wait for a response, plus the median latency for each response in progress. The
-// expected latency is a moving average that jumps to peaks, so that a slow endpoint is
-// avoided early. Latencies below 1 ms cost 1 ms, because their differences are noise.
-func PeakEWMA() Cost { return Cost{} }
+// EWMA returns the default cost: the expected latency times the number of requests that
+// wait for a response, plus the median latency for each response in progress. The
+// expected latency is a moving average of logarithms, in which one outlier has little
+// weight. Latencies below 1 ms cost 1 ms, because their differences are noise.
+func EWMA() Cost { return Cost{} }
 
 // LeastRequest returns the number of requests in flight as the cost. Use it if some
 // requests take much longer than others at every endpoint.
@@ -48,7 +48,7 @@ func CostOf(name string, of func(Load) float64) Cost {
 // String returns the name of the cost.
 func (c Cost) String() string {
 	if c.of == nil {
-		return "peak ewma"
+		return "ewma"
 	}
 	return c.name
 }
@@ -56,6 +56,7 @@ func (c Cost) String() string {
 // group has the ready endpoints of a balancer, with all that a picker reads.
 type group struct {
 	sets       [2]readySet // same zone, other zones: see near and far
+	aperture   aperture
 	median     medianLatency
 	decay      float64 // in ticks
 	decayCurve decayCurve
@@ -77,7 +78,8 @@ func newGroup(p Policy, random func() uint64) *group {
 		slowStart: tick(p.SlowStart), spillover: float32(p.ZoneSpillover), random: random,
 	}
 	g.weighted.Store(g.slowStart > 0)
-	g.median.init(p.DefaultRTT)
+	g.median.word.Store(pack(firstLatency, 0))
+	g.aperture.width.Store(math.MaxInt64)
 	for i := range g.sets {
 		g.sets[i].clear()
 	}
@@ -125,9 +127,9 @@ const minLatency = 1e6
 // waiting request, and the median for each response in progress. A slow endpoint may
 // have as many responses in progress as others, because these do not wait.
 //
-// own is how often the request itself counts: 1 to 2 at random. Otherwise one of
+// own is how often the request itself counts: 1 to 1.5 at random. Otherwise one of
 // several idle endpoints would get all requests, because the estimates of equal
-// endpoints differ by up to a half.
+// endpoints differ.
 //
 // An endpoint at its probe limit costs more than any other, unless a probe is overdue.
 func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {

@@ -6,16 +6,16 @@
 //	       ▼                                  ▼
 //	┌─ unready ─┐   Ready returns nil   ┌── ready ──┐
 //	│ ○ ○       │ ────────────────────▶ │ ● ● ● ● ● │  looks at all of sixteen,
-//	│ one       │ ◀──────────────────── │           │  or at five of more:
+//	│ one       │ ◀──────────────────── │           │  or in an aperture:
 //	│ goroutine │     Call rejected     └───────────┘  the cheapest one
 //	│ each      │                         │       ▲
 //	└───────────┘             fails more  ▼       │  after a while
 //	                          than others ejected ┘
 //
 // The cost of an endpoint is its expected latency times the number of requests that it would
-// have in flight, divided by its weight. The expected latency is a peak EWMA: it rises at once,
-// falls slowly, and ages towards the median of all endpoints, so that a slow endpoint is tried
-// again. Picking an endpoint does not change it. An endpoint without samples costs the median.
+// have in flight, divided by its weight. The expected latency is a moving average of
+// logarithms. It ages towards the median of all endpoints, so that a slow endpoint is tried again.
+// Picking an endpoint does not change it. An endpoint without samples costs the median.
 // It gets one request, then two, four and eight at a time, until its latency is known.
 //
 // [Policy] configures the pick, the cost, slow start, zones and outlier detection.

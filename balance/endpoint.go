@@ -155,14 +155,15 @@ func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 }
 
 // setFailed records whether a response was a failure with a penalty. The second
-// consecutive one makes the endpoint failing.
-func (e *endpoint) setFailed(failed bool) {
+// consecutive one makes the endpoint failing. It reports whether it was that one.
+func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
-		if e.fails.Add(1) > 1 {
+		fails := e.fails.Add(1)
+		if fails > 1 {
 			e.status.fail()
 		}
 		e.status.mark()
-		return
+		return fails == 2
 	}
 	word := e.status.word.Load()
 	if word&badRecord != 0 && e.fails.Load() != 0 {
@@ -171,6 +172,7 @@ func (e *endpoint) setFailed(failed bool) {
 	if word&failing != 0 {
 		e.status.recover()
 	}
+	return false
 }
 
 // maxMissed is the number of consecutive missed deadlines from which each is a failure.

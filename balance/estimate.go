@@ -8,27 +8,29 @@ import (
 	"time"
 )
 
-// estimate is a peak EWMA of latencies. E is its value, T the time of the last sample,
-// D the decay, and M the median of the estimates of all endpoints:
+// estimate is a moving average of the logarithms of latencies. E is its value, T the time
+// of the last sample, D the decay, and M the median of the estimates of all endpoints:
 //
-//	read at t:      M + (E−M) · e^(−(t−T)/D), without a change
-//	sample s at t:  if s > E, and M or E ≥ minLatency:  E ← s  (the peak)
-//	                else:                               w = e^(−(t−T)/D)
-//	                                                    E ← E·w + s·(1−w)  (the average)
-//	                T ← t
+//	read at t:        M + (E−M) · e^(−(t−T)/D), without a change
+//	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
-// Unlike in tower, a read does not write, and a value ages towards the median instead
-// of 0. Peaks below minLatency are averaged, because otherwise one scheduling delay
-// would keep requests away from a sub-millisecond endpoint for seconds.
+// Within one tick, only the first sample and failures count. A failure has a weight of 1. Until its penalty ends, samples have no least weight, so that the
+// first endpoint that returns from an outage of all does not get all requests.
+//
+// tower's load::PeakEwma averages latencies, and a longer one replaces the average. There an
+// endpoint that gets one expensive request, or pauses once, seems slow for seconds. The estimates
+// of equal endpoints differ by a half. Of logarithms, sixteen samples suffice for a fifth, and
+// one outlier has little weight. A slow endpoint is avoided after a few samples, and before that
+// because its requests in flight count.
+//
+// A read does not write, and a value ages towards the median instead of 0.
 //
 // Value and time are in one word, so that no concurrent sample is lost:
 //
 //	bits 63..32  T, in ticks of 2^20 ns since the balancer began, modulo 52 days
 //	bits 31..0   E, in ns, as a float32; 0 without a sample
 //
-// Within one tick the highest sample counts, or the first one if none is a peak. If a
-// sample changes E by less than step, T is not updated for up to decay/moveWithin.
-// Otherwise the change would be lost by rounding if the decay is long.
+// The bits of a float32 approximate its logarithm, to 0.09 of a power of two.
 type estimate struct{ word atomic.Uint64 }
 
 const (
@@ -36,14 +38,13 @@ const (
 	// maxLag is the largest number of ticks by which a sample may be older than the
 	// previous one. An older sample would seem to be 52 days late.
 	maxLag = 1 << 16
-	// step is the smallest relative decrease of E that is stored: 64 steps of a
-	// float32, so that rounding changes a decrease by less than 1 %.
-	step = 1.0 / (1 << 18)
 	// longestSample is the longest latency that is recorded; longer ones count as this.
 	longestSample = 24 * time.Hour
-	// moveWithin divides the decay: T is updated after decay/moveWithin at the latest.
-	// Until then less than step · 1024, 0.4 % of E, is lost.
-	moveWithin = 1024
+
+	sampleWeight    = 1.0 / 16 // the least weight of a sample
+	failureWeight   = 1.0
+	penalizedWeight = 0.0
+	penalizedStep   = 1.0 / 1024
 )
 
 // tick converts a time since the start of the balancer to ticks.
@@ -72,40 +73,36 @@ func fade(age uint32, decay float64) float64 {
 	return math.Exp(-float64(age) / decay)
 }
 
-// decayed returns 1 − fade. For a small age it uses a series that is as exact as a float32.
-func decayed(age uint32, decay float64) float64 {
-	x := float64(age) / decay
-	if x < 1.0/64 {
-		return x * (1 - x*(1.0/2-x*(1.0/6)))
-	}
-	return 1 - math.Exp(-x)
-}
-
 // record adds a sample, limited to 1 ns to a day, and reports whether it was the first
-// one. A peak is averaged if E is below floor.
-func (e *estimate) record(sample time.Duration, now uint32, decay float64, floor float32) (first bool) {
+// one. Its weight is at least least.
+func (e *estimate) record(sample time.Duration, now uint32, decay, least float64) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
 		old := e.word.Load()
 		value, at := math.Float32frombits(uint32(old)), uint32(old>>32)
-		if value == 0 {
+		first = value == 0
+		if first {
 			at = now
 		}
 		age := since(now, at)
-		at += age
-		switch {
-		case value == 0, s > value && value >= floor:
-			first, value = value == 0, s
-		case age == 0:
+		if age == 0 && !first && least != failureWeight {
 			return false
-		default:
-			down := (float64(value) - float64(s)) * decayed(age, decay)
-			if math.Abs(down) < step*float64(value) && float64(age) < decay/moveWithin {
-				return false
-			}
-			value = float32(float64(value) - down)
 		}
-		if e.word.CompareAndSwap(old, pack(value, at)) {
+		if first || least == failureWeight {
+			value = s
+		} else {
+			w := least
+			if x := float64(age) / decay; x > w { // 1 − e^(−x) < x
+				w = max(w, 1-math.Exp(-x))
+			}
+			logE, logS := int32(math.Float32bits(value)), int32(math.Float32bits(s))
+			change := int32(float64(logS-logE) * w)
+			if change == 0 && w < penalizedStep {
+				return false // T stays, so that small changes add up
+			}
+			value = math.Float32frombits(uint32(logE + change))
+		}
+		if e.word.CompareAndSwap(old, pack(value, at+age)) {
 			return first
 		}
 	}
@@ -170,10 +167,9 @@ type medianLatency struct {
 
 const (
 	medianSize     = 15
-	medianInterval = 48 // ticks, about 50 ms
+	medianInterval = 48   // ticks, about 50 ms
+	firstLatency   = 30e6 // ns, of all endpoints before the first response
 )
-
-func (u *medianLatency) init(d time.Duration) { u.word.Store(pack(float32(d), 0)) }
 
 // known reports whether there has been a sample.
 func (u *medianLatency) known() bool { return u.measured.Load() }
@@ -200,7 +196,7 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	known := g.appendKnown(room[:0], e, now)
 	for i := range g.sets {
 		r := g.sets[i].slots.Load()
-		n := int(r.n.Load())
+		n := g.aperture.limit(int(r.n.Load()))
 		if n == 0 {
 			continue
 		}
@@ -214,7 +210,9 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	if len(known) > 0 {
 		g.median.measured.Store(true)
 		g.median.failingLoad.Store(math.Float32bits(failingLoadOf(known)))
-		g.median.word.CompareAndSwap(word, pack(float32(medianOf(known)), now))
+		if g.median.word.CompareAndSwap(word, pack(float32(medianOf(known)), now)) {
+			g.aperture.adapt(known, g.len())
+		}
 	}
 }
 

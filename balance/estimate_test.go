@@ -3,7 +3,6 @@ package balance
 import (
 	"math"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,23 +51,10 @@ func TestEstimateAges(t *testing.T) {
 func TestEstimateWithoutSample(t *testing.T) {
 	var e estimate
 	require.InDelta(t, 7*ms, e.read(12345, 1000, 7*ms), 0)
-	require.True(t, e.record(3*time.Millisecond, 12345, 1000, 0))
+	require.True(t, e.record(3*time.Millisecond, 12345, 1000, sampleWeight))
 	require.InDelta(t, 3*ms, e.read(12345, 1000, 7*ms), 1)
-	require.False(t, e.record(5*time.Millisecond, 12346, 1000, 0))
-	require.InDelta(t, 5*ms, e.read(12346, 1000, 7*ms), 1)
-}
-
-// One peak moves an estimate below the floor by little. Continued slowness moves it
-// above.
-func TestEstimateAveragesPeaksBelowFloor(t *testing.T) {
-	const us = time.Microsecond
-	e, d := newEstimate(200*us, 10*time.Second)
-	e.record(50*time.Millisecond, 1, d, minLatency)
-	require.InDelta(t, 0.2, e.read(1, d, 0)/ms, 0.01, "one hiccup")
-	for now := uint32(1); now < 4000; now += 2 {
-		e.record(20*time.Millisecond, now, d, minLatency)
-	}
-	require.InDelta(t, 20, e.read(4000, d, 0)/ms, 0.1, "after four seconds")
+	require.False(t, e.record(5*time.Millisecond, 12346, 1000, sampleWeight))
+	require.InEpsilon(t, 3.125*ms, e.read(12346, 1000, 7*ms), 0.01)
 }
 
 func TestExp2Neg(t *testing.T) {
@@ -103,63 +89,39 @@ func TestEstimateReadIsPure(t *testing.T) {
 		read.read(at, d, 0)
 	}
 	require.Equal(t, before, read.word.Load())
-	read.record(5*time.Millisecond, 5000, d, 0)
-	unread.record(5*time.Millisecond, 5000, d, 0)
+	read.record(5*time.Millisecond, 5000, d, sampleWeight)
+	unread.record(5*time.Millisecond, 5000, d, sampleWeight)
 	require.Equal(t, unread.word.Load(), read.word.Load(), "a sample weighs the same, however often was looked")
 }
 
-func TestEstimatePeak(t *testing.T) {
-	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
-	e.record(80*time.Millisecond, 0, d, 0)
-	require.InEpsilon(t, 80*ms, e.read(0, d, 0), 1e-6, "in the same tick too")
-	e.record(90*time.Millisecond, 7, d, 0)
-	require.InEpsilon(t, 90*ms, e.read(7, d, 0), 1e-6)
-}
-
+// A sample has a weight of 1/16 in the logarithm, or more if it is the first one for a while.
 func TestEstimateAverage(t *testing.T) {
-	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
-	at := tick(10 * time.Second)
-	e.record(10*time.Millisecond, at, d, 0)
-	w := math.Exp(-float64(at) / d)
-	require.InEpsilon(t, 100*ms*w+10*ms*(1-w), e.read(at, d, 0), 1e-6)
-	require.InDelta(t, 43, e.read(at, d, 0)/ms, 0.2)
+	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
+	e.record(1000*time.Millisecond, 0, d, sampleWeight)
+	require.InEpsilon(t, 10, e.read(0, d, 0)/ms, 1e-6, "the same tick")
+	e.record(1000*time.Millisecond, 1, d, sampleWeight)
+	require.InEpsilon(t, 10*math.Pow(100, 1.0/16), e.read(1, d, 0)/ms, 0.06)
+	for at := range uint32(100) {
+		e.record(1000*time.Millisecond, 2+at, d, sampleWeight)
+	}
+	require.InEpsilon(t, 1000, e.read(101, d, 0)/ms, 0.02)
+	at := 101 + tick(10*time.Second)
+	e.record(10*time.Millisecond, at, d, sampleWeight)
+	require.InEpsilon(t, 10*math.Pow(100, 1/math.E), e.read(at, d, 0)/ms, 0.06)
 }
 
-// A lower sample within the same tick has no effect.
-func TestEstimateWithinOneTick(t *testing.T) {
-	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
-	e.record(10*time.Millisecond, 5, d, 0)
-	once := e.word.Load()
-	for range 1000 {
-		e.record(10*time.Millisecond, 5, d, 0)
-	}
-	require.Equal(t, once, e.word.Load())
-	e.record(200*time.Millisecond, 5, d, 0)
-	require.InEpsilon(t, 200*ms, e.read(5, d, 0), 1e-6, "a worse one is")
-}
-
-// With a decay of a day one tick moves the value by less than a float32 shows. Many ticks
-// still count.
-func TestEstimateLongDecay(t *testing.T) {
-	e, d := newEstimate(100*time.Millisecond, 24*time.Hour)
-	const ticks = 4_000_000 // a good hour
-	for at := range uint32(ticks) {
-		e.record(50*time.Millisecond, at, d, 0)
-	}
-	w := math.Exp(-ticks / d)
-	require.InEpsilon(t, 100*ms*w+50*ms*(1-w), e.read(ticks, d, 0), 0.005)
-	require.Less(t, e.read(ticks, d, 0), 98*ms)
+// A failure replaces the value.
+func TestEstimateFailure(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
+	require.False(t, e.record(80*time.Millisecond, 0, d, failureWeight))
+	require.InEpsilon(t, 80*ms, e.read(0, d, 0), 1e-6)
 }
 
 func TestEstimateLateSample(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
-	e.record(50*time.Millisecond, 1000, d, 0)
-	before := e.word.Load()
-	e.record(time.Millisecond, 998, d, 0) // began later or not: stored later
-	require.Equal(t, before, e.word.Load(), "not 52 days later")
-	e.record(60*time.Millisecond, 998, d, 0)
-	require.InEpsilon(t, 60*ms, e.read(1000, d, 0), 1e-6, "a peak counts")
-	require.InEpsilon(t, 60*ms, e.read(998, d, 0), 1e-6)
+	e.record(50*time.Millisecond, 1000, d, failureWeight)
+	e.record(50*time.Millisecond, 998, d, sampleWeight) // stored later
+	require.InEpsilon(t, 50*ms, e.read(1000, d, 0), 1e-6, "not 52 days later")
 	_, age := e.load(1001)
 	require.EqualValues(t, 1, age, "its time did not go back")
 }
@@ -169,9 +131,9 @@ func TestEstimateTicksWrap(t *testing.T) {
 	e.word.Store(pack(float32(50*ms), math.MaxUint32-1))
 	_, age := e.load(3)
 	require.EqualValues(t, 5, age)
-	e.record(20*time.Millisecond, 3, d, 0)
+	e.record(20*time.Millisecond, 3, d, sampleWeight)
 	require.Less(t, e.read(3, d, 0), 50*ms)
-	require.Greater(t, e.read(3, d, 0), 49*ms)
+	require.Greater(t, e.read(3, d, 0), 46*ms)
 }
 
 // An estimate that samples confirm does not age.
@@ -179,7 +141,7 @@ func TestEstimateConfirmed(t *testing.T) {
 	for _, decay := range []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 		e, d := newEstimate(30*time.Millisecond, decay)
 		for at := range uint32(100_000) {
-			e.record(10*time.Millisecond, at, d, 0)
+			e.record(10*time.Millisecond, at, d, sampleWeight)
 			if float64(at) > 20*d {
 				require.InEpsilon(t, 10*ms, e.read(at, d, 0), 2e-3, "%v at %d", decay, at)
 			}
@@ -190,7 +152,7 @@ func TestEstimateConfirmed(t *testing.T) {
 func TestEstimatePositive(t *testing.T) {
 	e, d := newEstimate(time.Millisecond, time.Millisecond)
 	for at := range uint32(10_000) {
-		e.record(0, at*100, d, 0)
+		e.record(0, at*100, d, sampleWeight)
 		require.Positive(t, e.read(at*100, d, 0))
 		value, _ := e.load(at * 100)
 		require.GreaterOrEqual(t, value, float32(1))
@@ -206,40 +168,40 @@ func TestEstimateModel(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(rt, "samples") {
 			now := at + uint32(rapid.IntRange(1, 30_000).Draw(rt, "ticks"))
 			sample := time.Duration(rapid.IntRange(0, int(time.Minute)).Draw(rt, "latency"))
-			if s := math.Max(float64(sample), 1); s > value {
-				value = s
-			} else {
-				w := math.Exp(-float64(now-at) / d)
-				value = value*w + s*(1-w)
-			}
-			e.record(sample, now, d, 0)
+			w := math.Max(1.0/16, 1-math.Exp(-float64(now-at)/d))
+			value = fromLog(toLog(value) + w*(toLog(math.Max(float64(sample), 1))-toLog(value)))
+			e.record(sample, now, d, sampleWeight)
 			at = now
 			require.InEpsilon(rt, value, e.read(now, d, 0), 2e-3)
 		}
 	})
 }
 
-// Within a tick the value never decreases, so that no goroutine finds it below its own
-// sample.
-func TestEstimateConcurrentPeaks(t *testing.T) {
-	const samples = 300_000
+// toLog is the logarithm to the base 2, linear between powers of two. fromLog is its inverse.
+func toLog(x float64) float64 {
+	part, power := math.Frexp(x)
+	return 2*part - 1 + float64(power) - 1
+}
+
+func fromLog(x float64) float64 {
+	whole := math.Floor(x)
+	return math.Ldexp(1+x-whole, int(whole))
+}
+
+// No concurrent failure is lost.
+func TestEstimateConcurrent(t *testing.T) {
 	e, d := newEstimate(time.Millisecond, 10*time.Second)
-	var decayed atomic.Int64
 	var all sync.WaitGroup
-	for i := range 4 {
+	for range 4 {
 		all.Go(func() {
-			for j := range samples {
-				s := time.Duration(4*j+i+1) * time.Millisecond
-				e.record(s, 0, d, 0)
-				if e.read(0, d, 0) < float64(float32(s)) {
-					decayed.Add(1)
-				}
+			for at := range uint32(1000) {
+				e.record(time.Millisecond, at, d, sampleWeight)
 			}
 		})
+		all.Go(func() { e.record(time.Second, 1000, d, failureWeight) })
 	}
 	all.Wait()
-	require.Zero(t, decayed.Load())
-	require.InEpsilon(t, 4*samples*ms, e.read(0, d, 0), 1e-6)
+	require.InEpsilon(t, 1000*ms, e.read(1000, d, 0), 1e-6)
 }
 
 func BenchmarkEstimate(b *testing.B) {
@@ -257,7 +219,7 @@ func BenchmarkEstimate(b *testing.B) {
 		var now uint32
 		for b.Loop() {
 			now++
-			e.record(time.Millisecond, now, d, 0)
+			e.record(time.Millisecond, now, d, sampleWeight)
 		}
 	})
 }

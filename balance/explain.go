@@ -45,6 +45,9 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
 	}}
+	if a := b.group.apertures(); a != nil {
+		d.State = append(d.State, *a)
+	}
 	if chosen != nil {
 		d.State = append(d.State, layer.Attr{Key: "chosen", Value: chosen.id.Addr})
 	}
@@ -62,14 +65,16 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 
 // explainExamined returns the node of an examined endpoint. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
-	result := "passed over"
+	result := "higher cost"
 	switch {
 	case chosen:
 		result = "chosen"
 	case x.reading.atLimit:
-		result = "new, with as many requests as it may have"
+		result = "probing, at its limit of requests"
 	case q.attempts.Has(x.endpoint):
-		result = "tried before"
+		result = "previous attempt"
+	case x.status.fails():
+		result = "consecutive failures"
 	}
 	state := layer.State{
 		{Key: "addr", Value: x.id.Addr}, {Key: "result", Value: result}, {Key: "cost", Value: b.showCost(x.reading.cost)},
@@ -80,7 +85,7 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 		state = append(state, layer.Attr{Key: "weight", Value: x.reading.weight})
 	}
 	if x.status.fails() {
-		state = append(state, layer.Attr{Key: "failing", Value: true})
+		state = append(state, layer.Attr{Key: "consecutive_failures", Value: x.fails.Load()})
 	}
 	if x.far {
 		state = append(state, layer.Attr{Key: "other_zone", Value: true})
@@ -88,7 +93,7 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 	return layer.Node{Name: "endpoint", State: state}
 }
 
-// showCost returns a PeakEWMA cost as a duration and any other cost as a number.
+// showCost returns a EWMA cost as a duration and any other cost as a number.
 func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	switch {
 	case cost >= excludedCost:
@@ -131,6 +136,9 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 		{Key: "endpoints", Value: len(nodes)},
 		{Key: "ready", Value: b.group.len()},
 	}
+	if a := b.group.apertures(); a != nil {
+		state = append(state, *a)
+	}
 	if b.detection.enabled() {
 		state = append(state, layer.State{
 			{Key: "ejected", Value: b.ejected}, {Key: "ejections", Value: b.ejections}, {Key: "ejections_skipped", Value: b.skipped},
@@ -169,6 +177,12 @@ func (s EndpointState) attributes() layer.State {
 	state = append(state, layer.Attr{Key: "in_flight", Value: s.InFlight}, layer.Attr{Key: "picks", Value: s.Picks})
 	if s.Weight != 1 {
 		state = append(state, layer.Attr{Key: "weight", Value: s.Weight})
+	}
+	if s.Failures > 0 {
+		state = append(state, layer.Attr{Key: "consecutive_failures", Value: s.Failures})
+	}
+	if s.OutsideAperture {
+		state = append(state, layer.Attr{Key: "outside_aperture", Value: true})
 	}
 	if s.OtherZone {
 		state = append(state, layer.Attr{Key: "other_zone", Value: true})

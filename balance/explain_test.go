@@ -41,10 +41,10 @@ func TestExplain(t *testing.T) {
 			verdicts[child.State.Get("addr")] = child.State.Get("result")
 		}
 		require.Equal(t, map[any]any{
-			ss[0].addr: "chosen", ss[1].addr: "passed over", ss[2].addr: "passed over", ss[3].addr: "unready", ss[4].addr: "closed",
+			ss[0].addr: "chosen", ss[1].addr: "higher cost", ss[2].addr: "higher cost", ss[3].addr: "unready", ss[4].addr: "closed",
 		}, verdicts)
 		require.Equal(t, true, said[0].Children[2].State.Get("other_zone"))
-		require.Contains(t, why.String(), "balance    target=web pick=cheapest of 5, of all up to 16 cost=peak ewma chosen=10.0.0.1:80\n")
+		require.Contains(t, why.String(), "balance    target=web pick=cheapest of all up to 16, of 5 in an aperture cost=ewma chosen=10.0.0.1:80\n")
 		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 result=closed reason=server: closed: shut\n")
 		text, err := json.Marshal(why)
 		require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestExplainRetries(t *testing.T) {
 		require.Len(t, said, 3)
 		assert.NotEqual(t, said[0].State.Get("chosen"), said[1].State.Get("chosen"))
 		assert.Len(t, said[1].Children, 2)
-		assert.Contains(t, said[1].String(), "result=tried before")
+		assert.Contains(t, said[1].String(), "result=previous attempt")
 	})
 }
 

@@ -73,7 +73,7 @@ func TestFailing(t *testing.T) {
 				said := func() any {
 					ctx, why := layer.Explain(t.Context())
 					_ = p.send(ctx)
-					return why.Choices()[0].Children[0].State.Get("failing")
+					return why.Choices()[0].Children[0].State.Get("consecutive_failures")
 				}
 				ss[0].serve = func(context.Context, string) (*response, error) {
 					if failures--; failures >= 0 {
@@ -84,7 +84,7 @@ func TestFailing(t *testing.T) {
 				failures = 1
 				require.Equal(t, []any{nil, nil, nil}, []any{said(), said(), said()}, "one failure may be bad luck")
 				failures = 2
-				require.Equal(t, []any{nil, nil, true, nil}, []any{said(), said(), said(), said()})
+				require.Equal(t, []any{nil, nil, uint32(2), nil}, []any{said(), said(), said(), said()})
 			})
 		})
 	}

@@ -211,13 +211,11 @@ func TestPolicyTimes(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		policy      balance.Policy
-		first, then time.Duration // what is expected at first; and, of an endpoint that took a second, after an instant one a second later
+		first, then time.Duration // expected at first, and after a response of 1 s and one of 500 ms a second later
 	}{
-		{"defaults", balance.Policy{}, 30 * time.Millisecond, 904837 * time.Microsecond},
-		{"DefaultRTT", balance.Policy{DefaultRTT: sec}, sec, 904837 * time.Microsecond},
-		{"the least DefaultRTT", balance.Policy{DefaultRTT: time.Millisecond}, time.Millisecond, 904837 * time.Microsecond},
-		{"Decay", balance.Policy{Decay: sec}, 30 * time.Millisecond, 367879 * time.Microsecond},
-		{"the least Decay", balance.Policy{Decay: time.Millisecond}, 30 * time.Millisecond, 0},
+		{"defaults", balance.Policy{}, 30 * time.Millisecond, 949 * time.Millisecond},
+		{"Decay", balance.Policy{Decay: sec}, 30 * time.Millisecond, 661 * time.Millisecond},
+		{"the least Decay", balance.Policy{Decay: time.Millisecond}, 30 * time.Millisecond, 500 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -226,8 +224,8 @@ func TestPolicyTimes(t *testing.T) {
 				p.add(ss[0].after(func() time.Duration { return took }))
 				require.Equal(t, tt.first, p.ewma(ss[0]))
 				require.NoError(t, p.send(t.Context()))
-				took = 0
-				time.Sleep(sec)
+				took = sec / 2
+				time.Sleep(sec / 2)
 				require.NoError(t, p.send(t.Context()))
 				require.InDelta(t, tt.then, p.ewma(ss[0]), float64(time.Millisecond))
 			})

@@ -6,7 +6,9 @@ import (
 )
 
 // Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of
-// all endpoints if there are at most sixteen, or else the cheapest of five random ones.
+// all endpoints if there are at most sixteen. Of more, it uses an aperture: twelve random ones, and
+// twice as many while each has more than one request in flight on average. It picks the cheapest of
+// an aperture of up to sixteen, or else of five random ones in it.
 //
 // Two choices, the usual number, send at least C(k,2)/C(n,2) of the requests to the k slowest
 // of n endpoints. With five choices, latencies are within a few per cent of the best possible
@@ -26,7 +28,7 @@ type picker interface {
 }
 
 const (
-	fullScanMax    = 16 // the default examines all endpoints up to this number
+	fullScanMax    = 16 // the default examines all endpoints of an aperture up to this number
 	defaultChoices = 5  // the number of endpoints that the default examines otherwise
 	maxChoices     = 64
 )
@@ -37,21 +39,17 @@ func PowerOfChoices(k int) Picker {
 	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
 }
 
-// FullScan picks the cheapest of all endpoints. Its time grows with the number of endpoints.
-func FullScan() Picker {
-	return Picker{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
-}
-
 // String returns a description of the rule.
 func (p Picker) String() string {
 	if p.start == nil {
-		return fmt.Sprintf("cheapest of %d, of all up to %d", defaultChoices, fullScanMax)
+		return fmt.Sprintf("cheapest of all up to %d, of %d in an aperture", fullScanMax, defaultChoices)
 	}
 	return p.name
 }
 
 func (p Picker) on(g *group) picker {
 	if p.start == nil {
+		g.aperture.width.Store(minAperture)
 		return choices{group: g, few: fullScanMax, k: defaultChoices}
 	}
 	return p.start(g)
@@ -99,10 +97,11 @@ func (g *group) isEven() bool { return g.cost.of == nil && !g.weighted.Load() }
 // pickPlain is pickAmong for an even group and a request without attempts and explanation.
 func (c choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
-	if all := s.all.Load(); all != nil && len(*all) <= c.few {
-		return c.cheapestOf(*all, now, noneFound(chanceOf(random)))
+	n := c.aperture.limit(int(s.n.Load()))
+	if front := *s.front.Load(); n <= len(front) && n <= c.few {
+		return c.cheapestOf(front[:n], now, noneFound(chanceOf(random)))
 	}
-	k, w := c.walk(int(s.n.Load()), random)
+	k, w := c.walk(n, random)
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
 }
 
@@ -122,7 +121,7 @@ func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) 
 		return f.best, math.Float32frombits(f.least)
 	}
 	s, random := r.slots.Load(), c.draw()
-	n := int(s.n.Load())
+	n := c.aperture.limit(int(s.n.Load()))
 	k, w := c.walk(n, random)
 	if q.attempts.Len() > 0 {
 		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, chanceOf(random)); best != nil {
@@ -182,8 +181,8 @@ const similar = 1.5
 // of costOf has this effect.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
-	own := oneToTwo(t.chance)
-	at, share := own-1, float32(1)
+	own := ownShare(t.chance)
+	at, share := 2*(own-1), float32(1)
 	if t.weighted {
 		own, share = 1, t.group.weight(e, t.now)
 	}
@@ -217,8 +216,8 @@ func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random)
 // are random enough to use.
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
-// oneToTwo returns a random number from 1 to below 2.
-func oneToTwo(chance uint32) float32 { return math.Float32frombits(chance>>9 | 127<<23) }
+// ownShare returns how often the request itself counts, a random number from 1 to below 1.5.
+func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 127<<23) }
 
 // The functions below do the same as comparison for the usual pick: equal weights, the
 // default cost and no explanation. They first find the endpoints to examine and then
@@ -272,7 +271,7 @@ func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
 			return f
 		}
 		f.chance = nextChance(f.chance)
-		its := math.Float32bits(g.costOf(some[i], now, g.median.read(), oneToTwo(f.chance)))
+		its := math.Float32bits(g.costOf(some[i], now, g.median.read(), ownShare(f.chance)))
 		if its < f.least {
 			f.best, f.least = some[i], its
 		}
@@ -309,7 +308,7 @@ func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (fou
 			latency = minLatency
 		}
 		streams := streamsOf(status)
-		requests := float32(int32(e.inFlight())-streams) + oneToTwo(f.chance)
+		requests := float32(int32(e.inFlight())-streams) + ownShare(f.chance)
 		if its := math.Float32bits(latency*requests + float32(streams)*median); its < f.least {
 			f.least, f.best = its, e
 		}

@@ -39,12 +39,12 @@ func TestPowerOfChoices(t *testing.T) {
 	g := groupOf(five...)
 	require.InDeltaSlice(t, []float64{0.6, 0.3, 0.1, 0, 0}, shares(g, five, PowerOfChoices(3)), 0.02)
 	require.InDeltaSlice(t, []float64{0.8, 0.2, 0, 0, 0}, shares(g, five, PowerOfChoices(4)), 0.02)
-	for _, all := range []Picker{PowerOfChoices(5), PowerOfChoices(99), FullScan(), {}} {
+	for _, all := range []Picker{PowerOfChoices(5), PowerOfChoices(99), {}} {
 		require.InDelta(t, 1, shares(g, five, all)[0], 1e-9, all.String())
 	}
 }
 
-// The default examines all of sixteen endpoints, and five of more.
+// The default examines all endpoints of an aperture of sixteen, and five of a wider one.
 func TestDefaultChoices(t *testing.T) {
 	for n, want := range map[int]float64{2: 1, 16: 1, 20: 5.0 / 20, 40: 5.0 / 40} {
 		latencies := make([]time.Duration, n)
@@ -53,7 +53,8 @@ func TestDefaultChoices(t *testing.T) {
 		}
 		latencies[n/2] = time.Millisecond
 		ns := nodes(latencies...)
-		require.InDelta(t, want, shares(groupOf(ns...), ns, Picker{})[n/2], 0.02, "of %d", n)
+		wide := Picker{"wide", func(g *group) picker { return choices{group: g, few: fullScanMax, k: defaultChoices} }}
+		require.InDelta(t, want, shares(groupOf(ns...), ns, wide)[n/2], 0.02, "of %d", n)
 	}
 }
 
@@ -69,7 +70,7 @@ func TestPickEqualEndpoints(t *testing.T) {
 			}
 		}
 		ns := nodes(latencies...)
-		for _, p := range []Picker{FullScan(), {}, PowerOfChoices(8), Random(), RoundRobin()} {
+		for _, p := range []Picker{{}, PowerOfChoices(8), Random(), RoundRobin()} {
 			for i, share := range shares(groupOf(ns...), ns, p) {
 				want := 1.0 / float64(8-len(costly))
 				switch blind := p.name == "random" || p.name == "round robin"; {
@@ -156,8 +157,8 @@ func TestSlowStart(t *testing.T) {
 func TestPickZones(t *testing.T) {
 	ns := nodes(4*time.Millisecond, 5*time.Millisecond, 2100*time.Microsecond)
 	g := groupOf(ns[0])
-	g.sets[far].add(ns[1])
-	g.sets[far].add(ns[2])
+	g.sets[far].add(ns[1], noDraw)
+	g.sets[far].add(ns[2], noDraw)
 	g.spillover = 4
 	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 8 ms here, 8.4 there")
 	for range 4 {
@@ -178,7 +179,7 @@ func TestProbeLimit(t *testing.T) {
 	ns := nodes(time.Minute, 0)
 	ns[1] = unknown()
 	g := groupOf(ns...)
-	g.median.init(time.Millisecond)
+	g.median.word.Store(pack(float32(time.Millisecond), 0))
 	for i, want := range []uint64{1, 2, 4, 8} {
 		for range 100 {
 			require.True(t, Picker{}.on(g).pick(query{}).begin(0))
@@ -187,7 +188,7 @@ func TestProbeLimit(t *testing.T) {
 		for range want {
 			ns[1].end()
 		}
-		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay, 0))
+		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay, sampleWeight))
 		ns[1].status.addSample()
 	}
 	for range 100 {
@@ -206,7 +207,7 @@ func TestCheapestPlain(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(rt, "n")
 		g := groupOf()
-		g.median.init(time.Duration(rapid.IntRange(1, 1e9).Draw(rt, "usual")))
+		g.median.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "usual")), 0))
 		g.median.failingLoad.Store(math.Float32bits(70))
 		g.decay, g.decayCurve = 1000, newDecayCurve(1000)
 		const now = 10_000
@@ -226,7 +227,7 @@ func TestCheapestPlain(t *testing.T) {
 					e.status.fail()
 				}
 			}
-			g.sets[near].add(e)
+			g.sets[near].add(e, noDraw)
 		}
 		k, random := rapid.IntRange(1, n).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
 		s := g.sets[near].slots.Load()
@@ -234,8 +235,8 @@ func TestCheapestPlain(t *testing.T) {
 		w := newWalk(random, n)
 		chance := uint32(random)
 		f := g.cheapestPlain(s, w, k, now, chance)
-		if all := s.all.Load(); all != nil && rapid.Bool().Draw(rt, "all") {
-			f = g.cheapestOf(*all, now, noneFound(chance))
+		if front := *s.front.Load(); len(front) == n && rapid.Bool().Draw(rt, "all") {
+			f = g.cheapestOf(front, now, noneFound(chance))
 			k, w = n, walk{stride: 1, n: n}
 		}
 		other, same := g.cheapest(s, w, k, k, query{now: now, examined: looked}, chance)
@@ -291,8 +292,8 @@ func TestMedian(t *testing.T) {
 	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], medianInterval, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms)
-	ns[1].latency.record(time.Second, medianInterval, g.decay, 0)
-	ns[2].latency.record(time.Second, medianInterval, g.decay, 0)
+	ns[1].latency.record(time.Second, medianInterval, g.decay, failureWeight)
+	ns[2].latency.record(time.Second, medianInterval, g.decay, failureWeight)
 	g.refresh(ns[0], medianInterval+1, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms, "not so often")
 	g.refresh(ns[0], medianInterval+1, true)
@@ -312,11 +313,11 @@ func TestCosts(t *testing.T) {
 	}
 	chosen := func(c Cost) int {
 		g := newGroup(Policy{Cost: c}.orDefault(), nil)
-		g.sets[near].add(ns[0])
-		g.sets[near].add(ns[1])
+		g.sets[near].add(ns[0], noDraw)
+		g.sets[near].add(ns[1], noDraw)
 		return slices.Index(ns, Picker{}.on(g).pick(query{}))
 	}
-	require.Equal(t, 1, chosen(PeakEWMA()), "3 ms and 10 ms")
+	require.Equal(t, 1, chosen(EWMA()), "3 ms and 10 ms")
 	require.Equal(t, 0, chosen(LeastRequest()), "2 and 0 in flight")
 	require.Equal(t, 0, chosen(CostOf("odd", func(l Load) float64 { return 1 / float64(l.Latency) })))
 }

@@ -9,21 +9,15 @@ import (
 // Policy configures how a [Balancer] picks endpoints. The zero value has all defaults.
 // [New] panics if a value is out of range, see [Policy.Validate].
 type Policy struct {
-	// Picker is the rule that picks an endpoint: [PowerOfChoices], [FullScan],
-	// [ConsistentHash], [RoundRobin] or [Random].
+	// Picker is the rule: [PowerOfChoices], [ConsistentHash], [RoundRobin] or [Random].
 	Picker Picker
 
-	// Cost is the cost by which endpoints are compared: [PeakEWMA], [LeastRequest] or [CostOf].
+	// Cost is the cost by which endpoints are compared: [EWMA], [LeastRequest] or [CostOf].
 	Cost Cost
 
 	// Sample determines when the latency of a response is measured. The default is
 	// [SampleFirstByte].
 	Sample Sample
-
-	// DefaultRTT is the expected latency of all endpoints before the first response,
-	// from 1 ms to a day. 0 means 30 ms. Endpoints that join later are expected to have
-	// the median latency.
-	DefaultRTT time.Duration
 
 	// Decay is the time constant of the moving average of latencies, and of their
 	// ageing towards the median. It is at least 1 ms; 0 means 10 s.
@@ -66,9 +60,6 @@ func (p Policy) Validate() error {
 		errs = append(errs, fmt.Errorf("balance: policy: %s is %v, want %s", field, value, want))
 	}
 	const short = "0 for the default, or at least 1ms"
-	if p.DefaultRTT != 0 && p.DefaultRTT < time.Millisecond || p.DefaultRTT > longestSample {
-		bad("DefaultRTT", p.DefaultRTT, fmt.Sprintf("%s and at most %v", short, longestSample))
-	}
 	if p.Decay != 0 && p.Decay < time.Millisecond {
 		bad("Decay", p.Decay, short)
 	}
@@ -91,9 +82,6 @@ const longestStart = 24 * time.Hour
 
 // orDefault sets the defaults of a valid policy.
 func (p Policy) orDefault() Policy {
-	if p.DefaultRTT == 0 {
-		p.DefaultRTT = 30 * time.Millisecond
-	}
 	if p.Decay == 0 {
 		p.Decay = 10 * time.Second
 	}

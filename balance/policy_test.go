@@ -20,35 +20,31 @@ import (
 func TestPolicyValidate(t *testing.T) {
 	require.NoError(t, balance.Policy{}.Validate())
 	require.NoError(t, balance.Policy{
-		DefaultRTT: time.Millisecond, Decay: time.Hour, SlowStart: time.Minute, ZoneSpillover: 1, Sample: balance.SampleEnd, Penalty: -1,
+		Decay: time.Hour, SlowStart: time.Minute, ZoneSpillover: 1, Sample: balance.SampleEnd, Penalty: -1,
 	}.Validate())
 	err := balance.Policy{
-		DefaultRTT: time.Microsecond, Decay: -1, SlowStart: -1, ZoneSpillover: math.NaN(), Sample: 9,
+		Decay: -1, SlowStart: -1, ZoneSpillover: math.NaN(), Sample: 9,
 		OutlierDetection: balance.OutlierDetection{MinReady: 2},
 	}.Validate()
 	for _, want := range []string{
-		"balance: policy: DefaultRTT is 1µs, want 0 for the default, or at least 1ms",
 		"balance: policy: Decay is -1ns", "balance: policy: SlowStart is -1ns, want 0 for none, or up to 24h0m0s",
 		"balance: policy: ZoneSpillover is NaN, want 0 for the default, or at least 1",
 		"balance: policy: Sample is 9, want SampleFirstByte, SampleHeaders or SampleEnd", "MinReady is 2",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
-	require.NoError(t, balance.Policy{DefaultRTT: 24 * time.Hour}.Validate())
-	require.EqualError(t, balance.Policy{DefaultRTT: 48 * time.Hour}.Validate(),
-		"balance: policy: DefaultRTT is 48h0m0s, want 0 for the default, or at least 1ms and at most 24h0m0s")
 }
 
 func TestPolicyStrings(t *testing.T) {
 	for want, p := range map[string]balance.Picker{
-		"cheapest of 5, of all up to 16": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
-		"cheapest of 64": balance.PowerOfChoices(1000), "cheapest of all": balance.FullScan(), "round robin": balance.RoundRobin(),
+		"cheapest of all up to 16, of 5 in an aperture": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
+		"cheapest of 64": balance.PowerOfChoices(1000), "round robin": balance.RoundRobin(),
 		"random": balance.Random(),
 	} {
 		assert.Equal(t, want, p.String())
 	}
 	for want, c := range map[string]balance.Cost{
-		"peak ewma": {}, "pending": balance.LeastRequest(), "mine": balance.CostOf("mine", func(balance.Load) float64 { return 1 }),
+		"ewma": {}, "pending": balance.LeastRequest(), "mine": balance.CostOf("mine", func(balance.Load) float64 { return 1 }),
 	} {
 		assert.Equal(t, want, c.String())
 	}

@@ -18,29 +18,45 @@ type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints in its first n slots, in any order.
+// slots has the endpoints in its first n slots. The order is random if there are more than
+// minAperture: see aperture.
 type slots struct {
-	n   atomic.Int64
-	at  []atomic.Pointer[endpoint]
-	all atomic.Pointer[[]*endpoint] // a copy of at most fullScanMax endpoints, or nil; immutable
+	n     atomic.Int64
+	at    []atomic.Pointer[endpoint]
+	front atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most fullScanMax; immutable
 }
 
 // clear makes the set empty. It must be called before the first use.
-func (r *readySet) clear() { r.slots.Store(&slots{at: make([]atomic.Pointer[endpoint], 4)}) }
+func (r *readySet) clear() {
+	s := &slots{at: make([]atomic.Pointer[endpoint], 4)}
+	s.list(0)
+	r.slots.Store(s)
+}
 
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
 
-func (r *readySet) add(e *endpoint) {
+// add adds e at a random position. The endpoint there moves to the end.
+func (r *readySet) add(e *endpoint, draw func() uint64) {
 	s := r.slots.Load()
-	i := s.n.Load()
-	if int(i) == len(s.at) {
+	i := int(s.n.Load())
+	if i == len(s.at) {
 		s = s.grown()
 	}
-	e.slot = int(i)
+	e.slot = i
 	s.at[i].Store(e)
-	s.n.Store(i + 1)
-	s.list()
+	s.n.Store(int64(i + 1))
+	if i >= minAperture {
+		s.swap(i, int(draw()%uint64(i+1)))
+	}
+	s.list(e.slot)
 	r.slots.Store(s)
+}
+
+func (s *slots) swap(i, j int) {
+	a, b := s.at[i].Load(), s.at[j].Load()
+	a.slot, b.slot = j, i
+	s.at[i].Store(b)
+	s.at[j].Store(a)
 }
 
 func (s *slots) grown() *slots {
@@ -49,6 +65,7 @@ func (s *slots) grown() *slots {
 		g.at[i].Store(s.at[i].Load())
 	}
 	g.n.Store(s.n.Load())
+	g.front.Store(s.front.Load())
 	return g
 }
 
@@ -61,21 +78,19 @@ func (r *readySet) remove(e *endpoint) {
 	s.at[e.slot].Store(moved)
 	s.n.Store(last)
 	s.at[last].Store(nil)
-	s.list()
+	s.list(min(e.slot, int(last)))
 }
 
-// list updates all, because it is faster to scan than slots.
-func (s *slots) list() {
-	n := int(s.n.Load())
-	if n > fullScanMax {
-		s.all.Store(nil)
+// list updates front after a change at slot i and later ones. Front is faster to scan than slots.
+func (s *slots) list(i int) {
+	if i >= fullScanMax {
 		return
 	}
-	all := make([]*endpoint, n)
-	for i := range all {
-		all[i] = s.at[i].Load()
+	front := make([]*endpoint, min(int(s.n.Load()), fullScanMax))
+	for i := range front {
+		front[i] = s.at[i].Load()
 	}
-	s.all.Store(&all)
+	s.front.Store(&front)
 }
 
 // walk visits all indexes below n in n steps, with a random start and a random stride.

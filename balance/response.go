@@ -177,20 +177,18 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
-	word := n.status.word.Load()
-	floor := float32(0)
-	if penalty == 0 && b.group.median.read() < minLatency {
-		floor = minLatency
-	}
+	word, weight := n.status.word.Load(), sampleWeight
 	switch {
 	case penalty > 0:
+		weight = failureWeight
 		expected := b.expected(&n.endpoint, tick(now))
 		n.penalize(expected)
 		took = max(took, penalty, expected)
 	case word&badRecord != 0 && n.isPenalized():
+		weight = penalizedWeight
 		n.clearPenalty(took, b.expected(&n.endpoint, tick(now)))
 	}
-	first := n.latency.record(took, tick(now), b.group.decay, floor)
+	first := n.latency.record(took, tick(now), b.group.decay, weight)
 	if samplesOf(word) != allSamples {
 		n.status.addSample()
 	}
@@ -202,7 +200,13 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	if r.ignored {
 		return
 	}
-	n.setFailed(r.penalty > 0)
+	if n.setFailed(r.penalty > 0) {
+		b.mu.Lock()
+		if n.status.state() == ready {
+			b.group.leaveAperture(&n.endpoint)
+		}
+		b.mu.Unlock()
+	}
 	if b.detection.enabled() && b.detection.record(&n.endpoint, r) {
 		b.ejectFailing(n)
 	}

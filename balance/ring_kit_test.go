@@ -43,7 +43,7 @@ func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
 // join and leave do the same as the balancer.
 func (h *hashing) join(e *endpoint) {
 	e.status.setState(ready)
-	h.set(e).add(e)
+	h.set(e).add(e, noDraw)
 	h.joined(e)
 }
 

@@ -5,24 +5,22 @@ import (
 	"math"
 )
 
-// claim is what a run of ours has to show.
+// claim is a condition on the result of the default.
 type claim struct {
 	what  string
 	bound string
 	met   func(r *result) (value float64, ok bool)
 }
 
-// badBelow: the bad ones get less than so many per cent.
 func badBelow(percent float64) claim {
 	return claim{"share of the bad one", fmt.Sprintf("below %v %%", percent), func(r *result) (float64, bool) {
-		return r.bad, r.bad < percent
+		return r.Bad, r.Bad < percent
 	}}
 }
 
-// even: no share is further from an even one.
 func even(points float64) claim {
 	return claim{"evenness", fmt.Sprintf("within %v points", points), func(r *result) (float64, bool) {
-		return r.uneven, r.uneven <= points
+		return r.Uneven, r.Uneven <= points
 	}}
 }
 
@@ -39,56 +37,54 @@ func atLeast(name string, least float64) claim {
 }
 
 func p99AtMost(most float64) claim {
-	return claim{"p99", fmt.Sprintf("at most %v ms", most), func(r *result) (float64, bool) { return r.p99, r.p99 <= most }}
+	return claim{"p99", fmt.Sprintf("at most %v ms", most), func(r *result) (float64, bool) { return r.P99, r.P99 <= most }}
 }
 
 func goodAtLeast(least float64) claim {
-	return claim{"good share", fmt.Sprintf("at least %v %%", least), func(r *result) (float64, bool) { return r.good, r.good >= least }}
+	return claim{"good share", fmt.Sprintf("at least %v %%", least), func(r *result) (float64, bool) { return r.Good, r.Good >= least }}
 }
 
-// The tolerances. A run of the test has some 10 000 requests, so that its p99.9
-// is the tenth worst of them, and which one that is depends on single draws.
+// The tolerances of the comparisons.
 const (
-	p99Slack   = 1.05
-	p999Slack  = 1.10
-	goodSlack  = 0.05 // points
-	scanSlack  = 1.05
-	leastWorth = 0.5 // ms that no caller feels
+	p99Slack      = 1.05
+	feedbackSlack = 1.10 // against a peer with reports of the backends
+	goodSlack     = 0.05 // points
+	leastWorth    = 0.5  // ms
 )
 
-// asGoodAs are the claims against the best of the peers, figure by figure.
-func asGoodAs(sc *scenario, peers []result) []claim {
-	best := result{p99: math.Inf(1), p999: math.Inf(1)}
-	for _, p := range peers {
-		best.p99, best.p999, best.good = min(best.p99, p.p99), min(best.p999, p.p999), max(best.good, p.good)
+// bestOf returns the best figures of the contenders of a kind.
+func (o *outcome) bestOf(k kind) result {
+	best := result{P99: math.Inf(1)}
+	for i, c := range contenders() {
+		if c.kind == k {
+			best.P99, best.Good = min(best.P99, o.results[i].P99), max(best.Good, o.results[i].Good)
+		}
 	}
-	claims := []claim{
-		{"p99 against the best peer", fmt.Sprintf("%.1f ms", best.p99), func(r *result) (float64, bool) {
-			return r.p99, r.p99 <= best.p99*p99Slack+leastWorth
-		}},
-		{"good share against the best peer", fmt.Sprintf("%.2f %%", best.good), func(r *result) (float64, bool) {
-			return r.good, r.good >= best.good-goodSlack-sc.price
-		}},
-	}
-	if sc.price > 0 {
-		return claims // it is just this tail that has to be paid
-	}
-	return append(claims, claim{"p99.9 against the best peer", fmt.Sprintf("%.1f ms", best.p999), func(r *result) (float64, bool) {
-		return r.p999, r.p999 <= best.p999*p999Slack+leastWorth
-	}})
+	return best
 }
 
-// nearScan are the claims against a scan of all with the same cost.
-func nearScan(scan result) []claim {
-	return []claim{
-		{"p99 against a scan", fmt.Sprintf("%.1f ms", scan.p99), func(r *result) (float64, bool) {
-			return r.p99, r.p99 <= scan.p99*scanSlack+leastWorth
-		}},
-		{"p99.9 against a scan", fmt.Sprintf("%.1f ms", scan.p999), func(r *result) (float64, bool) {
-			return r.p999, r.p999 <= scan.p999*p999Slack+leastWorth
-		}},
-		{"good share against a scan", fmt.Sprintf("%.2f %%", scan.good), func(r *result) (float64, bool) {
-			return r.good, r.good >= scan.good/scanSlack
-		}},
+// claims returns all claims of a scenario.
+func (o *outcome) claims() []claim {
+	all := o.sc.claims
+	if o.sc.apart {
+		return all
 	}
+	against := func(what string, best result, slack float64) {
+		all = append(all[:len(all):len(all)],
+			claim{"p99 against " + what, fmt.Sprintf("%.1f ms", best.P99), func(r *result) (float64, bool) {
+				return r.P99, r.P99 <= best.P99*slack+leastWorth
+			}},
+			claim{"good share against " + what, fmt.Sprintf("%.2f %%", best.Good), func(r *result) (float64, bool) {
+				return r.Good, r.Good >= best.Good-goodSlack-o.sc.price
+			}})
+	}
+	against("the best peer", o.bestOf(local), p99Slack)
+	against("the best peer with reports", o.bestOf(feedback), feedbackSlack)
+	return all
+}
+
+// nearOracle reports whether the default is within 5 % of the oracle.
+func (o *outcome) nearOracle() bool {
+	r, best := o.of(ourDefault), o.bestOf(perfect)
+	return r.P99 <= best.P99*p99Slack+leastWorth && r.Good >= best.Good-goodSlack
 }

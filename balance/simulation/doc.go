@@ -6,7 +6,7 @@
 //	             ▼
 //	┌─ policy ──────────────┐    ┌─ backend ───────────────┐
 //	│ balance.New, or       │ ─▶ │ a queue, some workers,  │
-//	│ the rule of a peer    │ ◀─ │ a script of its troubles │
+//	│ the rule of a peer    │ ◀─ │ and its troubles        │
 //	└───────────────────────┘    └─────────────────────────┘
 //	      first byte, end
 //
@@ -14,7 +14,8 @@
 // of testing/synctest, whose clock is the virtual time. The rules of the other
 // balancers get the time as an argument.
 //
-// go generate writes the table and the plot. It takes some minutes.
+// engine_test.go has the engine, scenarios_*_test.go the scenarios and peer_*_test.go the
+// peers. contender_test.go lists all balancers.
 package simulation
 
-//go:generate go test -run ^TestTable$ -timeout 60m . -table
+//go:generate go test -run ^TestTable$ -timeout 90m . -table

@@ -7,9 +7,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-const tableFlag = "table"
+const tableFlag, resultsFlag = "table", "results"
 
 func TestMain(m *testing.M) {
-	flag.Bool(tableFlag, false, "run everything, and write SIMULATION.md and simulation.svg")
+	flag.Bool(tableFlag, false, "run everything, and write SIMULATION.md")
+	flag.String(resultsFlag, "", "a file of results, to continue an interrupted run")
 	goleak.VerifyTestMain(m)
 }

@@ -2,6 +2,5 @@
 
 package simulation
 
-// raced says that the race detector is at work. It makes all of this many times
-// slower, and there is one goroutine to watch.
+// raced reports whether the race detector is on. Each run has a single goroutine.
 const raced = true

@@ -6,52 +6,56 @@ import (
 	"time"
 )
 
-// result is the figures of one run: times in ms, shares in per cent.
+// result has the figures of one run. Times are in ms and shares in per cent.
 type result struct {
-	p50, p99, p999 float64
-	good           float64
-	bad            float64 // to those that sc.bad names
-	uneven         float64 // the most that a share is off an even one
-	extra          []figure
-	course         []float64 // the share of the bad ones so far, each half second
+	P50, P99, P999 float64
+	Good           float64
+	Bad            float64 // share of the requests to the backends of scenario.bad
+	Uneven         float64 // the greatest difference between a share and an even one
+	Extra          []figure
 }
 
-// figure is one number that only some scenarios have.
+// figure is a number that only some scenarios have.
 type figure struct {
-	name  string
-	value float64
-	unit  string
+	Name  string
+	Value float64
+	Unit  string
 }
 
 func (r *result) get(name string) float64 {
-	for _, f := range r.extra {
-		if f.name == name {
-			return f.value
+	for _, f := range r.Extra {
+		if f.Name == name {
+			return f.Value
 		}
 	}
 	return math.NaN()
 }
 
-func measure(sc *scenario, log []*request) result {
+// maxFigure replaces infinity, which JSON cannot express.
+const maxFigure = 1e9
+
+func (s *simulation) measure() result {
 	var waits []time.Duration
 	var good, bad, all int
-	to := make([]int, sc.backends)
-	for _, r := range log {
-		if r.sent < sc.from {
+	to := make([]int, s.scenario.backends)
+	for _, c := range s.calls {
+		if c.sent < s.from {
 			continue
 		}
-		all++
-		if r.to >= 0 {
-			to[r.to]++
-			if sc.bad != nil && sc.bad(r.to) {
-				bad++
+		for _, r := range c.attempts {
+			all++
+			if r.to >= 0 {
+				to[r.to]++
+				if s.bad != nil && s.bad(r.to) {
+					bad++
+				}
 			}
 		}
-		if r.impatient {
-			continue // it has left, whatever the balancer did
+		if c.kind < s.impatient {
+			continue // it was canceled with every policy
 		}
-		waits = append(waits, r.latency(sc.deadline))
-		if r.good(sc.deadline) {
+		waits = append(waits, c.latency(s.deadline))
+		if c.good(s.deadline) {
 			good++
 		}
 	}
@@ -60,36 +64,19 @@ func measure(sc *scenario, log []*request) result {
 		return float64(waits[min(int(q*float64(len(waits))), len(waits)-1)]) / float64(ms)
 	}
 	res := result{
-		p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999),
-		good: 100 * float64(good) / float64(len(waits)), bad: 100 * float64(bad) / float64(all),
+		P50: quantile(0.5), P99: quantile(0.99), P999: quantile(0.999),
+		Good: 100 * float64(good) / float64(len(waits)), Bad: 100 * float64(bad) / float64(all),
 	}
 	for _, n := range to {
-		res.uneven = max(res.uneven, 100*math.Abs(float64(n)/float64(all)-1/float64(len(to))))
+		res.Uneven = max(res.Uneven, 100*math.Abs(float64(n)/float64(all)-1/float64(len(to))))
 	}
-	if sc.bad != nil {
-		res.course = course(sc, log)
-	}
-	if sc.extra != nil {
-		res.extra = sc.extra(log)
+	if s.extra != nil {
+		res.Extra = s.extra(s)
 	}
 	return res
 }
 
-func course(sc *scenario, log []*request) (shares []float64) {
-	var bad, all float64
-	for _, r := range log {
-		for time.Duration(len(shares)+1)*sec/2 <= r.sent {
-			shares = append(shares, bad/max(all, 1))
-		}
-		all++
-		if r.to >= 0 && sc.bad(r.to) {
-			bad++
-		}
-	}
-	return append(shares, bad/all)
-}
-
-// median takes the median of each figure, and the course of the first run.
+// median returns the median of each figure.
 func median(rs []result) result {
 	mid := func(of func(r *result) float64) float64 {
 		var all []float64
@@ -100,43 +87,44 @@ func median(rs []result) result {
 		return all[len(all)/2]
 	}
 	m := result{
-		p50: mid(func(r *result) float64 { return r.p50 }), p99: mid(func(r *result) float64 { return r.p99 }),
-		p999: mid(func(r *result) float64 { return r.p999 }), good: mid(func(r *result) float64 { return r.good }),
-		bad: mid(func(r *result) float64 { return r.bad }), uneven: mid(func(r *result) float64 { return r.uneven }),
+		P50: mid(func(r *result) float64 { return r.P50 }), P99: mid(func(r *result) float64 { return r.P99 }),
+		P999: mid(func(r *result) float64 { return r.P999 }), Good: mid(func(r *result) float64 { return r.Good }),
+		Bad: mid(func(r *result) float64 { return r.Bad }), Uneven: mid(func(r *result) float64 { return r.Uneven }),
 	}
-	m.course = rs[0].course
-	for i, f := range rs[0].extra {
-		f.value = mid(func(r *result) float64 { return r.extra[i].value })
-		m.extra = append(m.extra, f)
+	for i, f := range rs[0].Extra {
+		f.Value = mid(func(r *result) float64 { return r.Extra[i].Value })
+		m.Extra = append(m.Extra, f)
 	}
 	return m
 }
 
-func count(log []*request, what func(r *request) bool) (n int) {
-	for _, r := range log {
-		if what(r) {
-			n++
+// count returns the number of requests of the first tier for which what returns true.
+func (s *simulation) count(what func(r *request) bool) (n int) {
+	for _, c := range s.calls {
+		for _, r := range c.attempts {
+			if what(r) {
+				n++
+			}
 		}
 	}
 	return n
 }
 
-// share is the part of the requests sent from one time to another that went to
-// these backends.
-func share(log []*request, these func(int) bool, from, to time.Duration) float64 {
-	all := count(log, func(r *request) bool { return r.sent >= from && r.sent < to })
-	n := count(log, func(r *request) bool { return r.sent >= from && r.sent < to && r.to >= 0 && these(r.to) })
+// share returns the part of the requests sent between two times that went to these backends.
+func (s *simulation) share(these func(int) bool, from, to time.Duration) float64 {
+	all := s.count(func(r *request) bool { return r.sent >= from && r.sent < to })
+	n := s.count(func(r *request) bool { return r.sent >= from && r.sent < to && r.to >= 0 && these(r.to) })
 	return float64(n) / float64(max(all, 1))
 }
 
-// returned is how many seconds after a time it takes until these backends have
-// at least so many per cent of the requests of a second; +Inf is never.
-func returned(log []*request, these func(int) bool, after time.Duration, percent float64) float64 {
-	last := log[len(log)-1].sent
+// returned returns how many seconds after a time these backends first have at least so many
+// per cent of the requests of one second.
+func (s *simulation) returned(these func(int) bool, after time.Duration, percent float64) float64 {
+	last := s.calls[len(s.calls)-1].sent
 	for t := after; t+sec <= last; t += sec / 4 {
-		if 100*share(log, these, t, t+sec) >= percent {
+		if 100*s.share(these, t, t+sec) >= percent {
 			return (t + sec - after).Seconds()
 		}
 	}
-	return math.Inf(1)
+	return maxFigure
 }

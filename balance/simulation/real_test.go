@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing/synctest"
@@ -15,13 +16,12 @@ import (
 
 type (
 	response = *request
-	option   = balance.Option[response]
 	endpoint = discover.Endpoint[*request, response]
 	changed  = discover.Change[*request, response]
 )
 
-// ours is the real balancer.
-type ours struct {
+// realBalancer is the balancer of this package.
+type realBalancer struct {
 	scenario *scenario
 	balancer *balance.Balancer[*request, response]
 	changes  chan changed
@@ -29,9 +29,9 @@ type ours struct {
 	have     map[int]*endpoint
 }
 
-// newOurs returns a balancer in the bubble of its caller.
-func newOurs(sc *scenario, v variant, seed uint64) *ours {
-	o := &ours{scenario: sc, changes: make(chan changed), have: make(map[int]*endpoint)}
+// newReal returns a balancer in the bubble of its caller.
+func newReal(sc *scenario, p balance.Policy, seed uint64) policy {
+	o := &realBalancer{scenario: sc, changes: make(chan changed), have: make(map[int]*endpoint)}
 	var ctx context.Context
 	ctx, o.cancel = context.WithCancel(context.Background())
 	news := func(yield func(changed) bool) {
@@ -41,12 +41,16 @@ func newOurs(sc *scenario, v variant, seed uint64) *ours {
 			}
 		}
 	}
-	opts := append(v.options(sc, seed), balance.WithCompletion(complete))
-	o.balancer = balance.New(ctx, "simulated", news, opts...)
+	if sc.zone != nil {
+		p.Zone = near
+	}
+	o.balancer = balance.New(ctx, "simulated", news,
+		balance.WithClassifier(layer.Classifier[response](layer.DefaultClassifier[response])), balance.WithRand[response](source(seed).Uint64),
+		balance.WithPolicy[response](p), balance.WithCompletion(complete))
 	return o
 }
 
-func (o *ours) set(live []int, _ time.Duration) {
+func (o *realBalancer) set(live []int, _ time.Duration) {
 	c := changed{State: resolve.StateExists}
 	for _, i := range live {
 		if o.have[i] == nil {
@@ -54,8 +58,12 @@ func (o *ours) set(live []int, _ time.Duration) {
 			c.Added = append(c.Added, o.have[i])
 		}
 	}
-	for i, e := range o.have {
-		if !slices.Contains(live, i) {
+	keep := make(map[int]bool, len(live))
+	for _, i := range live {
+		keep[i] = true
+	}
+	for _, i := range slices.Sorted(maps.Keys(o.have)) {
+		if e := o.have[i]; !keep[i] {
 			delete(o.have, i)
 			c.Removed = append(c.Removed, e)
 		}
@@ -64,30 +72,33 @@ func (o *ours) set(live []int, _ time.Duration) {
 	synctest.Wait()
 }
 
-func (o *ours) send(r *request, _ time.Duration) {
+func (o *realBalancer) send(r *request, _ time.Duration) {
 	r.to = -1
-	if _, err := o.balancer.Call(r.ctx, r); err != nil {
+	if _, err := o.balancer.Call(&r.ctx, r); err != nil {
 		r.to = -1
 	}
 }
 
-func (o *ours) stop() {
+func (o *realBalancer) stop() {
 	o.cancel()
 	close(o.changes)
 	synctest.Wait()
 }
 
-func (o *ours) newEndpoint(i int) *endpoint {
+func (o *realBalancer) newEndpoint(i int) *endpoint {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
 	e := &endpoint{Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}, Service: leaf(i)}
+	if o.scenario.weight != nil {
+		e.Weight = o.scenario.weight(i)
+	}
 	if o.scenario.zone != nil {
 		e.Labels = map[string]string{"zone": o.scenario.zone(i)}
 	}
 	return e
 }
 
-// leaf is the service of one backend: it says where the request went, and
-// returns it as a response that has not ended.
+// leaf is the service of one backend. It records the backend in the request, and returns the
+// request as a response that has not ended.
 type leaf int
 
 func (leaf) Ready(context.Context) error { return nil }
@@ -97,7 +108,7 @@ func (l leaf) Call(_ context.Context, r *request) (response, error) {
 	return r, nil
 }
 
-// complete leaves the observer where the simulation will tell it.
+// complete registers the observer in the request.
 func complete(_ context.Context, r response, o layer.Observer) response {
 	head, end := r.onHead, r.onEnd
 	r.onHead = func(now time.Duration) {

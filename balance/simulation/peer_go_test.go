@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -11,8 +13,8 @@ import (
 //
 //	success · 10 000 / (√(latency + 5 ms) · in flight)
 //
-// looked up at most every 5 ms, and a loser that was not picked for 3 s taken
-// in place of the winner. A change of the set begins everything anew.
+// computed at most every 5 ms. A loser that was not picked for 3 s replaces the
+// winner. A change of the set resets all state.
 type kratos struct {
 	fleet[kratosState]
 	random *rand.Rand
@@ -20,7 +22,7 @@ type kratos struct {
 
 type kratosState struct {
 	latency, success float64
-	inFlight         float64 // one more than there are
+	inFlight         float64 // plus one
 	slots            [200]time.Duration
 	requests         int
 	ended            time.Duration // the last one
@@ -31,12 +33,12 @@ type kratosState struct {
 
 const never = -time.Hour
 
-func newKratos(seed uint64) policy {
+func newKratos(e env) policy {
 	return &kratos{
-		fleet: fleet[kratosState]{forget: true, fresh: func(time.Duration) *kratosState {
+		fleet: fleet[kratosState]{forget: true, create: func(time.Duration) *kratosState {
 			return &kratosState{success: 1000, inFlight: 1, picked: never, weighed: never, ended: never}
 		}},
-		random: source(seed),
+		random: source(e.seed),
 	}
 }
 
@@ -53,12 +55,12 @@ func (p *kratos) send(r *request, now time.Duration) {
 	e.inFlight++
 	e.requests++
 	slot := &e.slots[e.requests%len(e.slots)]
-	mine := *slot == 0
-	if mine {
+	own := *slot == 0
+	if own {
 		*slot = now
 	}
 	r.to, r.onEnd = p.ids[i], func(end time.Duration, err error) {
-		if mine {
+		if own {
 			*slot = 0
 		}
 		e.record(end-now, end, err)
@@ -74,7 +76,7 @@ func (e *kratosState) record(took, now time.Duration, err error) {
 	}
 	e.latency = math.Floor(e.latency*w + float64(took)*(1-w))
 	success := 1000.0
-	if err != nil { // a caller who left, too
+	if err != nil { // also for a canceled request
 		success = 0
 	}
 	e.success = math.Floor(e.success*w + success*(1-w))
@@ -113,4 +115,74 @@ func (e *kratosState) predict(now time.Duration) float64 {
 		return sum / float64(late)
 	}
 	return 0
+}
+
+// goZero is the balancer p2c_ewma of go-zero: an average of latency over 10 s,
+// the load √(latency + 1) · (in flight + 1), up to three draws until both of a
+// pair have a success above one half, and a loser that was not picked for 1 s
+// taken in place of the winner. A change of the set begins everything anew.
+type goZero struct {
+	fleet[goZeroState]
+	random *rand.Rand
+}
+
+type goZeroState struct {
+	latency, success float64
+	inFlight         float64
+	ended, picked    time.Duration
+}
+
+func newGoZero(e env) policy {
+	return &goZero{
+		fleet: fleet[goZeroState]{forget: true, create: func(time.Duration) *goZeroState {
+			return &goZeroState{success: 1000, ended: never, picked: never}
+		}},
+		random: source(e.seed),
+	}
+}
+
+func (p *goZero) send(r *request, now time.Duration) {
+	i := p.choose(now)
+	e := p.states[i]
+	e.inFlight++
+	r.to, r.onEnd = p.ids[i], func(end time.Duration, err error) { e.record(end-now, end, err) }
+}
+
+func (p *goZero) choose(now time.Duration) int {
+	var a, b int
+	for range 3 {
+		a, b = p.pair(p.random)
+		if len(p.ids) == 2 {
+			a, b = 0, 1 // without a look at their health
+			break
+		}
+		if p.states[a].success > 500 && p.states[b].success > 500 {
+			break
+		}
+	}
+	if p.states[a].load() > p.states[b].load() {
+		a, b = b, a
+	}
+	if now-p.states[b].picked > time.Second {
+		a = b
+	}
+	p.states[a].picked = now
+	return a
+}
+
+func (e *goZeroState) load() float64 { return math.Floor(math.Sqrt(e.latency+1)) * (e.inFlight + 1) }
+
+func (e *goZeroState) record(took, now time.Duration, err error) {
+	e.inFlight--
+	w := math.Exp(-float64(now-e.ended) / float64(10*time.Second))
+	e.ended = now
+	if e.latency == 0 {
+		w = 0
+	}
+	e.latency = math.Floor(e.latency*w + float64(took)*(1-w))
+	success := 1000.0
+	if err != nil && !errors.Is(err, context.Canceled) {
+		success = 0
+	}
+	e.success = math.Floor(e.success*w + success*(1-w))
 }
