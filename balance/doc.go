@@ -13,7 +13,8 @@
 //	                          than others ejected ┘
 //
 // The cost of an endpoint is its expected latency times the number of requests that it would
-// have in flight, divided by its weight. The expected latency is a moving average of
+// have in flight, divided by its weight. A weight that is proportional to the speed of an endpoint
+// counts the speed twice, because the latency has it too. The expected latency is a moving average of
 // logarithms. It ages towards the median of all endpoints, so that a slow endpoint is tried again.
 // Picking an endpoint does not change it. An endpoint without samples costs the median.
 // It gets one request, then two, four and eight at a time, until its latency is known.

@@ -17,13 +17,8 @@ import (
 // Within one tick, only the first sample and failures count. A failure has a weight of 1. Until its penalty ends, samples have no least weight, so that the
 // first endpoint that returns from an outage of all does not get all requests.
 //
-// tower's load::PeakEwma averages latencies, and a longer one replaces the average. There an
-// endpoint that gets one expensive request, or pauses once, seems slow for seconds. The estimates
-// of equal endpoints differ by a half. Of logarithms, sixteen samples suffice for a fifth, and
-// one outlier has little weight. A slow endpoint is avoided after a few samples, and before that
-// because its requests in flight count.
-//
-// A read does not write, and a value ages towards the median instead of 0.
+// In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
+// hides an endpoint for seconds. Of logarithms, one outlier has little weight.
 //
 // Value and time are in one word, so that no concurrent sample is lost:
 //
@@ -110,8 +105,8 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, least float64
 
 // decayCurve is an approximation of e^(−age/decay) that is fast to compute.
 type decayCurve struct {
-	halvings float32 // number of halvings per tick
-	fresh    uint32  // the largest age, in ticks, for which slope and bend are used
+	decay float64 // in ticks
+	fresh uint32  // the largest age, in ticks, for which slope and bend are used
 	// Up to fresh, 1 − e^(−age/decay) is about age · (slope − age · bend), the parabola through 0
 	// with the smallest error.
 	slope, bend float32
@@ -121,7 +116,7 @@ type decayCurve struct {
 func newDecayCurve(decay float64) decayCurve {
 	const fresh, most = 0.375, 1 << 30 // halvings, ticks
 	h := math.Log2E / decay
-	return decayCurve{float32(h), uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
+	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
 // after returns a latency that has aged towards the median for age ticks, and the part
@@ -131,22 +126,8 @@ func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 		decayed := age * (f.slope - age*f.bend)
 		return latency - (latency-median)*decayed, 1 - decayed
 	}
-	left = exp2Neg(age * f.halvings)
+	left = float32(math.Exp(-float64(age) / f.decay))
 	return latency*left + median*(1-left), left
-}
-
-// exp2Neg returns 2^(−x) for x ≥ 0. The error is at most 2·10⁻⁴. The whole part of x
-// changes the exponent. A polynomial approximates the rest, −½ to ½. A float32 of the
-// size of toWhole has no bits for a fraction, so adding it rounds x to a whole number.
-func exp2Neg(x float32) float32 {
-	const toWhole = 3 << 22
-	if x >= 120 {
-		return 0
-	}
-	whole := x + toWhole
-	part := x - (whole - toWhole)
-	p := 1 - part*(0.6933015-part*(0.2419323-part*0.0547488))
-	return math.Float32frombits(math.Float32bits(p) - math.Float32bits(whole)<<23)
 }
 
 // medianLatency is the weighted median of the estimates of a group. Old estimates age

@@ -57,15 +57,6 @@ func TestEstimateWithoutSample(t *testing.T) {
 	require.InEpsilon(t, 3.125*ms, e.read(12346, 1000, 7*ms), 0.01)
 }
 
-func TestExp2Neg(t *testing.T) {
-	require.Equal(t, float32(1), exp2Neg(0))
-	for x := float32(0); x < 130; x += 0.0137 {
-		want := math.Exp2(-float64(x))
-		require.InDelta(t, want, exp2Neg(x), 2e-4*want+1e-36)
-	}
-	require.Zero(t, exp2Neg(math.MaxFloat32))
-}
-
 func TestDecayCurve(t *testing.T) {
 	for _, decay := range []float64{1e-6, 1, 1000, 1e5, 1e12} {
 		f := newDecayCurve(decay)

@@ -30,10 +30,10 @@ type picker interface {
 const (
 	fullScanMax    = 16 // the default examines all endpoints of an aperture up to this number
 	defaultChoices = 5  // the number of endpoints that the default examines otherwise
-	maxChoices     = 64
+	maxChoices     = 16
 )
 
-// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1 to 64.
+// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1 to 16.
 func PowerOfChoices(k int) Picker {
 	k = min(max(k, 1), maxChoices)
 	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
@@ -224,9 +224,6 @@ func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 
 // compute the costs, so that the cache lines are fetched concurrently. Costs are
 // compared by their bits, which have the same order, because that needs no branch.
 
-// prefetch is the number of cache lines that are fetched concurrently.
-const prefetch = 8
-
 // found is the cheapest endpoint so far.
 type found struct {
 	best   *endpoint
@@ -236,32 +233,17 @@ type found struct {
 
 func noneFound(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
 
-// cheapestPlain is cheapest for plain picks. Its walk has no branch that depends on a
-// random number, because the CPU cannot predict it.
+// cheapestPlain is cheapest for plain picks.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
-	var room [prefetch]*endpoint
-	f := noneFound(chance)
-	at, first, i, n := s.at[:w.n], w.start, w.at, w.n
-	back := w.stride - n
-	for k > 0 {
-		some := 0
-		for ; k > 0 && some < len(room); k-- {
-			e := at[i].Load()
-			i += back
-			i += n & (i >> 63)
-			if i == first {
-				i = nextIndex(i, n)
-				first = i
-			}
-			if e != nil {
-				room[some] = e
-				e.latency.word.Load() // fetches the line
-				some++
-			}
+	var room [maxChoices]*endpoint
+	some := room[:0]
+	for range k {
+		if e := s.at[w.next()].Load(); e != nil {
+			e.latency.word.Load() // fetches the line
+			some = append(some, e)
 		}
-		f = g.cheapestOf(room[:some], now, f)
 	}
-	return f
+	return g.cheapestOf(some, now, noneFound(chance))
 }
 
 // cheapestOf compares the endpoints some with the cheapest so far.

@@ -229,7 +229,7 @@ func TestCheapestPlain(t *testing.T) {
 			}
 			g.sets[near].add(e, noDraw)
 		}
-		k, random := rapid.IntRange(1, n).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
+		k, random := rapid.IntRange(1, min(n, maxChoices)).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
 		s := g.sets[near].slots.Load()
 		looked := &examined{}
 		w := newWalk(random, n)
