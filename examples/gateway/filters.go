@@ -150,6 +150,6 @@ func (s *authService) question(ctx context.Context, req *http.Request) (*http.Re
 	q.Header.Set("X-Forwarded-Proto", a.Scheme(req))
 	q.Header.Set("X-Forwarded-Host", a.Authority(req))
 	q.Header.Set("X-Forwarded-Uri", req.URL.RequestURI())
-	q.Header.Set("X-Forwarded-For", a.Source(req).Addr().String())
+	q.Header["X-Forwarded-For"] = req.Header["X-Forwarded-For"] // of the layer forwarded
 	return q, nil
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -66,9 +67,14 @@ func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gatew
 	return g, nil
 }
 
-// handler returns the handler of all listeners.
-func (g *gateway) handler() http.Handler {
+// handler returns the handler of a listener.
+func (g *gateway) handler(c *config.Listener) http.Handler {
+	trusted := make([]netip.Prefix, 0, len(c.TrustedProxies))
+	for _, p := range c.TrustedProxies {
+		trusted = append(trusted, p.Prefix)
+	}
 	svc := httplayer.NewStack().
+		With("forwarded", httplayer.Forwarded(trusted...)).
 		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
 		Service(g.router)
 	return httplayer.Handler(svc, httplayer.WithLogger(g.log))

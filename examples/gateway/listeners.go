@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
 
 	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/layer"
@@ -160,9 +164,8 @@ func (l *listeners) addresses() map[string]string {
 // listenerHandler returns the function that makes the handler of a listener: access log,
 // compression, routes.
 func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.Handler, error) {
-	routes := g.handler()
 	return func(c *config.Listener) (http.Handler, error) {
-		h := routes
+		h := g.handler(c)
 		if c.Compression != nil {
 			var err error
 			if h, err = compressed(c.Compression, h); err != nil {
@@ -220,9 +223,29 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
 		}
 	}
 	if t.ACME != nil {
-		return nil, errors.New("acme is not supported yet")
+		manager, err := certificates(t.ACME)
+		if err != nil {
+			return nil, err
+		}
+		cfg.GetCertificate, cfg.NextProtos = manager.GetCertificate, append(cfg.NextProtos, acme.ALPNProto)
 	}
 	return cfg, nil
+}
+
+// certificates returns the manager that obtains and renews the certificates of a listener.
+func certificates(a *config.ACME) (*autocert.Manager, error) {
+	client := &acme.Client{DirectoryURL: string(a.DirectoryURL)}
+	if a.CACertificates != nil {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(a.CACertificates.Data) {
+			return nil, errors.New("acme: no certificate authority")
+		}
+		client.HTTPClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+	}
+	return &autocert.Manager{
+		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(a.CacheDirectory), HostPolicy: autocert.HostWhitelist(texts(a.Domains)...),
+		Email: a.Email, Client: client,
+	}, nil
 }
 
 // terminated ends TLS.

@@ -329,3 +329,69 @@ func TestAdmin(t *testing.T) {
 		assert.Contains(t, strings.ToLower(a.body), want, path)
 	}
 }
+
+// Servers get the client that a trusted proxy reports, and the access log has route and upstream.
+func TestForwardedAndAccessLog(t *testing.T) {
+	seen := serverAt(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
+	})
+	rest := "services:\n" + service("books", seen) + "routes: [{name: all, backendRefs: [{name: books}]}]\n"
+	const forged = "X-Forwarded-For: 192.0.2.7"
+	p := start(t, strings.Replace(head, `accessLog: {format: "off"}`, "accessLog: {format: json}", 1)+rest)
+	assert.Equal(t, "127.0.0.1", p.get(t, "GET", "/", forged).body)
+	until(t, func() bool { return strings.Contains(p.log.String(), `"route":"all"`) })
+	assert.Contains(t, p.log.String(), `"upstream":"books"`)
+	assert.Contains(t, p.log.String(), `"status":200`)
+	p = start(t, strings.Replace(head, `"127.0.0.1:0"}]`, `"127.0.0.1:0", trustedProxies: [127.0.0.0/8]}]`, 1)+rest)
+	assert.Equal(t, "192.0.2.7, 127.0.0.1", p.get(t, "GET", "/", forged).body)
+}
+
+// Errors have problem details.
+func TestProblemDetails(t *testing.T) {
+	a := start(t, head+"routes: []\n").get(t, "GET", "/")
+	assert.Equal(t, "application/problem+json", a.Header.Get("Content-Type"))
+	assert.JSONEq(t, `{"type":"about:blank","title":"Not Found","status":404,"detail":"no route matches the request"}`, a.body)
+}
+
+// The endpoint of a failed health check gets no requests. A session stays at its endpoint.
+func TestServiceHealthAndSession(t *testing.T) {
+	var sick atomic.Bool
+	member := func(name string) string {
+		return serverAt(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Backend", name)
+			if r.URL.Path == "/healthz" && name == "1" && sick.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})
+	}
+	p := start(t, head+`
+services:
+- name: a
+  static: {addresses: ["`+member("1")+`", "`+member("2")+`"]}
+  healthCheck: {path: /healthz, interval: 10ms, unhealthyThreshold: 2}
+- name: b
+  static: {addresses: ["`+member("1")+`", "`+member("2")+`"]}
+  sessionPersistence: {sessionName: s}
+routes:
+- {name: b, matches: [{path: {prefix: /b}}], backendRefs: [{name: b}]}
+- {name: all, backendRefs: [{name: a}]}
+`)
+	used := func() map[string]bool {
+		all := map[string]bool{}
+		for range 50 {
+			all[p.get(t, "GET", "/").Header.Get("X-Backend")] = true
+		}
+		return all
+	}
+	until(t, func() bool { return len(used()) == 2 })
+	sick.Store(true)
+	until(t, func() bool { return len(used()) == 1 })
+	assert.True(t, used()["2"])
+
+	first := p.get(t, "GET", "/b")
+	require.Len(t, first.Cookies(), 1)
+	cookie := "Cookie: s=" + first.Cookies()[0].Value
+	for range 20 {
+		assert.Equal(t, first.Header.Get("X-Backend"), p.get(t, "GET", "/b", cookie).Header.Get("X-Backend"))
+	}
+}

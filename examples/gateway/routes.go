@@ -39,13 +39,13 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 		Service(&withBackends{Service: next, backends: g.backends(r)})
 }
 
-// clientOf returns the address of the client.
-func clientOf(req *http.Request) netip.Addr { return httplayer.Accessor{}.Source(req).Addr() }
+// clientOf returns the address of the client, as trusted proxies report it.
+func clientOf(req *http.Request) netip.Addr { return httplayer.ClientFromContext(req.Context()) }
 
 // noRoute answers requests without a route.
 func noRoute(httplayer.Service) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
-		return nil, &httplayer.StatusError{Code: http.StatusNotFound, Reason: "no route"}
+		return nil, &httplayer.StatusError{Code: http.StatusNotFound, Reason: "no route", Detail: "no route matches the request"}
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/httpclient"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve"
@@ -37,8 +38,9 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 	}
 	return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
 		With("hash", affinity(s.LoadBalancer.Hash)).
+		With("sticky_session", session(s.SessionPersistence)).
 		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
-		Service(balance.Resolve(ctx, resolver, name, g.newEndpoint(s), balance.WithPolicy[*http.Response](policy(s))))
+		Service(balance.Resolve(ctx, resolver, name, withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s))))
 }
 
 // newResolver returns the resolver of a service and the name that it resolves.
@@ -127,6 +129,33 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	}
 }
 
+// withHealthCheck returns mk with the health check of a service.
+func withHealthCheck(
+	h *config.HealthCheck, mk discover.MakeService[*http.Request, *http.Response],
+) discover.MakeService[*http.Request, *http.Response] {
+	if h == nil {
+		return mk
+	}
+	check := httpclient.CheckTCP()
+	switch {
+	case h.Path != "":
+		check = httpclient.CheckHTTP(string(h.Path))
+	case h.GRPC != nil:
+		check = httpclient.CheckGRPC(string(*h.GRPC))
+	}
+	return discover.WithHealthCheck(mk, check, discover.HealthPolicy{
+		Interval: h.Interval.D(), Timeout: h.Timeout.D(), Healthy: h.HealthyThreshold, Unhealthy: h.UnhealthyThreshold,
+	})
+}
+
+// session returns the layer of sessionPersistence, or nil.
+func session(p *config.SessionPersistence) httplayer.Layer {
+	if p == nil {
+		return nil
+	}
+	return httplayer.StickySession(string(p.SessionName))
+}
+
 // labelsOf returns the labels of an endpoint for tap.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
@@ -145,6 +174,9 @@ func policy(s *config.Service) balance.Policy {
 	case "Random":
 		p.Picker = balance.Random()
 	case "ConsistentHash":
+		p.Picker = balance.ConsistentHash(0)
+	}
+	if s.SessionPersistence != nil {
 		p.Picker = balance.ConsistentHash(0)
 	}
 	if o := s.OutlierDetection; o != nil {
@@ -192,5 +224,5 @@ func (s *hashed) key(req *http.Request) string {
 	case s.by.QueryParam != "":
 		return req.URL.Query().Get(s.by.QueryParam)
 	}
-	return httplayer.Accessor{}.Source(req).Addr().String()
+	return clientOf(req).String()
 }

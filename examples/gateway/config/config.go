@@ -80,11 +80,29 @@ func Parse(path string, data []byte) (*Config, error) {
 	}
 	node{s, roots[0], ""}.decode(reflect.ValueOf(&c).Elem(), "")
 	c.contents = s.contents
+	c.resolvePaths(filepath.Dir(path))
 	if len(s.mistakes) > 0 {
 		return nil, join(s.mistakes)
 	}
 	c.setVersions()
 	return &c, nil
+}
+
+// resolvePaths resolves the paths that the gateway writes to, as those of files are resolved.
+func (c *Config) resolvePaths(dir string) {
+	absolute := func(path *string) {
+		if !filepath.IsAbs(*path) {
+			*path = filepath.Join(dir, *path)
+		}
+	}
+	if c.AccessLog.Path != "stdout" {
+		absolute(&c.AccessLog.Path)
+	}
+	for i := range c.Listeners {
+		if t := c.Listeners[i].TLS; t != nil && t.ACME != nil {
+			absolute(&t.ACME.CacheDirectory)
+		}
+	}
 }
 
 // join returns the mistakes in the order of their positions.

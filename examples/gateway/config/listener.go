@@ -20,7 +20,7 @@ type Listener struct {
 	// Each connection starts with a header of the PROXY protocol, version 1 or 2. Only trusted
 	// load balancers should then be able to connect.
 	ProxyProtocol bool `yaml:"proxyProtocol"`
-	// Proxies in front of the gateway. Their X-Forwarded-For and Forwarded headers are extended,
+	// Proxies in front of the gateway. Their X-Forwarded and Forwarded headers are extended,
 	// and those of other clients are replaced.
 	TrustedProxies []Prefix `yaml:"trustedProxies"`
 	// Compresses responses with gzip or zstd. Absent means no compression.
@@ -116,8 +116,8 @@ func poolOf(n node, f File) *x509.CertPool {
 	return pool
 }
 
-// ACME obtains certificates from an ACME server by the challenges TLS-ALPN-01 and, on HTTP
-// listeners, HTTP-01.
+// ACME obtains certificates from an ACME server by the challenge TLS-ALPN-01. For a public server the
+// listener must be reachable at port 443.
 type ACME struct {
 	// The names of the certificates.
 	Domains []Hostname `yaml:"domains" is:"required"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Service is a set of endpoints that serve the same requests.
@@ -31,6 +32,10 @@ type Service struct {
 	ConnectTimeout Duration `yaml:"connectTimeout" default:"1s"`
 	// How an endpoint is picked.
 	LoadBalancer LoadBalancer `yaml:"loadBalancer"`
+	// Sends the requests of a browser session to the same endpoint, by a cookie.
+	SessionPersistence *SessionPersistence `yaml:"sessionPersistence"`
+	// Checks each endpoint in the background. An unhealthy endpoint gets no requests.
+	HealthCheck *HealthCheck `yaml:"healthCheck"`
 	// Requests wait here while no endpoint is ready.
 	Queue Queue `yaml:"queue"`
 	// Limits for each endpoint.
@@ -50,6 +55,9 @@ func (s *Service) oneOf() []string { return []string{"static", "dns", "kubernete
 func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
 		n.at("connectTimeout").failf("want a duration above 0")
+	}
+	if s.SessionPersistence != nil && s.LoadBalancer.Policy != "PeakEWMA" {
+		n.at("sessionPersistence").failf("want no loadBalancer.policy beside sessionPersistence, because that uses consistent hashing")
 	}
 }
 
@@ -175,6 +183,41 @@ type Hash struct {
 }
 
 func (h *Hash) oneOf() []string { return []string{"header", "cookie", "queryParam", "sourceIP"} }
+
+// SessionPersistence sends the requests of a session to the same endpoint.
+type SessionPersistence struct {
+	// The name of the cookie, which the gateway sets.
+	SessionName HeaderName `yaml:"sessionName" is:"required"`
+}
+
+// HealthCheck checks endpoints. If all endpoints are unhealthy, all are used.
+type HealthCheck struct {
+	// The path of a GET request. A response 2xx is healthy.
+	Path Path `yaml:"path"`
+	// The service name of a call of grpc.health.v1.Health; "" is the whole server.
+	GRPC *Text `yaml:"grpc"`
+	// True: a TCP connection is healthy.
+	TCP bool `yaml:"tcp"`
+	// The time between two checks of an endpoint.
+	Interval Duration `yaml:"interval" default:"5s"`
+	// Limits the time of a check.
+	Timeout Duration `yaml:"timeout" default:"1s"`
+	// Checks in a row that must succeed.
+	HealthyThreshold int `yaml:"healthyThreshold" default:"1" min:"1" max:"100"`
+	// Checks in a row that must fail.
+	UnhealthyThreshold int `yaml:"unhealthyThreshold" default:"3" min:"1" max:"100"`
+}
+
+func (h *HealthCheck) oneOf() []string { return []string{"path", "grpc", "tcp"} }
+
+func (h *HealthCheck) check(n node) {
+	if h.Interval.D() < time.Millisecond {
+		n.at("interval").failf("want a duration of at least 1ms")
+	}
+	if h.Timeout == 0 {
+		n.at("timeout").failf("want a duration above 0")
+	}
+}
 
 // Queue holds requests while no endpoint is ready.
 type Queue struct {
