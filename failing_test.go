@@ -40,8 +40,8 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// clientOf makes a client of three endpoints, and returns what makes one call of
-// it. With retry, the client has the default retry.
+// clientOf makes a client of three endpoints, and returns a function that makes one
+// call of the client. With retry, the client has the default retry.
 type clientOf func(t *testing.T, addrs []string, retry bool) (call func(context.Context) error)
 
 // One of three endpoints fails each call at once. With the defaults of each client,
@@ -173,8 +173,8 @@ func (a answering) StreamingOutputCall(
 	return status.Error(a.code, "always")
 }
 
-// tcpServers are three, of which the first resets each connection and the others
-// send back what they get.
+// tcpServers starts three servers. The first resets each connection, and the others are
+// echo servers.
 func tcpServers(t *testing.T) (addrs []string) {
 	for i := range 3 {
 		l := listen(t)

@@ -29,10 +29,10 @@ func TestLayering(t *testing.T) {
 	}
 }
 
-// imports lists each package, and what it imports when it is built for a system.
+// imports lists each package and its imports on a system.
 func imports(t *testing.T, system string) (list [][]string) {
 	t.Helper()
-	// With -e, what only another system needs and nobody has downloaded is not missed.
+	// With -e, go list ignores modules that only another system needs.
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
 	cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0", "GOPROXY=off")
 	cmd.Stderr = t.Output()
@@ -56,8 +56,7 @@ func TestLayeringSeesOtherSystems(t *testing.T) {
 	assert.NotEqual(t, seen["linux"], seen["windows"])
 }
 
-// breach returns the rule that pkg breaks when it imports what it imports, or
-// "".
+// breach returns the rule that pkg breaks by importing imported, or "".
 func breach(pkg, imported string) string {
 	arrows := map[string][]string{ // a folder, and the folders it may import from
 		"layer":    {"layer", "internal"},

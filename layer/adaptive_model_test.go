@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The limit moves as it will; but who is in flight is counted to the request,
-// and admitted just when that is less than the limit.
+// The limit may move in any way. The requests in flight are counted exactly, and a
+// request is admitted exactly if they are fewer than the limit.
 func TestAdaptiveLimitKeepsItsAccounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := drawSlotsSteps(rt)

@@ -280,9 +280,9 @@ func simScenarios() []simScenario {
 	}
 }
 
-// TestAdaptiveSimulation holds the figures that are published in
-// testdata/adaptive.txt: latencies in milliseconds, goodput as the share of
-// what the server could have served of what was offered.
+// TestAdaptiveSimulation checks the figures in testdata/adaptive.txt: latencies in
+// milliseconds, and goodput as a share of the offered requests that the server could
+// have served.
 func TestAdaptiveSimulation(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-20s %-10s %7s %5s %5s %8s  %s\n", "scenario", "part", "goodput", "p50", "p99", "rejected", "limit")

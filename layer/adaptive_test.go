@@ -184,8 +184,8 @@ func TestAdaptiveLimitMeasuresToTheHeadAndHoldsToTheEnd(t *testing.T) {
 	})
 }
 
-// Slots that are held for long leave none to a probe. It is given up, and
-// whoever waits is woken, though nobody calls.
+// Slots that are held for long leave no slot for a probe. The probe is given up, which
+// wakes the waiters of Ready although no request arrives.
 func TestAdaptiveLimitGivesUpAProbeThatLearnsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})

@@ -19,7 +19,7 @@ func benchRefusals(b *testing.B, ctx context.Context, svc layer.Service[int, int
 	}
 }
 
-// benchParallel benchmarks callers who each send a request of their own.
+// benchParallel benchmarks concurrent callers with separate requests.
 func benchParallel(b *testing.B, ctx context.Context, svc layer.Service[int, int]) {
 	b.Helper()
 	var callers atomic.Int64

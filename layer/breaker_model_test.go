@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestBreakerKeepsItsModel drives a breaker with requests that overlap and end
-// in every way, and compares it with a plain list of what it should know.
+// TestBreakerKeepsItsModel drives a breaker with requests that overlap and end in every
+// way, and compares it with a model that is a plain list.
 func TestBreakerKeepsItsModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) breakerStep {
 		return breakerStep{

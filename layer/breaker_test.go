@@ -16,7 +16,7 @@ import (
 
 var errBreaker = errors.New("the endpoint fails")
 
-// breakerInner is a service that does what it is told for the next request.
+// breakerInner is a service whose next result the test sets.
 type breakerInner struct {
 	mu    sync.Mutex
 	serve func(ctx context.Context) error

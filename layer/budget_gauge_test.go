@@ -48,7 +48,7 @@ func TestRetryBudgetGaugeComesBack(t *testing.T) {
 	})
 }
 
-// What never sends anything again has no budget to show.
+// A Retry that never sends a request again does not show a budget.
 func TestRetryOfOneTryShowsNoBudget(t *testing.T) {
 	shown := level{new(shared)}
 	layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).

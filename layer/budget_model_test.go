@@ -11,10 +11,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestBudgetKeepsItsModel drives a budget with random deposits, withdrawals
-// and pauses, and holds it to its promise with a plain list of what happened
-// when (reliability.md, row 13). The promise is a bound from above; the model
-// also bounds it from below, by the rounding that the budget admits.
+// TestBudgetKeepsItsModel drives a budget with random deposits, withdrawals and pauses,
+// and compares it with a plain list of the events. The model is an upper bound, and
+// also a lower bound up to the rounding of the budget.
 func TestBudgetKeepsItsModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) budgetStep {
 		return budgetStep{

@@ -71,8 +71,7 @@ func TestBudgetHoldsItsParametersToTheirRanges(t *testing.T) {
 	})
 }
 
-// What is paid in can be withdrawn for ttl and no longer, and what is
-// withdrawn is missing for as long.
+// A deposit can be withdrawn for ttl and no longer. A withdrawal counts for as long.
 func TestBudgetForgetsAfterItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := layer.NewBudget(10*time.Second, 0.5, -1)
@@ -94,9 +93,9 @@ func TestBudgetForgetsAfterItsTTL(t *testing.T) {
 	})
 }
 
-// Budget overdraft under concurrency: tower's TpsBucket reads its sum and then
-// takes from it (tower/src/retry/budget/tps_budget.rs, try_get), so callers
-// who come together may all take the last one.
+// Budget overdraft under concurrency: tower's TpsBucket reads its sum and then takes
+// from it (tower/src/retry/budget/tps_budget.rs, try_get), so concurrent callers may
+// all take the last one.
 func TestBudgetIsNeverOverdrawn(t *testing.T) {
 	const callers, each, ratio = 64, 500, 0.25
 	synctest.Test(t, func(t *testing.T) { // where time stands still, so that nothing is forgotten
@@ -127,8 +126,8 @@ func TestBudgetIsNeverOverdrawn(t *testing.T) {
 	})
 }
 
-// The storm against the real clock: whatever the buckets do meanwhile, no
-// more is granted than was paid in.
+// The same with the real clock: withdrawals never exceed deposits while the buckets
+// rotate.
 func TestBudgetIsNeverOverdrawnAsTimePasses(t *testing.T) {
 	b := layer.NewBudget(time.Second, 0.1, -1)
 	var granted, paid atomic.Int64
@@ -160,7 +159,7 @@ func TestBudgetCostsNoAllocation(t *testing.T) {
 	}))
 }
 
-// However long nobody asked for, nothing older than ttl pays for anything.
+// After any pause without calls, deposits older than ttl allow no withdrawal.
 func TestBudgetForgetsOverAnyPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bucket = time.Minute / 64

@@ -36,7 +36,7 @@ func TestCacheRefusesNaN(t *testing.T) {
 	})
 }
 
-// Who keeps the service of a key does not keep what was made for it.
+// A caller that keeps the Service of a key does not keep the idle service in memory.
 func TestCacheLetsGoOfWhatIsIdle(t *testing.T) {
 	var last weak.Pointer[heavy]
 	c := layer.NewCache(t.Context(), func(context.Context, string) layer.Service[int, int] {

@@ -26,8 +26,8 @@ func TestCachePolicyDefaults(t *testing.T) {
 	require.Equal(t, 10_000, state.Get("capacity"))
 }
 
-// What is made for no key is asked for again, takes no place, and is no rejection
-// that a queue would wait for.
+// A nil service is requested again, takes no place in the cache, and is not a rejection
+// for which a queue would wait.
 func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		asked := 0

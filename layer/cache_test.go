@@ -260,7 +260,7 @@ func TestCacheHoldsTenThousandKeys(t *testing.T) {
 	})
 }
 
-// A service that has closed is made anew, but not for every request.
+// A closed service is made again, but not for every request.
 func TestCacheDropsWhatHasClosed(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		svc := c.Service("a")
@@ -297,7 +297,7 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 	})
 }
 
-// Whoever waits for a service that has closed waits for the next one.
+// A Ready of a closed service waits for the next service of the key.
 func TestCacheReadyWaitsForWhatIsMadeAgain(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		svc := c.Service("a")
@@ -400,7 +400,7 @@ func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
 	})
 }
 
-// What was made for the key may not listen to the context that it was given.
+// The service of a key may ignore its context.
 func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -417,8 +417,8 @@ func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
 	})
 }
 
-// Why the cache ended may be that something closed. What its services share with
-// others did not.
+// The cache may end because a component has closed. Components that its services share
+// with others have not closed.
 func TestCacheEndClosesNothingThatIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialer := newReconnectDialer()

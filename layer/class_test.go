@@ -40,7 +40,8 @@ func TestByError(t *testing.T) {
 	assert.Equal(t, layer.Retryable, layer.DefaultClassifier(layer.Outcome[int]{Err: fmt.Errorf("try 1: %w", layer.ErrAttemptTimeout)}))
 }
 
-// Who is to blame is decided once, whoever asks: here it is Metrics.
+// An outcome for which the service is not responsible is classified once. Here Metrics
+// is the layer.
 func TestClassifierIsNotAskedWhereNobodyIsToBlame(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err   error
@@ -112,8 +113,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A limit on the head cancels the context of those below it. That is not the
-// caller who left: a breaker there must see that the service is slow.
+// A limit of response headers cancels the context of the layers below. This is not a
+// cancellation by the caller: a breaker below must see that the service is slow.
 func TestALimitAboveIsTheServicesFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		responses := byLabel{}

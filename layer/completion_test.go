@@ -93,7 +93,7 @@ func TestObserveBodyTellsTheEndOnce(t *testing.T) {
 	}
 }
 
-// Whoever panics when it is told of the end keeps nobody else from hearing it.
+// An observer that panics at the end does not prevent calls of the other observers.
 func TestObserveBodyTellsAllThoughOnePanics(t *testing.T) {
 	inner, outer := &recorder{}, &recorder{}
 	body := layer.ObserveBody(t.Context(), io.NopCloser(strings.NewReader("hello")), inner)

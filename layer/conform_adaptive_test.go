@@ -7,8 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// With one limit for a bound the layer is a Limit, which is what the kit can
-// check; the search goes on underneath.
+// If Min and Max are equal, the layer is a Limit, which the kit can check. The limit is
+// still measured.
 func TestConformAdaptiveLimit(t *testing.T) {
 	type (
 		Q = *layertest.Request

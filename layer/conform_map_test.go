@@ -14,8 +14,8 @@ type (
 	mapKitResponse = *layertest.Response
 )
 
-// What is changed is put back by the kit's own standards: a copy of the
-// request, the same response.
+// The kit compares the messages with their factories, so the layers return a copy of
+// the request and the same response.
 func TestMapLayersConform(t *testing.T) {
 	for name, spec := range map[string]layertest.Layer{
 		"map_request": {NoAllocs: true, Layer: layer.MapRequest[mapKitRequest, mapKitResponse](
@@ -30,7 +30,8 @@ func TestMapLayersConform(t *testing.T) {
 			func(rsp mapKitResponse) mapKitResponse { return rsp })},
 		"map_err": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
 			func(err error) error { return fmt.Errorf("wrapped: %w", err) })},
-		// What would call a served request untouched, if it could.
+		// A function that tries to make an error a rejection although the request was
+		// served.
 		"map_err that says rejected": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
 			func(err error) error { return errors.Join(layer.ErrNotReady, err) })},
 		"map": {NoAllocs: true, Layer: func(next layer.Service[mapKitRequest, mapKitResponse]) layer.Service[mapKitRequest, mapKitResponse] {

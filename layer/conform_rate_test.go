@@ -7,8 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// To the kit what rejects is a limit on what is in flight; so the rates are
-// above what it sends.
+// The kit treats rejections as a limit of requests in flight. So the rates are above
+// those of the kit.
 func TestConformRate(t *testing.T) {
 	type (
 		Q = *layertest.Request

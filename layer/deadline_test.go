@@ -207,8 +207,8 @@ func TestDeadlineOutRefusesWhenNothingIsLeft(t *testing.T) {
 	})
 }
 
-// Three servers in a row, each with a margin: what is left only ever shrinks,
-// and is over for all at once.
+// Three servers in a row, each with a margin: the remaining time only decreases, and it
+// ends for all of them at once.
 func TestDeadlineTravels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []time.Duration

@@ -116,7 +116,7 @@ func TestDrainBySeveralAtOnceOverSeveralStacks(t *testing.T) {
 	})
 }
 
-// A look at the counter and a step into it that are two steps let somebody in
+// If reading the state and counting a request were two steps, a request could enter
 // between them: sync.WaitGroup forbids an Add that races with a Wait at zero.
 func TestDrainMissesNobodyWhoComesAsItBegins(t *testing.T) {
 	for round := range 400 {
@@ -191,8 +191,8 @@ func TestDrainEndsTheWaitInReady(t *testing.T) {
 	})
 }
 
-// What waits below may be shared with others, who go on: that it was waited for
-// in vain must not look to it as if it had closed.
+// The service below may be shared with other stacks. Ending a wait for it must not
+// close it for them.
 func TestDrainLeavesWhatIsSharedOpen(t *testing.T) {
 	full := func() layer.Service[int, *response] {
 		return layer.Limit[int, *response](1)(layer.Func[int, *response](func(context.Context, int) (*response, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A service of numbers, for callers who speak text.
+// A service of numbers, for callers with text.
 func ExampleMap() {
 	square := layer.Func[int, int](func(_ context.Context, n int) (int, error) { return n * n, nil })
 

@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The routes are made when they are first used, and dropped when nobody uses
-// them for a while.
+// The routes are made at their first use, and dropped when they have been idle for a
+// while.
 func ExampleCache_Router() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The time limit changes while requests are served. What is below it stays.
+// The time limit changes while requests are served. The services below stay.
 func ExampleReloadable() {
 	type config struct{ timeout time.Duration }
 	ctx, cancel := context.WithCancel(context.Background())

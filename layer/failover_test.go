@@ -210,8 +210,8 @@ func TestFailoverReadyResets(t *testing.T) {
 	})
 }
 
-// A queued request goes to fallback when after is over, and to primary as soon
-// as it is ready.
+// A queued request goes to fallback when after is over, and to primary when primary is
+// ready.
 func TestFailoverUnderAQueue(t *testing.T) {
 	inFailover(t, 10*time.Second, func(t *testing.T, svc layer.Service[string, string], primary, _ *failoverService) {
 		svc = layer.Queue[string, string](10, time.Minute)(svc)

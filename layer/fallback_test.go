@@ -187,8 +187,8 @@ func TestFallbackDiscardsByTheProtocol(t *testing.T) {
 	require.Zero(t, old.closed.Load(), "that is for the protocol")
 }
 
-// What comes of a request that the first service may have processed must not
-// look like a rejection, and one that is rejected twice is one.
+// The error after a request that the first service may have processed must not be a
+// rejection. A request that both services reject is a rejection.
 func TestFallbackErrors(t *testing.T) {
 	busy := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full", RetryAfter: 7}
 	gone := &layer.Error{Layer: "conn", Kind: layer.ErrClosed}

@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// wire is a body as a transport hands it out: it breaks when the context of its
-// request ends, whatever is buffered.
+// wire is a body like that of a transport: it fails when the context of its request
+// ends, also if bytes are buffered.
 type wire struct {
 	ctx    context.Context
 	left   int
@@ -395,8 +395,8 @@ func TestHedgePaysOncePerRequest(t *testing.T) {
 	}
 }
 
-// Whatever comes of the two: the caller gets one answer, every response is
-// closed, every context ends, no more copies are sent than one a request.
+// The caller gets one response, every response is closed, every context ends, and at
+// most one copy is sent for each request.
 func TestHedgeStorm(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,9 +14,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// slowPool is a service of 16 endpoints, each of which serves one request at a
-// time, to the end: what is cancelled costs it as much. A request goes to the
-// shorter of two queues.
+// slowPool is a service of 16 endpoints, each of which serves one request at a time to
+// its end, also if it is canceled. A request goes to the shorter of two queues.
 type slowPool struct {
 	mu     sync.Mutex
 	rng    *rand.Rand

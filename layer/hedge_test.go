@@ -111,8 +111,8 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 	}
 }
 
-// What the classifier calls a failure does not win, though it is a response;
-// an error that it calls a success does.
+// A response that the classifier calls a failure does not win. An error that it calls a
+// success does.
 func TestHedgeGoesByTheClass(t *testing.T) {
 	notFound := errors.New("not found")
 	classify := layer.WithClassifier(func(o layer.Outcome[int]) layer.Class {

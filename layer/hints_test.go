@@ -22,7 +22,7 @@ func TestHintsAreOneValue(t *testing.T) {
 	require.Same(t, tries, layer.AttemptsFromContext(again))
 }
 
-// What a request carries comes through the layers that send it again.
+// Context values pass the layers that send requests again.
 func TestHintsComeThroughRetryAndHedge(t *testing.T) {
 	var got layer.PickInfo
 	leaf := layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {

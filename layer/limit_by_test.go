@@ -117,8 +117,8 @@ func TestLimitByAdmitsNothing(t *testing.T) {
 	}
 }
 
-// A key that cannot be hashed panics, as it does in a map; nobody else is the
-// worse for it.
+// A key that cannot be hashed panics, as in a map. Requests with other keys are not
+// affected.
 func TestLimitByPanicsOfTheKey(t *testing.T) {
 	svc := layer.LimitBy[any, any, int](func(req any) any { return req }, 1)(
 		layer.Func[any, int](func(context.Context, any) (int, error) { return 0, nil }))

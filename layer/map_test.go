@@ -15,7 +15,7 @@ import (
 
 var errMap = errors.New("no good")
 
-// mapRefusing rejects what it is asked with the error it is.
+// mapRefusing rejects each request with err.
 func mapRefusing(err error) layer.Func[string, string] {
 	return func(context.Context, string) (string, error) { return "", err }
 }

@@ -38,7 +38,7 @@ func TestForkBodyClosedDuringRead(t *testing.T) {
 	})
 }
 
-// Whoever comes first decides, and once.
+// The first of Read and Close ends the body, once.
 func TestForkBodyEndsOnce(t *testing.T) {
 	for range 200 {
 		var calls atomic.Int32
@@ -56,7 +56,7 @@ func TestForkBodyEndsOnce(t *testing.T) {
 	}
 }
 
-// A reader that breaks its contract is nobody's but its reader's surprise.
+// The results of a faulty reader are passed unchanged, and there is no copy.
 func TestForkBodyOfAnOddReader(t *testing.T) {
 	odd := errors.New("odd")
 	for _, n := range []int{-1, 9} {
@@ -76,7 +76,7 @@ type oddReader struct {
 func (o oddReader) Read([]byte) (int, error) { return o.n, o.err }
 func (oddReader) Close() error               { return nil }
 
-// What will not be sent is not kept either.
+// The body of a request that is not copied is not kept.
 func TestMirrorKeepsNothingInVain(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, _ context.Context) {
 		life, cancel := context.WithCancel(t.Context())

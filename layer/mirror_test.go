@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// The request is served as without a mirror, whatever becomes of the copy: no
-// time passes for it, and no error is its own.
+// The request is served as without a mirror, regardless of the result of the copy: it
+// does not wait and does not fail.
 func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 	for name, tt := range map[string]struct {
 		serve func(context.Context, *layertest.Request) (*layertest.Response, error)
@@ -73,7 +73,7 @@ func TestMirrorDropsAResponseThatDoesNotEnd(t *testing.T) {
 	})
 }
 
-// What is read of a body decides, and how much of it.
+// A copy is sent only if the body was read to its end and fits the limit.
 func TestMirrorBody(t *testing.T) {
 	const limit = 8
 	long := strings.Repeat("x", limit)

@@ -168,8 +168,8 @@ type dataObserver func()
 func (o dataObserver) Data(int)  { o() }
 func (o dataObserver) End(error) {}
 
-// On the caller's goroutine a panic reaches the caller, and nothing stays taken: the
-// one slot below serves the next request, although the context goes on.
+// On the caller's goroutine a panic reaches the caller and releases everything: the
+// only slot below serves the next request, although the context has not ended.
 func TestPanicOnTheCallersGoroutine(t *testing.T) {
 	for name := range callerCallbacks(new(panicking)) {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestPanicOfACloseByTheTimerOfDiscardBody(t *testing.T) {
 	})
 }
 
-// What a hedge's copy, which is sent by a timer, calls.
+// Callbacks of the copy of a hedge, which a timer sends.
 func TestPanicInAHedgesCopy(t *testing.T) {
 	p := new(panicking)
 	hedges := layer.Instruments{Hedges: p.counter(), Budget: p.gauge()}

@@ -18,9 +18,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Stacks of up to six layers drawn at random, over a service that is slow,
-// fails, rejects and panics, with callers who leave: whatever is rejected was not
-// touched, every body is closed, and nothing stays counted.
+// Random stacks of up to six layers over a service that is slow, fails, rejects and
+// panics, with callers that cancel: rejected requests are untouched, every body is
+// closed, and all counts return to 0.
 func TestRandomStacks(t *testing.T) {
 	for seed := range uint64(300) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -45,7 +45,7 @@ type (
 	}
 )
 
-// randomBody is a request body that knows what was done to it.
+// randomBody is a request body that records its reads and Close.
 type randomBody struct {
 	mu            sync.Mutex
 	left          *strings.Reader

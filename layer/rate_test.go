@@ -127,8 +127,7 @@ func TestRateLimitReadyEndsWithItsContext(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// The timer was stopped with the last of them; whoever comes later
-		// sets it again.
+		// The timer was stopped with the last waiter. A later waiter starts it again.
 		time.Sleep(90 * time.Second)
 		require.NoError(t, svc.Ready(t.Context()))
 		require.Equal(t, 1000*time.Second, time.Since(began))

@@ -155,7 +155,7 @@ func TestReconnectBacksOff(t *testing.T) {
 		require.Equal(t, "waiting", breakerState(svc, "state"))
 		require.EqualValues(t, 5, breakerState(svc, "failures"))
 
-		// Nobody waits any more, so after the attempt that is on its way there is none.
+		// All callers have left, so no connect follows the one in progress.
 		time.Sleep(time.Hour)
 		require.EqualValues(t, 6, d.dials.Load())
 		require.Equal(t, "idle", breakerState(svc, "state"))
@@ -242,8 +242,7 @@ func TestReconnectDoesNotSpinOnWhatClosesAtOnce(t *testing.T) {
 	})
 }
 
-// A connection that nobody used, closed by the other end when it was old, is
-// no failure.
+// An unused connection that the other end closed because of its age is not a failure.
 func TestReconnectAConnectionThatStoodIsGood(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		for range 5 {
@@ -312,7 +311,7 @@ func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
 	}
 }
 
-// Whoever is turned away because another waited in vain learns of the same cause.
+// A rejection contains the failure of a connect that another caller waited for.
 func TestReconnectSaysItsCauseToWhoPolls(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.fails()

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A schedule is a list of pairs: what is done, and to which reader or how much.
-// TestReplayKeepsItsModel draws them, FuzzReplay takes them from its input.
+// A schedule is a list of pairs: an operation, and a reader or a size.
+// TestReplayKeepsItsModel draws schedules, and FuzzReplay takes them from its input.
 func TestReplayKeepsItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		schedule := rapid.SliceOfN(rapid.Byte(), 0, 120).Draw(rt, "schedule")

@@ -118,7 +118,7 @@ func TestReplayKeepsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// What nobody has read a byte of can be sent again, whatever is kept.
+// A body of which no byte was read can be sent again with any limit.
 func TestReplayOfAnUnreadBody(t *testing.T) {
 	b := layer.ReplayBody(sourceOf("hello"), nil, 0)
 	nextBody(t, b).Close()
@@ -144,10 +144,10 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// linkerd/linkerd2-proxy#3216: a replay body panicked when the response came
-// before the request had ended. Here the first try is still being read from
-// the source when it was answered and the second begins: that goes on with
-// what the first one's Read gets, and the first one has no more part in it.
+// linkerd/linkerd2-proxy#3216: a replay body panicked when the response came before the
+// request had ended. Here the first attempt is still reading from the source when it
+// gets its response and the second attempt begins. The second continues with the bytes
+// of that Read, and the first gets an error.
 func TestReplayWhenTheResponseComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello, world")
@@ -226,8 +226,8 @@ func TestReplayCloseEndsAWait(t *testing.T) {
 	})
 }
 
-// What is rejected is untouched: its reader was never read or closed, and so
-// the source is neither.
+// A rejected request is untouched: its reader was neither read nor closed, and so the
+// source is neither.
 func TestReplayOfARefusedRequest(t *testing.T) {
 	source := sourceOf("hello")
 	b := layer.ReplayBody(source, nil, 100)

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// tried calls req through a Retry of three tries whose inner service always
-// fails after it has read the body, and returns what it read.
+// tried calls req through a Retry of three attempts. The inner service reads the body
+// and always fails. tried returns the bodies.
 func tried[Req any](t *testing.T, req Req, body func(Req) io.ReadCloser) (read []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestResendOfRequestsWithoutABody(t *testing.T) {
 	assert.Len(t, tried(t, struct{ Body io.ReadCloser }{}, noBody[struct{ Body io.ReadCloser }]), 3)
 }
 
-// moonrhythm/parapet#240: a request that can get its body anew does not have
-// it kept, however large it is.
+// moonrhythm/parapet#240: the body of a request with GetBody is not kept, so its size
+// has no limit.
 func TestResendAsksGetBody(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser
@@ -83,8 +83,8 @@ func TestResendAsksGetBody(t *testing.T) {
 	assert.Equal(t, []string{text}, tried(t, req, body))
 }
 
-// The copies cannot be sent again by somebody below, and the body of one that
-// was rejected is closed: nobody else would.
+// A layer below cannot send the copies again. The body of a rejected copy is closed,
+// because no other component would close it.
 func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser

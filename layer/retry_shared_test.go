@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Each try is told of the endpoints before it.
+// Each attempt can read the endpoints of earlier attempts from its context.
 func TestRetryCarriesTheTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
@@ -61,8 +61,8 @@ func TestRetryInRetryDoesNotMultiply(t *testing.T) {
 	})
 }
 
-// A limit on a try is one for a try of somebody above, too, which goes on to the
-// next when it is over.
+// AttemptTimeout also limits an attempt of a Retry above, which then makes its next
+// attempt.
 func TestRetryInRetryLimitsItsTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
@@ -85,7 +85,7 @@ func TestRetryInRetryLimitsItsTry(t *testing.T) {
 	})
 }
 
-// Stacks that share a budget share what is in it.
+// Retries of stacks with the same Budget are limited together.
 func TestRetryShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := layer.NewBudget(time.Minute, -1, 1)

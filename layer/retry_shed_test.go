@@ -23,7 +23,7 @@ func noRoom(ctx context.Context, _ int) (int, error) {
 	}
 }
 
-// What has no room is not asked again: what it sheds, it has shed.
+// A request that was shed is not sent again.
 func TestRetryPassesLoadThatWasShed(t *testing.T) {
 	key := func(int) int { return 1 }
 	normal := context.Background()
@@ -70,8 +70,8 @@ func TestRetryPassesLoadThatWasShed(t *testing.T) {
 	}
 }
 
-// It is the same where a balancer says so of its endpoints, or who was asked first
-// had failed.
+// The same if a balancer returns the rejections of its endpoints, or if the first
+// attempt failed.
 func TestRetryPassesLoadThatWasShedBelow(t *testing.T) {
 	_, full := layer.Limit[int, int](0)(layer.Func[int, int](echo)).Call(t.Context(), 1)
 	none := &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "0 of 3 endpoints ready", Err: full}

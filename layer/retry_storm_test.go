@@ -58,8 +58,8 @@ func (s *onceServer) behind() time.Duration {
 	return time.Until(s.until)
 }
 
-// openLoop sends rate requests a second, however the earlier ones fare, and
-// notes which of them failed, by the time at which they were sent.
+// openLoop sends rate requests a second independently of the results, and records which
+// requests failed by the time of their start.
 func openLoop(svc layer.Service[int, int], rate int, d time.Duration, failed *sync.Map) *sync.WaitGroup {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -75,10 +75,9 @@ func openLoop(svc layer.Service[int, int], rate int, d time.Duration, failed *sy
 	return &all
 }
 
-// Reliability.md, row 12, after PierreZ/moonpool#193: 50 requests a second, a
-// server that can do 160, and a stall of 650 ms. Whoever retries without a
-// bound keeps the server busy with work that nobody waits for any more, and it
-// never gets well; the budget lets it.
+// After PierreZ/moonpool#193: 50 requests a second, a server that can serve 160, and a
+// stall of 650 ms. Retries without a bound keep the server busy with requests whose
+// callers have left, and it never recovers. With the budget it recovers.
 func TestRetryStorm(t *testing.T) {
 	const rate, warmUp, trigger, after = 50, 10 * time.Second, 650 * time.Millisecond, 15 * time.Second
 	run := func(t *testing.T, budget *layer.Budget) (late int, behind time.Duration, seen int) {

@@ -36,7 +36,7 @@ func failuresAgain[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	return layer.Success
 }
 
-// retrying puts a Retry over f, which is told which try it is.
+// retrying puts a Retry over f, which gets the number of the attempt.
 func retrying(p retryPolicy, f retryInner, opts ...layer.Option[*response]) layer.Service[*retryRequest, *response] {
 	var tries atomic.Int64
 	opts = append([]layer.Option[*response]{layer.WithClassifier(failuresAgain[*response])}, opts...)
@@ -184,7 +184,7 @@ func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
 	})
 }
 
-// Those of endpoints are sent again whatever the method and whatever the budget says.
+// Rejections by endpoints are retried for any method and without the budget.
 func TestRetryOfRefusalsIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rejected := &layer.Error{Layer: "reconnect", Kind: layer.ErrNotReady, Reason: "connecting"}
@@ -214,8 +214,8 @@ func TestRetryOfRefusalsForGood(t *testing.T) {
 	}
 }
 
-// What was sent, and then rejected, is not untouched: nobody may take the
-// error for a rejection. The request body, which nobody else closes, is closed.
+// A request that was sent and then rejected is not untouched, so the error must not
+// match a rejection. The request body is closed.
 func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello")
@@ -360,7 +360,7 @@ func TestRetryLetsPanicsPass(t *testing.T) {
 	require.EqualValues(t, 1, source.closes.Load())
 }
 
-// labelled counts what has the label it wants.
+// labelled counts only with the wanted label.
 type labelled struct {
 	want string
 	n    *atomic.Int64
@@ -428,7 +428,7 @@ func TestRetryPolicyMaxAttempts(t *testing.T) {
 	})
 }
 
-// The whole tree says what was decided.
+// The tree has the decisions.
 func TestRetryDescribes(t *testing.T) {
 	svc := retrying(retryPolicy{MaxAttempts: 2, AttemptTimeout: time.Second}, alwaysFails(new(int)))
 	require.Equal(t, "retry      attempts=2 per_attempt=1s budget=100 retries=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())

@@ -31,8 +31,8 @@ func TestRouterNamesWhatHasNoRoute(t *testing.T) {
 	require.Equal(t, "router\n", layer.Describe(svc).String())
 }
 
-// A route that rejects for good does not close the router: the next request
-// finds its own.
+// A route that rejects permanently does not close the router: the next request is
+// routed separately.
 func TestRouterPassesWhatItsRouteSays(t *testing.T) {
 	full := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
 	svc := layer.Router(func(req string) (string, error) { return req, nil },

@@ -92,8 +92,8 @@ forest     trees=2
 		string(got))
 }
 
-// A layer that does nothing has its name in the tree, and no state: above all
-// not that of what is below it.
+// A layer that does nothing has its name in the tree and no state, in particular not
+// the state of the layer below.
 func TestDescribeShowsLayersThatDoNothing(t *testing.T) {
 	leaf := layer.Func[string, string](repeat)
 	svc := layer.NewStack[string, string]().Timeout(0).Queue(0, 0).Limit(5).

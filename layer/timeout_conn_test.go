@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A limit is told of as such where the body is a connection, with halves and
+// The error names the limit also if the body is a connection, with CloseWrite and
 // without.
 func TestTimeoutOfAConnection(t *testing.T) {
 	for name, body := range map[string]func(net.Conn) net.Conn{

@@ -224,7 +224,7 @@ func TestTimeoutIsOneAllocation(t *testing.T) {
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(ctx, 1) }), 1.0)
 }
 
-// What is there can be read: a limit does not take it back.
+// Buffered data can be read after the limit.
 func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.Timeout[int, *response](time.Second)(
@@ -238,7 +238,7 @@ func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
 	})
 }
 
-// What broke a body for another reason is not counted.
+// A body that failed for another reason is not counted.
 func TestTimeoutDoesNotCountOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
@@ -253,8 +253,8 @@ func TestTimeoutDoesNotCountOthers(t *testing.T) {
 	})
 }
 
-// Whether those below wait for the context's end, all the time, at times or no
-// more, makes no difference to anybody.
+// The result is the same whether layers below wait for the end of the context always,
+// sometimes or never.
 func TestTimeoutWhoeverAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// spanLog writes down what its spans are told.
+// spanLog records the calls of its spans.
 type spanLog struct {
 	mu   sync.Mutex
 	told []string

@@ -205,7 +205,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// That one configuration's service has closed is not for good.
+// The closed service of one configuration does not close the Reloadable.
 func TestWatchOutlivesWhatHasClosed(t *testing.T) {
 	inWatch(t, "a", func(t *testing.T, w *watchOf, m *watchMaker, _ context.CancelCauseFunc) {
 		gone := errors.New("gone")
@@ -231,8 +231,8 @@ func TestWatchOutlivesWhatHasClosed(t *testing.T) {
 	})
 }
 
-// A change of one setting must not reset what is not concerned: a limit that
-// forgets what is in flight admits twice as much (traefik#13913).
+// A change of one setting must not reset other state: a limit that loses its count
+// admits twice as many requests (traefik#13913).
 func TestWatchStateOutsideSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -57,7 +57,7 @@ func (b *backend) set(what *atomic.Bool, to bool) {
 	b.changed.Wake()
 }
 
-// backends is a Make that remembers what it made.
+// backends is a MakeService that records its calls.
 type backends struct {
 	mu      sync.Mutex
 	made    map[string]*backend

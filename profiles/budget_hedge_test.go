@@ -95,9 +95,8 @@ func (f *fickle) check(t *testing.T, b profiles.RetryBudget) {
 	}
 }
 
-// Retries, copies and tries that reached nobody are taken from one budget, which
-// is never exceeded, whatever is refused and given back, however callers go and
-// profiles change; and what was counted as begun has ended.
+// All retries and hedges share one budget, which is never exceeded with rejections,
+// canceled callers and changing profiles. Everything that began has ended.
 func TestBudgetOfRetriesAndHedges(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {

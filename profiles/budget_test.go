@@ -26,7 +26,7 @@ func TestBudgetWorkedExample(t *testing.T) {
 			s.send("/a")
 		}
 		assert.Equal(t, 100+50/5, s.retries())
-		// The window is ttl long, and what it had is lost after it.
+		// The window is ttl long. Deposits expire after it.
 		time.Sleep(11 * time.Second)
 		s.send("/a")
 		assert.Equal(t, 110+99, s.retries(), "a hundred are there again, and one request is sent 100 times at the most")
@@ -87,8 +87,8 @@ func TestLimitOutlivesProfiles(t *testing.T) {
 	assert.EqualValues(t, 0, tries(t, r, bs, get), "the route is the same, and so is its rate")
 }
 
-// retryStorm is a router over a backend that fails, and when what came to it. It
-// lives in a bubble.
+// retryStorm is a router over a failing backend, with the times of its requests. It
+// runs in a bubble.
 type retryStorm struct {
 	*router
 	source *profiles.Static
@@ -173,8 +173,8 @@ func (s *retryStorm) check(t require.TestingT) {
 	}
 }
 
-// A backend that fails never gets more retries than the budget allows in any
-// window of its ttl, however requests and new profiles come.
+// A failing backend never gets more retries than the budget allows in any window of its
+// ttl, regardless of the requests and of new profiles.
 func TestRetryStorm(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := profiles.RetryBudget{
@@ -230,8 +230,8 @@ func TestProfileThatChanges(t *testing.T) {
 		group.Wait()
 		s.stop()
 		s.check(t)
-		// 10 s: 2000 requests pay for 400, and 50 are for nothing. What is not
-		// used at once is lost at the end of its ttl, and that is little.
+		// 10 s: 2000 requests allow 400 retries, and the minimum allows 50. Unused
+		// deposits expire at the end of the ttl, which are few.
 		assert.Greater(t, s.retries(), 400, "and it is spent")
 	})
 }

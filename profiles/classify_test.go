@@ -25,7 +25,7 @@ var none fieldMap
 
 func grpcStatus(code string) fieldMap { return fieldMap{"grpc-status": code} }
 
-// TestClassify has the tables of spec §5.
+// TestClassify has the rules of classification as tables.
 func TestClassify(t *testing.T) {
 	notFound := ResponseClass{Status{404, 404}, true}
 	for _, tt := range []struct {

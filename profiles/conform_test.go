@@ -35,8 +35,8 @@ func (kitAccess) Complete(ctx context.Context, r kitResponse, o layer.Observer) 
 	return layer.AtEnd[kitResponse]()(ctx, r, o)
 }
 
-// A Router keeps the contract of a layer, whatever its profile: every target
-// is the kit's inner service.
+// A Router keeps the contract of a layer with any profile. Every target is the kit's
+// inner service.
 func TestConforms(t *testing.T) {
 	pass := profiles.WithPerRoute(func(_ profiles.Route, next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// switchboard is a proxy for connections to "db:5432" that goes by a profile:
-// each one gets the greeting of who it ends up with, and then an echo.
+// switchboard is a proxy for connections to "db:5432" with a profile. Each connection
+// gets the greeting of its server, and then an echo.
 type switchboard struct {
 	t       *testing.T
 	network layertest.Network
@@ -140,8 +140,8 @@ func TestASplitIsDrawnForEachConnection(t *testing.T) {
 	})
 }
 
-// What a profile says of connections is done with each new one: look for a
-// protocol or not, go to one endpoint or to the apex.
+// Each new connection follows the Dispatch of the profile: with or without protocol
+// detection, to one endpoint or to the apex.
 func TestConnectionsGoByTheDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchboard(t, &profiles.Profile{OpaqueProtocol: true, Endpoint: pod("10.0.0.4:5432")})

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// What to do with a connection is decided before its first byte is looked at.
+// The destination of a connection is decided before its first byte is read.
 func ExampleProfile_Dispatch() {
 	for _, p := range []profiles.Profile{
 		{},

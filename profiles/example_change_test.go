@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Routes that change what is forwarded, that send clients elsewhere, and that
-// fail on purpose for a while.
+// Routes that change forwarded requests, redirect clients, and fail deliberately for a
+// while.
 func ExampleRoute_changes() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -10,9 +10,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// A router sends a tenth of the requests to the new version, and tells the
-// layers below which route a request has. Here a function stands for what is
-// usually a balancer.
+// A router sends a tenth of the requests to the new version, and passes the route of a
+// request to the layers below. A function is used here in place of a balancer.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -93,8 +92,8 @@ func ExampleWithPerRoute() {
 	// report: 200 <nil>
 }
 
-// Count successes and failures by route. What is counted where can be looked
-// up once for each route, as a route's pointer stays.
+// Count successes and failures by route. The counters can be looked up once for each
+// route, because the pointer of a route does not change.
 func ExampleWithOnResponse() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// answers is the Edit of the test's protocol. What it cannot do is not asked
-// for.
+// answers is the Editor of the test's protocol, with the methods that the tests use.
 type answers struct{ layer.Editor[request, *reply] }
 
 func (answers) NewResponse(req request, a layer.DirectResponse) *reply {
@@ -67,7 +66,7 @@ func TestFaultAnswers(t *testing.T) {
 	assert.Zero(t, count(c.tries.Requests))
 }
 
-// Shares come one after the other, so that each is what it says.
+// Shares are consecutive ranges, so that each has its exact size.
 func TestFaultShares(t *testing.T) {
 	const n = 10_000
 	p := failing(abort(0.2, 501), abort(0, 502), abort(0.3, 503))

@@ -71,7 +71,7 @@ func thousand(changed string) *Profile {
 	return p
 }
 
-// What did not change is not compiled again.
+// Unchanged routes are not compiled again.
 func TestSwapKeepsRoutes(t *testing.T) {
 	r := routerFor()
 	before := r.compile(thousand("/x/[a-z]+"), nil)

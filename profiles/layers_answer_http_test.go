@@ -27,8 +27,8 @@ func pairs(nameAndValue ...string) []layer.HeaderField {
 	return fields
 }
 
-// Requests are changed as they are sent, each try the same; what the caller
-// has stays as it was.
+// Forwarded requests are changed, equally in each attempt. The request of the caller is
+// unchanged.
 func TestRequestHeader(t *testing.T) {
 	r, came := webTown(t, retryable(func(r *profiles.Route) {
 		r.Match = profiles.Header{Name: "X-Team", Value: profiles.Exact("web")}

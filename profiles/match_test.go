@@ -21,7 +21,7 @@ func on(method, path string) facts {
 	return facts{method: method, path: path, header: httpFields(nil)}
 }
 
-// TestMatch has the rules of spec §4 that are about one condition.
+// TestMatch has the rules of single conditions.
 func TestMatch(t *testing.T) {
 	get, root := Method("GET"), Path("/")
 	for _, tt := range []struct {
@@ -85,8 +85,8 @@ func TestMatchInvalid(t *testing.T) {
 	}
 }
 
-// Members of All and Any that are invalid are dropped; what is left over
-// decides, and nothing left over is as good as empty.
+// Invalid members of All and Any are dropped. The remaining members decide. Without
+// remaining members the condition is empty.
 func TestMatchDropsInvalidMembers(t *testing.T) {
 	bad, get := Path("("), Method("GET")
 	for _, tt := range []struct {

@@ -184,8 +184,8 @@ func TestMirrorOfUnsentRequests(t *testing.T) {
 	})
 }
 
-// Many at a time, while profiles change: what is answered is right, and every
-// copy is that of a request.
+// Concurrent requests while profiles change: responses are correct, and every copy
+// belongs to a request.
 func TestMirrorUnderLoad(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {

@@ -112,7 +112,7 @@ func answer(status int) webResponse {
 	}
 }
 
-// at returns what came to a target by now.
+// at returns the requests that have arrived at a target.
 func (w *town) at(authority string) []arrived {
 	synctest.Wait()
 	w.mu.Lock()

@@ -62,8 +62,8 @@ func paths() *rapid.Generator[string] {
 	return rapid.Map(rapid.SliceOfN(piece, 0, 8), func(pieces []string) string { return strings.Join(pieces, "") })
 }
 
-// Whatever a path is compiled to, it says what its expression says, and its key
-// leads to every path that it holds for.
+// A compiled path is equivalent to its expression, and its keys match every path for
+// which it holds.
 func TestPathIsItsExpression(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := patterns().Draw(t, "pattern")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPath has the anchoring of spec §4, quirk included.
+// TestPath has the anchoring of linkerd.
 func TestPath(t *testing.T) {
 	for _, tt := range []struct {
 		pattern string
@@ -109,7 +109,7 @@ func FuzzPath(f *testing.F) {
 		require.Equal(t, naiveErr == nil, err == nil, "%q: %v, %v", pattern, err, naiveErr)
 		if err == nil {
 			require.Equal(t, re.MatchString(path), match.holds(on("GET", path)), "%q on %q", pattern, path)
-			// What the pattern itself would match, if it is a literal.
+			// The pattern as a request path, if it is a literal.
 			require.Equal(t, re.MatchString(pattern), match.holds(on("GET", pattern)), "%q on itself", pattern)
 		}
 	})

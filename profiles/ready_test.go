@@ -181,7 +181,6 @@ func TestReadyLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// Invariant 2 of readiness.md.
 func TestReadyReservesNothing(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Targets: two}, &bs)

@@ -109,8 +109,8 @@ func TestLocationWithoutHost(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, it stays at the host that it asked, or goes to that
-// of the redirect, and Location is one URI.
+// For any request, Location is one URI, and its host is that of the request or of the
+// redirect.
 func FuzzLocation(f *testing.F) {
 	f.Add("web:80", "//evil.com/a", "b#c", "/v1", "/")
 	f.Add("[::1]", `/v1/\evil.com`, "a\r\nb: c", "/v1", "//")

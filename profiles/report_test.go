@@ -185,7 +185,7 @@ func TestOnResponseOfATimeoutInAQueue(t *testing.T) {
 	})
 }
 
-// One request is reported once, however many tries its route makes of it.
+// One request is reported once, for any number of attempts.
 func TestOnResponseOncePerRequest(t *testing.T) {
 	reports := 0
 	var bs backends

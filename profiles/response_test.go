@@ -92,8 +92,8 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 	}
 }
 
-// Whatever the head decides, the end does not undo; and the end is what would be
-// found if all had been there from the start.
+// The end of a response does not undo a decision of its headers. The result is the same
+// as if headers and trailers were known at once.
 func TestClassesDecideOnce(t *testing.T) {
 	leaf := rapid.SampledFrom([]Match{
 		Status{200, 200}, Status{500, 599}, GRPCStatus{0, 0}, GRPCStatus{1, 16}, Trailer{"x-sum", Exact("42")}, Trailer{"x-sum", AnyValue{}},

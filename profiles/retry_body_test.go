@@ -133,7 +133,7 @@ func TestRetryTrailers(t *testing.T) {
 	}
 }
 
-// What goes wrong at an endpoint is a 502 in linkerd, and so a failure.
+// A failed connection is a 502 in linkerd, and so a failure.
 func TestRetryOfResetConnection(t *testing.T) {
 	r, came := webTown(t, retryable())
 	rsp, err := r.Call(t.Context(), streamed(t, "/reset?fails=2", strings.NewReader("hello"), 5))
@@ -143,8 +143,8 @@ func TestRetryOfResetConnection(t *testing.T) {
 	assert.Len(t, came(), 3)
 }
 
-// What the client sees is what refused the retry, and yet the request is not
-// untouched.
+// The client gets the rejection of the retry as the cause, but not as a rejection,
+// because the request was sent.
 func TestARetryThatIsRefused(t *testing.T) {
 	for kind, want := range map[error]int{layer.ErrNotReady: 503, layer.ErrClosed: 503, layer.ErrFailFast: 504} {
 		first := true

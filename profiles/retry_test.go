@@ -16,9 +16,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// resend is the Resend of the test's protocol, whose requests can be sent as
-// they are. Only GET is idempotent. It counts what is given up, where there is
-// something to count with.
+// resend is the Replayer of the test's protocol, whose requests can be sent again
+// unchanged. Only GET is idempotent. It counts discarded responses.
 type resend struct{ discarded *atomic.Int64 }
 
 func (resend) Idempotent(r request) bool                      { return r.method == "GET" }
@@ -49,7 +48,7 @@ func errClass(o layer.Outcome[*reply]) layer.Class {
 	return layer.DefaultClassifier(o)
 }
 
-// budget allows 10 retries in 10 seconds, whatever is requested.
+// budget allows 10 retries in 10 seconds, for any requests.
 func budget() *profiles.RetryBudget {
 	return &profiles.RetryBudget{MinPerSecond: 1, TTL: 10 * time.Second}
 }

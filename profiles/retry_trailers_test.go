@@ -50,8 +50,8 @@ func townOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) 
 	return profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
 }
 
-// grpcTown is one over a server that answers with serve, which is told how often
-// it was asked.
+// grpcTown is a town over a server that answers with serve, which gets the number of
+// the call.
 func grpcTown(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption) (*httpRouter, *atomic.Int64) {
 	t.Helper()
 	came := new(atomic.Int64)
@@ -94,7 +94,7 @@ func call(t *testing.T, body io.Reader) *http.Request {
 	return req
 }
 
-// message sends a piece of a gRPC response, and what comes before it.
+// message sends a piece of a gRPC response, after the headers.
 func message(w http.ResponseWriter, s string) {
 	_, _ = io.WriteString(w, s)
 	_ = http.NewResponseController(w).Flush()
@@ -137,7 +137,7 @@ func TestRetryByTrailers(t *testing.T) {
 	}
 }
 
-// A response class by a trailer is reason for a retry, too, whatever the request.
+// A failure by a trailer condition is retried for any request.
 func TestRetryByCustomTrailer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := retryable(func(r *profiles.Route) {
@@ -160,8 +160,8 @@ func TestRetryByCustomTrailer(t *testing.T) {
 	})
 }
 
-// A stream is handed on with its first message, and is not sent again whatever
-// becomes of it. It is counted.
+// A stream is returned with its first message and not retried afterwards. It is
+// counted.
 func TestNoRetryOfAStream(t *testing.T) {
 	c, seen := newCounters(), make(chan struct{})
 	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
@@ -186,8 +186,8 @@ func TestNoRetryOfAStream(t *testing.T) {
 	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
 }
 
-// A call in which both sides talk must not be held up: its client may wait for
-// the head before it goes on, and the server for the client.
+// A bidirectional call must not be delayed: its client may wait for the headers before
+// it continues, and the server for the client.
 func TestNoPeekWhileTheRequestIsSent(t *testing.T) {
 	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		message(w, "")

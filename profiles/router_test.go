@@ -110,7 +110,7 @@ func TestRouterPassesErrors(t *testing.T) {
 	}
 }
 
-// Invariant 5 of readiness.md: a request whose context is done goes nowhere.
+// A request whose context is done goes nowhere.
 func TestRouterRejectsDoneContext(t *testing.T) {
 	var bs backends
 	src := newScript()
@@ -167,7 +167,7 @@ func TestPerRouteStack(t *testing.T) {
 	assert.Equal(t, map[string]int{"a": 1, "plain": 1}, made)
 }
 
-// What a per-route stack stands on is a Service by the contract.
+// The next service of a per-route stack keeps the contract of a Service.
 func TestPerRouteNext(t *testing.T) {
 	var bs backends
 	var next service
@@ -187,8 +187,7 @@ func TestPerRouteNext(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	bs.get(t, "b:80").unready.Store(false)
 
-	// Called with a context that does not come from the Router, it serves by
-	// the profile in force.
+	// With a context that does not come from the Router, it uses the current profile.
 	rsp, err := next.Call(context.Background(), request{})
 	require.NoError(t, err)
 	assert.Equal(t, "b:80", rsp.from)

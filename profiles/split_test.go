@@ -37,7 +37,7 @@ func shares(t *testing.T, r service, bs *backends, n int, want map[string]float6
 	}
 }
 
-// TestSplit has the rules of spec §8 on what entries are worth.
+// TestSplit has the rules of weights.
 func TestSplit(t *testing.T) {
 	for _, tt := range []struct {
 		what    string
@@ -190,7 +190,7 @@ func TestSplitTriesOthersAfterRejection(t *testing.T) {
 	}
 }
 
-// Closed is what the request is told only if every target is.
+// A request gets ErrClosed only if every target is closed.
 func TestSplitWithClosedTargets(t *testing.T) {
 	var bs backends
 	src := newScript()

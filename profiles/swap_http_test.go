@@ -77,9 +77,9 @@ func version(i int) *profiles.Profile {
 	return p
 }
 
-// Over real connections, with all that routes can do, retries by trailers and
-// callers who go or stop to read: no request of the route that stays is lost or
-// answered wrong, and of all requests what began has ended.
+// Real connections with all features of routes, retries by trailers, and callers that
+// cancel or stop reading: no request of the unchanged route is lost or gets a wrong
+// response, and every request that began has ended.
 func TestSwapUnderLoadOfHTTP(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(moody))
 	srv.Config.Protocols = new(http.Protocols)

@@ -184,8 +184,7 @@ func TestIdenticalProfileChangesNothing(t *testing.T) {
 	assert.Equal(t, map[string]int{target: 1, "v2:80": 1}, bs.asked)
 }
 
-// Storm: callers, pollers, describers and swaps at once, for the race
-// detector (invariant 1 of readiness.md).
+// Concurrent callers, pollers, describers and swaps, for the race detector.
 func TestStorm(t *testing.T) {
 	var bs backends
 	var src profiles.Static

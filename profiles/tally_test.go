@@ -52,7 +52,7 @@ func (a *tallies) of(what string) int64 {
 	return n
 }
 
-// balanced says that whatever began has ended, once.
+// balanced requires that everything that began has ended once.
 func (a *tallies) balanced(t assert.TestingT) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -62,7 +62,7 @@ func (a *tallies) balanced(t assert.TestingT) {
 	}
 }
 
-// sum is a counter of whatever labels.
+// sum is a counter that ignores labels.
 type sum struct{ n atomic.Int64 }
 
 func (s *sum) With(...string) metrics.Counter { return s }

@@ -95,7 +95,7 @@ func TestErrorKeepsLastProfile(t *testing.T) {
 	assert.Equal(t, "second", send(t, r, "GET", "/").route.Name)
 }
 
-// An outage is two lines for the operator, however long it is.
+// An outage of any length logs two lines.
 func TestLogOfAnOutage(t *testing.T) {
 	log := newLog()
 	src := newScript()

@@ -33,8 +33,8 @@ func ExampleSet() {
 	// does not exist: added 0, removed 1, does not exist
 }
 
-// A source whose streams break becomes one that goes on. What it knew stays in
-// force until it is back, and is then replaced whole.
+// A source whose streams fail becomes a source that continues. Its last set stays until
+// it is back, and is then replaced as a whole.
 func ExampleReconnect() {
 	answers := [][]resolve.Endpoint{
 		{endpoint("10.0.0.1:80"), endpoint("10.0.0.2:80")},

@@ -49,7 +49,7 @@ func (j *journal) write(u resolve.Update, err error) {
 	j.lines = append(j.lines, line)
 }
 
-// news returns what was said since the last call, when nothing moves any more.
+// news returns the items since the last call, after all goroutines wait.
 func (j *journal) news() []string {
 	synctest.Wait()
 	j.mu.Lock()
@@ -224,7 +224,8 @@ func TestFallbackBothUnresolvable(t *testing.T) {
 		assert.Equal(t, []string{"does not exist"}, j.news())
 		first.send("web", add(a1))
 		assert.Equal(t, []string{"replace " + a1}, j.news())
-		// Second is asked anew when it is needed again, and may know the name then.
+		// Second is resolved again when it is needed again, and may know the name by
+		// then.
 		second.change("web", func(l *line) { l.reject = false })
 		second.send("web", add(b1))
 		first.send("web", gone)

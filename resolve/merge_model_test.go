@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// puppet is a resolver that says what it is sent.
+// puppet is a resolver that yields the messages of a channel.
 type puppet chan message
 
 func (p puppet) Resolve(ctx context.Context, _ string) iter.Seq2[Update, error] {

@@ -65,7 +65,7 @@ func TestSubsetEven(t *testing.T) {
 	})
 }
 
-// moved returns how many that stay were let go, and how many others were taken up.
+// moved returns the number of dropped and of added endpoints that are in both sets.
 func moved(before, after map[netip.AddrPort]bool, other netip.AddrPort) (gone, fresh int) {
 	for addr := range before {
 		if !after[addr] && addr != other {

@@ -76,7 +76,7 @@ var aborts = map[string]func(*testing.T, *Registry){
 	},
 }
 
-// halfOf has a handler behind wrap write half of a response before it goes on.
+// halfOf has a handler behind wrap write half of a response before it continues.
 func halfOf(t *testing.T, wrap func(http.Handler) http.Handler, then func()) {
 	t.Helper()
 	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

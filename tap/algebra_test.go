@@ -163,7 +163,7 @@ var genSubject = rapid.Custom(func(t *rapid.T) *subject {
 	return s
 })
 
-// Spec tests.md J: match trees evaluate as boolean algebra.
+// Match trees evaluate as boolean algebra.
 func TestMatchIsBooleanAlgebra(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSubject.Draw(t, "request")

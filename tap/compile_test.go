@@ -46,7 +46,7 @@ func schemeIs(s *http_types.Scheme) *pb.ObserveRequest_Match {
 	return httpOf(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: s}})
 }
 
-// Spec §3, the last column: each error names the part that is wrong.
+// Each error names the part that is wrong.
 func TestInvalidMatch(t *testing.T) {
 	tests := []struct {
 		name string
@@ -121,8 +121,8 @@ func TestMatchLimits(t *testing.T) {
 	require.EqualError(t, err, "match: more than 1000 conditions")
 }
 
-// Whatever bytes a client sends, they are refused or they mean something: a
-// request meets a match or its negation.
+// Any bytes of a client are either rejected or have a meaning: each request matches
+// either a condition or its negation.
 func FuzzMatch(f *testing.F) {
 	for _, m := range []*pb.ObserveRequest_Match{
 		match.All(match.Method("GET"), match.PathPrefix("/api"), match.Not(match.Authority("x"))),

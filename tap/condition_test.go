@@ -54,7 +54,6 @@ func sample() *subject {
 
 func mask(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// Spec §3, a row at a time.
 func TestMatch(t *testing.T) {
 	yes, no := match.All(), match.Any()
 	unknown := func(s *subject) { s.source, s.destination = netip.AddrPort{}, netip.AddrPort{} }

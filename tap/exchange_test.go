@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// Spec §4: the common fields of the three events, and the fields of each.
+// The common fields of the three events, and the fields of each.
 func TestThreeEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
@@ -83,7 +83,7 @@ type coded struct{ code uint32 }
 func (coded) Error() string       { return "coded" }
 func (c coded) ResetCode() uint32 { return c.code }
 
-// Spec §4: response_end and eos, a row at a time.
+// Response_end and eos, a row at a time.
 func TestEnd(t *testing.T) {
 	body := func(s string) io.ReadCloser { return io.NopCloser(strings.NewReader(s)) }
 	status := func(v string) fields { return fields{{"Grpc-Status", v}} }
@@ -204,7 +204,7 @@ func TestUnreadIsNoReset(t *testing.T) {
 	require.Equal(t, uint32(8), *resetCode(ctx, errors.New("any")))
 }
 
-// Spec §3: several taps on one request are independent.
+// Several taps on one request are independent.
 func TestEachTapHasItsOwnIDs(t *testing.T) {
 	reg := new(Registry)
 	a, b := watchAll(t, reg), watch(t, reg, match.Path("/b"), 10, true)

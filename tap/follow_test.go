@@ -47,7 +47,8 @@ func TestFollowMergesProcesses(t *testing.T) {
 		20*time.Second, time.Millisecond, "nothing is left behind")
 }
 
-// A process that restarts is news, and is found again; the other goes on.
+// A process that restarts yields an error and is watched again. The other one
+// continues.
 func TestFollowARestart(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
@@ -137,7 +138,7 @@ func TestFollowARefusal(t *testing.T) {
 	})
 }
 
-// What linkerd's tap cannot do is refused, and not left out.
+// A condition that linkerd's tap does not support is rejected.
 func TestFollowLinkerdCannot(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))

@@ -13,8 +13,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What makes no sense is refused whatever tap the process has, and not asked
-// for again and again.
+// Invalid numbers are rejected for any process, and the process is not called again.
 func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]*tappb.WatchRequest{

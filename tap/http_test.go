@@ -72,7 +72,6 @@ func (w *web) seen() []Event {
 	}
 }
 
-// tests.md E3.
 func TestInboundHTTP1(t *testing.T) {
 	w := newWeb(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "Bearer s3cret", r.Header.Get("Authorization"), "the service gets what was sent")
@@ -106,7 +105,6 @@ func TestInboundHTTP1(t *testing.T) {
 	require.Equal(t, end.SinceRequestInit-*end.SinceResponseInit, got[1].ResponseInit.SinceRequestInit)
 }
 
-// tests.md E4.
 func TestGRPCStatusInHeadersOnly(t *testing.T) {
 	w := newWeb(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Grpc-Status", "1")

@@ -35,7 +35,7 @@ func TestRowsAreNamedAlikeWatchedOrNot(t *testing.T) {
 	require.EqualValues(t, 2, only(t, c).GetCount())
 }
 
-// Spec §4, the labels of source_meta and destination_meta.
+// The labels of source_meta and destination_meta.
 func TestLabels(t *testing.T) {
 	type labels = map[string]string
 	for name, tt := range map[string]struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// A client of Watch that leaves, in whatever state, leaves no watcher, no
-// goroutine, and nothing that requests pay for.
+// A client of Watch that leaves, in any state, leaves no watcher, no goroutine, and no
+// cost for requests.
 func TestWatcherDisconnects(t *testing.T) {
 	leave := map[string]func(p *process, cancel func()){
 		"cancel":     func(_ *process, cancel func()) { cancel() },

@@ -130,7 +130,7 @@ func (m *model) end(rsp *reply) {
 	}
 }
 
-// Spec §2 and §5 as a state machine: limit, ids, drops, and the end.
+// A watcher as a state machine: limit, ids, drops, and the end.
 func TestWatcherIsAsItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{

@@ -97,7 +97,7 @@ func dnsName(names ...string) func(*x509.Certificate) {
 
 const tapIdentity = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local"
 
-// Spec §6, tests.md E2 and anchors/reliability.md 18: access.
+// Access.
 func TestWhoMayWatch(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	spiffe, err := url.Parse("spiffe://cluster.local/ns/viz/sa/Tap")

@@ -150,8 +150,7 @@ func TestUnknownMessages(t *testing.T) {
 	}, got, "an address without an IP is dropped, a port cut to 16 bits")
 }
 
-// Whatever bytes a server sends, they become an event, and one that can be
-// sent on and stays the same.
+// Any bytes of a server become an event, which can be encoded again and stays the same.
 func FuzzEvent(f *testing.F) {
 	for _, e := range []Event{
 		{Direction: Inbound, Source: clientAddr, SourceLabels: podLabels, RequestInit: &RequestInit{Method: "PURGE", Scheme: "coap", Headers: []Field{{"a", "\xff"}}}},

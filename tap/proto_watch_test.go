@@ -121,8 +121,7 @@ func TestUnknownWatchMessages(t *testing.T) {
 	}
 }
 
-// Whatever bytes a server sends, they become an event, and one that can be sent
-// on and stays the same.
+// Any bytes of a server become an event, which can be encoded again and stays the same.
 func FuzzWatchEvent(f *testing.F) {
 	for _, e := range []Event{
 		{Dropped: 3}, {Open: &ConnectionOpen{}, ID: StreamID{1, 2}}, {Close: &ConnectionClose{Err: "e"}},

@@ -22,7 +22,7 @@ func all(limit uint32) *pb.ObserveRequest {
 	return &pb.ObserveRequest{Limit: limit, Match: match.All()}
 }
 
-// Spec §2: rejections and their codes.
+// Rejections and their codes.
 func TestObserveRefuses(t *testing.T) {
 	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	refusal := func(req *pb.ObserveRequest) *status.Status {
@@ -56,7 +56,7 @@ func TestObserveRefuses(t *testing.T) {
 	})
 }
 
-// Spec §1: 100 may watch, and the base of each is one more than the last.
+// 100 may watch, and the base of each is one more than the last.
 func TestHundredWatchers(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("x"))
@@ -85,7 +85,7 @@ func TestObserveAnswersOnceRegistered(t *testing.T) {
 	}
 }
 
-// Spec §2: at the limit the stream ends with OK, after the requests in flight.
+// At the limit the stream ends with OK, after the requests in flight.
 func TestStreamEndsAtTheLimit(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
@@ -111,7 +111,7 @@ func TestStreamEndsAtTheLimit(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-// Spec §2 and §5: a client that leaves takes everything with it; running
+// A client that leaves takes everything with it; running
 // requests do not notice.
 func TestClientDisconnects(t *testing.T) {
 	leave := map[string]func(p *process, cancel func()){
@@ -224,7 +224,7 @@ func TestStopOfTheServerEndsStreams(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-// anchors/reliability.md 16: one watcher that never reads, and one that does.
+// One watcher that never reads, and one that does.
 func TestDropsAreToldToWhoDropped(t *testing.T) {
 	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)

@@ -74,7 +74,7 @@ func TestWhatIsLeftOutCannotBeGuessed(t *testing.T) {
 	}
 }
 
-// Spec §4: the fields of HTTP/2 include its pseudo header fields.
+// The fields of HTTP/2 include its pseudo header fields.
 func TestPseudoHeaders(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts  []RegistryOption

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// Spec §5. In a bubble nothing else can move time or take from a buffer: if a
+// In a bubble nothing else can move time or take from a buffer: if a
 // request waited for a watcher, even for a moment, this would deadlock.
 func TestNoRequestWaitsForAWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -110,8 +110,7 @@ func TestReceiverGoneWhileARequestLooks(t *testing.T) {
 	require.Zero(t, w.inFlight.Load())
 }
 
-// anchors/reliability.md 16: at most 1 MiB for one observer, whatever the
-// requests are like.
+// At most 1 MiB for one watcher, for any requests.
 func TestMemoryOfAWatcherThatNeverReads(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()

@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// By destination, whatever else differs is one row, and its quantiles are those
-// of all: those of rows could not be added up.
+// By destination, requests with the same endpoint are one row. Its quantiles are those
+// of all requests, because quantiles of rows could not be added up.
 func TestTopByDestination(t *testing.T) {
 	rows := newEventCounter(&tappb.TopRequest{ByDestination: true, ByRoute: true})
 	for i := range 100 {

@@ -110,7 +110,7 @@ func (n *naiveRows) equal(t require.TestingT, m *tappb.TopResponse, age time.Dur
 		require.EqualValues(t, len(want.times), r.GetCount())
 		require.EqualValues(t, want.successes, r.GetSuccesses())
 		require.EqualValues(t, want.open, r.GetOpen())
-		// What ends within a sample counts as spread over it: a second of ten.
+		// Requests that end within a sample count as spread over it: a second of ten.
 		require.InDelta(t, want.rate(age), r.GetRate(), 0.06*want.rate(age)+1e-9)
 		if len(want.times) == 0 {
 			continue

@@ -26,7 +26,7 @@ func one(tb testing.TB, t *table) *tappb.Row {
 	return m.GetRows()[0]
 }
 
-// Spec §9: the names of a row.
+// The names of a row.
 func TestRowNames(t *testing.T) {
 	pods := Event{
 		Direction: Inbound, Source: clientAddr, Destination: serverAddr,
@@ -63,7 +63,7 @@ func TestRowNames(t *testing.T) {
 	}
 }
 
-// Spec §9: which requests are the same row, and which are not.
+// Which requests are the same row, and which are not.
 func TestRowKey(t *testing.T) {
 	base := namelessEvent
 	for name, tt := range map[string]struct {
@@ -101,7 +101,7 @@ func TestRowKey(t *testing.T) {
 	}
 }
 
-// Spec §9: successes.
+// Successes.
 func TestSuccess(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end    ResponseEnd
@@ -187,7 +187,7 @@ func TestRowsAreBounded(t *testing.T) {
 	})
 }
 
-// Spec §9: the rows with the most requests first, in a stable order.
+// The rows with the most requests first, in a stable order.
 func TestRowOrder(t *testing.T) {
 	rows := newTable(nil)
 	for path, n := range map[string]int{"/c": 1, "/b": 1, "/a": 1, "/most": 3, "/none": 0} {

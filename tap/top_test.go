@@ -69,7 +69,7 @@ func TestTopCounts(t *testing.T) {
 	}
 }
 
-// What ends without a success, in each of the ways that there are.
+// Each way in which a request ends without a success.
 func TestTopCountsFailures(t *testing.T) {
 	body := func() io.ReadCloser { return io.NopCloser(strings.NewReader("x")) }
 	answer := func(r *reply) serve { return func(context.Context, *call) (*reply, error) { return r, nil } }

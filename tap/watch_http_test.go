@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What Watch has beyond Observe, with net/http on both sides of the tap.
+// The features of Watch beyond Observe, with net/http on both sides of the tap.
 func TestWatchNetHTTP(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

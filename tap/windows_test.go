@@ -65,7 +65,7 @@ func (p *proxy) observe(ctx context.Context, limit uint32) iter.Seq2[Event, erro
 	}
 }
 
-// Spec §7: a limit a second. A window that is full early waits for the rest of its
+// A limit a second. A window that is full early waits for the rest of its
 // second. A window waits windowTail at most for the ends of its requests.
 func TestWindows(t *testing.T) {
 	for name, tt := range map[string]struct {

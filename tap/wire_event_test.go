@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Spec §4: the rows on what events have.
+// The rows on what events have.
 func TestWireEvents(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	inner := answering(fields{{"X-Rsp", "a\xff"}}, fields{{"grpc-status", "0"}, {"X-Sum", "1"}})
@@ -82,7 +82,7 @@ func TestWireEvents(t *testing.T) {
 	})
 }
 
-// Spec §4: the labels on both ends.
+// The labels on both ends.
 func TestWireLabels(t *testing.T) {
 	type labels = map[string]string
 	p := listen(t, NewServer(new(Registry)), nil)
@@ -124,7 +124,6 @@ func cmpLabels(want, got map[string]string) (diff []string) {
 	return diff
 }
 
-// Spec §6 and tests.md E2.
 func TestWireAuthentication(t *testing.T) {
 	ca := newAuthority(t)
 	mtls := credentials.NewTLS(&tls.Config{

@@ -75,7 +75,7 @@ func wireSees(ctx context.Context, t *testing.T, p *process, svc service, m *wir
 	return wireNext(t, stream).GetRequestInit().GetPath() != last
 }
 
-// Spec §3: the rows, for both directions.
+// The rows, for both directions.
 func TestWireMatch(t *testing.T) {
 	yes, no := wireAll(), wireAny()
 	registered := &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}}
@@ -131,7 +131,7 @@ func TestWireMatch(t *testing.T) {
 	}
 }
 
-// Spec §3: unknown conditions do not match.
+// Unknown conditions do not match.
 func TestWireMatchOfTheUnknown(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := Layer[*call, *reply](p.reg, newAccess())(respond("x"))
@@ -149,7 +149,6 @@ func TestWireMatchOfTheUnknown(t *testing.T) {
 	require.True(t, wireSees(t.Context(), t, p, svc, wireSource(wireMask(wireIPv4(10, 0, 0, 1), 32)), four))
 }
 
-// Spec §3, the last column.
 func TestWireInvalidMatch(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	ip := wireIPv4(10, 0, 0, 1)
@@ -176,7 +175,7 @@ func TestWireInvalidMatch(t *testing.T) {
 	}
 }
 
-// Spec §3: several taps on one request are independent.
+// Several taps on one request are independent.
 func TestWireSeveralTaps(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("x"))

@@ -58,7 +58,7 @@ func wireFields() *pb.ObserveRequest_Extract {
 	}}}
 }
 
-// wireEnd reads a stream to its end, and returns what came before.
+// wireEnd reads a stream to its end, and returns the events.
 func wireEnd(t testing.TB, stream wireStream) (all []*pb.TapEvent, err error) {
 	t.Helper()
 	for {
@@ -98,7 +98,6 @@ func wireRefusal(t testing.TB, p *process, req *pb.ObserveRequest) codes.Code {
 	return status.Code(err)
 }
 
-// Spec §2.
 func TestWireLifeCycle(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
@@ -178,7 +177,6 @@ func TestWireLifeCycle(t *testing.T) {
 	})
 }
 
-// Spec §1, as v2.76 has it.
 func TestWireMaxConcurrentTaps(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	for range 100 {
@@ -187,7 +185,7 @@ func TestWireMaxConcurrentTaps(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, wireRefusal(t, p, &pb.ObserveRequest{Limit: 1, Match: wireAll()}))
 }
 
-// tests.md E3 and E4: the events of a response.
+// The events of a response.
 func TestWireE(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	t.Run("E3", func(t *testing.T) {
@@ -219,7 +217,6 @@ func answering(header, trailer fields) serve {
 	}
 }
 
-// Spec §5.
 func TestWireSlowObservers(t *testing.T) {
 	t.Run("request_init cannot be sent", func(t *testing.T) {
 		p := listen(t, NewServer(NewRegistry(WithCapacity(1, 1))), nil)
@@ -271,7 +268,7 @@ func TestWireSlowObservers(t *testing.T) {
 	})
 }
 
-// Spec §4: the rows on how a response ends.
+// The rows on how a response ends.
 func TestWireEnds(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	breaks := errors.New("broken")

@@ -22,8 +22,8 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// FuzzValid: what is valid is one host to package net/url, and net/http sends
-// it as it is.
+// FuzzValid: a valid authority is one host to package net/url, and net/http sends it
+// unchanged.
 func FuzzValid(f *testing.F) {
 	for _, s := range []string{"web:80", "[::1]:80", `0000"0`, "user@web", "10.0.0.1"} {
 		f.Add(s)

@@ -51,7 +51,7 @@ func proven(der []byte) *tls.ConnectionState {
 	return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Extensions: []pkix.Extension{{}, san}}}}}
 }
 
-// agreed is the identity of a client by both who read certificates.
+// agreed returns the identity of a client, and requires that both parsers agree on it.
 func agreed(t require.TestingT, state *tls.ConnectionState) string {
 	labels := caller.Labels(netip.AddrPort{}, state)
 	id, ok := identity.PeerIdentity(*state)
@@ -83,8 +83,8 @@ func TestTheFirstNameOfACertificate(t *testing.T) {
 	require.Empty(t, agreed(t, proven(append(alternatives(t, name{dns, "web.shop"})[:2], "\x82\x09web"...))), "what cannot be read")
 	require.Empty(t, agreed(t, &tls.ConnectionState{}), "nobody")
 
-	// crypto/x509 passes over what is said to be made of parts, and so does not hold
-	// it to the constraints of those who signed it.
+	// crypto/x509 ignores a name that is marked as constructed, and does not apply the
+	// name constraints of the CA to it.
 	parts, err := asn1.Marshal([]asn1.RawValue{
 		{Class: asn1.ClassContextSpecific, Tag: dns, IsCompound: true, Bytes: []byte("web.shop")},
 		{Class: asn1.ClassContextSpecific, Tag: uri, IsCompound: true, Bytes: []byte("spiffe://x/y")},

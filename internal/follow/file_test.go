@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A look says something else only where the content or what is wrong is another.
+// A look changes only if the content or the error changes.
 func TestLooksAtAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	f := File[string]{Path: path, Max: 20, Parse: func(_ string, data []byte) (string, error) {

@@ -13,7 +13,7 @@ import (
 
 var errSilence = errors.New("silence")
 
-// What ends a stream, and when. Resolvers and sources have the rest.
+// The limits that end a stream. Tests of resolvers and sources have the rest.
 func TestLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits      Limits
@@ -68,7 +68,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// What ends otherwise has its own cause.
+// A stream that ends for another reason has its own cause.
 func TestTheEndOfAStreamIsNoLimit(t *testing.T) {
 	w := Limits{}.OrDefault().Begin(t.Context(), errSilence)
 	require.NoError(t, w.Wait())

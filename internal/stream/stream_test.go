@@ -31,7 +31,7 @@ type script struct {
 	lasts    time.Duration
 }
 
-// scripted plays one script an open and then ends for good.
+// scripted plays one script for each open, and then ends permanently.
 type scripted struct {
 	scripts []script
 	opened  []time.Duration // since start
@@ -170,8 +170,8 @@ func TestReconnectEndsTheContextOfEachStream(t *testing.T) {
 	})
 }
 
-// Whatever the streams are, what arrives is their concatenation, with one
-// error after each, and never two opens closer than the smallest delay.
+// The items are the concatenation of all streams, with one error after each stream. Two
+// opens are never closer than the smallest delay.
 func TestReconnectIsAConcatenation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // a bubble has no Deadline to ask for

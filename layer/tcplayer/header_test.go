@@ -81,7 +81,7 @@ func (o oracle) unmarshal(b []byte) (port int64, name string, p Protocol, err er
 	return m.Get(fields.ByName("port")).Int(), m.Get(fields.ByName("name")).String(), p, nil
 }
 
-// prefaced is a message as it is sent.
+// prefaced is a message in its form on the wire.
 func prefaced(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte(headerPreface), uint32(len(message))), message...)
 }
@@ -96,8 +96,7 @@ func headers() *rapid.Generator[TransportHeader] {
 	})
 }
 
-// An encoded header follows the schema, and is parsed again as soon as it is
-// complete.
+// An encoded header follows the schema, and can be parsed once it is complete.
 func TestTransportHeaderRoundTrip(t *testing.T) {
 	o := newOracle(t)
 	rapid.Check(t, func(t *rapid.T) {

@@ -80,7 +80,7 @@ routes:
 	// web.yaml:7:3: routes[0].retries: unknown field: there are classes, failures, faults, hedge, labels, limit, match, maxRetries, mirrors, name, rate, redirect, requestHeader, responseHeader, retry, successes, timeout, tryTimeout
 }
 
-// What linkerd takes and leaves out is left out here, and told.
+// Parts that linkerd leaves out are left out here too, with a warning.
 func ExampleSet() {
 	set, err := file.Parse("web.yaml", []byte(`
 apiVersion: linkerd.io/v1alpha2

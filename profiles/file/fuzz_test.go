@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever is in a file, it is either refused with lines that it has, or it is
-// profiles of which a Router leaves nothing out.
+// A file is either rejected with valid line numbers, or has profiles of which a Router
+// leaves nothing out.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "---\n{}\n---\n", "target: &a web\nname: *a\n", "target:\n  a:\n  b\n c: d",

@@ -69,7 +69,7 @@ func call(t *testing.T, r *httpRouter, request string) string {
 	return rsp.Header.Get("Route")
 }
 
-// What the short form writes is what requests are routed by.
+// Requests are routed by a short form as written.
 func TestShortFormRoutes(t *testing.T) {
 	p := parse(t, `
 target: web

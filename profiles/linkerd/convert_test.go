@@ -306,9 +306,8 @@ func TestConvertKeepsTheOtherRoutes(t *testing.T) {
 	assert.Equal(t, []string{"route 1: no condition"}, log)
 }
 
-// FuzzProfile: whatever comes over the wire becomes a Profile without invalid
-// pieces but members of conditions, and converting is a function of the
-// message alone.
+// FuzzProfile: any message becomes a Profile without invalid parts other than members
+// of conditions. The result depends on the message only.
 func FuzzProfile(f *testing.F) {
 	bad := whole()
 	bad.Routes = append(bad.Routes, nil, &destination.Route{}, &destination.Route{

@@ -59,7 +59,7 @@ func TestEndpointIdentity(t *testing.T) {
 	}
 }
 
-// What cannot be used of an endpoint is not there.
+// Unusable parts of an endpoint are left out.
 func TestEndpointHints(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:80")
 	transport := func(port uint32) *destination.ProtocolHint {

@@ -51,7 +51,7 @@ func (none) All() iter.Seq2[string, string] { return func(func(string, string) b
 
 const apex = "web.default.svc.cluster.local:80"
 
-// taken says when the Router has dealt with what came from the source.
+// taken reports when the Router has applied an item of the source.
 type taken struct {
 	profiles.Source
 	items chan error

@@ -31,7 +31,7 @@ func ExampleNew() {
 	// replace 10.0.0.1:80
 }
 
-// What can never be a name is the last item of its stream.
+// A name that can never be resolved is the last item of its stream.
 func ExampleResolver_Resolve() {
 	for _, target := range []string{"web..test:80", "web.test:http", "10.0.0.1"} {
 		for _, err := range dns.New().Resolve(context.Background(), target) {

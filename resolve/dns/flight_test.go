@@ -37,7 +37,7 @@ func watch(ctx context.Context, r resolve.Resolver, target string) *watched {
 	return w
 }
 
-// take returns what came since the last call.
+// take returns the items since the last call.
 func (w *watched) take() []string {
 	synctest.Wait()
 	items := w.items
@@ -192,7 +192,7 @@ func TestLookupFails(t *testing.T) {
 			assert.Equal(t, []string{"SERVFAIL"}, w.take())
 		}
 
-		// Who comes now gets what is known, and how it is.
+		// A later stream gets the current answer and the current error.
 		late := watch(ctx, r, "web.test:80")
 		assert.Equal(t, []string{"replace 10.0.0.1:80", "SERVFAIL"}, late.take())
 		s.asked()

@@ -80,8 +80,8 @@ func (s *server) serveTCP(conn net.Conn) {
 	}
 }
 
-// network is servers that are dialled in a bubble. A pipe keeps each Write a
-// message, as long as it is read in one.
+// network is a set of servers that are dialed in a bubble. A pipe keeps each Write as
+// one message if one Read gets all of it.
 type network map[string]*server
 
 func (n network) dial(_ context.Context, kind, address string) (net.Conn, error) {

@@ -72,8 +72,8 @@ func TestServersSilent(t *testing.T) {
 }
 
 func TestServerRefusesConnection(t *testing.T) {
-	// Nobody else can have the port, the client included; and who holds it listens
-	// to one address alone, that of nobody.
+	// No other process can have the port, the client included, because this socket has
+	// it. It listens to an address that has no other listener.
 	udp, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
 	require.NoError(t, err)
 	defer udp.Close()

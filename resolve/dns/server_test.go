@@ -90,7 +90,7 @@ func always(r reply) func(string, dnsmessage.Question) *reply {
 	return func(string, dnsmessage.Question) *reply { return &r }
 }
 
-// asked returns what was asked since the last call.
+// asked returns the questions since the last call.
 func (s *server) asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *server) find(name dnsmessage.Name, kind dnsmessage.Type) (found []dnsme
 	return found, exists
 }
 
-// answer is what is sent, in that order.
+// answer returns the messages to send, in order.
 func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
 	return append(before, m)
 }
 
-// spoil does to m what the fault says, and returns what is sent before it.
+// spoil changes m according to the fault, and returns messages to send before it.
 func (s *server) spoil(network string, m *dnsmessage.Message) (before []dnsmessage.Message, silent bool) {
 	if s.fault == nil {
 		return nil, false

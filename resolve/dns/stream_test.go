@@ -29,7 +29,7 @@ func TestStreamsShareLookups(t *testing.T) {
 		}
 		assert.Len(t, r.flights, 1)
 
-		// The one that began it leaves; it goes on for the others.
+		// The stream that started the lookups ends. They continue for the others.
 		leave()
 		assert.Equal(t, []string{"end"}, all[0].take())
 		s.put("web", "web.test. 60 A 10.0.0.2")

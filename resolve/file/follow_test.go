@@ -50,7 +50,7 @@ func words(u resolve.Update, err error) string {
 	return said
 }
 
-// expect waits for d and takes what was said since the last time.
+// expect waits for d and takes the items since the last call.
 func (f *follower) expect(t *testing.T, d time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(d)
@@ -165,7 +165,7 @@ func TestFollowInvalidFile(t *testing.T) {
 		f.expect(t, poll, "file: stat "+path+": no such file or directory")
 		f.expect(t, time.Minute)
 
-		// What was known was never taken back, but that the trouble is over is news.
+		// The set never changed, but the end of the failure is an update.
 		replace(t, path, web("10.0.0.1:80"))
 		f.expect(t, poll, "replace 10.0.0.1:80")
 		f.expect(t, time.Minute)

@@ -24,7 +24,7 @@ import (
 	"github.com/gotower/gotower/internal/freeport"
 )
 
-// programs returns where .ci/kube.sh left what it built, or skips the test.
+// programs returns the directory in which .ci/kube.sh builds, or skips the test.
 func programs(t *testing.T) string {
 	dir := os.Getenv("GOTOWER_KUBE")
 	if dir == "" {
@@ -92,7 +92,7 @@ func (s *apiServer) start(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond, "kube-apiserver is not ready")
 }
 
-// kill leaves the API server no time for good-byes.
+// kill kills the API server without a shutdown.
 func (s *apiServer) kill(t *testing.T) {
 	require.NoError(t, s.running.Process.Kill())
 	_ = s.running.Wait()
@@ -112,8 +112,8 @@ func (s *apiServer) client(t *testing.T, token string) kubernetes.Interface {
 	return client
 }
 
-// start runs a program until the test ends, and shows the end of what it wrote
-// if the test has failed.
+// start runs a program until the test ends, and prints its last output if the test
+// failed.
 func start(t *testing.T, dir, program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir

@@ -19,9 +19,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// cluster is what a kube-apiserver knows, behind client-go's fake client. The
-// fake's own tracker forgets what was deleted between a list and the watch that
-// follows it, and does not look at selectors in a watch; this does both.
+// cluster has the objects of a kube-apiserver, behind client-go's fake client. The
+// tracker of the fake loses deletions between a list and the following watch, and
+// ignores the selectors of a watch. This one does not.
 type cluster struct {
 	client *fake.Clientset
 
@@ -89,7 +89,7 @@ func (c *cluster) put(o runtime.Object) {
 	c.record(kind, o, before)
 }
 
-// remove deletes an object by what it was.
+// remove deletes an object.
 func (c *cluster) remove(o runtime.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,8 +207,8 @@ func (c *cluster) watch(a clienttesting.Action) (bool, watch.Interface, error) {
 	return true, w, nil
 }
 
-// cut ends the watches, with an error if it is not nil, and refuses what comes
-// as refuse says.
+// cut ends the watches, with an error if it is not nil, and rejects later requests by
+// refuse.
 func (c *cluster) cut(with *apierrors.StatusError, refuse func(verb, resource string) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,7 +226,7 @@ func (c *cluster) cut(with *apierrors.StatusError, refuse func(verb, resource st
 // heal lets all requests through.
 func (c *cluster) heal() { c.refuseAs(nil) }
 
-// refuseAs sets which requests are refused; watches go on.
+// refuseAs sets which requests are rejected. Watches continue.
 func (c *cluster) refuseAs(refuse func(verb, resource string) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

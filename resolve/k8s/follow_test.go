@@ -35,7 +35,7 @@ func follows(t *testing.T, r resolve.Resolver, target string) *follower {
 	return f
 }
 
-// expect looks at what was said since the last time, once nothing moves any more.
+// expect compares the items since the last call, after all goroutines wait.
 func (f *follower) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()

@@ -22,7 +22,7 @@ func TestRealAPIServer(t *testing.T) {
 	r := New(admin, WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond, Jitter: 0.1}))
 	services, endpointSlices := admin.CoreV1().Services("default"), admin.DiscoveryV1().EndpointSlices("default")
 
-	// What the API server itself publishes.
+	// The Service of the API server itself.
 	own := listen(t, r, "kubernetes.default.svc.cluster.local:443")
 	own.until(t, "replace 10.9.8.7:"+server.port)
 	own.stop(t)

@@ -18,7 +18,7 @@ import (
 
 var lineNumber = regexp.MustCompile(`\.go:\d+:`)
 
-// panicker is an Instancer whose methods panic where it is told to.
+// panicker is an Instancer with methods that panic.
 type panicker struct{ register, deregister, stop bool }
 
 func (p panicker) Register(chan<- sd.Event) {

@@ -12,9 +12,9 @@ import (
 
 var errAway = errors.New("registry is away")
 
-// registry is a scripted source of Instancers. They send like those of go-kit:
-// with a lock held that Register and Deregister take too, so that whoever does
-// not read while it leaves stays for ever.
+// registry is a scripted source of Instancers. Like those of go-kit, they send while
+// they hold a lock that Register and Deregister need. A reader that stops reading
+// before it deregisters blocks forever.
 type registry struct {
 	mu      sync.Mutex
 	targets map[string]sd.Event

@@ -264,7 +264,7 @@ func weighted(e resolve.Endpoint) *destination.WeightedAddr {
 	return a
 }
 
-// tell changes a target by an update, and sends it as it is.
+// tell changes a target by an update, and sends it unchanged.
 func (c *controller) tell(name string, updates ...resolve.Update) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,8 +289,7 @@ func (f *feed) signal() {
 	}
 }
 
-// set tells of a new set as linkerd's controller does: what is new, then what
-// is gone.
+// set sends a new set as linkerd's controller does: added endpoints, then removed ones.
 func (c *controller) set(name string, endpoints ...resolve.Endpoint) {
 	c.mu.Lock()
 	gone := resolve.Update{Kind: resolve.Remove}

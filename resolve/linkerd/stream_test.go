@@ -23,7 +23,7 @@ type ends struct {
 	sets int // that came whole
 }
 
-// follow resolves for d. What it is told, it thinks about for think.
+// follow resolves for d, and waits for think after each item.
 func follow(t *testing.T, r resolve.Resolver, d, think time.Duration) (e ends) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -246,7 +246,7 @@ func TestFieldsAreBounded(t *testing.T) {
 	require.Less(t, total, maxFieldsText+100)
 }
 
-// What could not be connected has an end and no begin.
+// A failed dial has an end and no start.
 func TestAFailedDialIsShown(t *testing.T) {
 	var j joiner
 	j.add(&tap.Event{ID: tap.StreamID{Stream: 1}, Close: &tap.ConnectionClose{Err: "connection refused"}}, time.Unix(1, 0))

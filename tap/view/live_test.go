@@ -289,7 +289,7 @@ func TestAPageThatDoesNotRead(t *testing.T) {
 	require.Eventually(t, func() bool { return h.streams.Load() == 0 }, 20*time.Second, 10*time.Millisecond)
 }
 
-// A client that went away while a frame was written is let go.
+// A client that left while a frame was written is removed.
 func TestAClientThatIsGone(t *testing.T) {
 	h := New(Config{Registry: counting(1)})
 	h.live.every = time.Millisecond

@@ -13,8 +13,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// After an interruption, open requests are marked as lost, and the counts begin
-// anew.
+// After an interruption, open requests are marked as lost, and the counts begin at 0.
 func TestBrowserAfterAnInterruption(t *testing.T) {
 	b := newBrowser(t)
 	interrupt := make(chan struct{})
@@ -80,7 +79,7 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 	b.clean()
 }
 
-// A request that comes while the page is paused is one, in however many parts.
+// A request that arrives in several parts while the page is paused is one request.
 func TestBrowserCountsWhatCameWhilePaused(t *testing.T) {
 	b := newBrowser(t)
 	events := make(chan *tap.Event)

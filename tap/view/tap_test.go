@@ -164,8 +164,8 @@ func (p *pipe) forget() {
 	}
 }
 
-// Whatever is in the fields that are withheld, no stream has it, and whatever
-// else there is, a stream is one that a browser can read.
+// No stream contains the values of withheld fields, and a browser can read every
+// stream.
 func FuzzNoSecretGetsOut(f *testing.F) {
 	f.Add("Bearer abcdefgh", "GET", "/a", "X-Other", "value")
 	f.Add("x\ny: z", "G\"T", "/<script>alert(1)</script>", "Content-Type", "a\r\ndata: {}\r\n\r\nevent: hello")

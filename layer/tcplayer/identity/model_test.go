@@ -82,8 +82,8 @@ func (m *modelCA) until(now time.Time) {
 	}
 }
 
-// Whatever the CA does, it is asked when it should be, and what it gave is shown
-// for as long as it is good.
+// For any behavior of the CA, it is called at the right times, and a certificate is
+// presented while it is valid.
 func TestCertifyModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)

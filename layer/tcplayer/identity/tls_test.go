@@ -102,7 +102,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// What a server makes of clients.
+// The verification of clients by a server.
 func TestServer(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	server := a.static(web)
