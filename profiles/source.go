@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -109,16 +108,20 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	defer close(r.done)
 	defer r.endInitialWait()
 	var w watchState
-	out := outage{log: r.log.With("target", r.target)}
+	log := r.log.With("target", r.target)
+	out := stream.Outage{Log: log, Name: "profile stream", Kept: "the last profile stays current"}
 	err := panics.Do("the source", func() error {
 		for p, err := range r.source.Watch(ctx, r.target) {
 			w.err = err
-			if err == nil {
+			switch {
+			case err == nil:
 				w.profiles++
-				out.end(ctx)
+				out.Received(ctx)
 				r.replace(p)
-			} else {
-				out.add(ctx, err)
+			case errors.Is(err, ErrNoProfile):
+				log.DebugContext(ctx, "no profile", "err", err) // most addresses have none
+			default:
+				out.Failed(ctx, err)
 			}
 			r.watch.Store(new(w))
 			if errors.Is(err, ErrNoProfile) {
@@ -129,42 +132,10 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	})
 	if err != nil {
 		w.err = err
-		out.add(ctx, err)
+		out.Failed(ctx, err)
 	}
 	w.ended = true
 	r.watch.Store(new(w))
-}
-
-// outage logs the first error and the recovery. It logs errors in between as Debug.
-type outage struct {
-	log      *slog.Logger
-	failures int
-	received bool // whether the current stream had a profile
-}
-
-func (o *outage) add(ctx context.Context, err error) {
-	expected := errors.Is(err, stream.ErrEnded) && (o.received || o.failures > 0 || errors.Is(err, stream.ErrLimit))
-	o.received = false
-	switch {
-	case errors.Is(err, ErrNoProfile):
-		o.log.DebugContext(ctx, "no profile", "err", err) // most addresses have none
-	case expected:
-		o.log.DebugContext(ctx, "profile stream ended", "err", err)
-	case o.failures > 0:
-		o.failures++
-		o.log.DebugContext(ctx, "profile stream failed again", "err", err, "failures", o.failures)
-	default:
-		o.failures = 1
-		o.log.WarnContext(ctx, "profile stream failed; the last profile stays current", "err", err)
-	}
-}
-
-func (o *outage) end(ctx context.Context) {
-	if o.failures > 0 {
-		o.log.InfoContext(ctx, "profile stream recovered", "failures", o.failures)
-		o.failures = 0
-	}
-	o.received = true
 }
 
 // endInitialWait makes the default profile current if the first one has not arrived.

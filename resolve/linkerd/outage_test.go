@@ -153,7 +153,7 @@ func TestLogOutages(t *testing.T) {
 			"WARN", "INFO", // lost, back
 			"DEBUG", "WARN", // ended, unresolvable
 		}, levels)
-		assert.Contains(t, log.String(), "after=3s failures=2")
+		assert.Contains(t, log.String(), "recovered\" target=web:80 failures=2")
 	})
 }
 

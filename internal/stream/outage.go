@@ -1,0 +1,43 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+)
+
+// Outage logs the errors of a sequence of streams: the first error of an outage as a
+// warning, and its end. Other errors and normal ends of streams are logged at debug level.
+type Outage struct {
+	Log  *slog.Logger
+	Name string // the beginning of each message: "profile stream"
+	Kept string // the effect of an outage: "the last profile stays current"
+
+	failures int
+	received bool // whether the current stream had an item
+}
+
+// Failed logs the error at the end of a stream.
+func (o *Outage) Failed(ctx context.Context, err error) {
+	expected := errors.Is(err, ErrEnded) && (o.received || o.failures > 0 || errors.Is(err, ErrLimit))
+	o.received = false
+	switch {
+	case expected:
+		o.Log.DebugContext(ctx, o.Name+" ended", "err", err)
+	case o.failures > 0:
+		o.failures++
+		o.Log.DebugContext(ctx, o.Name+" failed again", "err", err, "failures", o.failures)
+	default:
+		o.failures = 1
+		o.Log.WarnContext(ctx, o.Name+" failed; "+o.Kept, "err", err)
+	}
+}
+
+// Received records an item of a stream, and logs the end of an outage.
+func (o *Outage) Received(ctx context.Context) {
+	if o.failures > 0 {
+		o.Log.InfoContext(ctx, o.Name+" recovered", "failures", o.failures)
+		o.failures = 0
+	}
+	o.received = true
+}
