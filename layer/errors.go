@@ -33,9 +33,9 @@ var (
 	// may have been processed. It matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// ErrResponseHeaderTimeout and the two errors below name the time limit that expired: that of
-	// the response headers, of a pause between two reads of the body, or of one attempt. They
-	// match ErrTimeout.
+	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout report which time limit
+	// expired: of the response headers, of a Read of the body, or of one attempt. They match
+	// ErrTimeout.
 	ErrResponseHeaderTimeout error = &kind{"response header timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
 	ErrAttemptTimeout        error = &kind{"attempt timeout", ErrTimeout}

@@ -94,8 +94,8 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // Body: no copy is sent while the request body is being read, see [HedgePolicy]. The
 // context of the returned response ends with the response, see [WithCompletion].
 //
-// Errors: if the copy does not succeed, the result is that of the first attempt. If
-// that was rejected after a copy was sent, the error does not match [ErrNotReady].
+// Errors: if the copy does not succeed, the result of the first attempt is returned. If
+// it is a rejection although a copy was sent, the error does not match [ErrNotReady].
 //
 // Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
 // caller's goroutine, so Call waits until a losing first attempt returns. Each request deposits

@@ -8,7 +8,7 @@ import (
 // Map adapts svc to other types: in converts a request to the type of svc, and out converts the
 // response of svc. If the types stay the same, use [MapRequest], [MapResponse] or [MapErr].
 //
-// Admission: that of svc. Its rejections are passed unchanged. in must not modify the
+// Admission: svc decides, and its rejections are passed unchanged. in must not modify the
 // request or read its body, because a rejected request must be unchanged.
 //
 // Cancellation: the context is passed unchanged.

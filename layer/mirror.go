@@ -95,7 +95,7 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 // Body: the request body is kept while it is read, up to MaxBodyBytes. The response of
 // a copy is discarded with the [Replayer].
 //
-// Errors: those of inner. Errors and panics of the destination, the Editor and Rewrite
+// Errors: errors of inner are returned unchanged. Errors and panics of the destination, the Editor and Rewrite
 // are counted and shown by [Describe].
 //
 // Cost: for requests without a copy, an atomic load and possibly a random number. For

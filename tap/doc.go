@@ -30,8 +30,8 @@
 // A request without a response shows a RequestInit and a ResponseEnd. The RequestInit is sent at
 // once, because requests that hang must be visible. A rejection ([layer.ErrNotReady]) has reset
 // code 7, HTTP/2's REFUSED_STREAM. A gRPC call that fails with a status of the server has a
-// response as well. gRPC bytes are those of the messages without compression. Connections are shown
-// only by gotower's own service, see [Connections].
+// response as well. Bytes of a gRPC call are counted without
+// compression. Connections are shown only by gotower's own service, see [Connections].
 //
 // # Cost
 //

@@ -113,7 +113,7 @@ type Field struct {
 const fieldOverhead = 32
 
 // weight returns the approximate number of bytes that e keeps in memory. Source labels
-// count only for inbound requests, because outbound ones share those of the layer.
+// count only for inbound requests, because outbound requests share the map of the layer.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {
 		return e.own() + weighLabels(e.SourceLabels)

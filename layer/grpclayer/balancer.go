@@ -30,8 +30,8 @@ import (
 //
 // Each address has a connection, which is made at once and kept. A call goes to the
 // endpoint of the lowest cost that is connected and whose layers admit the call. Of up
-// to 16 endpoints all are compared, of more endpoints five. The latency is that of a
-// unary call, or of the first message of a stream through a [Client].
+// to 16 endpoints all are compared, of more endpoints five. The measured latency is the
+// time of a unary call, or the time to the first message of a stream through a [Client].
 //
 // If no endpoint admits a call, the call waits while one is connecting without a
 // failure. Otherwise it fails with UNAVAILABLE and the reason, or waits if it is
@@ -365,7 +365,7 @@ func (t *towerBalancer) publish() {
 	}
 }
 
-// connectivity returns that of the best connection.
+// connectivity returns the state of the best connection.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
 	for _, m := range *t.current.Load() {

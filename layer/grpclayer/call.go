@@ -74,7 +74,7 @@ func (c *Call) Get(name string) string {
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer are those of the response of a client's unary call.
+	// Header and Trailer belong to the response of a client's unary call.
 	Header, Trailer metadata.MD
 
 	stream *stream    // of a client; nil if the reply has ended

@@ -67,7 +67,7 @@ type ControlPlaneConn struct {
 var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
 // NewControlPlaneConn starts to resolve cfg.Addr and to connect, and returns at once. It lives
-// until ctx ends or [ControlPlaneConn.Close] is called. The error is that of an invalid cfg.
+// until ctx ends or [ControlPlaneConn.Close] is called. It returns an error if cfg is invalid.
 func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {

@@ -105,8 +105,8 @@ func (l *controlLink) awaitReady(limit context.Context) error {
 	}
 }
 
-// connectError returns the reason of a failed connection: that of TCP and TLS, or else
-// that of gRPC.
+// connectError returns the reason of a failed connection: the error of TCP or TLS, or
+// else the error of gRPC.
 func (l *controlLink) connectError(limit context.Context) error {
 	l.mu.Lock()
 	cause := l.cause

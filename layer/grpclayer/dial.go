@@ -25,8 +25,8 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 // balancer. Without [Register], [grpc.NewClient] fails with "no supported policies
 // found in config". Clients with the same name may have different options.
 //
-// Pass a service config to [WithServiceConfig]. gRPC ignores the one of
-// [grpc.WithDefaultServiceConfig], because the resolver provides one with our balancer.
+// Pass a service config to [WithServiceConfig]. gRPC ignores
+// [grpc.WithDefaultServiceConfig], because our resolver provides a service config.
 //
 // A nil r panics, and so does a name that is not a scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {

@@ -41,8 +41,8 @@
 //   - A resolver that panics has ended. The panic is its last error, and the last
 //     endpoints remain.
 //   - An endpoint whose [WithEndpointLayer] panics is closed.
-//   - A panic of [WithOnBalancer] is dropped. So are those of OnFinish, and of
-//     observers at the end of a pick.
+//   - Panics of [WithOnBalancer], of OnFinish, and of observers at the end of a pick
+//     are dropped.
 //
 // Panics of stats handlers, dialers and transport credentials belong to gRPC.
 package grpclayer

@@ -105,7 +105,7 @@ func counted(e endpoint.Endpoint) endpoint.Endpoint {
 }
 
 // rejectedLater returns the error of a request that was rejected after its first
-// attempt. It does not wrap the rejection, because it must not match it.
+// attempt. The error does not wrap the rejection, because it must not match ErrNotReady.
 func rejectedLater(rejection error) error {
 	kind := layer.ErrRetryRejected
 	if errors.Is(rejection, layer.ErrFailFast) {

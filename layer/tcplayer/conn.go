@@ -29,7 +29,7 @@ type bufferedConn struct {
 }
 
 // OverrideAddrs returns conn with other addresses: RemoteAddr returns client,
-// and LocalAddr returns server. An invalid address leaves the one of conn. The
+// and LocalAddr returns server. An invalid address has no effect. The
 // result has ReadFrom, WriteTo and CloseWrite, so that the kernel still copies
 // between two TCP connections. NetConn returns conn.
 func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {

@@ -31,8 +31,8 @@ import (
 // TCP connections. Their errors do not end the observation, because they may come from the
 // other connection. NetConn returns conn. Several observers share one wrapper.
 //
-// In a balancer, combine it with Sample: Head, so that the latency is that of
-// connecting and not of the first byte.
+// In a balancer, combine it with Sample: Head. Then the measured latency is the time to
+// connect and not the time to the first byte.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
 		o.End(nil)

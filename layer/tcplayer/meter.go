@@ -97,7 +97,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 //
 // Body: a connection counts as closed when Call returns.
 //
-// Errors: those of next.
+// Errors: errors of next are returned unchanged.
 //
 // Cost: one allocation, and the instruments.
 func (m *Meter) WrapServer(next Server) Server {

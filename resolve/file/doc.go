@@ -9,7 +9,7 @@
 //
 // # The file
 //
-// The format is that of the example controller's file without the profiles:
+// The example controller uses the same format, with profiles in addition:
 //
 //	destinations:
 //	  web.default.svc.cluster.local:80:        # the target as given to Resolve
