@@ -346,7 +346,6 @@ func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn
 	defer cancel()
 	conn := tls.Client(raw, t.config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
 		t.failed(err)
 		return nil, nil, err
 	}
