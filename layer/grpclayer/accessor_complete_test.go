@@ -42,12 +42,14 @@ func TestAccessorCompleteBytes(t *testing.T) {
 		}
 		serveFront(t, &n, a1, f)
 		var seen byteCount
+		begun := 0
 		count := layer.Layer[*Call, *Reply](func(next Service) Service {
 			return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 				r, err := next.Call(ctx, c)
 				if err != nil {
 					return nil, err
 				}
+				require.Equal(t, c.Streams(), Accessor{}.OnDeferredResponse(r, func() { begun++ }))
 				return Accessor{}.Complete(ctx, r, &seen), nil
 			})
 		})
@@ -60,6 +62,9 @@ func TestAccessorCompleteBytes(t *testing.T) {
 		seen = byteCount{}
 		both, err := c.FullDuplexCall(t.Context())
 		require.NoError(t, err)
+		require.Zero(t, begun)
+		_, err = both.Recv()
+		require.Equal(t, 1, begun, "the header has arrived with the first message")
 		for err == nil {
 			_, err = both.Recv()
 		}
