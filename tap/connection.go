@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
@@ -62,7 +62,7 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	}
 	x := &connection{common: c.place.event(ctx, req.Client), start: began}
 	if !x.common.Destination.IsValid() && conn != nil {
-		x.common.Destination = addrOf(conn.RemoteAddr())
+		x.common.Destination = normalizeAddr(caller.Addr(conn.RemoteAddr()))
 	}
 	x.findWatchers(c.reg, present)
 	if err != nil {
@@ -80,18 +80,6 @@ func (c *connecting) Next() tcplayer.Service { return c.Service }
 
 // Describe returns the number of watchers and of dropped events.
 func (c *connecting) Describe() layer.Node { return c.reg.summary() }
-
-// addrOf converts a. It returns the zero AddrPort if a is not an IP address.
-func addrOf(a net.Addr) netip.AddrPort {
-	if a == nil {
-		return netip.AddrPort{}
-	}
-	addr, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return normalizeAddr(addr)
-}
 
 // watchedConn counts the bytes of a connection and keeps its first error.
 type watchedConn struct {

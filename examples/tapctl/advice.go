@@ -41,8 +41,7 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns message, prefixed with the process name at the beginning of the text of
-// err.
+// named returns "name: message" if the text of err begins with the name of a process.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message

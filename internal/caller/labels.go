@@ -3,6 +3,7 @@ package caller
 
 import (
 	"crypto/tls"
+	"net"
 	"net/netip"
 )
 
@@ -34,4 +35,17 @@ func Client(state *tls.ConnectionState) string {
 		return names[0]
 	}
 	return ""
+}
+
+// Addr returns the address of a connection, or the zero AddrPort if it is not an IP address.
+// An IPv4-mapped IPv6 address becomes IPv4.
+func Addr(a net.Addr) netip.AddrPort {
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	addr, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }

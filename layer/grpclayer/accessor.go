@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"net"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -52,7 +51,7 @@ func (Accessor) Query(*Call) string { return "" }
 // Source returns the address of the client, on a server that listens on TCP.
 func (Accessor) Source(c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
-		return addrPort(p.Addr)
+		return caller.Addr(p.Addr)
 	}
 	return netip.AddrPort{}
 }
@@ -112,7 +111,7 @@ func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply
 // TCP. On a client it is the target, if that is an address.
 func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
-		return addrPort(p.LocalAddr)
+		return caller.Addr(p.LocalAddr)
 	}
 	if c.ctx == nil || c.incoming {
 		return netip.AddrPort{}
@@ -192,17 +191,6 @@ func (c *Call) peer() *peer.Peer {
 	}
 	p, _ := peer.FromContext(c.ctx)
 	return p
-}
-
-func addrPort(a net.Addr) netip.AddrPort {
-	if a == nil {
-		return netip.AddrPort{}
-	}
-	addr, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
 // conn returns the ClientConn of a client's call, or nil.

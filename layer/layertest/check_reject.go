@@ -37,7 +37,7 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 		return errors.New("the request was rejected, but its body was read")
 	case p.sent.closes.Load() > 0:
 		return errors.New("the request was rejected, but its body was closed")
-	case hasBody[Req]() && bodyOf(p.req) != p.sent:
+	case layer.HasBody[Req]() && bodyOf(p.req) != p.sent:
 		return errors.New("the request was rejected, but its body was replaced")
 	case part != "":
 		return fmt.Errorf("the request was rejected, but its %s was changed", part)

@@ -125,11 +125,11 @@ func TestRunEndsHangs(t *testing.T) {
 type stringService = layer.Service[string, string]
 
 func TestMessageBody(t *testing.T) {
-	assert.True(t, hasBody[*Request]())
-	assert.True(t, hasBody[*http.Response]())
-	assert.False(t, hasBody[Request]())
-	assert.False(t, hasBody[string]())
-	assert.False(t, hasBody[*struct{ Body string }]())
+	assert.True(t, layer.HasBody[*Request]())
+	assert.True(t, layer.HasBody[*http.Response]())
+	assert.False(t, layer.HasBody[Request]())
+	assert.False(t, layer.HasBody[string]())
+	assert.False(t, layer.HasBody[*struct{ Body string }]())
 
 	rsp, body := &http.Response{}, newRequestBody(1)
 	assert.Nil(t, bodyOf(rsp))

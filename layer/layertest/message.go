@@ -3,6 +3,8 @@ package layertest
 import (
 	"io"
 	"reflect"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Request is a request for layers that take any message type.
@@ -34,22 +36,13 @@ func isStructPointer[T any]() bool {
 	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
-// bodyField finds the field Body of a message that is a pointer to a struct,
-// by the rule of layer.AtEnd.
+// bodyField returns the index of the field Body of a message, see layer.HasBody.
 func bodyField[T any]() (index int, ok bool) {
-	if !isStructPointer[T]() {
+	if !layer.HasBody[T]() {
 		return 0, false
 	}
-	f, ok := reflect.TypeFor[T]().Elem().FieldByName("Body")
-	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
-		return 0, false
-	}
+	f, _ := reflect.TypeFor[T]().Elem().FieldByName("Body")
 	return f.Index[0], true
-}
-
-func hasBody[T any]() bool {
-	_, ok := bodyField[T]()
-	return ok
 }
 
 // bodyOf returns the body of message, or nil.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing/synctest"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // plan describes one call and how the inner service serves it.
@@ -219,7 +221,7 @@ func (p *probe[Req, Rsp]) compare(req Req) error {
 	if part := mismatch(req, p.subject.Request, p.id); part != "" {
 		return fmt.Errorf("its %s is not that of request %d", part, p.id)
 	}
-	if !hasBody[Req]() {
+	if !layer.HasBody[Req]() {
 		return nil
 	}
 	body := bodyOf(req)

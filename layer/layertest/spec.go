@@ -145,7 +145,7 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	s.callers, s.Pause = cmp.Or(s.callers, maxCallers), cmp.Or(s.Pause, time.Second)
 	s.MaxAttempts = max(s.MaxAttempts, 1)
 	return &subject[Req, Rsp]{
-		LayerOf: s, background: background, bodies: hasBody[Rsp](), fills: true, closes: !s.OutlivesInner,
+		LayerOf: s, background: background, bodies: layer.HasBody[Rsp](), fills: true, closes: !s.OutlivesInner,
 	}, nil
 }
 
@@ -162,7 +162,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}
 	return &subject[Req, Rsp]{
 		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: maxCallers},
-		service: &s, background: true, bodies: hasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
+		service: &s, background: true, bodies: layer.HasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
 	}, nil
 }
 
