@@ -160,8 +160,8 @@ var (
 	// errNotH2 reports a server that answers, but not in HTTP/2.
 	errNotH2 = errors.New("the server does not speak HTTP/2")
 
-	// errNoSettings does not tell what the server speaks, because servers that
-	// restart and load balancers without a server end connections so.
+	// errNoSettings leaves the protocol of the server unknown, because servers that
+	// restart and load balancers without a server also end connections so.
 	errNoSettings = errors.New("the connection ended before the server's SETTINGS")
 )
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
 )
 
-// framerClient is a client of HTTP/2 that does what it is told.
+// framerClient is a client of HTTP/2 that sends the frames of a test.
 type framerClient struct {
 	*xhttp2.Framer
 	conn  net.Conn
@@ -48,7 +48,7 @@ func hpackField(name, value string) hpack.HeaderField {
 	return hpack.HeaderField{Name: name, Value: value}
 }
 
-// event is a frame that says something about streams.
+// event is a received frame that concerns streams.
 type event struct {
 	kind string // "goaway", "ping", "head 1", "end 1", "reset 1"
 	last uint32 // of a goaway
@@ -63,8 +63,8 @@ func kindsOf(events []event) (kinds []string) {
 	return kinds
 }
 
-// until reads, and answers what must be, until stop says so or the connection
-// ends.
+// until reads frames, and acknowledges SETTINGS and PING, until stop returns true or
+// the connection ends.
 func (c *framerClient) until(stop func(event) bool) (seen []event) {
 	c.t.Helper()
 	for {
@@ -112,8 +112,8 @@ func is(kind string) func(event) bool {
 	return func(e event) bool { return e.kind == kind }
 }
 
-// A client is told in two steps: it may have opened streams before it read the
-// first, and those are served.
+// Draining sends two GOAWAYs, because the client may open streams before it reads
+// the first one. Those streams are served.
 func TestGoAwayInTwoSteps(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
@@ -136,17 +136,17 @@ func TestGoAwayInTwoSteps(t *testing.T) {
 	assert.EqualValues(t, maxStream, seen[0].last)
 	assert.Equal(t, xhttp2.ErrCodeNo, seen[0].code)
 
-	// They were on their way.
+	// The client has not read the first GOAWAY.
 	c.open(3, true)
 	c.open(5, true)
 	<-asked
 	<-asked
-	// And these are, when the client says that it knows.
+	// This stream precedes the acknowledgement of the PING.
 	c.open(7, true)
 	_ = c.WritePing(true, seen[1].ping)
 	<-asked
 	seen = c.until(is("goaway"))
-	assert.EqualValues(t, 7, seen[len(seen)-1].last, "none is lost")
+	assert.EqualValues(t, 7, seen[len(seen)-1].last, "the last stream that is served")
 	close(answer)
 	kinds := kindsOf(c.until(nil))
 	for _, end := range []string{"end 1", "end 3", "end 5", "end 7"} {
@@ -155,8 +155,9 @@ func TestGoAwayInTwoSteps(t *testing.T) {
 	require.NoError(t, (<-done).err)
 }
 
-// A client that does not answer is given some time.
-func TestGoAwayWithoutAnAnswer(t *testing.T) {
+// The second GOAWAY is sent after the drain timeout if the client does not answer the
+// PING.
+func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 	t.Parallel()
 	s := NewServer(http.HandlerFunc(shapes), WithDrainTimeout(10*time.Millisecond))
 	conn, done := callOn(t, t.Context(), s)

@@ -13,7 +13,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Who asks to close a connection of HTTP/2 ends it for nobody.
+// A request with Connection: close does not end a connection of HTTP/2, because
+// other requests share it.
 func TestConnectionCloseByHTTP2(t *testing.T) {
 	for name, values := range map[string][]string{
 		"plain": {"close"}, "in capitals": {"Close"}, "with others": {"keep-alive, close"}, "after others": {"te", " close "},
@@ -38,7 +39,7 @@ func TestConnectionCloseByHTTP2(t *testing.T) {
 				read(t, rsp)
 				require.NoError(t, get(t.Context(), e, "/"))
 			}
-			assert.Equal(t, values, req.Header["Connection"], "it is the caller's")
+			assert.Equal(t, values, req.Header["Connection"], "the request of the caller is unchanged")
 			close(answer)
 			read(t, waits)
 			assert.Same(t, conn, e.h2.current.Load())
@@ -47,8 +48,7 @@ func TestConnectionCloseByHTTP2(t *testing.T) {
 	}
 }
 
-// A GOAWAY that says what is wrong says, too, what was not processed. net/http has
-// words of its own for the first stream.
+// A GOAWAY with an error code also reports which streams were not processed.
 func TestEndpointH2GoAwayWithAnError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before  int // streams that were answered

@@ -371,7 +371,7 @@ func TestServerToleratesCancellation(t *testing.T) {
 	<-done
 }
 
-// A client that does not read is let go of.
+// The connection of a client that does not read is closed.
 func TestServerCutsStalledReaders(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -390,7 +390,7 @@ func TestServerCutsStalledReaders(t *testing.T) {
 			select {
 			case <-done:
 			case <-time.After(patience):
-				require.Fail(t, "it waits for ever")
+				require.Fail(t, "the connection stays open")
 			}
 		})
 	}

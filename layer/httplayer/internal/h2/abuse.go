@@ -22,8 +22,8 @@ const (
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket counts events that are allowed at a rate and in a burst. What pays for
-// events is computed only when the limit is reached.
+// bucket counts events that are allowed at a rate and in a burst. The credit of
+// time, responses and bytes is computed only when the limit is reached.
 type bucket struct {
 	used, limit int
 	at          time.Time // of the last computation

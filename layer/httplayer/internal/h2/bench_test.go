@@ -23,7 +23,7 @@ func unaryHeader() http.Header {
 	}
 }
 
-// unaryBody is a body in memory that knows what is pending.
+// unaryBody is a body in memory with the method Pending.
 type unaryBody struct{ bytes.Reader }
 
 func (b *unaryBody) Pending() (int, bool) { return b.Len(), true }

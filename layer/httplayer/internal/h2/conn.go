@@ -13,7 +13,7 @@ import (
 const (
 	smallRead   = 2 << 10                // size of the read buffer that belongs to a connection
 	lastWrite   = time.Second            // limit for writing the final GOAWAY
-	lingerTime  = 500 * time.Millisecond // for the peer to read what was written last
+	lingerTime  = 500 * time.Millisecond // for the peer to read the last output
 	lingerBytes = 256 << 10
 	resetMemory = 64 // streams that were reset and may still receive frames
 )

@@ -71,7 +71,7 @@ func TestTLS(t *testing.T) {
 
 // TestVirtualTime runs both ends in a bubble, over an in-memory connection.
 func TestVirtualTime(t *testing.T) {
-	for range 3 { // what one bubble leaves in pools is used in the next
+	for range 3 { // a bubble uses the pooled buffers of the one before
 		synctest.Test(t, func(t *testing.T) {
 			a, b := net.Pipe()
 			cfg := message.ServerConfig{

@@ -52,8 +52,8 @@ func (c *ServerConn) exchange(s *serverStream) (err error) {
 // abort resets the stream because of err.
 func (s *serverStream) abort(err error) { s.reset(message.ResetCode(err), err) }
 
-// release ends what is left of a stream after its handler. A client that still
-// sends the request is asked to stop.
+// release ends a stream after its handler. A client that still sends the request
+// is asked to stop.
 func (s *serverStream) release() {
 	c := s.c.server
 	if !s.removed.Load() {
@@ -114,8 +114,8 @@ func (s *serverStream) respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers, and what out has read of the body. end is true if
-// no body follows.
+// start queues the headers, and the part of the body that out has read. end is
+// true if no body follows.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)

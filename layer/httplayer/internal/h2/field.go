@@ -145,7 +145,7 @@ func makeHeader(fields []field, slab []string) http.Header {
 // named reports whether one of fields has the name. Fields of the same name
 // may have different pointers to it.
 func named(fields []field, name *fieldName) bool {
-	if len(fields) > 32 { // a map is faster: makeHeader appends to what it has
+	if len(fields) > 32 { // looking it up in the map is faster
 		return true
 	}
 	for i := range fields {

@@ -20,8 +20,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// FuzzDecoder compares the decoder with that of x/net: what it accepts has the
-// same fields there.
+// FuzzDecoder compares the decoder with that of x/net. A block that it accepts
+// has the same fields there.
 func FuzzDecoder(f *testing.F) {
 	f.Add(block(get...), []byte{0x82, 0x84})
 	f.Add([]byte("\x40\x01a\x01b"), []byte{0xbe})
@@ -119,8 +119,8 @@ func (*fakeConn) SetDeadline(time.Time) error      { return nil }
 func (*fakeConn) SetReadDeadline(time.Time) error  { return nil }
 func (*fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzServer sends any frames to a server. It must end with the input, and what
-// it sends must be frames.
+// FuzzServer sends any frames to a server. The server ends with the input, and
+// its output is a sequence of frames.
 func FuzzServer(f *testing.F) {
 	seed := func(write func(fr *http2.Framer)) {
 		var b bytes.Buffer

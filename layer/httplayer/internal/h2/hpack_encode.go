@@ -61,7 +61,7 @@ func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// start appends what a block has to begin with.
+// start appends the table size update that a block begins with if it is due.
 func (e *encoder) start(b []byte) []byte {
 	if e.update {
 		e.update = false

@@ -170,9 +170,9 @@ func read(t testing.TB, rsp *http.Response) string {
 }
 
 // eventually waits for a condition.
-func eventually(t testing.TB, condition func() bool, what string) {
+func eventually(t testing.TB, condition func() bool, text string) {
 	t.Helper()
-	assert.Eventually(t, condition, testTimeout/2, 2*time.Millisecond, what)
+	assert.Eventually(t, condition, testTimeout/2, 2*time.Millisecond, text)
 }
 
 func mustParse(s string) *url.URL {

@@ -113,12 +113,29 @@ func (c *conn) queued() error {
 	return nil
 }
 
+// frameSizes has the sizes of the frames whose size is fixed, except PRIORITY,
+// where another size is an error of the stream.
+var frameSizes = [...]int{frameRSTStream: 4, framePing: 8, frameWindowUpdate: 4}
+
 func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 	if c.block.id != 0 && (typ != frameContinuation || id != c.block.id) {
 		return protocolError("CONTINUATION expected")
 	}
 	if !c.settled && (typ != frameSettings || flags&flagAck != 0) {
 		return protocolError("SETTINGS expected")
+	}
+	switch typ {
+	case frameData, frameHeaders, framePriority, frameRSTStream, frameContinuation:
+		if id == 0 {
+			return protocolError("frame of a stream on stream 0")
+		}
+	case frameSettings, framePing, frameGoAway:
+		if id != 0 {
+			return protocolError("frame of the connection on a stream")
+		}
+	}
+	if int(typ) < len(frameSizes) && frameSizes[typ] > 0 && len(p) != frameSizes[typ] {
+		return frameSizeError("wrong size of a frame")
 	}
 	switch typ {
 	case frameData:
@@ -129,37 +146,27 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 		return c.continuation(flags, id, p)
 	case framePriority:
 		switch {
-		case id == 0:
-			return protocolError("PRIORITY on stream 0")
 		case len(p) != 5:
 			return &streamError{id, message.CodeFrameSize, "PRIORITY frame size"}
 		case binary.BigEndian.Uint32(p)&maxStreamID == id:
 			return malformed(id, "stream depends on itself")
 		}
-		return c.glitch(glitchControl)
 	case frameRSTStream:
-		return c.rstStream(id, p)
+		return c.rstStream(id, binary.BigEndian.Uint32(p))
 	case frameSettings:
-		return c.settings(flags, id, p)
+		return c.settings(flags, p)
 	case framePushPromise:
 		return protocolError("PUSH_PROMISE")
 	case framePing:
-		return c.ping(flags, id, p)
+		return c.ping(flags, binary.BigEndian.Uint64(p))
 	case frameGoAway:
-		if id != 0 {
-			return protocolError("GOAWAY on a stream")
-		}
 		if len(p) < 8 {
 			return frameSizeError("GOAWAY frame size")
 		}
 		if c.client != nil {
 			return c.client.goAway(binary.BigEndian.Uint32(p)&maxStreamID, binary.BigEndian.Uint32(p[4:]), p[8:])
 		}
-		return c.glitch(glitchControl)
 	case frameWindowUpdate:
-		if len(p) != 4 {
-			return frameSizeError("WINDOW_UPDATE frame size")
-		}
 		return c.windowUpdate(id, int64(binary.BigEndian.Uint32(p)&maxWindow))
 	}
 	return c.glitch(glitchControl)
@@ -181,9 +188,6 @@ func unpad(flags byte, p []byte) ([]byte, error) {
 }
 
 func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
-	if id == 0 {
-		return protocolError("HEADERS on stream 0")
-	}
 	p, err := unpad(flags, p)
 	if err != nil {
 		return err
@@ -207,7 +211,7 @@ func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
 
 func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	b := &c.block
-	if b.id == 0 || id == 0 {
+	if b.id == 0 {
 		return protocolError("CONTINUATION without HEADERS")
 	}
 	b.frames++
@@ -244,9 +248,6 @@ func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 }
 
 func (c *conn) data(flags byte, id uint32, p []byte) error {
-	if id == 0 {
-		return protocolError("DATA on stream 0")
-	}
 	flow := int64(len(p))
 	if c.recvLeft -= flow; c.recvLeft < 0 {
 		return &ConnError{Code: message.CodeFlowControl, Reason: "window of the connection exceeded"}
@@ -289,13 +290,7 @@ func (c *conn) data(flags byte, id uint32, p []byte) error {
 	return nil
 }
 
-func (c *conn) rstStream(id uint32, p []byte) error {
-	if id == 0 {
-		return protocolError("RST_STREAM on stream 0")
-	}
-	if len(p) != 4 {
-		return frameSizeError("RST_STREAM frame size")
-	}
+func (c *conn) rstStream(id, code uint32) error {
 	st := c.find(id)
 	switch {
 	case st == nil && c.unopened(id):
@@ -306,24 +301,15 @@ func (c *conn) rstStream(id uint32, p []byte) error {
 	if err := c.countReset(st); err != nil {
 		return err
 	}
-	code := binary.BigEndian.Uint32(p)
-	reset := &message.ResetError{Code: code, Remote: true}
 	if st.client != nil && code == message.CodeNo && st.complete() {
 		st.end(errStreamDone) // the response is complete, and the rest of the request is not needed
 		return nil
 	}
-	st.end(reset)
+	st.end(&message.ResetError{Code: code, Remote: true})
 	return nil
 }
 
-func (c *conn) ping(flags byte, id uint32, p []byte) error {
-	if id != 0 {
-		return protocolError("PING on a stream")
-	}
-	if len(p) != 8 {
-		return frameSizeError("PING frame size")
-	}
-	data := binary.BigEndian.Uint64(p)
+func (c *conn) ping(flags byte, data uint64) error {
 	if flags&flagAck != 0 {
 		if c.server != nil && data == drainPing {
 			c.server.drainAcked()
@@ -384,10 +370,7 @@ func (c *conn) windowUpdate(id uint32, n int64) error {
 	return nil
 }
 
-func (c *conn) settings(flags byte, id uint32, p []byte) error {
-	if id != 0 {
-		return protocolError("SETTINGS on a stream")
-	}
+func (c *conn) settings(flags byte, p []byte) error {
 	if flags&flagAck != 0 {
 		if len(p) > 0 {
 			return frameSizeError("SETTINGS frame size")

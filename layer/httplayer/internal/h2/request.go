@@ -240,12 +240,10 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	return h, nil
 }
 
-// requestPath returns the :path of a request to send.
+// requestPath returns the :path of a request to send. An Opaque URL is its path, so
+// that one with an authority is invalid.
 func requestPath(req *http.Request) string {
 	u := req.URL
-	if u.Path == "*" && req.Method == http.MethodOptions {
-		return "*"
-	}
 	// The URL of a request that was not edited has the target as it was received.
 	if raw := req.RequestURI; strings.HasPrefix(raw, "/") && u.RawPath == "" && u.Opaque == "" {
 		path, query, asks := strings.Cut(raw, "?")
@@ -254,21 +252,7 @@ func requestPath(req *http.Request) string {
 			return raw
 		}
 	}
-	if u.Opaque != "" {
-		path := u.RequestURI()
-		if i := strings.IndexByte(strings.TrimPrefix(path, "//"), '/'); strings.HasPrefix(path, "//") && i >= 0 {
-			path = path[i+2:]
-		}
-		return path
-	}
-	path := u.EscapedPath()
-	if path == "" {
-		path = "/"
-	}
-	if u.RawQuery != "" || u.ForceQuery {
-		path += "?" + u.RawQuery
-	}
-	return path
+	return u.RequestURI()
 }
 
 // setLength determines the content-length to send. It returns why it is invalid,

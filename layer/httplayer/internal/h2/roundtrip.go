@@ -115,7 +115,7 @@ func expectsContinue(h http.Header) bool {
 	return len(expect) > 0 && strings.EqualFold(expect[0], "100-continue")
 }
 
-// open queues the headers and what was read of the body. It returns
+// open queues the headers and the part of the body that was read. It returns
 // [message.ErrNotSent] only if the body was not read.
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
@@ -196,7 +196,7 @@ func (s *clientStream) awaitContinue() bool {
 	return !s.declined && s.failure() == nil
 }
 
-// startBody lets a request body that waits for a 100 response be sent.
+// startBody starts sending a request body that waits for a 100 response.
 func (s *clientStream) startBody() {
 	if s.proceed != nil {
 		s.once.Do(func() { close(s.proceed) })

@@ -18,15 +18,15 @@ type sender struct {
 	body    io.Reader
 	trailer *http.Header // has its values after the end of the body
 	left    int64        // of the content-length, or -1
-	buf     *buffer      // has what was read and not queued
+	buf     *buffer      // bytes that were read and not queued
 	eof     bool
 	full    bool // the last Read filled the buffer
 
 	announces bool // trailers were known before the body was read
 }
 
-// fill reads the next part of the body. If wait is false, it reads only what is
-// pending.
+// fill reads the next part of the body. If wait is false, it reads only pending
+// bytes.
 func (s *sender) fill(wait bool) error {
 	n, eof := message.Pending(s.body)
 	if !wait && n == 0 && !eof {
@@ -63,7 +63,7 @@ func (s *sender) fill(wait bool) error {
 	return nil
 }
 
-// count checks what a Read of the body returned.
+// count checks the result of a Read of the body.
 func (s *sender) count(n int, err error) error {
 	if s.left >= 0 {
 		if s.left -= int64(n); s.left < 0 {
@@ -101,7 +101,7 @@ func (s *sender) began() bool { return s.buf != nil || s.eof }
 // empty reports whether the body ended without bytes and trailers.
 func (s *sender) empty() bool { return s.eof && s.buf == nil && !hasTrailers(*s.trailer) }
 
-// queue queues what was read, and the end of the stream after it. It reports
+// queue queues the bytes that were read, and the end of the stream. It reports
 // whether the end was queued. With the mu of the connection held.
 func (s *sender) queue() (done bool) {
 	end := s.eof && !hasTrailers(*s.trailer)

@@ -22,7 +22,7 @@ type ServerConn struct {
 	ctx    context.Context //nolint:containedctx // the parent of those of the requests
 	life   context.Context //nolint:containedctx // ends the connection
 	remote string
-	base   http.Request // has what all requests have: TLS
+	base   http.Request // the template of requests, with TLS
 
 	slot      *sweep.Slot
 	blockOpen bool // of the reader: phaseBlock

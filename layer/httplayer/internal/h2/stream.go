@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// stream is what the streams of both roles have in common.
+// stream is the common part of the streams of both roles.
 type stream struct {
 	c       *conn
 	id      uint32
@@ -138,8 +138,8 @@ func (st *stream) end(err error) {
 	st.failReceive(err)
 }
 
-// failReceive ends the receiving side with err, unless all was received. What
-// has arrived before can still be read.
+// failReceive ends the receiving side with err, unless all was received. The
+// bytes that have arrived can still be read.
 func (st *stream) failReceive(err error) {
 	st.mu.Lock()
 	if st.receiveErr == nil && !st.eof {
@@ -154,7 +154,7 @@ func (st *stream) failReceive(err error) {
 	}
 }
 
-// discard drops what was received and what will be.
+// discard drops received bytes, also those that arrive later.
 func (st *stream) discard() {
 	st.mu.Lock()
 	st.closed = true
@@ -237,7 +237,7 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink returns what grow has taken.
+// shrink returns the bytes that grow has taken.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending reports how many bytes can be read without waiting, and whether the
@@ -266,7 +266,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Pending reports what can be read without waiting.
+// Pending returns the result of [stream.pending].
 func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
 
 // ended sets the trailers.

@@ -50,7 +50,7 @@ func (c *ServerConn) inBlock(open bool) {
 	c.mu.Unlock()
 }
 
-// sweepState is what the sweeper remembers of a connection.
+// sweepState is the state of a connection between two calls of Sweep.
 type sweepState struct {
 	writes  uint32 // at the last check
 	writing time.Duration
@@ -114,7 +114,7 @@ func (c *ServerConn) sweepStreams() {
 	c.mu.Lock()
 	bodies := c.limited.Load() > 0
 	for _, st := range c.streams {
-		if st.waiting {
+		if st.waiting && min(st.sendWindow, c.sendWindow) <= 0 { // else it waits for the writer
 			st.stalled++
 			if over(time.Duration(st.stalled)*sweep.Interval, c.cfg.WriteTimeout) {
 				failed = append(failed, st)
