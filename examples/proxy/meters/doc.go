@@ -12,8 +12,8 @@
 // starts a new series at 0. Gauges expire only at 0. The series of the process, identity,
 // DNS, stacks and *_http_errors_total do not expire.
 //
-// Names that clients or the application choose are limited: a thousand of each kind have
-// series. Further names are counted together until there is a place for them. Their dst,
+// Endpoints, and names that clients or the application choose, are limited: a thousand of
+// each kind have series. Further names are counted together until there is a place for them. Their dst,
 // parent_* and backend_* are empty, and they have no target_*, dst_*, authority, server_id,
 // client_id or names of routes.
 //

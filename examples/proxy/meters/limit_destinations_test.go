@@ -83,3 +83,17 @@ func TestDestinationsAreBounded(t *testing.T) {
 		require.Contains(t, scrape(t, m), `target_addr="10.1.3.232:80"`)
 	})
 }
+
+// A thousand endpoints of a target have series. All others are counted together.
+func TestEndpointsAreBounded(t *testing.T) {
+	m := meters.New(meters.Config{})
+	const endpoints = 1500
+	for i := range endpoints {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)
+		labels := meters.Target(addr).With(meters.NoTLS("disabled")).With(meters.Labels{"authority": "web:80"})
+		m.Transport(meters.Outbound, meters.Destination, labels).Opened.Add(1)
+	}
+	series := lines(t, m, "tcp_open_total{")
+	require.Len(t, series, 1001)
+	require.Contains(t, series, `tcp_open_total{direction="outbound",peer="dst",tls="disabled"} 500`)
+}

@@ -42,7 +42,7 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 // request_total when its response begins or fails; until then it counts in
 // requests_in_flight only. Labels are authority, [Target], one of [ServerTLS],
 // [ClientTLS] and [NoTLS], and the discovery's labels [Prefixed] with "dst". Beyond a
-// thousand authorities outbound, or a thousand sets of labels inbound, only the labels of
+// thousand endpoints outbound, or a thousand sets of labels inbound, only the labels of
 // TLS without client_id are kept. An outbound endpoint also counts in stack_create_total,
 // and in stack_drop_total when ctx ends.
 //
@@ -250,7 +250,7 @@ type responseSeries struct {
 
 func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
-		clock: newClock(), requests: f.requests.now(l), rejections: f.rejections.now(l), inFlight: f.inFlight.now(l),
+		clock: newClock(), requests: f.requests.now(l), rejections: f.rejections.lazy(l), inFlight: f.inFlight.now(l),
 		responses: newByLabel(func(e end) responseSeries {
 			status := Labels{}
 			if e.status != 0 {

@@ -1,7 +1,6 @@
 package meters
 
 import (
-	"cmp"
 	"net/netip"
 
 	"github.com/go-kit/kit/metrics"
@@ -51,16 +50,17 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// outboundBackends is the limit of the outbound authorities and targets.
-const outboundBackends = "outbound dst"
+// outboundBackends is the limit of the outbound targets.
+const outboundBackends = "outbound targets"
 
-// peerLabels returns labels, limited by authority or address outbound and by all labels
-// inbound. Only those of TLS remain beyond the limit.
+// peerLabels returns labels, limited by endpoint outbound and by all labels inbound. Only
+// those of TLS remain beyond the limit, so that a target with many endpoints does not fill
+// the memory.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
-	name := cmp.Or(labels["authority"], labels["target_addr"])
-	if name == "" {
+	if labels["authority"] == "" && labels["target_addr"] == "" {
 		return fixed(labels)
 	}
+	name := labels["authority"] + " " + labels["target_addr"]
 	if d == Inbound {
 		name = labels.key()
 	}
