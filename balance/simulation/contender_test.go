@@ -38,11 +38,8 @@ type env struct {
 const ourDefault = "gotower"
 
 func contenders() []contender {
-	ejection := balance.OutlierDetection{ConsecutiveFailures: 5, Interval: 10 * time.Second}
 	return []contender{
 		{ourDefault, "`balance.New` with its defaults", "this package", ours, nil, balance.Policy{}},
-		{"gotower, ejection", "with `OutlierDetection{ConsecutiveFailures: 5, Interval: 10s}`", "this package", ours, nil, balance.Policy{OutlierDetection: ejection}},
-		{"gotower, least request", "with `LeastRequest`", "this package", ours, nil, balance.Policy{Cost: balance.LeastRequest()}},
 		{"round robin", "in turn", "", local, newRoundRobin, balance.Policy{}},
 		{"random", "one at random", "", local, newRandom, balance.Policy{}},
 		{"least request, scan", "the fewest requests in flight of all; ties at random", "", local, newLeastRequestScan, balance.Policy{}},
