@@ -34,7 +34,7 @@ func (l *accessLog) reopen(c config.AccessLog) error {
 		to = l.stdout
 	default:
 		var err error
-		if file, err = os.OpenFile(c.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640); err != nil {
+		if file, err = os.OpenFile(c.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 			return err
 		}
 		to = file

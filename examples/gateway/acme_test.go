@@ -69,7 +69,7 @@ accessLog: {format: "off"}
 routes: [{name: all, directResponse: {status: 200, body: secured}}]
 `))
 	get := func(name string) (string, string, error) {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: name, InsecureSkipVerify: true}} //nolint:gosec // the issuer is checked
+		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: name, InsecureSkipVerify: true}}
 		defer transport.CloseIdleConnections()
 		rsp, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get("https://" + address + "/")
 		if err != nil {
@@ -99,7 +99,7 @@ func withLocation(t *testing.T, server, cert string) string {
 			r.Out.URL.Scheme, r.Out.URL.Host = "https", server
 			r.Out.Host = r.In.Host
 		},
-		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // a test
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 		ModifyResponse: func(rsp *http.Response) error {
 			if id, ok := strings.CutPrefix(rsp.Request.URL.Path, "/finalize-order/"); ok {
 				rsp.Header.Set("Location", "https://"+rsp.Request.Host+"/my-order/"+id)
@@ -160,7 +160,7 @@ func answerDNS(conn net.Conn) error {
 	}
 	packed, err := m.Pack()
 	if err == nil {
-		_, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...)) //nolint:gosec // short
+		_, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(packed))), packed...))
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 
 // compressible are the content types that are compressed by default. Event streams are
 // not, because their headers would wait for the first event.
-var compressible = []string{
+var compressible = []string{ //nolint:gochecknoglobals // constant
 	"text/css", "text/csv", "text/html", "text/javascript", "text/markdown", "text/plain", "text/xml",
 	"application/javascript", "application/json", "application/problem+json", "application/xml", "image/svg+xml",
 }

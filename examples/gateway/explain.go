@@ -34,7 +34,7 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	if len(plain) != 3 {
-		return cli.Misuse(errors.New("want explain FILE METHOD URL [-H 'Name: value'] ..."))
+		return cli.Misuse(errors.New("want explain FILE METHOD URL [-H 'Name: value']"))
 	}
 	c, err := config.Load(plain[0])
 	if err != nil {
@@ -73,7 +73,9 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 	var source profiles.Static
 	source.Set(target, c.Profile())
 	nothing := func(string) httplayer.Service {
-		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) { return nil, errExplained })
+		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
+			return nil, errExplained
+		})
 	}
 	router := profiles.New(ctx, target, &source, accessor{}, nothing,
 		profiles.WithPerRoute(record), profiles.WithInitialWait[*http.Request, *http.Response](1<<62))

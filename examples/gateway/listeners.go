@@ -189,7 +189,8 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	var svc tcplayer.Server = httplayer.NewServer(h,
 		httplayer.WithDrainOnDone(ctx), httplayer.WithServerLogger(l.log),
 		httplayer.WithServerIdleTimeout(c.IdleTimeout.D()), httplayer.WithHeaderTimeout(c.RequestHeadersTimeout.D()),
-		httplayer.WithMaxHeaderBytes(c.MaxHeaderBytes), httplayer.WithHTTP2Config(http.HTTP2Config{MaxConcurrentStreams: c.MaxConcurrentStreams}))
+		httplayer.WithMaxHeaderBytes(c.MaxHeaderBytes),
+		httplayer.WithHTTP2Config(http.HTTP2Config{MaxConcurrentStreams: c.MaxConcurrentStreams}))
 	if c.TLS != nil {
 		cfg, err := serverTLS(c.TLS)
 		if err != nil {
@@ -240,7 +241,8 @@ func certificates(a *config.ACME) (*autocert.Manager, error) {
 		if !roots.AppendCertsFromPEM(a.CACertificates.Data) {
 			return nil, errors.New("acme: no certificate authority")
 		}
-		client.HTTPClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}}
+		trusting := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		client.HTTPClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: trusting}}
 	}
 	return &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(a.CacheDirectory), HostPolicy: autocert.HostWhitelist(texts(a.Domains)...),

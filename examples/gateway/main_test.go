@@ -174,7 +174,7 @@ func serverAt(t *testing.T, h http.HandlerFunc) string {
 
 // service returns the line of a static service.
 func service(name string, addresses ...string) string {
-	return fmt.Sprintf("- {name: %s, static: {addresses: [\"%s\"]}}\n", name, strings.Join(addresses, `", "`)) //nolint:gocritic // a list
+	return fmt.Sprintf("- {name: %s, static: {addresses: [\"%s\"]}}\n", name, strings.Join(addresses, `", "`))
 }
 
 // serviceTLS starts s with TLS, and returns a folder with certificates and the lines of a service "a"

@@ -127,7 +127,9 @@ func (s *split) Call(ctx context.Context, req *http.Request) (*http.Response, er
 
 func (s *split) call(ctx context.Context, i int, req *http.Request) (*http.Response, error) {
 	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
-		why.Add(layer.Node{Name: "split", State: layer.State{{Key: "service", Value: s.parts[i].name}, {Key: "weight", Value: s.parts[i].weight}}})
+		why.Add(layer.Node{Name: "split", State: layer.State{
+			{Key: "service", Value: s.parts[i].name}, {Key: "weight", Value: s.parts[i].weight},
+		}})
 	}
 	return s.parts[i].svc.Call(ctx, req)
 }
@@ -162,7 +164,8 @@ func rewrite(r *config.Route) httplayer.Layer {
 	}
 	return layer.MapRequest[*http.Request, *http.Response](func(req *http.Request) *http.Request {
 		if u.Hostname != "" {
-			req = httplayer.Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: string(u.Hostname)}}})
+			host := layer.HeaderField{Name: "Host", Value: string(u.Hostname)}
+			req = httplayer.Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{host}})
 		}
 		if u.Path == nil {
 			return req

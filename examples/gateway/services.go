@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -40,14 +41,15 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 		With("hash", affinity(s.LoadBalancer.Hash)).
 		With("sticky_session", session(s.SessionPersistence)).
 		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
-		Service(balance.Resolve(ctx, resolver, name, withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s))))
+		Service(balance.Resolve(ctx, resolver, name,
+			withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s))))
 }
 
 // newResolver returns the resolver of a service and the name that it resolves.
 func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, string, error) {
 	switch name := string(s.Name); {
 	case s.Static != nil:
-		var addresses []string
+		addresses := make([]string, 0, len(s.Static.Addresses))
 		for _, a := range s.Static.Addresses {
 			addresses = append(addresses, string(a))
 		}
@@ -113,10 +115,10 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 	return func(ctx context.Context, t discover.Target) httplayer.Service {
 		e, own := t.Endpoint, opts
 		if e.Protocol == resolve.H2 && s.Protocol == "Auto" {
-			own = append(own[:len(own):len(own)], httplayer.WithHTTP2())
+			own = append(slices.Clip(own), httplayer.WithHTTP2())
 		}
 		if e.PingInterval > 0 {
-			own = append(own[:len(own):len(own)], httplayer.WithPing(e.PingInterval, e.PingTimeout))
+			own = append(slices.Clip(own), httplayer.WithPing(e.PingInterval, e.PingTimeout))
 		}
 		st := httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
 		if n := s.CircuitBreakers.MaxRequests; n > 0 {

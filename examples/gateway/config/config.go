@@ -76,7 +76,11 @@ func Parse(path string, data []byte) (*Config, error) {
 	roots, _ := yamlfile.Documents(data, 2)
 	var c Config
 	if len(roots) != 1 {
-		return nil, &Error{File: path, Line: 1, Reason: fmt.Sprintf("want one document, not %s", map[bool]string{true: "none", false: "several"}[len(roots) == 0])}
+		number := "several"
+		if len(roots) == 0 {
+			number = "none"
+		}
+		return nil, &Error{File: path, Line: 1, Reason: "want one document, not " + number}
 	}
 	node{s, roots[0], ""}.decode(reflect.ValueOf(&c).Elem(), "")
 	c.contents = s.contents

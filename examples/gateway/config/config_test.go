@@ -50,7 +50,7 @@ func TestConfigCompleteExample(t *testing.T) {
 		visited[typ] = true
 		for _, f := range fieldsOf(typ) {
 			id := typ.Name() + "." + f.Tag.Get("yaml")
-			if u, ok := reflect.New(typ).Interface().(union); !ok || !slices.Contains(u.oneOf(), f.Tag.Get("yaml")) {
+			if u, ok := reflect.TypeAssert[union](reflect.New(typ)); !ok || !slices.Contains(u.oneOf(), f.Tag.Get("yaml")) {
 				require.True(t, used[id], "complete.yaml does not have %s", id)
 			}
 			all(f.Type)

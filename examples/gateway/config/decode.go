@@ -141,7 +141,7 @@ func (n node) decode(v reflect.Value, tag reflect.StructTag) {
 		n.decodeScalar(s.parse)
 		return
 	}
-	switch v.Kind() { //nolint:exhaustive // the types of this package have no others
+	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		n.decode(v.Elem(), tag)
@@ -174,7 +174,7 @@ func (n node) decodeScalar(parse func(string) error) {
 
 // parsePlain parses a string, a bool or a number.
 func parsePlain(v reflect.Value, tag reflect.StructTag, text string) error {
-	switch v.Kind() { //nolint:exhaustive // see decode
+	switch v.Kind() {
 	case reflect.Bool:
 		if text != "true" && text != "false" { // YAML 1.2: no yes, no, on, off
 			return errors.New("true or false")
@@ -245,7 +245,7 @@ func (n node) decodeStruct(v reflect.Value) {
 		}
 	}
 	n.checkPresence(v)
-	if c, ok := v.Addr().Interface().(checked); ok && len(n.mistakes) == before {
+	if c, ok := reflect.TypeAssert[checked](v.Addr()); ok && len(n.mistakes) == before {
 		c.check(n)
 	}
 }
@@ -258,7 +258,7 @@ func (n node) checkPresence(v reflect.Value) {
 			n.at(name).failf("missing: %s is required", name)
 		}
 	}
-	u, ok := v.Addr().Interface().(union)
+	u, ok := reflect.TypeAssert[union](v.Addr())
 	if !ok {
 		return
 	}
@@ -284,7 +284,7 @@ func setDefaults(v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		field := v.FieldByIndex(f.Index)
 		text, ok := f.Tag.Lookup("default")
-		switch s, custom := field.Addr().Interface().(scalar); {
+		switch s, custom := reflect.TypeAssert[scalar](field.Addr()); {
 		case custom && ok:
 			mustDefault(f, s.parse(text))
 		case ok:
@@ -322,8 +322,9 @@ func fieldByName(t reflect.Type, name string) (reflect.StructField, bool) {
 }
 
 func fieldNames(t reflect.Type) []string {
-	var names []string
-	for _, f := range fieldsOf(t) {
+	fields := fieldsOf(t)
+	names := make([]string, 0, len(fields))
+	for _, f := range fields {
 		names = append(names, f.Tag.Get("yaml"))
 	}
 	slices.Sort(names)

@@ -19,7 +19,9 @@ func (v Name) Authority() string { return string(v) + ":80" }
 // Profile returns the routes and the retry budget for package profiles.
 func (c *Config) Profile() *profiles.Profile {
 	p := &profiles.Profile{RetryBudget: &profiles.RetryBudget{
-		Ratio: c.RetryBudget.Percent / 100, MinPerSecond: uint32(c.RetryBudget.MinRetryRate), TTL: c.RetryBudget.Interval.D(), //nolint:gosec // in range
+		Ratio:        c.RetryBudget.Percent / 100,
+		MinPerSecond: uint32(c.RetryBudget.MinRetryRate), //nolint:gosec // in range
+		TTL:          c.RetryBudget.Interval.D(),
 	}}
 	for _, r := range c.Routes {
 		route := r.profile()
@@ -39,7 +41,7 @@ func (r *Route) problems() []string {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the result of errors.Join
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var texts []string
 		for _, e := range joined.Unwrap() {
 			texts = append(texts, e.Error())
@@ -69,12 +71,14 @@ func (r *Route) profile() profiles.Route {
 		if size == 0 {
 			size = -1
 		}
-		p.Mirrors = append(p.Mirrors, profiles.Mirror{Authority: m.BackendRef.Name.Authority(), Fraction: m.Percent / 100, MaxBodyBytes: size})
+		p.Mirrors = append(p.Mirrors, profiles.Mirror{
+			Authority: m.BackendRef.Name.Authority(), Fraction: m.Percent / 100, MaxBodyBytes: size,
+		})
 	}
 	for _, f := range r.Faults {
 		fault := profiles.Fault{Fraction: f.Percentage / 100, Delay: f.FixedDelay.D(), TTL: f.TTL.D()}
 		if f.Abort != nil {
-			fault.Status, fault.GRPC = f.Abort.HTTPStatus, uint32(f.Abort.GRPCStatus) //nolint:gosec // in range
+			fault.Status, fault.GRPC = f.Abort.HTTPStatus, uint32(f.Abort.GRPCStatus)
 		}
 		p.Faults = append(p.Faults, fault)
 	}
@@ -86,8 +90,11 @@ func (r *Route) profile() profiles.Route {
 
 func (r *Route) redirect() *profiles.Redirect {
 	to := r.RequestRedirect
-	status, _ := strconv.Atoi(to.StatusCode)                                                                            // one of a list
-	redirect := &profiles.Redirect{Status: status, Scheme: to.Scheme, Host: string(to.Hostname), Port: uint16(to.Port)} //nolint:gosec // in range
+	status, _ := strconv.Atoi(to.StatusCode) // one of a list
+	redirect := &profiles.Redirect{
+		Status: status, Scheme: to.Scheme, Host: string(to.Hostname),
+		Port: uint16(to.Port), //nolint:gosec // in range
+	}
 	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
 		redirect.OldPrefix, redirect.NewPrefix = r.Prefix(), string(*to.Path.ReplacePrefixMatch)
 	} else if to.Path != nil {

@@ -76,11 +76,11 @@ func (r *Route) check(n node) {
 	if n.has("backendRefs") && r.totalWeight() == 0 {
 		n.at("backendRefs").failf("want at least one service with a weight above 0")
 	}
-	if rewrite := n.at("urlRewrite"); r.URLRewrite != nil && r.URLRewrite.Path != nil && r.URLRewrite.Path.ReplacePrefixMatch != nil {
-		r.needPrefix(rewrite.at("path").at("replacePrefixMatch"))
+	if to := r.URLRewrite; to != nil && to.Path != nil && to.Path.ReplacePrefixMatch != nil {
+		r.needPrefix(n.at("urlRewrite").at("path").at("replacePrefixMatch"))
 	}
-	if redirect := n.at("requestRedirect"); r.RequestRedirect != nil && r.RequestRedirect.Path != nil && r.RequestRedirect.Path.ReplacePrefixMatch != nil {
-		r.needPrefix(redirect.at("path").at("replacePrefixMatch"))
+	if to := r.RequestRedirect; to != nil && to.Path != nil && to.Path.ReplacePrefixMatch != nil {
+		r.needPrefix(n.at("requestRedirect").at("path").at("replacePrefixMatch"))
 	}
 	total := 0.0
 	for _, f := range r.Faults {

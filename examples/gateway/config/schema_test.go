@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"reflect"
 	"strconv"
@@ -70,7 +71,7 @@ func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 	if t.Kind() == reflect.Pointer {
 		return s.of(t.Elem(), tag)
 	}
-	_, custom := reflect.New(t).Interface().(scalar)
+	_, custom := reflect.TypeAssert[scalar](reflect.New(t))
 	switch {
 	case t == reflect.TypeFor[Status]():
 		return object{"type": "integer", "minimum": 200, "maximum": 599}
@@ -80,9 +81,7 @@ func (s schemas) of(t reflect.Type, tag reflect.StructTag) object {
 		if !ok {
 			panic("no schema of " + t.Name())
 		}
-		for k, v := range known {
-			o[k] = v
-		}
+		maps.Copy(o, known)
 		if t.Name() == "Text" || t.Name() == "HeaderValue" {
 			o["type"] = []string{"string", "number", "boolean"} // the text of the scalar is used
 		}
@@ -150,7 +149,7 @@ func (s schemas) ofStruct(t reflect.Type) object {
 	if len(required) > 0 {
 		o["required"] = required
 	}
-	if u, ok := reflect.New(t).Interface().(union); ok {
+	if u, ok := reflect.TypeAssert[union](reflect.New(t)); ok {
 		var one []any
 		for _, name := range u.oneOf() {
 			one = append(one, object{"required": []string{name}})
@@ -176,7 +175,7 @@ func fieldComments(t *testing.T) map[string]string {
 				continue
 			}
 			for _, spec := range gen.Specs {
-				spec := spec.(*ast.TypeSpec) //nolint:forcetypeassert // a declaration of types
+				spec := spec.(*ast.TypeSpec)
 				comments[spec.Name.Name] = oneLine(gen.Doc)
 				body, ok := spec.Type.(*ast.StructType)
 				if !ok {
