@@ -23,8 +23,8 @@ import (
 func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
-			"peak ewma": {WithBalance()},
-			"pending":   {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest()})), WithBalance()},
+			"ewma":    {WithBalance()},
+			"pending": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest()})), WithBalance()},
 		} {
 			var seen layer.Describer
 			var n layertest.Network
