@@ -1,0 +1,170 @@
+// Package promtower measures layers and balancers by Prometheus:
+//
+//	m := promtower.New(prometheus.DefaultRegisterer)
+//	web := httpclient.New(ctx, "web.default:80", httpclient.WithMetrics(m))
+//
+// The metrics are those of package instrument with the prefix gotower_, the labels target
+// and route, and the label of the instrument. Counters end in _total, and histograms in
+// _seconds. The file grafana.json is a dashboard for them.
+//
+// go.mod requires a low version of client_golang, so that this module does not raise the
+// version of a program that imports other packages of it.
+package promtower
+
+import (
+	"sync"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/instrument"
+	"github.com/gotower/gotower/layer"
+)
+
+// Metrics makes instruments that write to one registry. It implements
+// httpclient.Metrics. It is safe for concurrent use.
+type Metrics struct {
+	reg prometheus.Registerer
+
+	mu         sync.Mutex
+	counters   map[string]*prometheus.CounterVec
+	gauges     map[string]*prometheus.GaugeVec
+	histograms map[string]*prometheus.HistogramVec
+}
+
+// New returns Metrics that are registered in reg at their first use. Make one for each
+// registry, because a registry does not allow a metric twice. It panics if reg is nil.
+func New(reg prometheus.Registerer) *Metrics {
+	if reg == nil {
+		panic("promtower: nil Registerer")
+	}
+	return &Metrics{
+		reg: reg, counters: make(map[string]*prometheus.CounterVec), gauges: make(map[string]*prometheus.GaugeVec),
+		histograms: make(map[string]*prometheus.HistogramVec),
+	}
+}
+
+// Layer returns the instruments of the layers of a target.
+func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", target) }
+
+// Route returns the instruments of the layers of a route. The target is that of the route's
+// requests, or "" if a split chooses it.
+func (m *Metrics) Route(route, target string) layer.Instruments {
+	return instrument.Layer(bound{m, []string{target, route}})
+}
+
+// Balance returns the instruments of the balancer of a target.
+func (m *Metrics) Balance(target string) balance.Instruments {
+	return instrument.Balance(bound{m, []string{target, ""}})
+}
+
+// buckets are the limits of histograms in seconds: from 1 ms to 1 min.
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// bound makes instruments with the values of the labels target and route.
+type bound struct {
+	*Metrics
+	values []string
+}
+
+func labels(label string) []string {
+	names := []string{"target", "route"}
+	if label != "" {
+		names = append(names, label)
+	}
+	return names
+}
+
+// once returns the vector called name, which it makes and registers at the first use.
+func once[V prometheus.Collector](m *Metrics, all map[string]V, name string, mk func() V) V {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok := all[name]
+	if !ok {
+		v = mk()
+		m.reg.MustRegister(v)
+		all[name] = v
+	}
+	return v
+}
+
+func (b bound) Counter(name, help, label string) metrics.Counter {
+	vec := once(b.Metrics, b.counters, name, func() *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gotower", Name: name + "_total", Help: help}, labels(label))
+	})
+	if label == "" {
+		return counter{Counter: vec.WithLabelValues(b.values...)}
+	}
+	return counter{with: func(value string) prometheus.Counter { return vec.WithLabelValues(append(b.values[:2:2], value)...) }}
+}
+
+func (b bound) Gauge(name, help, label string) metrics.Gauge {
+	vec := once(b.Metrics, b.gauges, name, func() *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "gotower", Name: name, Help: help}, labels(label))
+	})
+	if label == "" {
+		return gauge{Gauge: vec.WithLabelValues(b.values...)}
+	}
+	return gauge{with: func(value string) prometheus.Gauge { return vec.WithLabelValues(append(b.values[:2:2], value)...) }}
+}
+
+func (b bound) Histogram(name, help string) metrics.Histogram {
+	vec := once(b.Metrics, b.histograms, name, func() *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(
+			prometheus.HistogramOpts{Namespace: "gotower", Name: name + "_seconds", Help: help, Buckets: buckets}, labels(""))
+	})
+	return histogram{vec.WithLabelValues(b.values...)}
+}
+
+// counter is a counter whose labels are bound, or the function that binds the last one.
+type counter struct {
+	prometheus.Counter
+	with func(value string) prometheus.Counter
+}
+
+// With binds the label of the instrument. The layers call it at construction.
+func (c counter) With(labelValues ...string) metrics.Counter {
+	if c.with == nil || len(labelValues) != 2 {
+		return c
+	}
+	return counter{Counter: c.with(labelValues[1])}
+}
+
+// Add does nothing before the label is bound.
+func (c counter) Add(delta float64) {
+	if c.Counter != nil {
+		c.Counter.Add(delta)
+	}
+}
+
+type gauge struct {
+	prometheus.Gauge
+	with func(value string) prometheus.Gauge
+}
+
+func (g gauge) With(labelValues ...string) metrics.Gauge {
+	if g.with == nil || len(labelValues) != 2 {
+		return g
+	}
+	return gauge{Gauge: g.with(labelValues[1])}
+}
+
+func (g gauge) Set(value float64) {
+	if g.Gauge != nil {
+		g.Gauge.Set(value)
+	}
+}
+
+func (g gauge) Add(delta float64) {
+	if g.Gauge != nil {
+		g.Gauge.Add(delta)
+	}
+}
+
+type histogram struct{ prometheus.Observer }
+
+func (h histogram) With(...string) metrics.Histogram { return h }
+
+// Observe gets milliseconds.
+func (h histogram) Observe(ms float64) { h.Observer.Observe(ms / 1000) }

@@ -1,0 +1,129 @@
+package promtower_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/promtower"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// gathered returns the metrics of a registry by name.
+func gathered(t *testing.T, reg *prometheus.Registry) map[string]*dto.MetricFamily {
+	t.Helper()
+	all, err := reg.Gather()
+	require.NoError(t, err)
+	byName := make(map[string]*dto.MetricFamily)
+	for _, f := range all {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+// value returns the value of the metric of a target that has the label, or -1.
+func value(f *dto.MetricFamily, target, label string) float64 {
+	for _, m := range f.GetMetric() {
+		labels := make(map[string]bool)
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()+"="+l.GetValue()] = true
+		}
+		if labels["target="+target] && (label == "" || labels[label]) {
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return -1
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := promtower.New(reg)
+	var requests atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(s.Close)
+	web := httpclient.New(t.Context(), "web", httpclient.WithAddrs(s.Listener.Addr().String()), httpclient.WithMetrics(m))
+	httpclient.New(t.Context(), "other", httpclient.WithAddrs("127.0.0.1:1"), httpclient.WithMetrics(m))
+	m.Route("books", "").Requests.Add(3)
+	rsp, err := (&http.Client{Transport: web}).Get("http://web/")
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Eventually(t, func() bool { return value(gathered(t, reg)["gotower_in_flight_requests"], "web", "") == 0 }, time.Minute, time.Millisecond)
+	all := gathered(t, reg)
+	for _, tt := range []struct {
+		name, target, label string
+		want                float64
+	}{
+		{"gotower_requests_total", "web", "", 1},
+		{"gotower_requests_total", "other", "", 0},
+		{"gotower_requests_total", "", "route=books", 3},
+		{"gotower_responses_total", "web", "class=success", 1},
+		{"gotower_responses_total", "web", "class=failure", 0},
+		{"gotower_retries_total", "web", "", 1},
+		{"gotower_latency_seconds", "web", "", 1},
+		{"gotower_endpoints", "web", "endpoint_state=ready", 1},
+		{"gotower_endpoint_updates_total", "web", "op=Reset", 1},
+	} {
+		assert.Equal(t, tt.want, value(all[tt.name], tt.target, tt.label), "%+v", tt)
+	}
+	for _, latency := range all["gotower_latency_seconds"].GetMetric() {
+		assert.Less(t, latency.GetHistogram().GetSampleSum(), 60.0, "seconds")
+	}
+	c := m.Layer("web").Requests
+	assert.Zero(t, testing.AllocsPerRun(100, func() { c.Add(1) }))
+	assert.Panics(t, func() { promtower.New(nil) })
+}
+
+// The dashboard uses only metrics and labels that exist.
+func TestGrafana(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := promtower.New(reg)
+	layers, balancer := m.Layer("web"), m.Balance("web")
+	layers.Responses.With("class", "success").Add(0)
+	layers.LayerRejections.With("layer", "limit").Add(0)
+	layers.Timeouts.With("limit", "total").Add(0)
+	layers.RetriesSkipped.With("reason", "budget").Add(0)
+	balancer.Endpoints.With("endpoint_state", "ready").Set(1)
+	balancer.Ejections.With("cause", "outlier").Add(0)
+	all := gathered(t, reg)
+	text, err := os.ReadFile("grafana.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Title  string `json:"title"`
+		Panels []struct {
+			Title   string `json:"title"`
+			Targets []struct {
+				Expr string `json:"expr"`
+			} `json:"targets"`
+		} `json:"panels"`
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	require.NotEmpty(t, dashboard.Panels)
+	for _, p := range dashboard.Panels {
+		require.NotEmpty(t, p.Targets, p.Title)
+		for _, target := range p.Targets {
+			names := regexp.MustCompile(`gotower_\w+`).FindAllString(target.Expr, -1)
+			require.NotEmpty(t, names, target.Expr)
+			for _, name := range names {
+				name = regexp.MustCompile(`_seconds_bucket$`).ReplaceAllString(name, "_seconds")
+				assert.Contains(t, all, name, p.Title)
+			}
+		}
+	}
+}
