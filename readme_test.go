@@ -85,7 +85,7 @@ func TestReadme(t *testing.T) {
 			}
 			code = strings.NewReplacer(`":8080"`, `"`+addr+`"`, "tap.DefaultAddress", `"`+tapAddr+`"`).Replace(code)
 			source := "package main\nimport (\n"
-			for _, path := range strings.Fields(tt.imports) {
+			for path := range strings.FieldsSeq(tt.imports) {
 				source += "\t\"" + path + "\"\n"
 			}
 			source += ")\nfunc main() {\n\tctx := context.Background()\n\t_ = ctx\n"

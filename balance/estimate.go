@@ -14,8 +14,9 @@ import (
 //	read at t:        M + (E−M) · e^(−(t−T)/D), without a change
 //	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
-// Within one tick, only the first sample and failures count. A failure has a weight of 1. Until its penalty ends, samples have no least weight, so that the
-// first endpoint that returns from an outage of all does not get all requests.
+// Within one tick, only the first sample and failures count. A failure has a weight of 1. Until
+// its penalty ends, samples have no least weight, so that the first endpoint that returns from
+// an outage of all does not get all requests.
 //
 // In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
 // hides an endpoint for seconds. Of logarithms, one outlier has little weight.

@@ -107,12 +107,9 @@ type fake struct {
 	calls  int
 	mu     sync.Mutex
 
-	shut, closed atomic.Bool // read by Ready only
-	moved        notify.Broadcast
+	shut  atomic.Bool // read by Ready only
+	moved notify.Broadcast
 }
-
-func (f *fake) open()  { f.shut.Store(false); f.moved.Wake() }
-func (f *fake) close() { f.closed.Store(true); f.moved.Wake() }
 
 func (e *endpoints) Make(ctx context.Context, t discover.Target) service {
 	if e.block != nil {
@@ -145,11 +142,8 @@ func (f *fake) Ready(ctx context.Context) error {
 	if f.ready != nil {
 		return f.ready(ctx)
 	}
-	if err := f.moved.Wait(ctx, func() bool { return !f.shut.Load() || f.closed.Load() }); err != nil {
+	if err := f.moved.Wait(ctx, func() bool { return !f.shut.Load() }); err != nil {
 		return err
-	}
-	if f.closed.Load() {
-		return layer.ErrClosed
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package discover
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -76,7 +77,7 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 	}
 }
 
-var errNotChecked = fmt.Errorf("not checked yet")
+var errNotChecked = errors.New("not checked yet")
 
 // healthGroup is what the endpoints of one target share.
 type healthGroup struct {

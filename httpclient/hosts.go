@@ -24,23 +24,25 @@ func (h Hosts) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (h Hosts) transport(req *http.Request) http.RoundTripper {
-	if req.URL != nil {
-		host, port := strings.ToLower(req.URL.Hostname()), req.URL.Port()
-		if port == "" {
-			port = "80"
-			if req.URL.Scheme == "https" {
-				port = "443"
-			}
-		}
-		if strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
-		if rt := h[host+":"+port]; rt != nil {
-			return rt
-		}
-		if rt := h[host]; rt != nil {
-			return rt
-		}
+	if req.URL == nil {
+		return http.DefaultTransport //nolint:forbidigo // returns the error of http.Client
+	}
+	host, port := strings.ToLower(req.URL.Hostname()), req.URL.Port()
+	switch {
+	case port != "":
+	case req.URL.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if rt := h[host+":"+port]; rt != nil {
+		return rt
+	}
+	if rt := h[host]; rt != nil {
+		return rt
 	}
 	return http.DefaultTransport //nolint:forbidigo // the same default as http.Client
 }

@@ -54,7 +54,7 @@ func WithAddrs(addrs ...string) Option {
 		panic("httpclient: WithAddrs: no address")
 	}
 	names := dns.New()
-	var all []resolve.Resolver
+	all := make([]resolve.Resolver, 0, len(addrs))
 	for _, addr := range addrs {
 		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
 			panic(fmt.Sprintf("httpclient: WithAddrs: address is %q, must be host:port", addr))

@@ -60,7 +60,7 @@ func (m *Metrics) Balance(target string) balance.Instruments {
 }
 
 // buckets are the limits of histograms in seconds: from 1 ms to 1 min.
-var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60} //nolint:gochecknoglobals // a constant
 
 // bound makes instruments with the values of the labels target and route.
 type bound struct {

@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // claim is a condition on the result of the default.
@@ -70,7 +71,7 @@ func (o *outcome) claims() []claim {
 		return all
 	}
 	against := func(what string, best result, slack float64) {
-		all = append(all[:len(all):len(all)],
+		all = append(slices.Clip(all),
 			claim{"p99 against " + what, fmt.Sprintf("%.1f ms", best.P99), func(r *result) (float64, bool) {
 				return r.P99, r.P99 <= best.P99*slack+leastWorth
 			}},

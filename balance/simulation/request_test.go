@@ -65,7 +65,7 @@ type request struct {
 
 // callerContext is a context that ends without a goroutine or a timer.
 type callerContext struct {
-	context.Context //nolint:containedctx // has the values
+	context.Context // has the values
 	err             error
 }
 

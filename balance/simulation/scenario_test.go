@@ -6,7 +6,7 @@ import (
 )
 
 // scenario is a set of backends with their troubles, and a load.
-type scenario struct {
+type scenario struct { //nolint:recvcheck // with returns a changed copy
 	name string
 	what string // the troubles
 
@@ -82,11 +82,11 @@ func (sc scenario) with(bad func(int) bool, when func(r *request, now time.Durat
 	healthy := sc.serve
 	sc.bad = bad
 	sc.serve = func(r *request, now time.Duration) answer {
-		if a := healthy(r, now); bad(r.to) && (when == nil || when(r, now)) {
+		a := healthy(r, now)
+		if bad(r.to) && (when == nil || when(r, now)) {
 			return trouble(a)
-		} else {
-			return a
 		}
+		return a
 	}
 	return sc
 }

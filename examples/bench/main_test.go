@@ -157,7 +157,7 @@ func TestMeshUsesTLS(t *testing.T) {
 		require.NoError(t, rsp.Body.Close())
 		require.Equal(t, http.StatusOK, rsp.StatusCode)
 	}
-	rsp, err := http.Get("http://" + client.Admin + "/metrics") //nolint:noctx // short
+	rsp, err := http.Get("http://" + client.Admin + "/metrics")
 	require.NoError(t, err)
 	text, err := io.ReadAll(rsp.Body)
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	authority, err := ca.New("cluster.local")
 	if err != nil {
 		return err

@@ -164,7 +164,7 @@ func (h *requestHeader) Values(name string) []string {
 	if name == config.ListenerHeader {
 		return []string{h.Get(name)}
 	}
-	return http.Header(h.Header).Values(name)
+	return h.Header.Values(name)
 }
 
 func (h *requestHeader) All() iter.Seq2[string, string] { return h.header().All() }

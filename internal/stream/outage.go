@@ -23,20 +23,20 @@ func (o *Outage) Failed(ctx context.Context, err error) {
 	o.received = false
 	switch {
 	case expected:
-		o.Log.DebugContext(ctx, o.Name+" ended", "err", err)
+		o.Log.DebugContext(ctx, o.Name+" ended", "err", err) //nolint:sloglint // the names are constants
 	case o.failures > 0:
 		o.failures++
-		o.Log.DebugContext(ctx, o.Name+" failed again", "err", err, "failures", o.failures)
+		o.Log.DebugContext(ctx, o.Name+" failed again", "err", err, "failures", o.failures) //nolint:sloglint // the names are constants
 	default:
 		o.failures = 1
-		o.Log.WarnContext(ctx, o.Name+" failed; "+o.Kept, "err", err)
+		o.Log.WarnContext(ctx, o.Name+" failed; "+o.Kept, "err", err) //nolint:sloglint // the names are constants
 	}
 }
 
 // Received records an item of a stream, and logs the end of an outage.
 func (o *Outage) Received(ctx context.Context) {
 	if o.failures > 0 {
-		o.Log.InfoContext(ctx, o.Name+" recovered", "failures", o.failures)
+		o.Log.InfoContext(ctx, o.Name+" recovered", "failures", o.failures) //nolint:sloglint // the names are constants
 		o.failures = 0
 	}
 	o.received = true

@@ -29,9 +29,9 @@ import (
 // [Register]. It works with each resolver that returns IP addresses.
 //
 // Each address has a connection, which is made at once and kept. A call goes to the
-// endpoint of the lowest cost that is connected and whose layers admit the call. Of up
-// to 16 endpoints all are compared, of more endpoints five. The measured latency is the
-// time of a unary call, or the time to the first message of a stream through a [Client].
+// endpoint of the lowest cost that is connected and whose layers admit the call. Package
+// balance documents which endpoints are compared. The measured latency is the time of a
+// unary call, or the time to the first message of a stream through a [Client].
 //
 // If no endpoint admits a call, the call waits while one is connecting without a
 // failure. Otherwise it fails with UNAVAILABLE and the reason, or waits if it is

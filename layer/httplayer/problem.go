@@ -47,7 +47,7 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 		problem.Detail = chosen.Detail
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	_ = json.NewEncoder(w).Encode(problem) // w is in memory
+	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
 }
 
 // describeError completes the response for an error by the ErrorHandler.

@@ -37,7 +37,7 @@ func answerOf(t *testing.T, h http.Handler, method string) (*http.Response, stri
 
 func TestProblem(t *testing.T) {
 	quiet := WithLogger(slog.New(slog.DiscardHandler))
-	unauthorized := &StatusError{Code: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Bearer"}}, Detail: "a token is required"}
+	unauthorized := &StatusError{Code: http.StatusUnauthorized, Header: http.Header{"WWW-Authenticate": {"Bearer"}}, Detail: "a token is required"}
 	page := &StatusError{Code: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}}, Body: []byte("<h1>none</h1>")}
 	for name, tt := range map[string]struct {
 		err               error
@@ -71,7 +71,7 @@ func TestProblem(t *testing.T) {
 		}
 	}
 	rsp, body := answerOf(t, Handler(serviceError(unauthorized), quiet), http.MethodGet)
-	assert.Equal(t, "Bearer", rsp.Header.Get("Www-Authenticate"))
+	assert.Equal(t, "Bearer", rsp.Header.Get("WWW-Authenticate"))
 	assert.True(t, json.Valid([]byte(body)))
 	assert.Len(t, unauthorized.Header, 1)
 }

@@ -27,7 +27,7 @@ import (
 //
 // It panics if the name is not valid for a cookie.
 func StickySession(cookie string) Layer {
-	if (&http.Cookie{Name: cookie}).Valid() != nil {
+	if (&http.Cookie{Name: cookie}).Valid() != nil { //nolint:gosec // not sent
 		panic("httplayer: StickySession: cookie name is " + strconv.Quote(cookie) + ", must be a token")
 	}
 	return func(next Service) Service { return &sticky{next, cookie} }
@@ -50,7 +50,7 @@ func (s *sticky) Call(ctx context.Context, req *http.Request) (*http.Response, e
 		if rsp.Header == nil {
 			rsp.Header = make(http.Header)
 		}
-		c := http.Cookie{
+		c := http.Cookie{ //nolint:gosec // Secure if the client uses TLS
 			Name: s.cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
 			SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
 		}

@@ -20,7 +20,7 @@ func (v Name) Authority() string { return string(v) + ":80" }
 func (c *Config) Profile() *profiles.Profile {
 	p := &profiles.Profile{RetryBudget: &profiles.RetryBudget{
 		Ratio:        c.RetryBudget.Percent / 100,
-		MinPerSecond: uint32(c.RetryBudget.MinRetryRate), //nolint:gosec // in range
+		MinPerSecond: uint32(c.RetryBudget.MinRetryRate),
 		TTL:          c.RetryBudget.Interval.D(),
 	}}
 	for _, r := range c.Routes {
@@ -93,7 +93,7 @@ func (r *Route) redirect() *profiles.Redirect {
 	status, _ := strconv.Atoi(to.StatusCode) // one of a list
 	redirect := &profiles.Redirect{
 		Status: status, Scheme: to.Scheme, Host: string(to.Hostname),
-		Port: uint16(to.Port), //nolint:gosec // in range
+		Port: uint16(to.Port),
 	}
 	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
 		redirect.OldPrefix, redirect.NewPrefix = r.Prefix(), string(*to.Path.ReplacePrefixMatch)
@@ -132,28 +132,23 @@ func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 // match returns the condition of the route.
 func (r *Route) match() profiles.Match {
 	var all profiles.All
-	if len(r.Listeners) > 0 {
-		var any profiles.Any //nolint:predeclared // a disjunction
-		for _, name := range r.Listeners {
-			any = append(any, profiles.Header{Name: ListenerHeader, Value: profiles.Exact(name)})
-		}
-		all = append(all, any)
+	all = appendAny(all, r.Listeners, func(name Name) profiles.Match {
+		return profiles.Header{Name: ListenerHeader, Value: profiles.Exact(name)}
+	})
+	all = appendAny(all, r.Hostnames, func(name Hostname) profiles.Match { return profiles.Host{Value: name.match()} })
+	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
+}
+
+// appendAny appends the disjunction of the conditions of a list, unless it is empty.
+func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
+	if len(list) == 0 {
+		return all
 	}
-	if len(r.Hostnames) > 0 {
-		var any profiles.Any //nolint:predeclared // a disjunction
-		for _, name := range r.Hostnames {
-			any = append(any, profiles.Host{Value: name.match()})
-		}
-		all = append(all, any)
+	conditions := make(profiles.Any, 0, len(list))
+	for _, v := range list {
+		conditions = append(conditions, match(v))
 	}
-	if len(r.Matches) > 0 {
-		var any profiles.Any //nolint:predeclared // a disjunction
-		for _, m := range r.Matches {
-			any = append(any, m.match(r.CORS != nil))
-		}
-		all = append(all, any)
-	}
-	return all
+	return append(all, conditions)
 }
 
 func (v Hostname) match() profiles.StringMatch {

@@ -124,7 +124,7 @@ func (s *sample) done(e end) {
 	s.release()
 }
 
-var samples = sync.Pool{New: func() any { return new(sample) }}
+var samples = sync.Pool{New: func() any { return new(sample) }} //nolint:gochecknoglobals // a pool
 
 func (s *sample) release() {
 	*s = sample{}

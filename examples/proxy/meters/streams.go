@@ -54,7 +54,7 @@ type attempts struct {
 
 type attemptsKey struct{}
 
-var openStreams = sync.Pool{New: func() any { return new(stream) }}
+var openStreams = sync.Pool{New: func() any { return new(stream) }} //nolint:gochecknoglobals // a pool
 
 // call sends a request to next and records it. A rejection is recorded too, because no
 // layer above sends the request elsewhere. a is nil if the request is sent once.

@@ -80,7 +80,8 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 // pause without limit, because the application is trusted.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(
-		httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHandler(nil), httplayer.WithErrorHeaders(!o.Quiet), httplayer.WithLogger(o.Log)),
+		httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHandler(nil),
+			httplayer.WithErrorHeaders(!o.Quiet), httplayer.WithLogger(o.Log)),
 		append(o.Config.Server.Options(),
 			httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending), httplayer.WithServerLogger(o.Log))...)
 }

@@ -79,7 +79,7 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 	return tn
 }
 
-// closes closes connections of other protocols, also one with an invalid preface of
+// closes ends connections of other protocols, also one with an invalid preface of
 // HTTP/2, without a response in HTTP/1.1 that its client cannot read. It reads the
 // first bytes, because a close with unread input is a reset.
 type closes struct{}

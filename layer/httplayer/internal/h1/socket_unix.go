@@ -103,7 +103,7 @@ func (s *socket) step(fd uintptr) bool {
 	}
 	if s.written < len(s.out) {
 		s.written, s.err = retry(syscall.Write, fd, s.out)
-		if s.err == syscall.EAGAIN {
+		if s.err == syscall.EAGAIN { //nolint:errorlint // set by retry
 			s.err = nil
 		} else if s.err != nil {
 			s.err = os.NewSyscallError("write", s.err)
@@ -113,7 +113,7 @@ func (s *socket) step(fd uintptr) bool {
 	}
 	s.n, s.err = retry(syscall.Read, fd, s.in)
 	switch {
-	case s.err == syscall.EAGAIN:
+	case s.err == syscall.EAGAIN: //nolint:errorlint // set by retry
 		s.err = nil
 		return false
 	case s.err != nil:
@@ -128,7 +128,7 @@ func (s *socket) step(fd uintptr) bool {
 func retry(call func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	for {
 		n, err = call(int(fd), p)
-		if err != syscall.EINTR {
+		if err != syscall.EINTR { //nolint:errorlint // an error number
 			return max(n, 0), err
 		}
 	}
