@@ -297,7 +297,7 @@ routes:
 	text := out("explain", file, "GET", "http://x.example/books/1", "-H", "X-A: 1")
 	assert.Contains(t, text, "route    books\n")
 	assert.Contains(t, text, "a 75%, b 25%")
-	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, PeakEWMA")
+	assert.Contains(t, text, "a: static [10.0.0.1:80], protocol Auto, EWMA")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/books/1"), "none: status 404")
 	assert.Contains(t, out("explain", file, "GET", "http://x.example/old"), "action   redirect 302\n")
 	for _, args := range [][]string{{}, {"serve", file}, {"run"}, {"explain", file}, {"explain", file, "GET", "/books"}, {"explain", file, "GET", "http://a/", "-H"}} {

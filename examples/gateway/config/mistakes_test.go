@@ -150,7 +150,7 @@ var mistakes = []struct{ from, to, want string }{
 	{static, static + "  tls: {serverName: https://books.example}\n",
 		`gateway.yaml:8:21: services[0].tls.serverName "https://books.example": want a DNS name without a port, such as books.example or *.books.example`},
 	{static, static + "  loadBalancer: {policy: Fastest}\n",
-		`gateway.yaml:8:26: services[0].loadBalancer.policy "Fastest": want one of PeakEWMA, LeastRequest, RoundRobin, Random, ConsistentHash`},
+		`gateway.yaml:8:26: services[0].loadBalancer.policy "Fastest": want one of EWMA, LeastRequest, RoundRobin, Random, ConsistentHash`},
 	{static, static + "  loadBalancer: {policy: ConsistentHash}\n",
 		"gateway.yaml:8:17: services[0].loadBalancer.hash: missing: policy ConsistentHash needs hash"},
 	{static, static + "  loadBalancer: {policy: ConsistentHash, hash: {header: a, cookie: b}}\n",

@@ -56,7 +56,7 @@ func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
 		n.at("connectTimeout").failf("want a duration above 0")
 	}
-	if s.SessionPersistence != nil && s.LoadBalancer.Policy != "PeakEWMA" {
+	if s.SessionPersistence != nil && s.LoadBalancer.Policy != "EWMA" {
 		n.at("sessionPersistence").failf("want no loadBalancer.policy beside sessionPersistence, because that uses consistent hashing")
 	}
 }
@@ -152,9 +152,9 @@ func (t *ServiceTLS) Config() *tls.Config {
 
 // LoadBalancer configures how an endpoint is picked.
 type LoadBalancer struct {
-	// PeakEWMA prefers fast endpoints with few requests. ConsistentHash sends requests with the
+	// EWMA prefers fast endpoints with few requests. ConsistentHash sends requests with the
 	// same key to the same endpoint.
-	Policy string `yaml:"policy" default:"PeakEWMA" enum:"PeakEWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
+	Policy string `yaml:"policy" default:"EWMA" enum:"EWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
 	// The key of ConsistentHash.
 	Hash *Hash `yaml:"hash"`
 	// The time in which the load of a new endpoint grows to its share.
