@@ -93,7 +93,8 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along returns the first endpoint on the ring with room, or the first endpoint and false.
+// along walks the ring from the position of q. It returns the first endpoint that has room and
+// true, or the first endpoint of the walk and false if none has room.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false

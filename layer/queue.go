@@ -316,7 +316,8 @@ func (l *waiters) leave(w *waiter) {
 	l.update()
 }
 
-// update makes the first waiter the head, if the list has no head, and publishes the length.
+// update makes the first waiter the head, which alone waits for the inner service, unless
+// there is a head. It also publishes the length.
 func (l *waiters) update() {
 	n := int64(l.list.Len())
 	old := l.length.Swap(n)

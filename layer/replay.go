@@ -315,7 +315,7 @@ func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	return k
 }
 
-// RetryAfter returns the RetryAfter of err.
+// RetryAfter returns the result of the function [RetryAfter] for err. It ignores the response.
 func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return RetryAfter(err)
 }

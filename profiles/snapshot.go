@@ -207,7 +207,8 @@ func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) 
 
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// targets is the innermost service of the stacks of routes.
+// targets is the service at the bottom of the stack of each route. It sends a request to a
+// backend of the split.
 type targets[Req, Rsp any] struct {
 	router *Router[Req, Rsp]
 	split  *split[Req, Rsp] // nil means the split of the snapshot in the context

@@ -130,7 +130,7 @@ func (c *condition) field(fields layer.Header) bool {
 	return false
 }
 
-// value reports whether the visible part of value matches.
+// value reports whether value matches after its hidden part has been removed.
 func (c *condition) value(value string) bool {
 	if c.op == opHeaderPresent {
 		return true

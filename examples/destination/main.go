@@ -27,8 +27,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// run serves until ctx ends. It prints one line when it accepts connections, and logs to
-// stderr.
+// run serves until ctx ends. It prints one line to stdout when it is ready to accept
+// connections, and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")

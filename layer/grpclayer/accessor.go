@@ -135,8 +135,9 @@ func (a Accessor) SourceLabels(c *Call) map[string]string {
 	return caller.Labels(a.Source(c), nil)
 }
 
-// OnResponseStart calls started when the handler of a server's stream sends its header,
-// and data for each message that it sends. It does nothing for other calls.
+// OnResponseStart observes a streaming call on the server side: it calls started when the
+// handler sends its header, and data for each message that the handler sends. It does
+// nothing for unary calls and on the client side.
 func (Accessor) OnResponseStart(_ context.Context, c *Call, started func(*Reply), data func(n int, p []byte)) {
 	if s, ok := c.rpc.(*serverStream); ok {
 		s.observers = append(s.observers, responseObserver{started, data})

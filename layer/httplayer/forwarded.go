@@ -100,7 +100,8 @@ func (f *forwarded) client(h http.Header, peer netip.Addr) netip.Addr {
 	return client
 }
 
-// isForwarded reports whether a server behind a gateway may trust the header.
+// isForwarded reports whether name is a header field that servers behind a gateway usually
+// trust, such as X-Forwarded-For. A client must not be able to set it.
 func isForwarded(name string) bool {
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")

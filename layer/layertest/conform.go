@@ -115,7 +115,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	return err
 }
 
-// runRecovered returns a specError as an error.
+// runRecovered runs the checks. It returns a specError that a check panics with as an error.
 func (c check[Req, Rsp]) runRecovered(e env[Req, Rsp]) (err error) {
 	defer func() {
 		switch v := recover().(type) {

@@ -221,8 +221,8 @@ func (m *meteredConn) over(errno string) {
 	}
 }
 
-// failed counts the end for a system error. Other errors, such as a deadline,
-// do not end the connection.
+// failed counts the connection as ended if err is a system error. Other errors, such as an
+// exceeded deadline, do not end a connection.
 func (m *meteredConn) failed(err error) {
 	if name := errnoOf(err); name != "" {
 		m.over(name)

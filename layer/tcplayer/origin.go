@@ -48,12 +48,13 @@ func FixedDst(dst netip.AddrPort) Origin {
 // ErrLoop reports a connection to the listener that accepted it.
 var ErrLoop = errors.New("loop")
 
-// Transparent returns a [Server] that sets the original destination of each
-// connection with from, and passes it to next. LocalAddr, [OriginalDst] and the
-// Server of a [Request] from [Forward] then have that address.
+// Transparent returns a [Server] that finds the original destination of each connection by
+// from, and passes the connection to next. LocalAddr, [OriginalDst] and the Server of a
+// [Request] from [Forward] then have that address.
 //
-// A connection to this listener goes to direct, or is reset if direct is nil, because
-// forwarding it would loop. It has the port of the listener and an address of this machine.
+// If the original destination is the listener itself, which means its port at an address of
+// this machine, forwarding would loop. Such a connection goes to direct, or is reset if direct
+// is nil.
 //
 // Admission: next or direct decides. Ready is forwarded to next.
 //

@@ -435,7 +435,7 @@ type ExternalAuth struct {
 	BackendRef BackendName `yaml:"backendRef" is:"required"`
 	// The path of the question.
 	Path Path `yaml:"path" default:"/"`
-	// Limits the time of the answer.
+	// The time limit for the response of the service that decides.
 	Timeout Duration `yaml:"timeout" default:"1s"`
 	// The header fields of the request that the question has, beside X-Forwarded-Method,
 	// -Proto, -Host, -Uri and -For.

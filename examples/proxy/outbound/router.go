@@ -36,7 +36,7 @@ type routerState struct {
 	end       context.CancelFunc
 }
 
-// Call waits for the first profile.
+// Call waits for the first profile. It then sends req by the route that matches it.
 func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := r.state.Load()
 	if s == nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Settings are the configuration of a proxy. A comment names the variable of each field
-// without its prefix. A name that begins with _ is preceded by OUTBOUND or INBOUND.
+// Settings are the configuration of a proxy. The comment of each field names its environment
+// variable without the prefix [Prefix]. If the name begins with _, OUTBOUND or INBOUND comes
+// before it.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound

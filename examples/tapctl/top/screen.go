@@ -84,7 +84,8 @@ func (f *follower) rows() {
 	}
 }
 
-// watch sends the events of requests as messages with this number, until stop is called.
+// watch sends the events of the requests that match req to the program, in messages with the
+// given number, until stop is called.
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}

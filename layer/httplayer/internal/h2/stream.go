@@ -285,8 +285,8 @@ func (b *body) ended() {
 	maps.Copy(*to, b.st.trailer)
 }
 
-// Close is part of [io.Closer]. That of a response resets a stream that is not
-// complete in both directions.
+// Close is part of [io.Closer]. Close of a response body resets the stream, unless both
+// directions are complete.
 func (b *body) Close() error {
 	st := b.st
 	st.discard()
