@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -25,10 +24,9 @@ func newAdmin(g *gateway, hosts []string) *adminPage {
 	a := &adminPage{ServeMux: http.NewServeMux(), page: view.New(view.Config{
 		Registry: g.tap, Title: "gateway", Hosts: hosts, Describe: func() layer.Node { return g.describe() },
 	})}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.Handle("GET /", a.page)
-	a.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	a.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{}))
 	a.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	a.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		switch {

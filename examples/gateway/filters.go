@@ -137,7 +137,8 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 // question returns the request that asks whether req is allowed.
 func (s *authService) question(ctx context.Context, req *http.Request) (*http.Request, error) {
 	a := httplayer.Accessor{}
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.Authority(req)+string(s.Path), http.NoBody) //nolint:gosec // the authority does not select the endpoint
+	url := "http://" + a.Authority(req) + string(s.Path)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the authority selects no endpoint
 	if err != nil {
 		return nil, &httplayer.StatusError{Code: http.StatusBadRequest, Reason: err.Error()}
 	}

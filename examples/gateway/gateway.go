@@ -10,10 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/promtower"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -30,6 +33,8 @@ import (
 type gateway struct {
 	log      *slog.Logger
 	tap      *tap.Registry
+	registry *prometheus.Registry
+	metrics  *promtower.Metrics // in registry
 	services *layer.Cache[*config.Service, *http.Request, *http.Response]
 	source   profiles.Static
 	router   *profiles.Router[*http.Request, *http.Response]
@@ -52,7 +57,8 @@ const target = "gateway:80"
 
 // newGateway returns a gateway with the configuration c. Its background work ends with ctx.
 func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gateway, error) {
-	g := &gateway{log: log, tap: tap.NewRegistry()}
+	g := &gateway{log: log, tap: tap.NewRegistry(), registry: prometheus.NewRegistry()}
+	g.metrics = promtower.New(g.registry)
 	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
 	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
 	if err := g.load(ctx, c); err != nil {

@@ -330,6 +330,31 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
+// The metrics of a route count the requests of clients, and for each service of its split the
+// attempts.
+func TestMetrics(t *testing.T) {
+	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
+	p := start(t, head+"services:\n"+service("books", serverAt(t, answer))+service("next", serverAt(t, answer))+
+		"routes: [{name: all, backendRefs: [{name: books, weight: 3}, {name: next}]}]\n")
+	const n = 50
+	for range n {
+		require.Equal(t, "ok", p.get(t, "GET", "/").body)
+	}
+	a, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
+	require.NoError(t, err)
+	count := func(target string) (requests int) {
+		_, after, found := strings.Cut(a.body, "\ngotower_requests_total{route=\"all\",target=\""+target+"\"} ")
+		require.True(t, found, target)
+		_, err := fmt.Sscan(after, &requests)
+		require.NoError(t, err)
+		return requests
+	}
+	assert.Equal(t, n, count(""))
+	assert.Equal(t, n, count("books")+count("next"))
+	assert.Greater(t, count("books"), count("next"))
+	assert.Contains(t, a.body, `gotower_endpoints{endpoint_state="ready",route="",target="books"} 1`)
+}
+
 // Servers get the client that a trusted proxy reports, and the access log has route and upstream.
 func TestForwardedAndAccessLog(t *testing.T) {
 	seen := serverAt(t, func(w http.ResponseWriter, r *http.Request) {

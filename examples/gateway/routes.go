@@ -28,7 +28,9 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	if r.ExternalAuth != nil {
 		asked = g.services.Service(g.current.Load().services[r.ExternalAuth.BackendRef.Name])
 	}
-	st := httplayer.NewStack(httplayer.WithTarget(def.Name)).
+	to := g.metrics.Route(def.Name, "")
+	st := httplayer.NewStack(httplayer.WithTarget(def.Name), httplayer.WithMetrics(to)).
+		Metrics(to).
 		With("cors", cors(r.CORS)).
 		With("external_auth", externalAuth(r.ExternalAuth, asked))
 	if l := r.RateLimit; l != nil && l.Per == "Client" {
@@ -36,7 +38,7 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	}
 	return st.
 		With("rewrite", rewrite(r)).
-		Service(&withBackends{Service: next, backends: g.backends(r)})
+		Service(&withBackends{Service: next, backends: g.backends(def.Name, r)})
 }
 
 // clientOf returns the address of the client, as trusted proxies report it.
@@ -49,8 +51,9 @@ func noRoute(httplayer.Service) httplayer.Service {
 	})
 }
 
-// backends returns the service to which the requests of a route go.
-func (g *gateway) backends(r *config.Route) httplayer.Service {
+// backends returns the service to which the requests of a route go. The metrics of the
+// attempts have the labels of the route and of the service.
+func (g *gateway) backends(route string, r *config.Route) httplayer.Service {
 	if r.DirectResponse != nil {
 		return direct(r.DirectResponse)
 	}
@@ -62,7 +65,8 @@ func (g *gateway) backends(r *config.Route) httplayer.Service {
 	for _, b := range r.BackendRefs {
 		if b.Weight > 0 {
 			s.total += b.Weight
-			s.parts = append(s.parts, share{string(b.Name), b.Weight, g.services.Service(services[b.Name])})
+			svc := httplayer.NewStack().Metrics(g.metrics.Route(route, string(b.Name))).Service(g.services.Service(services[b.Name]))
+			s.parts = append(s.parts, share{string(b.Name), b.Weight, svc})
 		}
 	}
 	return s

@@ -37,12 +37,14 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 		g.log.Error("service without endpoints", "service", s.Name, "err", err)
 		resolver = failed(err)
 	}
-	return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
+	to := g.metrics.Layer(string(s.Name))
+	return httplayer.NewStack(httplayer.WithTarget(string(s.Name)), httplayer.WithMetrics(to)).
 		With("hash", affinity(s.LoadBalancer.Hash)).
 		With("sticky_session", session(s.SessionPersistence)).
 		Queue(s.Queue.Capacity, s.Queue.MaxWait.D()).
 		Service(balance.Resolve(ctx, resolver, name,
-			withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s))))
+			withHealthCheck(s.HealthCheck, g.newEndpoint(s)), balance.WithPolicy[*http.Response](policy(s)),
+			balance.WithMetrics[*http.Response](g.metrics.Balance(string(s.Name)))))
 }
 
 // newResolver returns the resolver of a service and the name that it resolves.
