@@ -27,7 +27,7 @@ import (
 // Admission: a request is rejected at once if no endpoint is ready, or if five
 // endpoints rejected it. Ready waits until an endpoint is ready.
 //
-// Cancellation: a request whose context has ended is rejected. The context is passed unchanged.
+// Cancellation: if the context of a request has ended, the request is rejected. The context is passed unchanged.
 //
 // Body: not changed. The balancer observes its end, see [WithCompletion].
 //

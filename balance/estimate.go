@@ -51,7 +51,7 @@ func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) 
 
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// load returns E and its age in ticks. E is 0 if there is no sample.
+// load returns E and its age in ticks. E is 0 without a sample.
 func (e *estimate) load(now uint32) (value float32, age uint32) {
 	word := e.word.Load()
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))

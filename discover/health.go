@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// HealthCheck checks one endpoint, whose service is svc. It returns nil if the endpoint is
+// HealthCheck checks one endpoint, which svc calls. It returns nil if the endpoint is
 // healthy. It should end when ctx ends. A panic is an error.
 type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Service[Req, Rsp]) error
 
@@ -43,7 +43,7 @@ func (p HealthPolicy) Validate() error {
 	return nil
 }
 
-// WithHealthCheck returns a MakeService whose endpoints are checked in the background, from
+// WithHealthCheck returns a MakeService that checks its endpoints in the background, from
 // their creation on. An endpoint rejects requests while it is unhealthy, so that a balancer
 // uses others. A new endpoint is unhealthy until its first checks succeed.
 //

@@ -2,6 +2,7 @@ package httpclient
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,8 @@ import (
 // HealthCheck checks one endpoint, see [discover.WithHealthCheck].
 type HealthCheck = discover.HealthCheck[*http.Request, *http.Response]
 
-// WithHealthCheck checks each endpoint in the background. An endpoint whose check fails gets
-// no requests while another one is healthy. The zero policy checks each endpoint every 5 s.
+// WithHealthCheck checks each endpoint in the background. If the check of an endpoint fails, the
+// endpoint gets no requests while another one is healthy. The zero policy checks each endpoint every 5 s.
 // A nil check or an invalid policy panics.
 func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 	if check == nil {
@@ -63,10 +64,10 @@ func CheckGRPC(service string) HealthCheck {
 	// HealthCheckRequest has one field, the service, with the number 1.
 	message := []byte{}
 	if service != "" {
-		message = append([]byte{0x0a}, appendVarint(nil, len(service))...)
+		message = binary.AppendUvarint([]byte{0x0a}, uint64(len(service)))
 		message = append(message, service...)
 	}
-	frame := append([]byte{0, byte(len(message) >> 24), byte(len(message) >> 16), byte(len(message) >> 8), byte(len(message))}, message...)
+	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...) //nolint:gosec // a name is short
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
 		req := &http.Request{
 			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: t.Name, Path: "/grpc.health.v1.Health/Check"}, Host: t.Name,
@@ -95,13 +96,6 @@ func CheckGRPC(service string) HealthCheck {
 		}
 		return nil
 	}
-}
-
-func appendVarint(b []byte, n int) []byte {
-	for ; n >= 0x80; n >>= 7 {
-		b = append(b, byte(n)|0x80)
-	}
-	return append(b, byte(n))
 }
 
 // CheckTCP connects to the address of the endpoint. The endpoint is healthy if it accepts the

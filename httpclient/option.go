@@ -112,7 +112,7 @@ func WithStickySession(cookie string) Option {
 	return option(func(o *options) { o.sticky = cookie })
 }
 
-// Metrics provides the instruments of a target. Packages prom and otel implement it.
+// Metrics provides the instruments of a target. Packages promtower and oteltower implement it.
 type Metrics interface {
 	Layer(target string) layer.Instruments
 	Balance(target string) balance.Instruments

@@ -88,7 +88,7 @@ func kubernetesClient(kubeconfig *config.File) (client kubernetes.Interface, err
 	return kubernetes.NewForConfig(cfg)
 }
 
-// failed returns a resolver whose targets have the error err and no endpoints.
+// failed returns a resolver that reports err for each target.
 func failed(err error) resolve.Resolver {
 	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {

@@ -102,7 +102,7 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	return false
 }
 
-// forget removes messages whose period is over. It reports whether it removed any.
+// forget removes the messages with an expired period. It reports whether it removed any.
 func (l *limits) forget(now time.Time) bool {
 	before := len(l.repeats)
 	for key, c := range l.repeats {

@@ -145,7 +145,7 @@ func (a *ACME) check(n node) {
 	}
 }
 
-// Compression compresses responses whose client accepts it.
+// Compression compresses responses if the client accepts it.
 type Compression struct {
 	// The smallest body that is compressed, in bytes.
 	MinBytes int `yaml:"minBytes" default:"1024" min:"1" max:"1073741824"`

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// atFirstCall returns a discover.MakeService whose services are made by mk at their first
+// atFirstCall returns a discover.MakeService that delays the call of mk until the first
 // Call, because most endpoints of a large target are never picked.
 func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
 	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {

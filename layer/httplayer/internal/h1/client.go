@@ -112,8 +112,8 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.Cause(ctx)
 	}
 	length := lengthOfRequest(req)
-	late := length == 0 && c.sock.canExchange() // the exchange looks
-	if c.used && !late && c.Stale() {
+	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
+	if c.cause.Load() != nil || c.used && !peeks && c.sock.readable() {
 		return nil, c.give(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
 	}
 	c.out.begin()
@@ -192,6 +192,7 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	c.reserve()
 	written, n, err := c.sock.exchange(out.b, c.buf.b[c.w:], c.used && length == 0)
 	c.w += n
+	out.sent = written > 0
 	switch {
 	case written == len(out.b):
 		c.err = err
@@ -199,7 +200,7 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 		out.b = append(out.b[:0], out.b[written:]...)
 		return out.flush()
 	default:
-		out.sent, out.broken, out.err = written > 0, true, err
+		out.broken, out.err = true, err
 	}
 	return out.err
 }
