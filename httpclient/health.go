@@ -67,7 +67,7 @@ func CheckGRPC(service string) HealthCheck {
 		message = binary.AppendUvarint([]byte{0x0a}, uint64(len(service)))
 		message = append(message, service...)
 	}
-	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...) //nolint:gosec // a name is short
+	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
 		req := &http.Request{
 			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: t.Name, Path: "/grpc.health.v1.Health/Check"}, Host: t.Name,

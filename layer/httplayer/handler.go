@@ -27,16 +27,15 @@ import (
 //
 // svc receives the authority, path, query and headers of the client unchanged.
 // No X-Forwarded-For or Via is added, and those of the client are kept, see
-// [Forwarded]. CONNECT is
-// answered with 501 unless [WithConnect] is given. Malformed targets and
-// upgrades get 400; an unrequested 101 of the endpoint becomes 502.
+// [Forwarded]. CONNECT is answered with 501 unless [WithConnect] is given. Malformed
+// targets and upgrades get 400; an unrequested 101 of the endpoint becomes 502.
 //
 // An error of svc is answered with the status of [StatusFromError] and the body of
 // [Problem], see [WithErrorHandler]. The text of the error is not sent, because it
-// names endpoints ([WithErrorHeaders] adds it). Most errors also close the client's connection. A rejection with a
-// retry-after sends Retry-After or, to gRPC, grpc-retry-pushback-ms. gRPC
-// requests get the status as gRPC, also in trailers if their response is cut
-// off. A stream that the endpoint reset is reset with the same code.
+// names endpoints ([WithErrorHeaders] adds it). Most errors also close the client's
+// connection. A rejection with a retry-after sends Retry-After or, to gRPC,
+// grpc-retry-pushback-ms. gRPC requests get the status as gRPC, also in trailers if their
+// response is cut off. A stream that the endpoint reset is reset with the same code.
 //
 // Handler is safe for concurrent use and panics if svc is nil.
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
