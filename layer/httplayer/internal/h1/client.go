@@ -113,7 +113,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	length := lengthOfRequest(req)
 	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
-	if c.cause.Load() != nil || c.used && !peeks && c.sock.readable() {
+	if c.used && (c.cause.Load() != nil || !peeks && c.sock.readable()) {
 		return nil, c.give(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
 	}
 	c.out.begin()
