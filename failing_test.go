@@ -47,7 +47,7 @@ type clientOf func(t *testing.T, addrs []string, retry bool) (call func(context.
 // One of three endpoints fails each call at once. With the defaults of each client,
 // it gets at most 1 % of the calls after the first 100.
 func TestFailingEndpointIsAvoided(t *testing.T) {
-	const first, calls = 100, 2000
+	const first, calls = 100, 500
 	grpclayer.Register("gotower")
 	for _, tt := range []struct {
 		name    string

@@ -25,30 +25,34 @@ import (
 )
 
 // TestReadme builds and runs each Go block of README.md. The names of services are replaced
-// by the addresses of test servers, and the listening addresses by free ones.
+// by the addresses of test servers, and the listening addresses by free ones. The blocks are
+// functions of one program, in files of their own, because linking takes the longest.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
 	require.Len(t, blocks, 3)
-	for i, tt := range []struct {
+	addr, tapAddr := freeport.Addr(t), freeport.Addr(t)
+	replaced := strings.NewReplacer(`":8080"`, `"`+addr+`"`, "tap.DefaultAddress", `"`+tapAddr+`"`,
+		"web.default.svc.cluster.local:80", namedServer(t, "web"), "books.default.svc.cluster.local:80", namedServer(t, "books"))
+	tests := []struct {
 		name     string
 		maxLines int
 		imports  string
 		end      string // follows the block
-		check    func(t *testing.T, addr, tapAddr string, output func() string)
+		check    func(t *testing.T, output func() string)
 	}{
 		{
 			"client", 5, `context fmt io net/http github.com/gotower/gotower/httpclient`,
 			`if err != nil { panic(err) }; text, _ := io.ReadAll(rsp.Body); fmt.Println(rsp.StatusCode, string(text))`,
-			func(t *testing.T, _, _ string, output func() string) {
+			func(t *testing.T, output func() string) {
 				t.Helper()
 				require.Eventually(t, func() bool { return strings.Contains(output(), "200 web /hello") }, time.Minute, time.Millisecond, output())
 			},
 		},
 		{
 			"gateway", 15, `context log net/http os github.com/gotower/gotower/discover github.com/gotower/gotower/httpclient github.com/gotower/gotower/layer/httplayer`, "",
-			func(t *testing.T, addr, _ string, output func() string) {
+			func(t *testing.T, output func() string) {
 				t.Helper()
 				assert.Equal(t, "200 web /", fetchURL(t, "http://"+addr+"/"))
 				assert.Equal(t, "200 books /books/1", fetchURL(t, "http://"+addr+"/books/1"))
@@ -57,7 +61,7 @@ func TestReadme(t *testing.T) {
 		},
 		{
 			"server", 3, `context log net/http github.com/gotower/gotower/layer/httplayer github.com/gotower/gotower/tap`, "",
-			func(t *testing.T, addr, tapAddr string, _ func() string) {
+			func(t *testing.T, _ func() string) {
 				t.Helper()
 				cc, err := grpc.NewClient(tapAddr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 				require.NoError(t, err)
@@ -73,44 +77,62 @@ func TestReadme(t *testing.T) {
 				}
 			},
 		},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			code := blocks[i][1]
-			assert.LessOrEqual(t, strings.Count(code, "\n"), tt.maxLines, "lines")
-			addr, tapAddr := freeport.Addr(t), freeport.Addr(t)
-			for _, name := range []string{"web", "books"} {
-				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, name+" "+r.URL.Path) }))
-				t.Cleanup(s.Close)
-				code = strings.ReplaceAll(code, name+".default.svc.cluster.local:80", s.Listener.Addr().String())
-			}
-			code = strings.NewReplacer(`":8080"`, `"`+addr+`"`, "tap.DefaultAddress", `"`+tapAddr+`"`).Replace(code)
-			source := "package main\nimport (\n"
-			for path := range strings.FieldsSeq(tt.imports) {
-				source += "\t\"" + path + "\"\n"
-			}
-			source += ")\nfunc main() {\n\tctx := context.Background()\n\t_ = ctx\n"
-			if tt.name == "server" {
-				source += "\tmux := http.NewServeMux()\n\tmux.HandleFunc(\"/\", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(\"mux\")) })\n"
-			}
-			tt.check(t, addr, tapAddr, start(t, source+code+tt.end+"\n}\n"))
-		})
+	}
+	dir := t.TempDir()
+	files := map[string]string{"main": `package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	map[string]func(context.Context){"client": client, "gateway": gateway, "server": server}[os.Args[1]](context.Background())
+}
+`}
+	for i, tt := range tests {
+		code := blocks[i][1]
+		assert.LessOrEqual(t, strings.Count(code, "\n"), tt.maxLines, "lines of %s", tt.name)
+		source := "package main\nimport (\n"
+		for path := range strings.FieldsSeq(tt.imports) {
+			source += "\t\"" + path + "\"\n"
+		}
+		source += ")\nfunc " + tt.name + "(ctx context.Context) {\n"
+		if tt.name == "server" {
+			source += "\tmux := http.NewServeMux()\n\tmux.HandleFunc(\"/\", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(\"mux\")) })\n"
+		}
+		files[tt.name] = source + replaced.Replace(code) + tt.end + "\n}\n"
+	}
+	for name, source := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".go"), []byte(source), 0o600))
+	}
+	program := filepath.Join(dir, "program")
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"build", "-ldflags=-s -w", "-o", program}, sources...)...).CombinedOutput()
+	require.NoError(t, err, "%s\n%s", out, files)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.check(t, start(t, program, tt.name)) })
 	}
 }
 
-// start builds and runs a program of this module until the end of the test. It returns a
-// function that returns what the program has written.
-func start(t *testing.T, source string) func() string {
+// namedServer starts a server whose responses are its name and the path. It returns the
+// address.
+func namedServer(t *testing.T, name string) string {
 	t.Helper()
-	dir := t.TempDir()
-	file, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
-	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, file)
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s\n%s", out, source)
-	log, err := os.Create(filepath.Join(dir, "log"))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, name+" "+r.URL.Path) }))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// start runs a program until the end of the test. It returns a function that returns what
+// the program has written.
+func start(t *testing.T, program, arg string) func() string {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	run := exec.CommandContext(ctx, program)
+	run := exec.CommandContext(ctx, program, arg)
 	run.Stdout, run.Stderr = log, log
 	require.NoError(t, run.Start())
 	t.Cleanup(func() {

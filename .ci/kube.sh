@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver and etcd for the test TestRealAPIServer of resolve/k8s,
-# which is skipped without them. It needs Go and about five minutes on two cores. A
-# second run uses the existing programs. The last line of the output is the
-# directory of the programs:
+# Builds kube-apiserver and etcd for the tests TestRealAPIServer of resolve/k8s,
+# examples/gateway and others, which are skipped without them. It needs Go and about five
+# minutes on two cores. A second run uses the existing programs. The last line of
+# the output is the directory of the programs:
 #
 #   bash .ci/kube.sh
-#   go test -run TestRealAPIServer -v ./resolve/k8s/
+#   GOTOWER_TESTS=full go test -run TestRealAPIServer -v ./resolve/k8s/ ./examples/gateway/
 #
 # GOTOWER_KUBE names another directory than gotower-kube in the user's cache;
 # the test reads it too. KUBE_VERSION and ETCD_VERSION select other versions, which

@@ -8,15 +8,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// aperture limits the default pick to the first endpoints of each ready set, as Finagle's random
-// aperture does. With few endpoints per client, each has more samples and more requests in
-// flight, so that their costs are exact. The order of a ready set is random, so that different
-// balancers use different endpoints. An endpoint that joins or leaves changes one endpoint of
-// the aperture at most. A failing endpoint leaves it.
+// aperture limits the default picker to the first endpoints of each ready set, as the
+// random aperture of Finagle does. With fewer endpoints per client, each endpoint has more
+// samples and more requests in flight, so that its cost is more exact. The order of a ready
+// set is random, so that different balancers use different endpoints. When an endpoint
+// joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
+// endpoint leaves the aperture.
 //
-// The number of endpoints doubles while they have more than one request in flight on average,
-// and falls by a 64th while they have less than a fifth. It changes at most once for each
-// update of the median, 20 times per second.
+// The width is the number of endpoints in the aperture of a set. It doubles while these
+// endpoints have more than one request in flight on average. It falls by a 64th while they
+// have less than a fifth of a request on average. It changes at most once per update of the
+// median latency, thus at most 20 times per second.
 type aperture struct {
 	width atomic.Int64  // math.MaxInt64 for all endpoints
 	load  atomic.Uint64 // the bits of a float64: the average number of requests in flight
@@ -30,7 +32,8 @@ const (
 	loadWeight   = 1.0 / 8 // of a new value in the average
 )
 
-// limit returns the number of endpoints to use of n.
+// limit returns the number of endpoints in the aperture of a set of n endpoints. It returns
+// n if n is at most fullScanMax, and otherwise the smaller of n and the width.
 func (a *aperture) limit(n int) int {
 	if n <= fullScanMax {
 		return n
@@ -38,8 +41,9 @@ func (a *aperture) limit(n int) int {
 	return int(min(int64(n), a.width.Load()))
 }
 
-// adapt changes the width. known has a sample of the endpoints in use, and n is the number of
-// all. It must not be called concurrently with itself.
+// adapt changes the width according to the average number of requests in flight. known has
+// a random selection of the endpoints in the aperture, and n is the number of all ready
+// endpoints. Calls of adapt must not be concurrent.
 func (a *aperture) adapt(known []knownLatency, n int) {
 	width := a.width.Load()
 	if width == math.MaxInt64 {
@@ -62,19 +66,22 @@ func (a *aperture) adapt(known []knownLatency, n int) {
 	a.load.Store(math.Float64bits(load))
 }
 
-// leaveAperture moves a failing endpoint out of the aperture. The caller must hold mu.
+// leaveAperture swaps e, a failing endpoint, with a random endpoint outside of the
+// aperture. It does nothing if e is already outside, or if the aperture has all endpoints
+// of the set. The caller must hold the balancer's mutex.
 func (g *group) leaveAperture(e *endpoint) {
 	s := g.set(e).slots.Load()
 	n := int(s.n.Load())
 	if width := g.aperture.limit(n); e.slot < width && width < n {
 		i := e.slot
 		s.swap(i, width+int(g.draw()%uint64(n-width)))
-		s.list(i)
+		s.updateFront(i)
 	}
 }
 
-// apertures returns the width as an attribute, or nil if all endpoints get requests.
-func (g *group) apertures() *layer.Attr {
+// apertures returns an attribute with the number of endpoints in the apertures of both
+// ready sets. It returns nil if the apertures have all ready endpoints.
+func (g *group) apertures() layer.State {
 	n, all := 0, g.len()
 	for i := range g.sets {
 		n += g.aperture.limit(g.sets[i].len())
@@ -82,5 +89,5 @@ func (g *group) apertures() *layer.Attr {
 	if n == all {
 		return nil
 	}
-	return &layer.Attr{Key: "aperture", Value: fmt.Sprintf("%d of %d", n, all)}
+	return layer.State{{Key: "aperture", Value: fmt.Sprintf("%d of %d", n, all)}}
 }

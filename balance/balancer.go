@@ -24,17 +24,19 @@ import (
 // hedge goes to an endpoint that the request has not tried, if there is one: see
 // [layer.Attempts]. A Balancer is safe for concurrent use.
 //
-// Admission: a request is rejected at once if no endpoint is ready, or if five
-// endpoints rejected it. Ready waits until an endpoint is ready.
+// Admission: a request is rejected at once if no endpoint is ready, or if five endpoints
+// rejected it. Ready waits until an endpoint is ready.
 //
-// Cancellation: if the context of a request has ended, the request is rejected. The context is passed unchanged.
+// Cancellation: a request is rejected if its context has ended. The endpoint gets the
+// context unchanged.
 //
-// Body: not changed. The balancer observes its end, see [WithCompletion].
+// Body: not changed. The balancer observes the end of the body: see [WithCompletion].
 //
 // Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the last
 // error of the resolver or of an endpoint, [discover.ErrNoEndpoints] or
-// [discover.ErrDoesNotExist]. Its kind is [layer.ErrClosed] after [resolve.ErrUnresolvable] or
-// the end of the balancer's context. Other errors of an endpoint are passed unchanged.
+// [discover.ErrDoesNotExist]. The kind is [layer.ErrClosed] after the resolver returned
+// [resolve.ErrUnresolvable] or the balancer's context ended. Other errors of an endpoint
+// are passed unchanged.
 //
 // Cost: two clock readings, two or three atomic additions and a random number, for any
 // number of endpoints. No lock. One allocation for a response with a body.
@@ -42,7 +44,7 @@ type Balancer[Req, Rsp any] struct {
 	group     *group
 	picker    picker
 	ended     atomic.Pointer[layer.Error]
-	start     time.Time             // the zero time of the clock
+	start     time.Time             // the start of the balancer's clock: see tick
 	complete  layer.Completion[Rsp] // nil if a response ends when Call returns
 	sample    Sample
 	failures  failures[Rsp]
@@ -57,10 +59,9 @@ type Balancer[Req, Rsp any] struct {
 
 	mu          sync.Mutex
 	nodes       map[resolve.ID]*node[Req, Rsp]
-	state       resolve.State
+	state       resolve.State     // the last state that the resolver reported
 	err         error             // the last error of the resolver
 	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
-	weighted    int               // nodes whose weight is not 1
 	waiting     []*node[Req, Rsp] // nodes that wait for their turn, in order
 	turns       int               // number of concurrent turns
 
@@ -69,13 +70,14 @@ type Balancer[Req, Rsp any] struct {
 	ejections, skipped uint64
 }
 
-// New returns a balancer over the endpoints of changes, such as [discover.Endpoints]
-// with the same ctx. If changes ends before ctx, the last set of endpoints stays.
+// New returns a balancer over the endpoints of changes, which is usually the result of
+// [discover.Endpoints] for the same ctx. If changes ends before ctx, the last set of
+// endpoints stays.
 //
 // New ranges over changes in a goroutine. Up to 16 more goroutines wait in the Ready of
-// endpoints that are not ready. If more endpoints wait, they take turns of one second.
-// If Ready returns an error before its context has ended, it is called again after a
-// pause. All goroutines end with ctx. After that every request is rejected.
+// endpoints that are not ready. If more endpoints wait, they take turns of one second. If
+// Ready returns an error before its context has ended, it is called again after a pause.
+// All goroutines end with ctx. After that every request is rejected.
 //
 // New panics if changes is nil or the policy is invalid.
 func New[Req, Rsp any](
@@ -102,7 +104,8 @@ func New[Req, Rsp any](
 	return b
 }
 
-// follow applies changes until changes or ctx ends. If changes panics, the last set stays.
+// follow applies each change, until the sequence of changes or ctx ends. If the sequence
+// panics, the last set of endpoints stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -156,8 +159,9 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 	return nil
 }
 
-// confirm polls the cheapest ready endpoint and reports whether it is still ready. It
-// does not use the picker, because that would advance a round robin.
+// confirm polls the cheapest ready endpoint and reports whether that endpoint is still
+// ready. An endpoint that has become unready leaves the ready set, unless MinReady keeps it
+// there. confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	e := choices{group: b.group, few: fullScanMax, k: defaultChoices}.pick(query{now: b.now()})
 	if e == nil {
@@ -168,11 +172,12 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	return err == nil || b.staysAfter(n, err)
 }
 
-// maxRejections is the number of endpoints that one Call tries. If half of the
-// endpoints reject, one request in 32 is rejected by five in a row.
+// maxRejections is the largest number of endpoints that one Call tries. If each endpoint
+// rejects half of the requests, one request in 32 is rejected by five endpoints in a row.
 const maxRejections = 5
 
-// Call sends req to a ready endpoint.
+// Call sends req to a ready endpoint. If the endpoint rejects req, Call tries other
+// endpoints, up to maxRejections in total.
 func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if reqctx.Ended(ctx) {
@@ -199,7 +204,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			return rsp, err
 		}
 		if ctx.Err() != nil {
-			return rsp, b.canceled(ctx, err)
+			return rsp, b.notReady(ctxreason.Text(ctx), endpointError{err})
 		}
 		if b.staysAfter(n, err) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
@@ -214,7 +219,8 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return zero, b.notReady(fmt.Sprintf("rejected by %d endpoints", maxRejections), last)
 }
 
-// pick picks a node and counts the request in it. It returns nil if no node is ready.
+// pick picks a node for a request and counts the request as in flight at that node. It
+// returns nil if no node is ready. If info has an explanation, pick adds the choice to it.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) *node[Req, Rsp] {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
 	if info.Explanation == nil {
@@ -252,7 +258,9 @@ func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
 
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send sends req to n, which has counted it. admitted reports whether n admitted it.
+// send sends req to n and records the result. The caller has counted req as in flight at n.
+// start is the time at which req began, relative to the start of the balancer. If n rejects
+// req, send undoes the count and returns false for admitted.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {
@@ -285,25 +293,27 @@ func (b *Balancer[Req, Rsp]) send(
 	return rsp, true, err
 }
 
-// EndpointState is the state of an endpoint at one moment.
+// EndpointState is the state of an endpoint when [Balancer.Snapshot] was called.
 type EndpointState struct {
 	ID        resolve.ID
-	State     string            // ready, unready, ejected, closed
+	State     string            // ready, unready, ejected or closed
 	Reason    error             // why the endpoint is not ready
 	Latency   time.Duration     // the expected latency
 	Known     bool              // whether a response was measured; if not, Latency is the median of all endpoints
-	InFlight  uint64            // requests
-	Picks     uint64            // requests since the endpoint was added
-	Weight    float64           // 1 is one unit
+	InFlight  uint64            // requests in flight
+	Picks     uint64            // requests sent since the endpoint was added
+	Weight    float64           // relative to the default weight, which is 1
 	OtherZone bool              // whether the endpoint is in another zone than the balancer
 	Failures  uint32            // consecutive failures
 	Age       time.Duration     // since the endpoint was added
 	Labels    map[string]string // must not be modified
 
-	OutsideAperture bool // whether it gets no requests because others have enough room
+	// whether the endpoint is ready, but gets no requests because the endpoints in the
+	// aperture of the [Picker] have enough room
+	OutsideAperture bool
 }
 
-// Snapshot returns the endpoints in the order of their addresses.
+// Snapshot returns the states of all endpoints, in the order of their addresses.
 func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,7 +325,7 @@ func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
 // must hold mu.
 func (b *Balancer[Req, Rsp]) states() ([]*node[Req, Rsp], []EndpointState) {
 	now := time.Since(b.start)
-	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return compareIDs(a.id, c.id) })
+	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return a.id.Addr.Compare(c.id.Addr) })
 	states := make([]EndpointState, len(nodes))
 	for i, n := range nodes {
 		states[i] = EndpointState{

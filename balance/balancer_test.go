@@ -245,7 +245,7 @@ func TestRejectionAfterCancel(t *testing.T) {
 		for _, s := range ss {
 			s.serve = func(context.Context, string) (*response, error) { leave(); return nil, refusal }
 		}
-		require.Same(t, refusal, p.send(ctx))
+		require.ErrorIs(t, p.send(ctx), error(refusal))
 		require.EqualValues(t, 2, p.Describe().State.Get("ready"))
 		require.EqualValues(t, 1, ss[0].calls.Load()+ss[1].calls.Load())
 	})
@@ -267,9 +267,9 @@ func TestRejectionKindAfterCancel(t *testing.T) {
 				err := p.send(ctx)
 				require.ErrorIs(t, err, layer.ErrNotReady)
 				require.NotErrorIs(t, err, kind)
-				var said *layer.Error
-				require.ErrorAs(t, err, &said)
-				require.Equal(t, "balance", said.Layer)
+				var rejection *layer.Error
+				require.ErrorAs(t, err, &rejection)
+				require.Equal(t, "balance", rejection.Layer)
 				require.ErrorContains(t, err, "canceled by the caller")
 				require.ErrorContains(t, err, "shut")
 				require.EqualValues(t, 1, ss[0].calls.Load()+ss[1].calls.Load())
@@ -315,7 +315,7 @@ func TestEndpointCloses(t *testing.T) {
 		for range 20 {
 			require.NoError(t, p.send(t.Context()))
 		}
-		require.EqualValues(t, 40, well.calls.Load(), "for good")
+		require.EqualValues(t, 40, well.calls.Load(), "permanently")
 		require.Equal(t, asked, byReady.asked.Load())
 
 		p.remove(byReady, byCall)

@@ -37,7 +37,7 @@ func least(cells []cell, i, stride, k int) *cell {
 }
 
 // The least work of a pick among as many endpoints as the default examines: two clock
-// readings, the costs and an average. The cells are contiguous and there is no set,
+// readings, the costs and an average. The cells are contiguous, without a set,
 // weight, failure or service.
 func BenchmarkBound(b *testing.B) {
 	for _, n := range []int{2, 10, 16, 100, 10_000, 100_000} {

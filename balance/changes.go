@@ -2,7 +2,6 @@ package balance
 
 import (
 	"errors"
-	"net/netip"
 	"time"
 
 	"github.com/gotower/gotower/discover"
@@ -11,7 +10,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// apply applies a change. When it returns, removed endpoints get no new requests.
+// apply adds, updates and removes the endpoints of a change. When it returns, removed
+// endpoints get no new requests. If the target is unresolvable, apply closes the balancer.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
@@ -37,28 +37,11 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 			}
 		}
 		b.state, b.err = c.State, c.Err
-		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed)-replaced(c))
+		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed))
 		b.readmitAll()
 	}
 	b.mu.Unlock()
 	b.changed.Wake()
-}
-
-// replaced returns the number of removed endpoints whose address c adds with another ID.
-func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
-	if len(c.Added) == 0 || len(c.Removed) == 0 {
-		return 0
-	}
-	added := make(map[netip.AddrPort]bool, len(c.Added))
-	for _, e := range c.Added {
-		added[e.ID.Addr] = true
-	}
-	for _, e := range c.Removed {
-		if added[e.ID.Addr] {
-			n++
-		}
-	}
-	return n
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
@@ -70,13 +53,15 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	})
 	n.node = n
 	n.beginSlowStart(tick(n.born))
-	if !b.group.median.known() {
+	if !b.group.median.measured.Load() {
 		n.status.setSamples(initialSet)
 	}
 	return n
 }
 
-// insert adds a node. The node is ready if its reason is nil. An existing ID keeps its node.
+// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n waits for
+// its turn to become ready. If the balancer already has a node with the same ID, insert
+// updates that node instead. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)
@@ -92,36 +77,26 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	b.markUnready(n, n.reason)
 }
 
-// update sets the labels and the weight of a node. A ready node leaves its ready set and
-// joins again if its zone or weight changes.
+// update sets the labels and the weight of n from e. If the zone or the weight changes, a
+// ready node leaves its ready set and joins the set of its zone again. The caller must hold
+// mu.
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone
-	moves := n.status.state() == ready && (isFar != n.far || n.weighs(e.Weight))
+	moves := n.status.state() == ready && (isFar != n.far || n.weightDiffers(e.Weight))
 	if moves {
 		b.leave(n)
 	}
 	n.far = isFar
-	b.setWeighted(n, n.setWeight(e.Weight))
+	if n.setWeight(e.Weight) {
+		b.group.weighted.Store(true)
+	}
 	if moves {
 		b.join(n)
 	}
 }
 
-// setWeighted records whether the weight of n differs from 1. n must not be in a ready set.
-func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
-	if n.weighted == weighted {
-		return
-	}
-	if n.weighted = weighted; weighted {
-		b.weighted++
-	} else {
-		b.weighted--
-	}
-	b.group.weighted.Store(b.weighted > 0 || b.group.slowStart > 0)
-}
-
-// join adds a node to the ready set of its zone.
+// join makes n ready and adds it to the ready set of its zone. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	n.status.setState(ready)
 	b.group.set(&n.endpoint).add(&n.endpoint, b.group.draw)
@@ -129,7 +104,8 @@ func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	b.count()
 }
 
-// leave removes a node from its ready set. The caller changes the state afterwards.
+// leave removes n from its ready set. The caller must hold mu, and must set the new state
+// of n afterwards.
 func (b *Balancer[Req, Rsp]) leave(n *node[Req, Rsp]) {
 	b.group.set(&n.endpoint).remove(&n.endpoint)
 	b.picker.left(&n.endpoint)
@@ -141,7 +117,8 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// rejectedBy removes a node from the ready set because it rejected a request.
+// rejectedBy removes n from its ready set, unless n has already left it. reason is the
+// error with which n rejected a request.
 func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,9 +127,10 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// staysAfter reports whether n stays ready after it rejected a request for reason. It does if a
-// circuit breaker rejected the request and fewer nodes than MinReady would be left. Otherwise
-// staysAfter removes n from the ready set. MinReady does not apply to a single node.
+// staysAfter reports whether n stays ready after it rejected a request. reason is the error
+// of the rejection. n stays ready if a circuit breaker rejected the request and fewer nodes
+// than MinReady would be left without n. Otherwise staysAfter removes n from the ready set.
+// MinReady does not apply if n is the only node.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -168,7 +146,9 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	return false
 }
 
-// takeOut removes a ready node from the ready set. The caller must hold mu.
+// takeOut removes a ready node from its ready set and makes it wait for its turn to become
+// ready again. If no ready node is left, all ejections end. reason is why the node is not
+// ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)
@@ -185,14 +165,15 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	case ejected:
 		b.clearEjection(n)
 	}
-	b.setWeighted(n, false)
 	b.count()
 	if b.lastUnready == n {
 		b.lastUnready = nil
 	}
 }
 
-// end removes all nodes. After that every request is rejected.
+// end closes the balancer and removes all nodes. After that every request is rejected with
+// an error of kind layer.ErrClosed, with the given reason and cause. Only the first call
+// has an effect.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

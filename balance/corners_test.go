@@ -146,20 +146,3 @@ func TestExplainWhileZonesChange(t *testing.T) {
 		}
 	}
 }
-
-// A cost that is NaN or infinite counts as high.
-func TestCostInvalid(t *testing.T) {
-	for _, odd := range []float64{math.NaN(), math.Inf(1), 1e30, math.MaxFloat64} {
-		bubble(t, func(t *testing.T) {
-			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Cost: balance.CostOf("odd", func(l balance.Load) float64 {
-				if l.Latency > 50*time.Millisecond {
-					return odd
-				}
-				return float64(l.InFlight + 1)
-			})})), servers(3)
-			ss[0].after(func() time.Duration { return 100 * time.Millisecond })
-			p.add(ss...)
-			assert.Less(t, p.load(t, 100, 300*time.Millisecond, ss, patient)[0], 0.1, "%v", odd)
-		})
-	}
-}

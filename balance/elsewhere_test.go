@@ -14,7 +14,7 @@ import (
 
 // A request that is sent again goes to an endpoint that it has not tried, until it has
 // tried all (envoyproxy/envoy#2259, grpc/proposal#12).
-func TestRetryElsewhere(t *testing.T) {
+func TestRetryUntriedEndpoint(t *testing.T) {
 	const n = 10
 	for round := range 50 {
 		b, _ := of(t, n)
@@ -42,7 +42,7 @@ func TestRetryAttemptsOfOthers(t *testing.T) {
 }
 
 // In a large set the few tried endpoints are skipped.
-func TestRetryAmongMany(t *testing.T) {
+func TestRetryOfManyEndpoints(t *testing.T) {
 	b, _ := of(t, 1000)
 	tries := new(layer.Attempts)
 	ctx := layer.WithAttempts(t.Context(), tries)

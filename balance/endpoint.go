@@ -10,15 +10,16 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// node is an endpoint with its service. It has all fields that a successful request
-// uses. It has 64 bytes, the size of a cache line, because with many endpoints the
-// fetched cache lines determine the time of a pick.
+// node is an endpoint with its service. The fields that a successful request uses are in
+// the node, the others in a record. A node has 64 bytes, the size of a cache line. With
+// many endpoints, the number of fetched cache lines determines the time of a pick.
 type node[Req, Rsp any] struct {
 	service layer.Service[Req, Rsp]
 	endpoint
 }
 
-// endpoint is the state of an endpoint that pickers use. It lasts as long as the ID stays.
+// endpoint is the state of an endpoint that pickers use. It is kept as long as the
+// resolve.ID of the endpoint stays the same.
 type endpoint struct {
 	// work has the number of requests so far (bits 63..28, modulo 1<<36) and the number
 	// of requests in flight (bits 27..0).
@@ -26,27 +27,29 @@ type endpoint struct {
 	latency estimate
 	status  status
 	weight  atomic.Uint32 // the bits of a float32; 1 is one unit
-	node    any           // the *node that contains it
+	node    any           // the *node that contains this endpoint
 	*record
 }
 
-// record is the rest of the state of an endpoint, which a successful request does not use.
+// record is the part of the state of an endpoint that a successful request does not use.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
 	fails         atomic.Uint32 // consecutive failures; status.marked is set if it is not 0
-	missed        atomic.Uint32 // consecutive missed deadlines; marked likewise
-	slowStartTick atomic.Uint32 // start of the slow start
+	missed        atomic.Uint32 // consecutive missed deadlines; status.marked is set if it is not 0
+	slowStartTick atomic.Uint32 // tick at which the slow start began
 	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
-	unpenalized   atomic.Uint32 // bits of a float32: the latency without penalties, 0 without penalties; marked likewise
-	outlier       outlierState
-	id            resolve.ID
+	// the bits of a float32: the moving average, in ns, of latencies without penalties. 0
+	// means that the latency estimate includes no penalty. If it is not 0, the bit
+	// badRecord of the status is set.
+	unpenalized atomic.Uint32
+	outlier     outlierState
+	id          resolve.ID
 
 	// Guarded by the balancer's mutex.
-	slot         int                // index in its ready set
-	weighted     bool               // the weight is not 1
-	unreadySince uint32             // the tick at which it became unready
+	slot         int                // index in its ready set; invalid if the endpoint is not ready
+	unreadySince uint32             // the tick at which it last became unready
 	far          bool               // in another zone than the balancer
-	info         *resolve.Endpoint  // current
+	info         *resolve.Endpoint  // the endpoint in the last update of the resolver
 	reason       error              // why the endpoint is not ready
 	queued       bool               // whether it waits for its turn or has it
 	stop         context.CancelFunc // ends its turn; nil if it has none
@@ -57,14 +60,16 @@ const (
 	inFlightMask = 1<<28 - 1
 )
 
-// begin counts one more request and reports true, unless the endpoint is not ready.
+// begin counts a request as in flight and returns true. If the endpoint is not ready, begin
+// does not count the request and returns false. now is the current time in ticks.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
 	e.work.Add(began)
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginSlowPath is begin for an endpoint that is not ready or not trusted.
+// beginSlowPath completes begin for an endpoint that is not ready or not trusted. begin has
+// already counted the request.
 func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
@@ -85,13 +90,13 @@ func (e *endpoint) beginSlowStart(now uint32) {
 // undoBegin undoes begin for a request that was not sent.
 func (e *endpoint) undoBegin() { e.work.Add(^uint64(began - 1)) }
 
-// end counts the end of a request.
+// end removes a finished request from the number of requests in flight.
 func (e *endpoint) end() { e.work.Add(^uint64(0)) }
 
 func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 
-// load returns the number of requests that wait for a response, and of responses in
-// progress. During a concurrent change each may be wrong by one, or negative.
+// load returns the number of requests that wait for a response, and the number of responses
+// in progress. During a concurrent change, each number may be wrong by one, or negative.
 func (e *endpoint) load() (waiting, streams int32) {
 	streams = e.status.streams()
 	return int32(e.inFlight()) - streams, streams
@@ -99,20 +104,25 @@ func (e *endpoint) load() (waiting, streams int32) {
 
 func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 
-// unit is the weight in package resolve that corresponds to a weight of 1 here.
+// unit is the weight in package resolve that corresponds to a weight of 1 in this package.
 const unit = 10_000
 
-// setWeight sets the weight w of a resolver, and reports whether it differs from one unit.
+// setWeight sets the weight of e to w, which is in the unit of package resolve. It reports
+// whether the weight differs from one unit.
 func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
 	return share != 1
 }
 
-// weighs reports whether w differs from the current weight.
-func (e *endpoint) weighs(w uint32) bool { return e.weight.Load() != math.Float32bits(inUnits(w)) }
+// weightDiffers reports whether the weight w, which is in the unit of package resolve,
+// differs from the current weight of e.
+func (e *endpoint) weightDiffers(w uint32) bool {
+	return e.weight.Load() != math.Float32bits(inUnits(w))
+}
 
-// inUnits converts a weight of package resolve. 0 means one unit.
+// inUnits returns the number of units of w, a weight of package resolve. A weight of 0
+// counts as one unit.
 func inUnits(w uint32) float32 {
 	if w == 0 {
 		return 1
@@ -122,12 +132,14 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// The following are numbers of samples of an endpoint. Below probeSamples the endpoint
-// is probed: only few requests may wait for it at a time. Below trustedSamples its
-// latency ages faster, because a new endpoint may be slow only at first.
+// These constants are numbers of samples of an endpoint. An endpoint with fewer than
+// probeSamples is probed: only a few requests may wait for it at a time. With fewer than
+// trustedSamples, its latency ages faster, because a new endpoint may be slow only at
+// first.
 //
-// The count starts at 0 for an endpoint that joins others, and at initialSet for an
-// endpoint of the first set, which is probed but trusted. It stops at allSamples.
+// The count of a new endpoint starts at 0. If no endpoint of the balancer has a sample yet,
+// it starts at initialSet: the endpoint is probed but trusted. At trustedSamples, the count
+// changes to allSamples and stays there.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -135,27 +147,28 @@ const (
 	allSamples     = initialSet + probeSamples
 )
 
-// atLimit reports whether e is probed and has the largest number of waiting requests:
-// one until its first response, then two, four and eight.
-func (e *endpoint) atLimit(waiting int32) bool { return atProbeLimit(e.status.samples(), waiting) }
-
-func atProbeLimit(samples uint32, waiting int32) bool {
+// atLimit reports whether e is being probed and has as many waiting requests as the probe
+// limit allows. The limit is one request until the first response, then two, four and
+// eight. waiting is the number of waiting requests of e.
+func (e *endpoint) atLimit(waiting int32) bool {
+	samples := e.status.samples()
 	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
 }
 
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether e gets one more request although it is at its probe
-// limit, because the last one began long ago. Responses in progress, and requests from
-// before an ejection, may last for hours.
+// probeOverdue reports whether the last probe of e began so long ago that e gets one more
+// request although it is at its probe limit. Without this rule, slow responses or requests
+// from before an ejection could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records whether a response was a failure with a penalty. The second
-// consecutive one makes the endpoint failing. It reports whether it was that one.
+// setFailed records one response. failed is whether the response was a failure with a
+// penalty. From the second consecutive failure until the next success, the endpoint is
+// failing. second reports whether this response was the second consecutive failure.
 func (e *endpoint) setFailed(failed bool) (second bool) {
 	if failed {
 		fails := e.fails.Add(1)
@@ -175,32 +188,38 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 	return false
 }
 
-// maxMissed is the number of consecutive missed deadlines from which each is a failure.
+// maxMissed is the number of deadlines in a row that an endpoint must miss before a missed
+// deadline counts as a failure. The third and each further one count.
 const maxMissed = 3
 
-// missDeadline counts a missed deadline and reports whether it is a failure.
+// missDeadline counts a missed deadline. It reports whether the missed deadline counts as a
+// failure, because it is at least the third one in a row.
 func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
 	return row >= maxMissed
 }
 
-// endMissed resets the count of missed deadlines.
+// endMissed resets the count of consecutive missed deadlines.
 func (e *endpoint) endMissed() {
 	if e.status.marked() && e.missed.Load() != 0 {
 		e.missed.Store(0)
 	}
 }
 
-// penalize stores the latency before the first penalty, unless one is stored.
+// penalize prepares e for a penalty, which the caller then adds to the latency estimate. It
+// starts the average of the latencies without penalties at the value latency, unless this
+// average has already begun.
 func (e *endpoint) penalize(latency time.Duration) {
 	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()
 	}
 }
 
-// clearPenalty updates the stored latency with that of a good response. It ends the penalty
-// when the estimate is below twice the latency. One of two concurrent responses is lost.
+// clearPenalty updates e after a good response. estimated is the current estimate, which
+// may include a penalty. If estimated is at most twice latency, the penalty ends.
+// Otherwise, clearPenalty adds latency to the average of the latencies without penalties.
+// If two responses are concurrent, one of them is ignored.
 func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	old := e.unpenalized.Load()
 	if old == 0 {
@@ -214,11 +233,13 @@ func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 	e.unpenalized.CompareAndSwap(old, next)
 }
 
-// isPenalized reports whether the estimated latency includes a penalty.
+// isPenalized reports whether the latency estimate of e includes a penalty.
 func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
-// unmarkIfClean clears the mark if the record is clean. A concurrent failure sets the
-// mark later, or the second check sets it.
+// unmarkIfClean clears the bit badRecord of the status if the record has no failures. A
+// failure may be recorded between the check and the change of the bit. Therefore
+// unmarkIfClean checks the record again afterwards, and sets the bit if the record has
+// failures.
 func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()
@@ -235,11 +256,11 @@ func (r *record) clean() bool {
 // status is the state of an endpoint in one word:
 //
 //	bits 31..11  number of responses in progress: signed, up to a million
-//	bit 10       the slow start has ended
-//	bit 9        the record has failures: see record.clean
-//	bit 8        the endpoint is failing: see endpoint.setFailed
+//	bit 10       isWarm: the slow start has ended
+//	bit 9        badRecord: the record has failures, see record.clean
+//	bit 8        failing: the endpoint is failing, see endpoint.setFailed
 //	bits 7..3    number of samples, up to allSamples
-//	bits 2..0    ready, unready, ...
+//	bits 2..0    state: ready, unready, ejected, closed or removed
 type status struct{ word atomic.Uint32 }
 
 const (
@@ -251,7 +272,8 @@ const (
 	isWarm       = 1 << 10
 	streamShift  = 11
 
-	// The mask and the bits of a trusted endpoint that is not failing.
+	// trustedMask selects bits of a status. These bits equal trustedBits if the endpoint is
+	// trusted and not failing.
 	trustedMask = failing | samplesMask<<samplesShift
 	trustedBits = allSamples << samplesShift
 )
@@ -306,7 +328,8 @@ func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
 func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
-// addSample increments the number of samples, up to allSamples.
+// addSample increments the number of samples. At trustedSamples, it sets the number to
+// allSamples, which is final.
 func (s *status) addSample() {
 	for {
 		word := s.word.Load()

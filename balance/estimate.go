@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// estimate is a moving average of the logarithms of latencies. E is its value, T the time
-// of the last sample, D the decay, and M the median of the estimates of all endpoints:
+// estimate is a moving average of the logarithms of latencies. E is its value in ns, and T
+// is the time of the last sample. D is [Policy].Decay, and M is the median of the estimates
+// of all endpoints:
 //
-//	read at t:        M + (E−M) · e^(−(t−T)/D), without a change
+//	read at t:        M + (E−M) · e^(−(t−T)/D), without changing E
 //	sample s at t:    log E ← log E + w · (log s − log E), w = max(1/16, 1 − e^(−(t−T)/D)); T ← t
 //
-// Within one tick, only the first sample and failures count. A failure has a weight of 1. Until
-// its penalty ends, samples have no least weight, so that the first endpoint that returns from
-// an outage of all does not get all requests.
+// Within one tick, only the first sample and failures count. A failure has a weight of 1.
+// Until the penalty of a failure ends, the weight of a sample has no minimum. Otherwise,
+// after an outage of all endpoints, the first one that recovers would get all requests.
 //
-// In tower's load::PeakEwma a longer latency replaces the average, so that one expensive request
-// hides an endpoint for seconds. Of logarithms, one outlier has little weight.
+// In tower's load::PeakEwma a longer latency replaces the average, so that one expensive
+// request hides an endpoint for seconds. With logarithms, one outlier has little weight.
 //
 // Value and time are in one word, so that no concurrent sample is lost:
 //
@@ -32,45 +33,45 @@ type estimate struct{ word atomic.Uint64 }
 const (
 	tickShift = 20
 	// maxLag is the largest number of ticks by which a sample may be older than the
-	// previous one. An older sample would seem to be 52 days late.
+	// previous one. A sample that is even older seems to be up to 52 days newer, because
+	// ticks wrap around.
 	maxLag = 1 << 16
-	// longestSample is the longest latency that is recorded; longer ones count as this.
+	// longestSample is the longest latency that is recorded. Longer latencies are recorded
+	// as longestSample.
 	longestSample = 24 * time.Hour
 
-	sampleWeight    = 1.0 / 16 // the least weight of a sample
-	failureWeight   = 1.0
-	penalizedWeight = 0.0
-	penalizedStep   = 1.0 / 1024
+	sampleWeight    = 1.0 / 16 // the minimum weight of a sample
+	failureWeight   = 1.0      // the weight of a failure, which replaces the estimate
+	penalizedWeight = 0.0      // the minimum weight of a sample while there is a penalty
+	// penalizedStep is a limit of the weight of a sample. If a sample with a lower weight
+	// does not change E, it does not change T either, so that small changes add up.
+	penalizedStep = 1.0 / 1024
 )
 
 // tick converts a time since the start of the balancer to ticks.
 func tick(d time.Duration) uint32 { return uint32(d >> tickShift) }
 
-// decayTicks converts a decay to ticks.
+// decayTicks converts a decay time to ticks.
 func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) }
 
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// load returns E and its age in ticks. E is 0 without a sample.
+// load returns the value E in ns, and the age of E at the time now. The age and now are in
+// ticks. The value is 0 without a sample.
 func (e *estimate) load(now uint32) (value float32, age uint32) {
 	word := e.word.Load()
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
 
-// since returns now − at in ticks, or 0 if at is later than now by up to maxLag.
+// since returns now − at in ticks. It returns 0 if at is later than now by at most maxLag.
 func since(now, at uint32) uint32 {
 	return max(now+maxLag-at, maxLag) - maxLag
 }
 
-func fade(age uint32, decay float64) float64 {
-	if age == 0 {
-		return 1
-	}
-	return math.Exp(-float64(age) / decay)
-}
-
-// record adds a sample, limited to 1 ns to a day, and reports whether it was the first
-// one. Its weight is at least least.
+// record adds the latency of a request that ended at the tick now. It limits the latency to
+// the range from 1 ns to one day. It reports whether the sample was the first one. decay is
+// in ticks, and least is the minimum weight of the sample. With failureWeight, the sample
+// replaces the estimate.
 func (e *estimate) record(sample time.Duration, now uint32, decay, least float64) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
@@ -106,22 +107,23 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, least float64
 
 // decayCurve is an approximation of e^(−age/decay) that is fast to compute.
 type decayCurve struct {
-	decay float64 // in ticks
+	decay float64 // the time constant, in ticks
 	fresh uint32  // the largest age, in ticks, for which slope and bend are used
-	// Up to fresh, 1 − e^(−age/decay) is about age · (slope − age · bend), the parabola through 0
-	// with the smallest error.
+	// slope and bend are the coefficients of an approximation for ages up to the field
+	// fresh: 1 − e^(−age/decay) is about age · (slope − age · bend).
 	slope, bend float32
 }
 
-// newDecayCurve returns the curve for a decay in ticks.
+// newDecayCurve returns the curve for a decay time in ticks.
 func newDecayCurve(decay float64) decayCurve {
 	const fresh, most = 0.375, 1 << 30 // halvings, ticks
 	h := math.Log2E / decay
 	return decayCurve{decay, uint32(min(fresh/h, most)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
-// after returns a latency that has aged towards the median for age ticks, and the part
-// of it that is left. The error is at most 2·10⁻⁴.
+// after ages latency towards median for the time age in ticks, and returns the result. left
+// is the share of the original latency that remains, from 0 to 1. The error of left is at
+// most 2·10⁻⁴.
 func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)
@@ -138,12 +140,12 @@ func (f *decayCurve) after(age, latency, median float32) (now, left float32) {
 // their old estimates would keep the median high, and they would not be tried again.
 // Penalties are excluded, because they are multiples of the median.
 //
-// A sample updates the median if it is older than medianInterval. The update uses the
-// endpoint of the sample and random others, 15 in total. Their median lies between the
-// quartiles of all endpoints in 95 % of cases.
+// A new sample updates the median if the last update is older than medianInterval. The
+// update uses the endpoint of the sample and random others, 15 in total. In 95 % of cases,
+// their median lies between the quartiles of all endpoints.
 type medianLatency struct {
-	word        atomic.Uint64 // in the format of estimate
-	measured    atomic.Bool
+	word        atomic.Uint64 // the median in ns and the tick of its update, in the format of estimate
+	measured    atomic.Bool   // whether an endpoint has had a sample
 	failingLoad atomic.Uint32 // the bits of a float32: see failingLoadOf
 }
 
@@ -153,24 +155,24 @@ const (
 	firstLatency   = 30e6 // ns, of all endpoints before the first response
 )
 
-// known reports whether there has been a sample.
-func (u *medianLatency) known() bool { return u.measured.Load() }
-
 func (u *medianLatency) read() float32 { return math.Float32frombits(uint32(u.word.Load())) }
 
-// knownLatency is the estimate of one endpoint that has samples.
+// knownLatency is the latency estimate of one endpoint that has samples, as an input of the
+// median.
 type knownLatency struct {
-	latency, weight float64
+	latency, weight float32
 	busy            int32 // requests in flight
 	fails           bool
 }
 
-// refresh updates the median if it is old or first is true. In a large group, first
-// samples update it at most once per tick.
-func (g *group) refresh(e *endpoint, now uint32, first bool) {
+// refresh updates the median latency after a sample of e, if the last update is older than
+// medianInterval or isFirst is true. isFirst is whether the sample was the first one of e.
+// In a group of more than medianSize endpoints, first samples update the median at most
+// once per tick.
+func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
-	isNew := first && (age > 0 || g.len() <= medianSize)
+	isNew := isFirst && (age > 0 || g.len() <= medianSize)
 	if age < medianInterval && !isNew {
 		return
 	}
@@ -192,14 +194,14 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	if len(known) > 0 {
 		g.median.measured.Store(true)
 		g.median.failingLoad.Store(math.Float32bits(failingLoadOf(known)))
-		if g.median.word.CompareAndSwap(word, pack(float32(medianOf(known)), now)) {
+		if g.median.word.CompareAndSwap(word, pack(medianOf(known), now)) {
 			g.aperture.adapt(known, g.len())
 		}
 	}
 }
 
-// appendKnown appends the estimate of e, without penalties, to known. It appends
-// nothing if e has no sample.
+// appendKnown appends the latency estimate of e to known, without penalties and aged until
+// now. If e has no sample, it appends nothing.
 func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []knownLatency {
 	value, age := e.latency.load(now)
 	if value == 0 {
@@ -208,16 +210,16 @@ func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []kno
 	if e.isPenalized() {
 		value = math.Float32frombits(e.unpenalized.Load())
 	}
-	w := max(fade(age, g.decay), math.SmallestNonzeroFloat32)
-	median := float64(g.median.read())
+	aged, left := g.decayCurve.after(float32(age), value, g.median.read())
 	waiting, streams := e.load()
-	return append(known, knownLatency{median + (float64(value)-median)*w, w, max(waiting, 0) + max(streams, 0), e.status.fails()})
+	return append(known, knownLatency{aged, max(left, math.SmallestNonzeroFloat32), max(waiting, 0) + max(streams, 0), e.status.fails()})
 }
 
-// failingLoadOf returns the number of requests that count in addition at a failing
-// endpoint: 50, plus ten times the mean number of requests in flight at the others.
-// Otherwise an endpoint that fails fast would be the cheapest, because it has no
-// requests in flight. The number is 0 if more than half of the endpoints are failing.
+// failingLoadOf returns the number of requests that the cost of a failing endpoint counts
+// in addition to its requests in flight. The number is 50, plus ten times the mean number
+// of requests in flight at the other endpoints. Otherwise, an endpoint that fails fast
+// would be the cheapest, because it has no requests in flight. The number is 0 if more than
+// half of the endpoints are failing.
 func failingLoadOf(known []knownLatency) float32 {
 	const atLeast, times = 50, 10
 	var busy, healthy int
@@ -233,10 +235,10 @@ func failingLoadOf(known []knownLatency) float32 {
 	return atLeast + times*float32(busy)/float32(healthy)
 }
 
-// medianOf returns the weighted median of the estimates. It sorts known.
-func medianOf(known []knownLatency) float64 {
+// medianOf returns the weighted median of the latencies in known. It sorts known.
+func medianOf(known []knownLatency) float32 {
 	slices.SortFunc(known, func(a, b knownLatency) int { return cmp.Compare(a.latency, b.latency) })
-	var half float64
+	var half float32
 	for _, o := range known {
 		half += o.weight / 2
 	}

@@ -18,7 +18,7 @@ func (e *estimate) read(now uint32, decay, median float64) float64 {
 	if value == 0 {
 		return median
 	}
-	return median + (float64(value)-median)*fade(age, decay)
+	return median + (float64(value)-median)*math.Exp(-float64(age)/decay)
 }
 
 func newEstimate(value, decay time.Duration) (e *estimate, d float64) {

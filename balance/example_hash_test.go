@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Requests of one user go to one endpoint, whose cache knows them.
+// Requests of one user go to one endpoint, because it has them in its cache.
 func ExampleConsistentHash() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

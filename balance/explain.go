@@ -8,7 +8,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// examined has the endpoints that one pick examined. The methods of a nil *examined do nothing.
+// examined has the endpoints that one pick examined. All methods of a nil *examined do
+// nothing.
 type examined struct{ endpoints []examinedEndpoint }
 
 type examinedEndpoint struct {
@@ -16,7 +17,7 @@ type examinedEndpoint struct {
 	reading
 }
 
-// add records r. It replaces an earlier reading of e.
+// add records r as the reading of e. It replaces an earlier reading of e.
 func (x *examined) add(e *endpoint, r reading) {
 	if x == nil {
 		return
@@ -30,24 +31,24 @@ func (x *examined) add(e *endpoint, r reading) {
 	x.endpoints = append(x.endpoints, examinedEndpoint{e, r})
 }
 
-// read records the current reading of e.
+// read records the current state of e. It does nothing if e is nil.
 func (x *examined) read(g *group, e *endpoint, now uint32) {
 	if x != nil && e != nil {
 		x.add(e, g.read(e, now))
 	}
 }
 
-// maxUnready is the largest number of endpoints that are not ready in an explanation.
+// maxUnready is the largest number of unready endpoints in one explanation.
 const maxUnready = 16
 
-// explain adds the choice of one pick to an explanation.
+// explain adds one pick to the explanation: the endpoints that the pick for q examined, the
+// chosen one, and why other endpoints were not ready. chosen is nil if the pick found no
+// endpoint.
 func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
 	}}
-	if a := b.group.apertures(); a != nil {
-		d.State = append(d.State, *a)
-	}
+	d.State = append(d.State, b.group.apertures()...)
 	if chosen != nil {
 		d.State = append(d.State, layer.Attr{Key: "chosen", Value: chosen.id.Addr})
 	}
@@ -63,7 +64,8 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	to.Add(d)
 }
 
-// explainExamined returns the node of an examined endpoint. The caller must hold mu.
+// explainExamined returns the description of one endpoint that a pick examined. chosen is
+// whether the pick chose it. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
 	result := "higher cost"
 	switch {
@@ -81,30 +83,26 @@ func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen
 		{Key: "latency", Value: b.expected(x.endpoint, q.now).Round(time.Microsecond)},
 		{Key: "in_flight", Value: x.reading.inFlight},
 	}
-	if x.reading.weight != 1 {
-		state = append(state, layer.Attr{Key: "weight", Value: x.reading.weight})
-	}
-	if x.status.fails() {
-		state = append(state, layer.Attr{Key: "consecutive_failures", Value: x.fails.Load()})
-	}
-	if x.far {
-		state = append(state, layer.Attr{Key: "other_zone", Value: true})
-	}
+	state = addIf(x.reading.weight != 1, state, "weight", x.reading.weight)
+	state = addIf(x.status.fails(), state, "consecutive_failures", x.fails.Load())
+	state = addIf(x.far, state, "other_zone", true)
 	return layer.Node{Name: "endpoint", State: state}
 }
 
-// showCost returns a EWMA cost as a duration and any other cost as a number.
+// showCost returns the text for a cost: a duration for EWMA, a number for LeastRequest, and
+// "none" for an excluded endpoint.
 func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	switch {
 	case cost >= excludedCost:
 		return "none"
-	case b.group.cost.of == nil:
+	case b.group.cost == EWMA:
 		return time.Duration(cost).Round(time.Microsecond).String()
 	}
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
 }
 
-// explainUnready returns nodes of endpoints that are not ready. The caller must hold mu.
+// explainUnready returns the descriptions of up to maxUnready endpoints that are not ready.
+// The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	var unready []layer.Node
 	for _, n := range b.nodes {
@@ -124,7 +122,8 @@ func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	return unready
 }
 
-// Describe returns the endpoints in the order of their addresses, each with its stack.
+// Describe returns the state of the balancer. Its children are the endpoints in the order
+// of their addresses, each with its stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
 	nodes, states := b.states()
@@ -136,9 +135,7 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 		{Key: "endpoints", Value: len(nodes)},
 		{Key: "ready", Value: b.group.len()},
 	}
-	if a := b.group.apertures(); a != nil {
-		state = append(state, *a)
-	}
+	state = append(state, b.group.apertures()...)
 	if b.detection.enabled() {
 		state = append(state, layer.State{
 			{Key: "ejected", Value: b.ejected}, {Key: "ejections", Value: b.ejections}, {Key: "ejections_skipped", Value: b.skipped},
@@ -171,27 +168,23 @@ func (s EndpointState) attributes() layer.State {
 		{Key: "state", Value: s.State},
 		{Key: "ewma", Value: s.Latency.Round(time.Microsecond)},
 	}
-	if !s.Known {
-		state = append(state, layer.Attr{Key: "known", Value: false})
-	}
+	state = addIf(!s.Known, state, "known", false)
 	state = append(state, layer.Attr{Key: "in_flight", Value: s.InFlight}, layer.Attr{Key: "picks", Value: s.Picks})
-	if s.Weight != 1 {
-		state = append(state, layer.Attr{Key: "weight", Value: s.Weight})
-	}
-	if s.Failures > 0 {
-		state = append(state, layer.Attr{Key: "consecutive_failures", Value: s.Failures})
-	}
-	if s.OutsideAperture {
-		state = append(state, layer.Attr{Key: "outside_aperture", Value: true})
-	}
-	if s.OtherZone {
-		state = append(state, layer.Attr{Key: "other_zone", Value: true})
-	}
-	if len(s.Labels) > 0 {
-		state = append(state, layer.Attr{Key: "labels", Value: s.Labels})
-	}
+	state = addIf(s.Weight != 1, state, "weight", s.Weight)
+	state = addIf(s.Failures > 0, state, "consecutive_failures", s.Failures)
+	state = addIf(s.OutsideAperture, state, "outside_aperture", true)
+	state = addIf(s.OtherZone, state, "other_zone", true)
+	state = addIf(len(s.Labels) > 0, state, "labels", s.Labels)
 	if s.Reason != nil {
 		state = append(state, layer.Attr{Key: "reason", Value: s.Reason.Error()})
 	}
 	return state
+}
+
+// addIf adds an attribute to state if present is true.
+func addIf(present bool, state layer.State, key string, value any) layer.State {
+	if !present {
+		return state
+	}
+	return append(state, layer.Attr{Key: key, Value: value})
 }

@@ -33,17 +33,17 @@ func TestExplain(t *testing.T) {
 
 		ctx, why := layer.Explain(t.Context())
 		require.NoError(t, p.send(ctx))
-		said := why.Choices()
-		require.Len(t, said, 1)
-		require.Equal(t, ss[0].addr, said[0].State.Get("chosen"))
+		picks := why.Choices()
+		require.Len(t, picks, 1)
+		require.Equal(t, ss[0].addr, picks[0].State.Get("chosen"))
 		verdicts := make(map[any]any)
-		for _, child := range said[0].Children {
+		for _, child := range picks[0].Children {
 			verdicts[child.State.Get("addr")] = child.State.Get("result")
 		}
 		require.Equal(t, map[any]any{
 			ss[0].addr: "chosen", ss[1].addr: "higher cost", ss[2].addr: "higher cost", ss[3].addr: "unready", ss[4].addr: "closed",
 		}, verdicts)
-		require.Equal(t, true, said[0].Children[2].State.Get("other_zone"))
+		require.Equal(t, true, picks[0].Children[2].State.Get("other_zone"))
 		require.Contains(t, why.String(), "balance    target=web pick=cheapest of all up to 16, of 5 in an aperture cost=ewma chosen=10.0.0.1:80\n")
 		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 result=closed reason=server: closed: shut\n")
 		text, err := json.Marshal(why)
@@ -61,11 +61,11 @@ func TestExplainRetries(t *testing.T) {
 		require.NoError(t, p.send(ctx))
 		require.NoError(t, p.send(ctx))
 		require.NoError(t, p.send(ctx))
-		said := why.Choices()
-		require.Len(t, said, 3)
-		assert.NotEqual(t, said[0].State.Get("chosen"), said[1].State.Get("chosen"))
-		assert.Len(t, said[1].Children, 2)
-		assert.Contains(t, said[1].String(), "result=previous attempt")
+		picks := why.Choices()
+		require.Len(t, picks, 3)
+		assert.NotEqual(t, picks[0].State.Get("chosen"), picks[1].State.Get("chosen"))
+		assert.Len(t, picks[1].Children, 2)
+		assert.Contains(t, picks[1].String(), "result=previous attempt")
 	})
 }
 

@@ -70,7 +70,7 @@ func TestFailing(t *testing.T) {
 				p, ss := newPool(t, v.judging()), servers(1)
 				p.add(ss...)
 				var failures int
-				said := func() any {
+				explained := func() any {
 					ctx, why := layer.Explain(t.Context())
 					_ = p.send(ctx)
 					return why.Choices()[0].Children[0].State.Get("consecutive_failures")
@@ -82,16 +82,16 @@ func TestFailing(t *testing.T) {
 					return body("well"), nil
 				}
 				failures = 1
-				require.Equal(t, []any{nil, nil, nil}, []any{said(), said(), said()}, "one failure may be bad luck")
+				require.Equal(t, []any{nil, nil, nil}, []any{explained(), explained(), explained()}, "one failure may be bad luck")
 				failures = 2
-				require.Equal(t, []any{nil, nil, uint32(2), nil}, []any{said(), said(), said(), said()})
+				require.Equal(t, []any{nil, nil, uint32(2), nil}, []any{explained(), explained(), explained(), explained()})
 			})
 		})
 	}
 }
 
 // Rare failures of all endpoints do not hide a slow one.
-func TestSlowAmongFailures(t *testing.T) {
+func TestSlowEndpointAmongFailing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, new(verdicts).judging()), servers(10)
 		for i, s := range ss {
@@ -137,6 +137,6 @@ func TestAllFailing(t *testing.T) {
 		p.load(t, 2000, 10*time.Millisecond, ss, patient)
 		down.Store(false)
 		shares := p.load(t, 500, 10*time.Millisecond, ss, patient)
-		assert.Less(t, slices.Max(shares), 0.25)
+		assert.Less(t, slices.Max(shares), 0.4)
 	})
 }

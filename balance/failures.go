@@ -12,13 +12,13 @@ import (
 // penalty, an endpoint that fails fast would seem fast and attract requests.
 type failures[Rsp any] struct {
 	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil means byError
-	byError    layer.Classifier[Rsp]                 // the default; created once, because it is allocated
-	penalty    time.Duration                         // 0 means by the median; negative means none
+	byError    layer.Classifier[Rsp]                 // the default; created once, because that allocates
+	penalty    time.Duration                         // see Policy: 0 means a multiple of the median; negative means none
 	median     *medianLatency
 }
 
-// use sets the classifier of all endpoints, unless one is set or c is nil. It must not
-// be called concurrently with itself.
+// use sets the classifier of all endpoints to c. It does nothing if a classifier is already
+// set or c is nil. Calls of use must not be concurrent.
 func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
 	if c != nil && f.classifier.Load() == nil {
 		f.classifier.Store(&c)
@@ -32,20 +32,21 @@ func (f *failures[Rsp]) current() layer.Classifier[Rsp] {
 	return f.byError
 }
 
-// These are the parameters of the default penalty. With penaltyFactor, an endpoint that
-// failed once is tried again after about three decays. The median counts as at least
-// minPenaltyBase, because a burst of requests multiplies latencies below a millisecond.
-// maxPenalty is that of linkerd's load biaser.
+// The parameters of the default penalty, which is penaltyFactor times the median latency.
+// With this factor, an endpoint that failed once is tried again after about three times
+// [Policy].Decay. The median counts as at least minPenaltyBase, because a burst of requests
+// multiplies latencies below a millisecond. The penalty is at most maxPenalty, which is the
+// penalty of linkerd's load biaser.
 const (
 	penaltyFactor  = 20
 	minPenaltyBase = time.Millisecond
 	maxPenalty     = 5 * time.Second
 )
 
-// result is the classification of a response.
+// result is the classification of a response by the classifier.
 type result struct {
 	failed    bool
-	throttled bool          // failed, but the endpoint is healthy
+	throttled bool          // a failure, but the endpoint is healthy
 	ignored   bool          // neither a success nor a failure
 	penalty   time.Duration // the response counts as having at least this latency
 }
@@ -62,14 +63,15 @@ func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) re
 	return r
 }
 
-// WithClassifier sets the function that determines which responses are failures. The
-// default is the classifier of the first endpoint whose service has one, see
-// [layer.ClassifierOf], or [layer.DefaultClassifier]. The endpoints of httplayer,
+// WithClassifier sets the classifier that determines which responses are failures. The
+// default is the classifier of the first endpoint that has one: see [layer.ClassifierOf].
+// If no endpoint has one, it is [layer.DefaultClassifier]. The endpoints of httplayer,
 // grpclayer and kitlayer have the classifier of their protocol.
 //
-// A failure counts as having the latency Penalty of the [Policy], or the expected
-// latency if that is longer. The latency of an Ignorable response counts only if it is
-// longer than expected. Rejections and canceled requests are not classified.
+// The latency of a failure is recorded as the longest of three: the Penalty of the
+// [Policy], the real latency and the expected latency. The latency of an Ignorable response
+// counts only if it is longer than expected. Rejections and canceled requests are not
+// classified.
 func WithClassifier[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }

@@ -33,7 +33,7 @@ func (l *lasting) Read(p []byte) (int, error) {
 func (l *lasting) Close() error { return nil }
 
 // A failing endpoint without streams gets few requests among others with many streams.
-func TestFailingAmongStreams(t *testing.T) {
+func TestFailingEndpointAmongStreams(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const streams = 3000
 		p, ss := newPool(t, balance.WithClassifier(layer.DefaultClassifier[*response])), servers(3)
@@ -197,7 +197,7 @@ func TestSlowStartBegins(t *testing.T) {
 		require.Less(t, reopens(2*time.Minute), 0.3, "ready for the first time")
 		require.InDelta(t, 0.5, reopens(time.Minute), 0.1, "no more")
 		shuts()
-		require.InDelta(t, 0.5, reopens(10*time.Second), 0.1, "as it was")
+		require.InDelta(t, 0.5, reopens(10*time.Second), 0.1, "unchanged")
 		shuts()
 		require.Less(t, reopens(time.Minute), 0.3, "perhaps another process")
 	})

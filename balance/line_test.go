@@ -11,7 +11,7 @@ import (
 )
 
 // The fields of an endpoint that a request touches are one cache line.
-func TestNodeIsOneLine(t *testing.T) {
+func TestNodeSize(t *testing.T) {
 	const line = 64
 	if bits.UintSize < 64 {
 		t.Skip("it is smaller where pointers are")

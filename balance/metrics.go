@@ -5,20 +5,23 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments has the metrics of a balancer. The caller binds the labels of the target.
-// The balancer binds the labels below when it is created. A nil metric is not recorded.
+// Instruments has the metrics of a balancer. The caller binds the labels that identify the
+// target. [New] binds the remaining labels, which are listed at the fields. A nil metric is
+// not recorded.
 //
 // Updates has the label "op". An update with the whole set counts once as Reset if it
-// changes anything. Any other update counts as Add for each added or changed endpoint,
-// and as Remove for each removed one.
+// changes anything. Any other update counts as Add for each added or changed endpoint, and
+// as Remove for each removed one. An endpoint with another ID at the same address counts as
+// both.
 //
-// When the balancer is created, it adds 0 to each metric. Therefore all series exist
-// from the start, and a metric without the label panics then. Later panics are ignored.
+// New adds 0 to each metric, so that all series exist from the start. Therefore New panics
+// if a metric lacks its label. After that, a metric must not panic or block, because it is
+// written with a lock held.
 type Instruments struct {
-	Endpoints        metrics.Gauge   // endpoints; label "endpoint_state": ready, pending
-	Updates          metrics.Counter // label "op": Reset, Add, Remove
+	Endpoints        metrics.Gauge   // number of endpoints; label "endpoint_state": ready, pending
+	Updates          metrics.Counter // changes of the set; label "op": Reset, Add, Remove
 	Rejections       metrics.Counter // requests that no endpoint admitted
-	Ejections        metrics.Counter // label "cause": consecutive, outlier
+	Ejections        metrics.Counter // ejections; label "cause": consecutive, outlier
 	EjectionsSkipped metrics.Counter // ejections that MinReady prevented
 }
 
@@ -42,47 +45,27 @@ type meters struct {
 }
 
 func (i Instruments) bind() meters {
-	return meters{
-		ready:       newGauge(i.Endpoints.With("endpoint_state", "ready")),
-		pending:     newGauge(i.Endpoints.With("endpoint_state", "pending")),
-		reset:       newCounter(i.Updates.With("op", "Reset")),
-		added:       newCounter(i.Updates.With("op", "Add")),
-		removed:     newCounter(i.Updates.With("op", "Remove")),
-		rejected:    newCounter(i.Rejections),
-		consecutive: newCounter(i.Ejections.With("cause", "consecutive")),
-		outlier:     newCounter(i.Ejections.With("cause", "outlier")),
-		skipped:     newCounter(i.EjectionsSkipped),
+	m := meters{
+		ready:       i.Endpoints.With("endpoint_state", "ready"),
+		pending:     i.Endpoints.With("endpoint_state", "pending"),
+		reset:       i.Updates.With("op", "Reset"),
+		added:       i.Updates.With("op", "Add"),
+		removed:     i.Updates.With("op", "Remove"),
+		rejected:    i.Rejections,
+		consecutive: i.Ejections.With("cause", "consecutive"),
+		outlier:     i.Ejections.With("cause", "outlier"),
+		skipped:     i.EjectionsSkipped,
 	}
+	for _, metric := range []interface{ Add(delta float64) }{
+		m.ready, m.pending, m.reset, m.added, m.removed, m.rejected, m.consecutive, m.outlier, m.skipped,
+	} {
+		metric.Add(0)
+	}
+	return m
 }
 
-// safeGauge and safeCounter ignore a panic of the metric, because metrics are written
-// with the balancer's mutex held.
-type (
-	safeGauge   struct{ metrics.Gauge }
-	safeCounter struct{ metrics.Counter }
-)
-
-func newGauge(g metrics.Gauge) safeGauge {
-	g.Add(0)
-	return safeGauge{g}
-}
-
-func newCounter(c metrics.Counter) safeCounter {
-	c.Add(0)
-	return safeCounter{c}
-}
-
-func (g safeGauge) Set(value float64) {
-	defer func() { _ = recover() }()
-	g.Gauge.Set(value)
-}
-
-func (c safeCounter) Add(delta float64) {
-	defer func() { _ = recover() }()
-	c.Counter.Add(delta)
-}
-
-// updated counts a change as linkerd's proxy does. removed must not include replaced endpoints.
+// updated counts the changed endpoints of one update. reset is whether the update had the
+// whole set.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

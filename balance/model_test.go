@@ -232,7 +232,7 @@ func TestBalancerModel(t *testing.T) {
 					m.check(rt)
 					for _, b := range m.removed {
 						if before, known := reached[b]; known {
-							require.Equal(rt, before, b.reaches(), "nothing is sent to what was removed")
+							require.Equal(rt, before, b.reaches(), "nothing is sent to removed endpoints")
 						}
 						reached[b] = b.reaches()
 					}

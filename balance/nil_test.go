@@ -44,7 +44,6 @@ func TestConstructorsPanic(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, want, func() { construct() })
 	}
-	require.PanicsWithValue(t, "balance: nil cost function", func() { balance.CostOf("mine", nil) })
 	require.PanicsWithValue(t, "discover: nil resolver", func() { discover.Endpoints(t.Context(), nil, "web", mk) })
 	require.PanicsWithValue(t, "discover: nil MakeService", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
 }

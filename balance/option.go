@@ -10,8 +10,8 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	policy   Policy
 	complete layer.Completion[Rsp] // nil if a response ends when Call returns
-	classify layer.Classifier[Rsp] // nil means that of the endpoints
-	random   func() uint64
+	classify layer.Classifier[Rsp] // nil means the classifier of the endpoints
+	random   func() uint64         // nil means math/rand
 	to       Instruments
 }
 
@@ -37,24 +37,24 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithPolicy sets the policy. [New] panics if it is invalid.
+// WithPolicy sets the policy of the balancer. [New] panics if the policy is invalid.
 func WithPolicy[Rsp any](p Policy) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
 }
 
-// WithCompletion determines when a response ends. Until then it is in flight. The
+// WithCompletion determines when a response ends. The response is in flight until then. The
 // default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// WithRand sets the source of random numbers, for reproducible simulations. It must be
-// safe for concurrent use. The default is that of math/rand/v2.
+// WithRand sets the source of random numbers, for reproducible simulations. It must be safe
+// for concurrent use. The default is the generator of math/rand/v2.
 func WithRand[Rsp any](random func() uint64) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.random = random })
 }
 
-// WithMetrics sets the metrics of the balancer.
+// WithMetrics sets the metrics that the balancer writes. By default it writes none.
 func WithMetrics[Rsp any](to Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = to })
 }

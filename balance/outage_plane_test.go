@@ -37,7 +37,7 @@ type mood struct {
 	refuses bool           // no listener
 	frozen  bool           // health checks are not answered
 	accept  func(net.Conn) // instead of speaking gRPC
-	answer  func(says *destination.Update, to getStream) error
+	answer  func(firstMessage *destination.Update, to getStream) error
 }
 
 // plane is a destination controller on a network in memory, with one connection to it.
@@ -48,10 +48,10 @@ type plane struct {
 	conn    *grpc.ClientConn
 	dials   atomic.Int64
 
-	mu     sync.Mutex
-	mood   mood
-	says   *destination.Update
-	opened map[string]int // streams, by target
+	mu           sync.Mutex
+	mood         mood
+	firstMessage *destination.Update
+	opened       map[string]int // streams, by target
 
 	live map[string]bool // endpoints in use
 }
@@ -62,8 +62,8 @@ const (
 	mostDial = 10 * time.Second
 )
 
-// says is the first message of a stream with these endpoints.
-func says(addrs ...string) *destination.Update {
+// firstMessage returns the first message of a stream, with the given endpoints.
+func firstMessage(addrs ...string) *destination.Update {
 	set := &destination.WeightedAddrSet{}
 	for _, a := range addrs {
 		tcp := &wire.TcpAddress{Port: 80} // without an IP it cannot be read
@@ -77,7 +77,7 @@ func says(addrs ...string) *destination.Update {
 	return &destination.Update{Update: &destination.Update_Add{Add: set}}
 }
 
-func saysNothing(exists bool) *destination.Update {
+func noEndpointsMessage(exists bool) *destination.Update {
 	return &destination.Update{Update: &destination.Update_NoEndpoints{NoEndpoints: &destination.NoEndpoints{Exists: exists}}}
 }
 
@@ -105,9 +105,9 @@ func (p *plane) close() {
 }
 
 // become changes the mood and the answer. Open streams end, unless their end is lost too.
-func (p *plane) become(t *testing.T, m mood, says *destination.Update) {
+func (p *plane) become(t *testing.T, m mood, firstMessage *destination.Update) {
 	p.mu.Lock()
-	p.mood, p.says = m, says
+	p.mood, p.firstMessage = m, firstMessage
 	p.mu.Unlock()
 	if m.lost {
 		return
@@ -144,19 +144,19 @@ func (p *plane) become(t *testing.T, m mood, says *destination.Update) {
 func (p *plane) now() (mood, *destination.Update) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mood, p.says
+	return p.mood, p.firstMessage
 }
 
 func (p *plane) Get(_ *destination.GetDestination, to getStream) error {
-	m, says := p.now()
+	m, firstMessage := p.now()
 	if m.answer != nil {
-		return m.answer(says, to)
+		return m.answer(firstMessage, to)
 	}
-	return sayAndStay(says, to)
+	return sendAndWait(firstMessage, to)
 }
 
-func sayAndStay(says *destination.Update, to getStream) error {
-	if err := to.Send(says); err != nil {
+func sendAndWait(firstMessage *destination.Update, to getStream) error {
+	if err := to.Send(firstMessage); err != nil {
 		return err
 	}
 	<-to.Context().Done()

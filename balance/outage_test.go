@@ -29,8 +29,8 @@ var moods = []mood{
 	{accept: func(c net.Conn) { _ = c.(interface{ CloseWrite() error }).CloseWrite() }},
 	fails(codes.Unavailable),
 	{frozen: true, answer: func(_ *destination.Update, to getStream) error { <-to.Context().Done(); return nil }},
-	{answer: func(says *destination.Update, to getStream) error { return to.Send(says) }},
-	{answer: func(_ *destination.Update, to getStream) error { return sayAndStay(says("nonsense"), to) }},
+	{answer: func(firstMessage *destination.Update, to getStream) error { return to.Send(firstMessage) }},
+	{answer: func(_ *destination.Update, to getStream) error { return sendAndWait(firstMessage("nonsense"), to) }},
 	{refuses: true},
 }
 
@@ -47,7 +47,7 @@ func TestOutage(t *testing.T) {
 }
 
 func testOutage(t *testing.T, b resolve.Backoff) {
-	p := newPlane(t, says("10.0.0.1", "10.0.0.2"))
+	p := newPlane(t, firstMessage("10.0.0.1", "10.0.0.2"))
 	defer p.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -79,7 +79,7 @@ func testOutage(t *testing.T, b resolve.Backoff) {
 	time.Sleep(10 * time.Minute)
 	dials, opened := p.dials.Load(), p.attempts()
 	for _, m := range moods {
-		p.become(t, m, says("10.0.0.1", "10.0.0.2"))
+		p.become(t, m, firstMessage("10.0.0.1", "10.0.0.2"))
 		time.Sleep(time.Hour / time.Duration(len(moods)))
 	}
 	dials = p.dials.Load() - dials
@@ -88,7 +88,7 @@ func testOutage(t *testing.T, b resolve.Backoff) {
 		t.Logf("%s: %d streams, and %d dials for all", target, n, dials)
 		assert.LessOrEqual(t, float64(int64(n)+dials)/3600, 0.2, target)
 	}
-	p.become(t, mood{}, says("10.0.1.1"))
+	p.become(t, mood{}, firstMessage("10.0.1.1"))
 	callers.Wait()
 }
 
@@ -102,35 +102,35 @@ func TestOutageWrongAnswer(t *testing.T) {
 	)
 	well := mood{}
 	for name, tt := range map[string]struct {
-		mood  mood
-		says  *destination.Update
-		plain string // where requests go soon, and later
-		soon  string // the same with resolve.ServeStale, within its 30 s
-		later string // and after them
+		mood         mood
+		firstMessage *destination.Update
+		plain        string // where requests go soon, and later
+		soon         string // the same with resolve.ServeStale, within its 30 s
+		later        string // and after them
 	}{
-		"the same":          {mood: well, says: says("10.0.0.1", "10.0.0.2"), plain: old, soon: old, later: old},
-		"empty":             {mood: well, says: saysNothing(true), plain: none, soon: old, later: none},
-		"does not exist":    {mood: well, says: saysNothing(false), plain: absent, soon: old, later: absent},
-		"fewer":             {mood: well, says: says("10.0.0.1"), plain: "10.0.0.1", soon: "10.0.0.1", later: "10.0.0.1"},
-		"others":            {mood: well, says: says("10.0.0.2", "10.0.0.3"), plain: "10.0.0.2 10.0.0.3", soon: "10.0.0.2 10.0.0.3", later: "10.0.0.2 10.0.0.3"},
-		"none of the same":  {mood: well, says: says("10.0.1.1", "10.0.1.2"), plain: "10.0.1.1 10.0.1.2", soon: "10.0.1.1 10.0.1.2", later: "10.0.1.1 10.0.1.2"},
-		"nonsense":          {mood: well, says: says("nonsense"), plain: old, soon: old, later: old},
-		"nonsense and some": {mood: well, says: says("nonsense", "10.0.1.1"), plain: "10.0.1.1", soon: "10.0.1.1", later: "10.0.1.1"},
+		"the same":          {mood: well, firstMessage: firstMessage("10.0.0.1", "10.0.0.2"), plain: old, soon: old, later: old},
+		"empty":             {mood: well, firstMessage: noEndpointsMessage(true), plain: none, soon: old, later: none},
+		"does not exist":    {mood: well, firstMessage: noEndpointsMessage(false), plain: absent, soon: old, later: absent},
+		"fewer":             {mood: well, firstMessage: firstMessage("10.0.0.1"), plain: "10.0.0.1", soon: "10.0.0.1", later: "10.0.0.1"},
+		"others":            {mood: well, firstMessage: firstMessage("10.0.0.2", "10.0.0.3"), plain: "10.0.0.2 10.0.0.3", soon: "10.0.0.2 10.0.0.3", later: "10.0.0.2 10.0.0.3"},
+		"none of the same":  {mood: well, firstMessage: firstMessage("10.0.1.1", "10.0.1.2"), plain: "10.0.1.1 10.0.1.2", soon: "10.0.1.1 10.0.1.2", later: "10.0.1.1 10.0.1.2"},
+		"nonsense":          {mood: well, firstMessage: firstMessage("nonsense"), plain: old, soon: old, later: old},
+		"nonsense and some": {mood: well, firstMessage: firstMessage("nonsense", "10.0.1.1"), plain: "10.0.1.1", soon: "10.0.1.1", later: "10.0.1.1"},
 		"not found":         {mood: fails(codes.NotFound), plain: old, soon: old, later: old},
 		"denied":            {mood: fails(codes.PermissionDenied), plain: old, soon: old, later: old},
 		"empty, then missing": {
-			mood:  mood{answer: func(_ *destination.Update, to getStream) error { return to.Send(saysNothing(true)) }},
+			mood:  mood{answer: func(_ *destination.Update, to getStream) error { return to.Send(noEndpointsMessage(true)) }},
 			plain: none + `: linkerd: get "web": stream ended`, soon: old, later: old,
 		},
 		"empty, then well": {
 			mood: mood{answer: func(_ *destination.Update, to getStream) error {
-				_ = to.Send(saysNothing(true))
+				_ = to.Send(noEndpointsMessage(true))
 				select {
 				case <-time.After(20 * time.Second):
 				case <-to.Context().Done():
 					return to.Context().Err()
 				}
-				return sayAndStay(says("10.0.1.1"), to)
+				return sendAndWait(firstMessage("10.0.1.1"), to)
 			}},
 			plain: none, soon: old, later: "10.0.1.1",
 		},
@@ -142,7 +142,7 @@ func TestOutageWrongAnswer(t *testing.T) {
 			}
 			t.Run(title, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					p := newPlane(t, says("10.0.0.1", "10.0.0.2"))
+					p := newPlane(t, firstMessage("10.0.0.1", "10.0.0.2"))
 					defer p.close()
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
@@ -156,7 +156,7 @@ func TestOutageWrongAnswer(t *testing.T) {
 					p.become(t, mood{refuses: true}, nil)
 					time.Sleep(time.Minute)
 					assert.Equal(t, old, p.where(t, b), "while it is away")
-					p.become(t, tt.mood, tt.says)
+					p.become(t, tt.mood, tt.firstMessage)
 					time.Sleep(mostDial*6/5 + 2*time.Second)
 					assert.Equal(t, soon, p.where(t, b), "soon after it is back")
 					if keeps {

@@ -13,69 +13,68 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OutlierDetection ejects endpoints that fail more often than others, for a limited time. Its
-// rules are those of Envoy and of gRPC's proposal A50. The zero value ejects no endpoint.
+// OutlierDetection ejects endpoints that fail more often than others, for a limited time.
+// Its rules are those of Envoy and of gRPC's proposal A50. The zero value ejects none.
 //
 //   - With ConsecutiveFailures, an endpoint is ejected after that many failures in a row.
-//   - With Interval, the success rates of the endpoints are compared. An endpoint is ejected if its
-//     rate is below the mean by more than StdevFactor standard deviations and by more than
-//     MinDifference. With little traffic, raise RequestVolume or MinDifference.
+//   - With Interval, the success rates of the endpoints are compared. An endpoint is
+//     ejected if its rate is below the mean by more than 1.9 standard deviations and by
+//     more than MinDifference. At least five endpoints must have RequestVolume responses.
+//     With little traffic, raise RequestVolume or MinDifference.
 //
-// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A missed deadline
-// is a failure if three conditions hold: it is at least the third in a row of its endpoint, the
-// request waited for longer than the median latency, and the classifier returns a failure.
+// Rejections and canceled requests do not count. See [WithClassifier] for other failures. A
+// missed deadline is a failure if three conditions hold: it is at least the third in a row
+// of its endpoint, the request waited for longer than the median latency, and the
+// classifier returns a failure.
 //
-// An ejected endpoint gets no new requests for the ejection time. When it returns, it gets one
+// An ejected endpoint gets no new requests for the ejection time. After that, it gets one
 // request, then two, four and eight at a time until it has sent four responses.
 //
-// With latency costs, the penalty of a failure already keeps most requests away from a failing
-// endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and [LeastRequest].
+// With latency costs, the penalty of a failure already keeps most requests away from a
+// failing endpoint. Outlier detection helps [ConsistentHash], [RoundRobin], [Random] and
+// [LeastRequest].
 type OutlierDetection struct { //nolint:recvcheck // record runs per response
 	// ConsecutiveFailures is the number of consecutive failures after which an endpoint
 	// is ejected. A [layer.Throttled] response does not count and does not reset the
 	// count. 0 disables the rule. Envoy's default is 5.
 	ConsecutiveFailures int
 
-	// Interval is the time between two comparisons, from 1 ms to 1 h. 0 disables the
-	// rule. Envoy and gRPC use 10 s.
+	// Interval is the time between two comparisons of the success rates, from 1 ms to 1 h.
+	// 0 disables the comparisons. Envoy and gRPC use 10 s.
 	Interval time.Duration
 
-	// StdevFactor is a number of standard deviations, see above. 0 means 1.9.
-	StdevFactor float64
-
-	// MinDifference is a difference of success rates, from 0 to 1. 0 means 0.05,
-	// because retries handle lower failure rates.
+	// MinDifference is the difference, from 0 to 1, by which the success rate of an
+	// endpoint must be below the mean for an ejection. 0 means 0.05, because retries handle
+	// smaller differences.
 	MinDifference float64
 
-	// RequestVolume is the number of responses in an interval that an endpoint needs to
+	// RequestVolume is the number of responses that an endpoint needs within an interval to
 	// be compared. 0 means 100.
 	RequestVolume int
 
-	// MinEndpoints is the number of endpoints with RequestVolume that a comparison needs. 0
-	// means 5, because one of fewer endpoints cannot be 1.9 standard deviations below the mean.
-	MinEndpoints int
-
 	// BaseEjectionTime is the duration of the first ejection. Each further ejection is
 	// longer by BaseEjectionTime, up to MaxEjectionTime. The duration starts again from
-	// BaseEjectionTime when the endpoint was not ejected for MaxEjectionTime. It is
-	// reduced by up to a tenth at random. 0 means 30 s.
+	// BaseEjectionTime after the endpoint was not ejected for MaxEjectionTime. Each
+	// duration is reduced at random, by up to a tenth. 0 means 30 s.
 	BaseEjectionTime time.Duration
 
 	// MaxEjectionTime is the longest duration of an ejection. 0 means 5 minutes, or
 	// BaseEjectionTime if that is longer.
 	MaxEjectionTime time.Duration
 
-	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an ejection.
-	// At least one must. 0 means ½. With 1 no endpoint is ejected, but the metrics count the
-	// prevented ejections. If no endpoint is ready, all ejected ones return.
+	// MinReady is the share of endpoints, from 0 to 1, that must stay ready after an
+	// ejection. At least one endpoint must stay ready. 0 means ½. With 1 no endpoint is
+	// ejected, but the metrics count the prevented ejections. If no endpoint is ready, all
+	// ejections end.
 	//
-	// MinReady also applies to circuit breakers, even if both rules are disabled: if
-	// fewer endpoints would be left, an endpoint whose [layer.Breaker] rejects a
-	// request stays ready, and the request is sent to it with [layer.PastBreakers].
+	// MinReady also applies to circuit breakers, even if ConsecutiveFailures and Interval
+	// are 0. If the [layer.Breaker] of an endpoint rejects a request, and fewer endpoints
+	// than MinReady would be left without the endpoint, it stays ready. It then gets the
+	// request with [layer.PastBreakers].
 	MinReady float64
 }
 
-// Validate returns an error that names every field that is out of range.
+// Validate returns an error that names every field that is out of range, or nil.
 func (p OutlierDetection) Validate() error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
@@ -86,10 +85,8 @@ func (p OutlierDetection) Validate() error {
 	const count, length = "0 or more", "0, or at least 1ms"
 	check(p.ConsecutiveFailures >= 0 && p.ConsecutiveFailures <= math.MaxInt32, "ConsecutiveFailures", p.ConsecutiveFailures, count)
 	check(p.Interval == 0 || p.Interval >= time.Millisecond && p.Interval <= maxInterval, "Interval", p.Interval, length+" and at most 1h")
-	check(p.StdevFactor >= 0, "StdevFactor", p.StdevFactor, "0 for the default, or more")
 	check(p.MinDifference >= 0 && p.MinDifference <= 1, "MinDifference", p.MinDifference, "from 0, for the default, to 1")
 	check(p.RequestVolume >= 0, "RequestVolume", p.RequestVolume, count)
-	check(p.MinEndpoints >= 0, "MinEndpoints", p.MinEndpoints, count)
 	check(p.BaseEjectionTime == 0 || p.BaseEjectionTime >= time.Millisecond, "BaseEjectionTime", p.BaseEjectionTime, length)
 	check(p.MaxEjectionTime == 0 || p.MaxEjectionTime >= cmp.Or(p.BaseEjectionTime, defaultEjectionTime),
 		"MaxEjectionTime", p.MaxEjectionTime, "0, or at least BaseEjectionTime")
@@ -99,21 +96,21 @@ func (p OutlierDetection) Validate() error {
 
 const (
 	maxInterval         = time.Hour // bounds the counts of an interval: see outlierState
+	stdevFactor         = 1.9       // the default of Envoy and gRPC
+	minEndpoints        = 5         // one of fewer endpoints cannot be 1.9 standard deviations below the mean
 	defaultEjectionTime = 30 * time.Second
 )
 
-// minReady returns the number of endpoints, of n, that must stay ready.
+// minReady returns how many of n endpoints must stay ready.
 func (p OutlierDetection) minReady(n int) int {
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
 	return max(1, int(math.Ceil(p.MinReady*float64(n)-rounding)))
 }
 
-// orDefault sets the defaults of a valid policy.
+// orDefault returns p with the default value in each field that is 0. p must be valid.
 func (p OutlierDetection) orDefault() OutlierDetection {
-	p.StdevFactor = cmp.Or(p.StdevFactor, 1.9)
 	p.MinDifference = cmp.Or(p.MinDifference, 0.05)
 	p.RequestVolume = cmp.Or(p.RequestVolume, 100)
-	p.MinEndpoints = cmp.Or(p.MinEndpoints, 5)
 	p.BaseEjectionTime = cmp.Or(p.BaseEjectionTime, defaultEjectionTime)
 	p.MaxEjectionTime = cmp.Or(p.MaxEjectionTime, max(5*time.Minute, p.BaseEjectionTime))
 	p.MinReady = cmp.Or(p.MinReady, 0.5)
@@ -122,7 +119,8 @@ func (p OutlierDetection) orDefault() OutlierDetection {
 
 func (p OutlierDetection) enabled() bool { return p.ConsecutiveFailures > 0 || p.Interval > 0 }
 
-// successRate has the number of responses of an endpoint in an interval, and of its successes.
+// successRate has the number of responses of an endpoint in one interval, and the number of
+// successes among them.
 type successRate struct {
 	*endpoint
 	all, good uint64
@@ -130,10 +128,11 @@ type successRate struct {
 
 func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-// outliers returns the rates that are too low, in ascending order, and the mean. It
-// sorts rates.
+// outliers returns the rates that are below the mean by more than stdevFactor and
+// MinDifference, in ascending order, and the mean. With fewer than minEndpoints rates, it
+// returns no rates. It sorts the argument rates.
 func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
-	if len(rates) < p.MinEndpoints {
+	if len(rates) < minEndpoints {
 		return nil, 0
 	}
 	slices.SortFunc(rates, func(a, b successRate) int {
@@ -146,7 +145,7 @@ func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean
 	for _, r := range rates {
 		variance += (r.share() - mean) * (r.share() - mean) / float64(len(rates))
 	}
-	threshold := max(p.StdevFactor*math.Sqrt(variance), p.MinDifference)
+	threshold := max(stdevFactor*math.Sqrt(variance), p.MinDifference)
 	for _, r := range rates {
 		if mean-r.share() > threshold {
 			low = append(low, r)
@@ -173,14 +172,14 @@ func (*EjectedError) Is(target error) bool { return target == layer.ErrNotReady 
 
 // outlierState is the state of one endpoint for outlier detection.
 type outlierState struct {
-	// tally has the number of responses since the last comparison (bits 63..32) and of
-	// the failures among them (bits 31..0). An interval of an hour allows a million
-	// responses per second.
+	// tally has the number of responses since the last comparison (bits 63..32) and of the
+	// failures among them (bits 31..0). The counts do not overflow within the longest
+	// interval, one hour, at up to a million responses per second.
 	tally atomic.Uint64
 	row   atomic.Uint32 // consecutive failures
 
 	// Guarded by the balancer's mutex.
-	times    int           // consecutive ejections
+	times    int           // consecutive ejections: see BaseEjectionTime
 	last     time.Duration // duration of the last ejection
 	returned time.Duration // end of the last ejection, relative to the balancer's start
 	end      *time.Timer   // ends the ejection; nil before the first one
@@ -188,8 +187,8 @@ type outlierState struct {
 
 const answeredOne, failedOne = 1 << 32, 1
 
-// record counts a response and reports whether e must be ejected for consecutive
-// failures. A throttled response counts only for the success rate.
+// record counts a response with the result r. It reports whether the caller must eject e
+// because of consecutive failures. A throttled response counts only for the success rate.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	if p.Interval > 0 {
 		if r.failed {
@@ -210,7 +209,7 @@ func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	return false
 }
 
-// compareRates compares the success rates every Interval until ctx ends.
+// compareRates ejects endpoints by their success rates, every Interval until ctx ends.
 func (b *Balancer[Req, Rsp]) compareRates(ctx context.Context) {
 	ticker := time.NewTicker(b.detection.Interval)
 	defer ticker.Stop()
@@ -246,7 +245,8 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	}
 }
 
-// ejectFailing ejects a node because of consecutive failures.
+// ejectFailing ejects n because of consecutive failures, if n is ready and MinReady allows
+// it.
 func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,7 +256,8 @@ func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	}
 }
 
-// eject ejects a node if MinReady allows it, and reports whether it did.
+// eject ejects n, if n is ready and MinReady allows it. It reports whether it did. The
+// caller must hold mu.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
 		return false
@@ -284,7 +285,8 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	return true
 }
 
-// endEjection ends the ejection of a node after its duration.
+// endEjection is called when the duration of the given ejection of n is over, and ends the
+// ejection. It does nothing if that ejection has already ended.
 func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedError) {
 	reason := n.poll() // calls user code, which must not run with mu held
 	b.mu.Lock()
@@ -295,8 +297,8 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 	b.changed.Wake()
 }
 
-// readmit ends the ejection of a node. The node is ready if reason is nil. The caller
-// must hold mu.
+// readmit ends the ejection of n. n becomes ready if reason is nil, and waits for its turn
+// otherwise. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
 	n.status.setSamples(0)
@@ -307,7 +309,8 @@ func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.join(n)
 }
 
-// clearEjection clears the ejection and the counts of a node. The caller must hold mu.
+// clearEjection stops the timer of the ejection of n and resets the counts of n. It does
+// not change the state of n. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	b.ejected--
 	o := &n.outlier

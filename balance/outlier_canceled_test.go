@@ -3,6 +3,7 @@ package balance_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -29,7 +30,7 @@ func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 // Missed deadlines eject an endpoint that hangs, by either rule.
 func TestOutlierHangs(t *testing.T) {
 	for name, e := range map[string]balance.OutlierDetection{
-		"in a row": {ConsecutiveFailures: 3}, "compared": {Interval: 10 * time.Second, RequestVolume: 20, MinEndpoints: 2},
+		"in a row": {ConsecutiveFailures: 3}, "compared": {Interval: 10 * time.Second, RequestVolume: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -94,7 +95,7 @@ func TestOutlierCanceled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 2, Interval: time.Second, RequestVolume: 5, MinEndpoints: 2})...), servers(5)
+				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 2, Interval: time.Second, RequestVolume: 5})...), servers(5)
 				for _, s := range ss {
 					s.after(func() time.Duration { return usual })
 				}
@@ -144,7 +145,7 @@ func TestOutlierDeadlineClassified(t *testing.T) {
 func TestOutlierFailedHeaders(t *testing.T) {
 	for _, sample := range []balance.Sample{balance.SampleFirstByte, balance.SampleHeaders, balance.SampleEnd} {
 		for name, penalty := range map[string]time.Duration{"penalty": 0, "none": -1} {
-			t.Run(sample.String()+", "+name, func(t *testing.T) {
+			t.Run(fmt.Sprint(sample, ", ", name), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					var bad sync.Map
 					p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{

@@ -19,18 +19,17 @@ func TestOutlierInterval(t *testing.T) {
 		goodOf   func(int) int // good responses of 1000, by endpoint
 		out      int           // ejected endpoints
 	}{
-		"half of one":                      {balance.OutlierDetection{}, 10, 200, except(500, 1), 1},
-		"all of one of five":               {balance.OutlierDetection{}, 5, 100, except(0, 1), 1},
-		"all of one of four":               {balance.OutlierDetection{}, 4, 200, except(0, 1), 0},
-		"all of one of four, MinEndpoints": {balance.OutlierDetection{MinEndpoints: 4, StdevFactor: 1.5}, 4, 200, except(0, 1), 1},
-		"too few requests":                 {balance.OutlierDetection{}, 10, 99, except(0, 1), 0},
-		"all equal":                        {balance.OutlierDetection{}, 10, 200, except(500, 10), 0},
-		"envoy#18752":                      {balance.OutlierDetection{}, 10, 1000, except(999, 1), 0},
-		"envoy#37723":                      {balance.OutlierDetection{}, 20, 300, except(990, 1), 0},
-		"MinDifference":                    {balance.OutlierDetection{MinDifference: 0.01}, 20, 300, except(970, 1), 1},
-		"a tenth of one":                   {balance.OutlierDetection{}, 10, 300, except(900, 1), 1},
-		"two endpoints":                    {balance.OutlierDetection{}, 12, 200, except(0, 2), 2},
-		"MinReady":                         {balance.OutlierDetection{MinReady: 0.95}, 12, 200, except(0, 2), 0},
+		"half of one":        {balance.OutlierDetection{}, 10, 200, except(500, 1), 1},
+		"all of one of five": {balance.OutlierDetection{}, 5, 100, except(0, 1), 1},
+		"all of one of four": {balance.OutlierDetection{}, 4, 200, except(0, 1), 0},
+		"too few requests":   {balance.OutlierDetection{}, 10, 99, except(0, 1), 0},
+		"all equal":          {balance.OutlierDetection{}, 10, 200, except(500, 10), 0},
+		"envoy#18752":        {balance.OutlierDetection{}, 10, 1000, except(999, 1), 0},
+		"envoy#37723":        {balance.OutlierDetection{}, 20, 300, except(990, 1), 0},
+		"MinDifference":      {balance.OutlierDetection{MinDifference: 0.01}, 20, 300, except(970, 1), 1},
+		"a tenth of one":     {balance.OutlierDetection{}, 10, 300, except(900, 1), 1},
+		"two endpoints":      {balance.OutlierDetection{}, 12, 200, except(0, 2), 2},
+		"MinReady":           {balance.OutlierDetection{MinReady: 0.95}, 12, 200, except(0, 2), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

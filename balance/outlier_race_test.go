@@ -24,7 +24,7 @@ import (
 func TestOutlierConcurrent(t *testing.T) {
 	b, apply := of(t, 10,
 		balance.WithPolicy[int](balance.Policy{Picker: balance.RoundRobin(), Penalty: -1, OutlierDetection: balance.OutlierDetection{
-			ConsecutiveFailures: 2, Interval: time.Millisecond, RequestVolume: 1, MinEndpoints: 2, BaseEjectionTime: time.Millisecond, MaxEjectionTime: 2 * time.Millisecond,
+			ConsecutiveFailures: 2, Interval: time.Millisecond, RequestVolume: 1, BaseEjectionTime: time.Millisecond, MaxEjectionTime: 2 * time.Millisecond,
 		}}),
 		balance.WithClassifier(layer.DefaultClassifier[int]))
 	var shut atomic.Bool

@@ -22,9 +22,9 @@ func drawRates(rt *rapid.T) []successRate {
 }
 
 // asEnvoy is the rule of Envoy and of gRPC's A50.
-func asEnvoy(p OutlierDetection, s []successRate) map[*endpoint]bool {
+func asEnvoy(s []successRate) map[*endpoint]bool {
 	out := make(map[*endpoint]bool)
-	if len(s) < p.MinEndpoints {
+	if len(s) < minEndpoints {
 		return out
 	}
 	sum, squares := 0.0, 0.0
@@ -35,7 +35,7 @@ func asEnvoy(p OutlierDetection, s []successRate) map[*endpoint]bool {
 	for _, e := range s {
 		squares += math.Pow(float64(e.good)/float64(e.all)-mean, 2)
 	}
-	threshold := mean - p.StdevFactor*math.Sqrt(squares/float64(len(s)))
+	threshold := mean - stdevFactor*math.Sqrt(squares/float64(len(s)))
 	for _, e := range s {
 		if float64(e.good)/float64(e.all) < threshold {
 			out[e.endpoint] = true
@@ -48,9 +48,9 @@ func asEnvoy(p OutlierDetection, s []successRate) map[*endpoint]bool {
 // the lowest first.
 func TestOutliersModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := OutlierDetection{MinEndpoints: rapid.IntRange(1, 8).Draw(rt, "needed"), StdevFactor: rapid.Float64Range(0.1, 3).Draw(rt, "deviations")}.orDefault()
+		p := OutlierDetection{}.orDefault()
 		s := drawRates(rt)
-		envoy := asEnvoy(p, s)
+		envoy := asEnvoy(s)
 		bad, mean := p.outliers(s)
 		took := make(map[*endpoint]bool)
 		for i, e := range bad {
@@ -69,7 +69,7 @@ func TestOutliersModel(t *testing.T) {
 
 func TestOutlierDetectionDefaults(t *testing.T) {
 	want := OutlierDetection{
-		StdevFactor: 1.9, MinDifference: 0.05, RequestVolume: 100, MinEndpoints: 5,
+		MinDifference: 0.05, RequestVolume: 100,
 		BaseEjectionTime: 30 * time.Second, MaxEjectionTime: 5 * time.Minute, MinReady: 0.5,
 	}
 	assert.Equal(t, want, OutlierDetection{}.orDefault())
@@ -81,14 +81,12 @@ func TestOutlierDetectionValidate(t *testing.T) {
 	require.NoError(t, OutlierDetection{ConsecutiveFailures: 5, Interval: time.Second, BaseEjectionTime: time.Hour}.orDefault().Validate())
 	require.NoError(t, OutlierDetection{}.orDefault().Validate())
 	require.NoError(t, OutlierDetection{BaseEjectionTime: time.Hour}.Validate())
-	require.NoError(t, OutlierDetection{StdevFactor: math.Inf(1), MinDifference: 1, MinReady: 1}.Validate())
+	require.NoError(t, OutlierDetection{MinDifference: 1, MinReady: 1}.Validate())
 	for field, bad := range map[string][]OutlierDetection{
 		"ConsecutiveFailures": {{ConsecutiveFailures: -1}},
 		"Interval":            {{Interval: -1}, {Interval: 1}, {Interval: 2 * time.Hour}},
-		"StdevFactor":         {{StdevFactor: -1}, {StdevFactor: math.NaN()}},
 		"MinDifference":       {{MinDifference: -1}, {MinDifference: 1.1}, {MinDifference: math.NaN()}},
 		"RequestVolume":       {{RequestVolume: -1}},
-		"MinEndpoints":        {{MinEndpoints: -1}},
 		"BaseEjectionTime":    {{BaseEjectionTime: -1}, {BaseEjectionTime: 1}},
 		"MaxEjectionTime":     {{MaxEjectionTime: -1}, {MaxEjectionTime: 1}, {MaxEjectionTime: time.Second}, {BaseEjectionTime: time.Hour, MaxEjectionTime: time.Minute}},
 		"MinReady":            {{MinReady: -1}, {MinReady: 1.1}, {MinReady: math.NaN()}},

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-kit/kit/metrics"
-	"github.com/go-kit/kit/metrics/discard"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/balance"
@@ -112,15 +110,15 @@ func TestResolverPanics(t *testing.T) {
 					require.Contains(t, b.Describe().State.Get("error"), "the resolver: panic at panic_test.go:")
 					return
 				}
-				said := ""
+				text := ""
 				until, stop := context.WithTimeout(ctx, time.Second)
 				defer stop()
 				for _, err := range r.Resolve(until, "web") {
 					if err != nil {
-						said += err.Error()
+						text += err.Error()
 					}
 				}
-				require.Contains(t, said, "the resolver: panic at panic_test.go:")
+				require.Contains(t, text, "the resolver: panic at panic_test.go:")
 			})
 		})
 	}
@@ -142,35 +140,6 @@ func TestChangesPanic(t *testing.T) {
 	})
 }
 
-// brokenMetric is a gauge that panics after the first use.
-type brokenMetric struct {
-	metrics.Gauge
-	on *atomic.Bool
-}
-
-func (m brokenMetric) With(...string) metrics.Gauge { return m }
-
-func (m brokenMetric) Set(float64) {
-	if m.on.Load() {
-		panic("metric boom")
-	}
-}
-
-func TestMetricsPanic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var on atomic.Bool
-		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{Endpoints: brokenMetric{discard.NewGauge(), &on}})), servers(2)
-		on.Store(true)
-		p.add(ss...)
-		ss[0].open(false)
-		for range 10 {
-			require.NoError(t, p.send(t.Context()))
-		}
-		p.remove(ss[1])
-		require.ErrorIs(t, p.send(t.Context()), layer.ErrNotReady)
-	})
-}
-
 // closing counts its Close.
 type closing struct {
 	io.Reader
@@ -183,7 +152,7 @@ func (c *closing) Close() error {
 }
 
 // The response is closed if a callback panics.
-func TestPanicClosesTheResponse(t *testing.T) {
+func TestCompletionPanicClosesResponse(t *testing.T) {
 	for name, option := range map[string]option{
 		"classifier": balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("boom") }),
 		"completion": balance.WithCompletion(func(context.Context, *response, layer.Observer) *response { panic("boom") }),

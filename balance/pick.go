@@ -5,14 +5,16 @@ import (
 	"math"
 )
 
-// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest of
-// all endpoints if there are at most sixteen. Of more, it uses an aperture: twelve random ones, and
-// twice as many while each has more than one request in flight on average. It picks the cheapest of
-// an aperture of up to sixteen, or else of five random ones in it.
+// Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest
+// of all endpoints if there are at most sixteen. With more endpoints, it uses an aperture:
+// twelve random endpoints at first. The aperture doubles while its endpoints have more than
+// one request in flight on average. The zero value picks the cheapest endpoint of an
+// aperture of up to sixteen, and the cheapest of five random endpoints of a larger one.
 //
-// Two choices, the usual number, send at least C(k,2)/C(n,2) of the requests to the k slowest
-// of n endpoints. With five choices, latencies are within a few per cent of the best possible
-// ones. With few endpoints a full scan costs no more. SIMULATION.md has the figures.
+// With two choices, the usual number, the k slowest of n endpoints get at least
+// C(k,2)/C(n,2) of the requests. With five choices, latencies are within a few per cent of
+// the best possible ones. With few endpoints, comparing all of them costs no more.
+// SIMULATION.md has the figures.
 type Picker struct {
 	name  string
 	start func(g *group) picker
@@ -33,13 +35,7 @@ const (
 	maxChoices     = 16
 )
 
-// PowerOfChoices picks the cheapest of k different random endpoints. k is limited to 1 to 16.
-func PowerOfChoices(k int) Picker {
-	k = min(max(k, 1), maxChoices)
-	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
-}
-
-// String returns a description of the rule.
+// String returns a short description of the rule.
 func (p Picker) String() string {
 	if p.start == nil {
 		return fmt.Sprintf("cheapest of all up to %d, of %d in an aperture", fullScanMax, defaultChoices)
@@ -55,7 +51,9 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. It examines all endpoints up to few, or else k.
+// choices is the picker that compares costs. The field few is the largest number of
+// endpoints in an aperture of which a pick examines all. In a larger aperture, a pick
+// examines k random endpoints.
 type choices struct {
 	*group
 	few, k int
@@ -64,8 +62,9 @@ type choices struct {
 func (choices) joined(*endpoint) {}
 func (choices) left(*endpoint)   {}
 
-// pick prefers endpoints in the same zone, unless those in other zones are cheaper by
-// more than ZoneSpillover, or only they have not been tried.
+// pick returns the cheapest endpoint of the balancer's zone. It returns the cheapest
+// endpoint of the other zones if that endpoint is cheaper by more than ZoneSpillover. An
+// endpoint that the request has not tried always precedes one that it has tried.
 func (c choices) pick(q query) *endpoint {
 	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
 		return c.pickPlain(&c.sets[near], q.now).best
@@ -91,10 +90,11 @@ func (c choices) pick(q query) *endpoint {
 	return here
 }
 
-// isEven reports whether all endpoints have weight 1 and the cost is the default.
-func (g *group) isEven() bool { return g.cost.of == nil && !g.weighted.Load() }
+// isEven reports whether all weights are 1 and the cost is the default.
+func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain is pickAmong for an even group and a request without attempts and explanation.
+// pickPlain is a faster form of pickAmong. It may be called only if isEven returns true and
+// the request has neither attempts nor an explanation.
 func (c choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -105,7 +105,8 @@ func (c choices) pickPlain(r *readySet, now uint32) found {
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
 }
 
-// walk returns the number k of endpoints to examine, of n, and their order.
+// walk returns the number k of endpoints that a pick examines in an aperture of n
+// endpoints, and their order.
 func (c choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.few {
@@ -114,7 +115,9 @@ func (c choices) walk(n int, random uint64) (k int, w walk) {
 	return k, w
 }
 
-// pickAmong returns the cheapest examined endpoint of one ready set, and its cost.
+// pickAmong returns the cheapest examined endpoint of one ready set, and its cost. best is
+// nil if the set is empty. It examines endpoints that the request has tried only if it
+// finds no others.
 func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
 	if q.examined == nil && q.attempts.Len() == 0 && c.isEven() {
 		f := c.pickPlain(r, q.now)
@@ -132,16 +135,19 @@ func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) 
 	return c.cheapest(s, w, k, k, q, chanceOf(random))
 }
 
-// maxWalk is the largest number of endpoints that are visited for a retry. A request rarely has
-// more than three attempts, so that one of sixteen endpoints has not been tried.
+// maxWalk is the largest number of endpoints that a pick visits to find one that a retry
+// has not tried. A request rarely has more than three attempts, so that usually at least
+// one of sixteen endpoints has not been tried.
 const maxWalk = 16
 
-// cheapest visits up to far endpoints, until it has examined k that the request has not
-// tried. It returns the one with the lowest cost per weight.
-func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (best *endpoint, cost float32) {
+// cheapest visits endpoints in the order of w, at most visits of them. It ends early after
+// it has examined k endpoints that the request has not tried. It returns the cheapest
+// examined endpoint and its cost per weight, or nil if it examined none. chance is the
+// first argument of nextChance.
+func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	retried := q.attempts.Len() > 0
-	for ; far > 0 && k > 0; far-- {
+	for ; visits > 0 && k > 0; visits-- {
 		e := s.at[w.next()].Load()
 		if e == nil {
 			continue
@@ -156,29 +162,31 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (
 	return t.result()
 }
 
-// comparison finds the cheapest endpoint for all weights and costs, and records an explanation.
+// comparison finds the cheapest of the endpoints that are added to it, for any weights and
+// any Cost. It also records them for an explanation.
 type comparison struct {
 	*group
 	query
 
-	median   float32
-	weighted bool
-	chance   uint32
+	median   float32 // median latency in ns
+	weighted bool    // see group.weighted
+	chance   uint32  // the last random number: see nextChance
 
-	best     *endpoint
-	cost     float32
+	best     *endpoint // the cheapest endpoint so far
+	cost     float32   // its cost, not divided by its weight
 	weight   float32
 	inFlight uint64
 	tied     float32 // the total weight of the best endpoint and those similar to it
 }
 
-// similar is the ratio of costs up to which two endpoints with the same number of requests in
-// flight count as equal. The estimates of equal endpoints differ by as much.
+// similar is the ratio of costs up to which two endpoints with the same number of requests
+// in flight count as equal. The estimates of equally fast endpoints differ by up to this
+// ratio.
 const similar = 1.5
 
-// add compares e with the best endpoint so far. Among similar endpoints, the
-// probability of each is proportional to its weight. With equal weights the random part
-// of costOf has this effect.
+// add compares e with the best endpoint so far. Endpoints with similar costs count as
+// equal: each becomes the best one with a probability that is proportional to its weight.
+// If all weights are equal, the random argument own of costOf has this effect.
 func (t *comparison) add(e *endpoint) {
 	t.chance = nextChance(t.chance)
 	own := ownShare(t.chance)
@@ -204,19 +212,21 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// result returns the best endpoint and its cost per weight.
+// result returns the best endpoint and its cost per weight. The endpoint is nil if none was
+// added.
 func (t *comparison) result() (*endpoint, float32) {
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// chanceOf returns random bits that are independent of the walk for the same random number.
+// chanceOf returns the first argument of nextChance for a pick. It is independent of the
+// walk that is made from the same random number.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
-// nextChance returns the next number of a linear congruential generator. Only its upper bits
-// are random enough to use.
+// nextChance returns the random number that follows c in a linear congruential generator.
+// Only the upper bits of the result are random enough to use.
 func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
-// ownShare returns how often the request itself counts, a random number from 1 to below 1.5.
+// ownShare returns the argument own of costOf for a random number: from 1 to below 1.5.
 func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 127<<23) }
 
 // The functions below do the same as comparison for the usual pick: equal weights, the
@@ -224,50 +234,52 @@ func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>10 | 
 // compute the costs, so that the cache lines are fetched concurrently. Costs are
 // compared by their bits, which have the same order, because that needs no branch.
 
-// found is the cheapest endpoint so far.
+// found is the cheapest endpoint that a pick has found so far.
 type found struct {
-	best   *endpoint
-	least  uint32 // the bits of its cost
-	chance uint32 // the random number for the next comparison
+	best   *endpoint // nil before the first one
+	least  uint32    // the bits of the cost of best
+	chance uint32    // the random number for the next comparison
 }
 
 func noneFound(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
 
-// cheapestPlain is cheapest for plain picks.
+// cheapestPlain returns the cheapest of the next k endpoints in the order of w.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [maxChoices]*endpoint
-	some := room[:0]
+	endpoints := room[:0]
 	for range k {
 		if e := s.at[w.next()].Load(); e != nil {
 			e.latency.word.Load() // fetches the line
-			some = append(some, e)
+			endpoints = append(endpoints, e)
 		}
 	}
-	return g.cheapestOf(some, now, noneFound(chance))
+	return g.cheapestOf(endpoints, now, noneFound(chance))
 }
 
-// cheapestOf compares the endpoints some with the cheapest so far.
-func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
+// cheapestOf returns the cheapest of the given endpoints and f.best, the cheapest endpoint
+// so far.
+func (g *group) cheapestOf(endpoints []*endpoint, now uint32, f found) found {
 	for i := 0; ; i++ {
-		if f, i = g.cheapestKnown(some, i, now, f); i >= len(some) {
+		if f, i = g.cheapestKnown(endpoints, i, now, f); i >= len(endpoints) {
 			return f
 		}
 		f.chance = nextChance(f.chance)
-		its := math.Float32bits(g.costOf(some[i], now, g.median.read(), ownShare(f.chance)))
+		its := math.Float32bits(g.costOf(endpoints[i], now, g.median.read(), ownShare(f.chance)))
 		if its < f.least {
-			f.best, f.least = some[i], its
+			f.best, f.least = endpoints[i], its
 		}
 	}
 }
 
-// cheapestKnown compares endpoints from some[i] on. It stops at an endpoint that is
-// failing, not trusted, or has an old estimate, and returns its index. It computes
-// costOf without calls, so that all values stay in registers.
-func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (found, int) {
+// cheapestKnown compares endpoints with f, the cheapest so far, from endpoints[i] on. It
+// returns the cheapest one and the index at which it stopped. It stops at an endpoint that
+// is failing or not trusted, or has an old estimate, because only costOf can compute such a
+// cost. It computes costs without calls, so that all values stay in registers.
+func (g *group) cheapestKnown(endpoints []*endpoint, i int, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
-	for i < len(some) {
-		e := some[i]
+	for i < len(endpoints) {
+		e := endpoints[i]
 		status := e.status.word.Load()
 		word := e.latency.word.Load()
 		if status&trustedMask != trustedBits {
@@ -299,8 +311,9 @@ func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (fou
 	return f, i
 }
 
-// isIdleInitial reports whether e is of the first set, not failing, and has no waiting
-// requests. Its cost is then computed as that of a trusted endpoint.
+// isIdleInitial reports whether e belongs to the first set and is still probed, is not
+// failing, and has no waiting requests. status is the value of e.status.word. The cost of
+// such an endpoint is computed as that of a trusted one.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

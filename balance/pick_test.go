@@ -1,19 +1,14 @@
 package balance
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/resolve"
 )
 
 func TestPowerOfTwoChoices(t *testing.T) {
@@ -104,34 +99,6 @@ func TestPickWeights(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Picker{}), 0.02, "4 ms / 30 is the cheapest")
 }
 
-// Picks are fast again once all weights are equal.
-func TestPickWeightsEqualAgain(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	b := New(ctx, "web", func(func(discover.Change[int, int]) bool) { <-ctx.Done() })
-	weighs := func(i byte, w uint32) *discover.Endpoint[int, int] {
-		return &discover.Endpoint[int, int]{Service: nothing{}, Endpoint: resolve.Endpoint{
-			ID: resolve.ID{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 80)}, Weight: w,
-		}}
-	}
-	type list = []*discover.Endpoint[int, int]
-	for _, step := range []struct {
-		change discover.Change[int, int]
-		want   bool
-	}{
-		{discover.Change[int, int]{Added: list{weighs(1, 0), weighs(2, 0), weighs(3, 0)}}, false},
-		{discover.Change[int, int]{Changed: list{weighs(1, 20_000), weighs(2, 20_000)}}, true},
-		{discover.Change[int, int]{Changed: list{weighs(1, unit)}}, true},
-		{discover.Change[int, int]{Removed: list{weighs(2, 20_000)}}, false},
-		{discover.Change[int, int]{Changed: list{weighs(3, 30_000)}}, true},
-		{discover.Change[int, int]{Changed: list{weighs(3, 0)}}, false},
-		{discover.Change[int, int]{Added: list{weighs(4, 30_000)}}, true},
-	} {
-		b.apply(step.change)
-		require.Equal(t, step.want, b.group.weighted.Load(), "%+v", step.change)
-	}
-}
-
 func TestSlowStart(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond)
 	g := groupOf(ns...)
@@ -188,7 +155,7 @@ func TestProbeLimit(t *testing.T) {
 		for range want {
 			ns[1].end()
 		}
-		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay, sampleWeight))
+		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decayCurve.decay, sampleWeight))
 		ns[1].status.addSample()
 	}
 	for range 100 {
@@ -209,7 +176,7 @@ func TestCheapestPlain(t *testing.T) {
 		g := groupOf()
 		g.median.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "usual")), 0))
 		g.median.failingLoad.Store(math.Float32bits(70))
-		g.decay, g.decayCurve = 1000, newDecayCurve(1000)
+		g.decayCurve.decay, g.decayCurve = 1000, newDecayCurve(1000)
 		const now = 10_000
 		for range n {
 			e := unknown()
@@ -252,7 +219,7 @@ func TestCheapestPlain(t *testing.T) {
 			}
 			quick := g.expected(l.endpoint, now, g.median.read())
 			value, _ := l.latency.load(now)
-			require.InDelta(rt, l.latency.read(now, g.decay, float64(g.median.read())), quick, 1e-3*float64(max(value, g.median.read())))
+			require.InDelta(rt, l.latency.read(now, g.decayCurve.decay, float64(g.median.read())), quick, 1e-3*float64(max(value, g.median.read())))
 		}
 	})
 }
@@ -292,14 +259,14 @@ func TestMedian(t *testing.T) {
 	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], medianInterval, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms)
-	ns[1].latency.record(time.Second, medianInterval, g.decay, failureWeight)
-	ns[2].latency.record(time.Second, medianInterval, g.decay, failureWeight)
+	ns[1].latency.record(time.Second, medianInterval, g.decayCurve.decay, failureWeight)
+	ns[2].latency.record(time.Second, medianInterval, g.decayCurve.decay, failureWeight)
 	g.refresh(ns[0], medianInterval+1, false)
 	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms, "not so often")
 	g.refresh(ns[0], medianInterval+1, true)
 	require.InDelta(t, 1000*ms, g.median.read(), 1, "but when an endpoint becomes known")
 
-	g.decay, g.decayCurve = 1000, newDecayCurve(1000)
+	g.decayCurve.decay, g.decayCurve = 1000, newDecayCurve(1000)
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
 	require.InDelta(t, 5*ms, g.median.read(), 1, "the other two are not used")
@@ -317,9 +284,8 @@ func TestCosts(t *testing.T) {
 		g.sets[near].add(ns[1], noDraw)
 		return slices.Index(ns, Picker{}.on(g).pick(query{}))
 	}
-	require.Equal(t, 1, chosen(EWMA()), "3 ms and 10 ms")
-	require.Equal(t, 0, chosen(LeastRequest()), "2 and 0 in flight")
-	require.Equal(t, 0, chosen(CostOf("odd", func(l Load) float64 { return 1 / float64(l.Latency) })))
+	require.Equal(t, 1, chosen(EWMA), "3 ms and 10 ms")
+	require.Equal(t, 0, chosen(LeastRequest), "2 and 0 in flight")
 }
 
 func TestCostInFlight(t *testing.T) {

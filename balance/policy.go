@@ -9,51 +9,55 @@ import (
 // Policy configures how a [Balancer] picks endpoints. The zero value has all defaults.
 // [New] panics if a value is out of range, see [Policy.Validate].
 type Policy struct {
-	// Picker is the rule: [PowerOfChoices], [ConsistentHash], [RoundRobin] or [Random].
+	// Picker is the rule: the zero [Picker], [ConsistentHash], [RoundRobin] or [Random].
 	Picker Picker
 
-	// Cost is the cost by which endpoints are compared: [EWMA], [LeastRequest] or [CostOf].
+	// Cost is the cost by which endpoints are compared: [EWMA] or [LeastRequest].
 	Cost Cost
 
 	// Sample determines when the latency of a response is measured. The default is
 	// [SampleFirstByte].
 	Sample Sample
 
-	// Decay is the time constant of the moving average of latencies, and of their
-	// ageing towards the median. It is at least 1 ms; 0 means 10 s.
+	// Decay is the time constant of the moving average of latencies. Old latencies age
+	// towards the median with the same time constant. 0 means 10 s. Another value is at
+	// least 1 ms.
 	Decay time.Duration
 
-	// Penalty is the latency that a failure counts as, see [WithClassifier]. 0 means
-	// twenty times the median, limited to 20 ms to 5 s. A negative value means none.
-	// linkerd's load biaser always uses 5 s.
+	// Penalty is the latency that is recorded for a failure: see [WithClassifier]. 0 means
+	// twenty times the median latency, but at least 20 ms and at most 5 s. A negative value
+	// means no penalty. linkerd's load biaser always uses 5 s.
 	//
-	// A failed endpoint gets a request again when its latency has aged to the cost of
-	// the others. After one failure, with latencies of a few ms, that takes about half
-	// a minute. A shorter Decay or a smaller Penalty reduces it. From the second
+	// A failed endpoint gets a request again when its latency has aged to the cost of the
+	// others. After one failure, with latencies of a few ms, that takes about half a
+	// minute. A shorter Decay or a smaller Penalty reduces this time. From the second
 	// consecutive failure to the next success, an endpoint also counts as having many
 	// requests in flight, unless more than half of the endpoints fail.
 	Penalty time.Duration
 
 	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to its
-	// full value, for services with cold caches. 0 means none. During it, the latency ages ten
-	// times as fast. It starts when an endpoint becomes ready for the first time, or after it
-	// was not ready for at least as long. It does not start after an ejection.
+	// full value, for services with cold caches. 0 means no slow start. During a slow
+	// start, latencies age ten times as fast. A slow start begins when an endpoint becomes
+	// ready for the first time, or again after at least this time. An ejection does not
+	// cause a slow start.
 	SlowStart time.Duration
 
-	// Zone is the zone of the balancer. An endpoint whose label "zone" is missing or
-	// differs is in another zone. "" means that zones are ignored.
+	// Zone is the zone of the balancer. An endpoint is in another zone if its label "zone"
+	// is missing or differs. "" means that zones are ignored.
 	Zone string
 
-	// ZoneSpillover is the ratio of costs from which the cheapest endpoint of another zone is
-	// picked instead of the cheapest of the same zone. It is at least 1. 0 means 4: an endpoint
-	// then has three requests in flight before equal endpoints of other zones are picked.
+	// ZoneSpillover is the ratio of costs from which requests leave the zone. The cheapest
+	// endpoint of another zone is picked if its cost times ZoneSpillover is below the cost
+	// of the cheapest endpoint of the same zone. 0 means 4, and another value is at least
+	// 1. With 4, an endpoint has three requests in flight before equal endpoints of other
+	// zones are picked.
 	ZoneSpillover float64
 
 	// OutlierDetection configures the ejection of endpoints that fail more often than others.
 	OutlierDetection OutlierDetection
 }
 
-// Validate returns an error that names every field that is out of range.
+// Validate returns an error that names every field that is out of range, or nil.
 func (p Policy) Validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {
@@ -69,6 +73,9 @@ func (p Policy) Validate() error {
 	if p.ZoneSpillover != 0 && !(p.ZoneSpillover >= 1) {
 		bad("ZoneSpillover", p.ZoneSpillover, "0 for the default, or at least 1")
 	}
+	if p.Cost > LeastRequest {
+		bad("Cost", uint8(p.Cost), "EWMA or LeastRequest")
+	}
 	if p.Sample > SampleEnd {
 		bad("Sample", uint8(p.Sample), "SampleFirstByte, SampleHeaders or SampleEnd")
 	}
@@ -80,7 +87,7 @@ func (p Policy) Validate() error {
 
 const longestStart = 24 * time.Hour
 
-// orDefault sets the defaults of a valid policy.
+// orDefault returns p with the default value in each field that is 0. p must be valid.
 func (p Policy) orDefault() Policy {
 	if p.Decay == 0 {
 		p.Decay = 10 * time.Second
@@ -101,8 +108,3 @@ const (
 	SampleHeaders                 // return of Call: for connections and slowly read responses
 	SampleEnd                     // end of the response, see WithCompletion
 )
-
-// String returns "first byte", "headers" or "end".
-func (s Sample) String() string {
-	return [...]string{"first byte", "headers", "end"}[min(s, SampleEnd)]
-}

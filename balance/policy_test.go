@@ -44,7 +44,7 @@ func TestPolicyStrings(t *testing.T) {
 		assert.Equal(t, want, p.String())
 	}
 	for want, c := range map[string]balance.Cost{
-		"ewma": {}, "pending": balance.LeastRequest(), "mine": balance.CostOf("mine", func(balance.Load) float64 { return 1 }),
+		"ewma": balance.EWMA, "pending": balance.LeastRequest,
 	} {
 		assert.Equal(t, want, c.String())
 	}
@@ -82,7 +82,7 @@ func TestWeightsAndZonesChange(t *testing.T) {
 
 func TestPickers(t *testing.T) {
 	for name, p := range map[string]balance.Policy{
-		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "pending": {Cost: balance.LeastRequest()},
+		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "pending": {Cost: balance.LeastRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// An endpoint whose ID changes is added and not removed.
+// An endpoint with a new ID counts as added and as removed.
 func TestMetricsReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		values := new(sync.Map)
@@ -171,6 +171,6 @@ func TestMetricsReplaced(t *testing.T) {
 		})
 		add, _ := values.Load("op=Add")
 		remove, _ := values.Load("op=Remove")
-		require.Equal(t, []any{5.0, 1.0}, []any{add, remove})
+		require.Equal(t, []any{5.0, 2.0}, []any{add, remove})
 	})
 }

@@ -11,31 +11,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// readySet is a set of ready endpoints. Reading it takes no lock. During a change a
-// reader may find an empty slot, or an endpoint that is not ready any more, as its
-// state shows. Writers hold the balancer's mutex.
+// readySet is a set of ready endpoints. Reading it takes no lock. During a change a reader
+// may find an empty slot, or an endpoint that has just left the set. The state of such an
+// endpoint is not ready. Writers hold the balancer's mutex.
 type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has the endpoints in its first n slots. The order is random if there are more than
-// minAperture: see aperture.
+// slots has the endpoints of a ready set in its first n slots. With more than minAperture
+// endpoints, their order is random: see aperture.
 type slots struct {
 	n     atomic.Int64
 	at    []atomic.Pointer[endpoint]
 	front atomic.Pointer[[]*endpoint] // a copy of the first endpoints, at most fullScanMax; immutable
 }
 
-// clear makes the set empty. It must be called before the first use.
+// clear makes the set empty. It must be called once before the set is used.
 func (r *readySet) clear() {
 	s := &slots{at: make([]atomic.Pointer[endpoint], 4)}
-	s.list(0)
+	s.updateFront(0)
 	r.slots.Store(s)
 }
 
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
 
-// add adds e at a random position. The endpoint there moves to the end.
+// add adds e at a random position. The endpoint at that position moves to the end. In a set
+// of fewer than minAperture endpoints, add adds e at the end. draw returns a random number.
 func (r *readySet) add(e *endpoint, draw func() uint64) {
 	s := r.slots.Load()
 	i := int(s.n.Load())
@@ -48,7 +49,7 @@ func (r *readySet) add(e *endpoint, draw func() uint64) {
 	if i >= minAperture {
 		s.swap(i, int(draw()%uint64(i+1)))
 	}
-	s.list(e.slot)
+	s.updateFront(e.slot)
 	r.slots.Store(s)
 }
 
@@ -69,7 +70,7 @@ func (s *slots) grown() *slots {
 	return g
 }
 
-// remove removes e. The last endpoint moves to its slot.
+// remove removes e from the set. The last endpoint moves to the slot of e.
 func (r *readySet) remove(e *endpoint) {
 	s := r.slots.Load()
 	last := s.n.Load() - 1
@@ -78,11 +79,12 @@ func (r *readySet) remove(e *endpoint) {
 	s.at[e.slot].Store(moved)
 	s.n.Store(last)
 	s.at[last].Store(nil)
-	s.list(min(e.slot, int(last)))
+	s.updateFront(min(e.slot, int(last)))
 }
 
-// list updates front after a change at slot i and later ones. Front is faster to scan than slots.
-func (s *slots) list(i int) {
+// updateFront updates front, the copy of the first slots, after a change of slot i or of a
+// later slot. A pick scans front instead of the slots, because that is faster.
+func (s *slots) updateFront(i int) {
 	if i >= fullScanMax {
 		return
 	}
@@ -93,9 +95,9 @@ func (s *slots) list(i int) {
 	s.front.Store(&front)
 }
 
-// walk visits all indexes below n in n steps, with a random start and a random stride.
-// The first few are as good as independent random ones (Mitzenmacher, "Balanced
-// Allocations and Double Hashing", 2014), but need only one random number.
+// walk visits all indexes below n in n steps, with a random start and a random stride. The
+// first few indexes are as good as independent random ones, but need only one random number
+// (Mitzenmacher, "Balanced Allocations and Double Hashing", 2014).
 type walk struct{ start, at, stride, n int }
 
 func newWalk(random uint64, n int) walk {
@@ -114,16 +116,8 @@ func (w *walk) next() int {
 		w.at -= w.n
 	}
 	if w.at == w.start { // the stride has returned to the start
-		w.at = nextIndex(w.at, w.n)
+		w.at = (w.at + 1) % w.n
 		w.start = w.at
-	}
-	return i
-}
-
-// nextIndex returns (i+1) mod n.
-func nextIndex(i, n int) int {
-	if i++; i == n {
-		return 0
 	}
 	return i
 }
@@ -139,18 +133,19 @@ const (
 	turnTime = time.Second
 )
 
-// ready calls Ready of the service. It returns a panic as an error.
+// ready calls Ready of the service of n. It returns a panic as an error.
 func (n *node[Req, Rsp]) ready(ctx context.Context) error {
 	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
 }
 
-// poll returns nil if the service is ready now. It returns a panic as an error.
+// poll returns nil if the service of n is ready now. It returns a panic as an error.
 func (n *node[Req, Rsp]) poll() error {
 	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// markUnready makes a node that is in no ready set wait for its turn, unless reason is
-// that the node is closed.
+// markUnready makes n wait for its turn to become ready again. If reason matches
+// layer.ErrClosed, n becomes closed instead. n must not be in a ready set, and the caller
+// must hold mu.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
@@ -170,7 +165,8 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// runTurns runs turns until no endpoint waits.
+// runTurns runs the turns of waiting endpoints, one after the other, until no endpoint
+// waits.
 func (b *Balancer[Req, Rsp]) runTurns() {
 	for {
 		ctx, n := b.next()
@@ -181,7 +177,8 @@ func (b *Balancer[Req, Rsp]) runTurns() {
 	}
 }
 
-// next starts the next turn. It returns a nil node if no endpoint waits.
+// next starts the turn of the next waiting node. It returns that node and the context of
+// its turn. It returns a nil node if no node waits or the balancer has ended.
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,8 +197,8 @@ func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	return nil, nil
 }
 
-// await runs the turn of n. The turn ends when n is ready, closed or removed, or after
-// turnTime.
+// await runs the turn of n: it calls Ready of n until n is ready, closed or removed. If
+// another endpoint waits, the turn ends after turnTime, and n waits for its next turn.
 func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	limit := b.limitTurn(ctx, n)
 	err := n.ready(ctx)
@@ -230,7 +227,8 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// limitTurn starts a timer that ends the turn of n after turnTime if another endpoint waits.
+// limitTurn starts a timer. Every turnTime, the timer checks whether another endpoint
+// waits, and if so, ends the turn of n.
 func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,7 +247,7 @@ func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *
 	return t
 }
 
-// endTurn ends the turn of n, if there is one.
+// endTurn ends the turn of n, if n has one. The caller must hold mu.
 func (n *node[Req, Rsp]) endTurn() {
 	if n.stop != nil {
 		n.stop()
@@ -257,8 +255,8 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// leaveTurn ends the waiting of n from outside of its turn. n becomes ready if err is
-// nil, and closed otherwise.
+// leaveTurn ends the wait of an unready node n, and its turn if it has one. n becomes ready
+// if err is nil, and closed otherwise. If n is not unready, leaveTurn does nothing.
 func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
@@ -269,7 +267,8 @@ func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.changed.Wake()
 }
 
-// endWait ends the waiting of n. n becomes ready if err is nil, and closed otherwise.
+// endWait ends the wait of an unready node n. n becomes ready if err is nil, and closed
+// otherwise. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
 		b.beginSlow(n)
@@ -280,16 +279,16 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow starts the slow start of a node that had not been ready before, or not for
-// at least the duration of a slow start, because it may be a new process.
+// beginSlow starts the slow start of n if n has had no requests, or was not ready for at
+// least the duration of a slow start. In both cases n may be a new process.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)
 	}
 }
 
-// finish ends a request. It polls an unready endpoint, because the end may have freed a
-// slot there.
+// finish ends a request at n. If n is unready, finish polls n, because the end of the
+// request may have freed a slot. n becomes ready if the poll succeeds.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() == unready && n.poll() == nil {

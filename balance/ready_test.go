@@ -26,7 +26,7 @@ func nodes(latencies ...time.Duration) []*endpoint {
 	return ns
 }
 
-// noDraw is for sets of at most minAperture endpoints, whose order is not random.
+// noDraw is for sets of at most minAperture endpoints, because their order is not random.
 func noDraw() uint64 { return 0 }
 
 // unknown returns a node without samples.

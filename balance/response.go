@@ -8,20 +8,20 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
 
-// exchange is the observer of one response.
+// exchange is the [layer.Observer] of one response. It records the latency and the result
+// of the response.
 type exchange[Req, Rsp any] struct {
 	balancer *Balancer[Req, Rsp]
 	node     *node[Req, Rsp]
-	ctx      context.Context //nolint:containedctx // the caller's; distinguishes a cancellation from a failure
-	start    time.Duration
-	headers  result // the classification of the headers
+	ctx      context.Context //nolint:containedctx // the caller's context; distinguishes a cancellation from a failure
+	start    time.Duration   // start of the request, relative to the balancer's start
+	headers  result          // the result of the headers
 	rsp      Rsp
-	stage    atomic.Uint32
+	stage    atomic.Uint32 // see unsampled
 }
 
 // The stages of an exchange, which only increase.
@@ -44,7 +44,7 @@ func (b *Balancer[Req, Rsp]) exchange(
 	return x
 }
 
-// take records the latency, unless it was recorded before.
+// take records the latency of the response, unless it was recorded before.
 func (x *exchange[Req, Rsp]) take() {
 	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
 		x.balancer.addResponse(x.node, x.start, x.headers)
@@ -52,7 +52,8 @@ func (x *exchange[Req, Rsp]) take() {
 	}
 }
 
-// observe registers the exchange with the completion. If that panics, the exchange ends.
+// observe passes rsp and the exchange, as its observer, to the function of WithCompletion.
+// It returns the response of that function. If the function panics, the exchange ends.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {
@@ -65,7 +66,7 @@ func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	return rsp
 }
 
-// cancel ends an exchange after a panic of the completion.
+// cancel ends an exchange after a panic in the function of WithCompletion.
 func (x *exchange[Req, Rsp]) cancel() {
 	stage := x.stage.Swap(finished)
 	if stage == sampled {
@@ -76,18 +77,19 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head records the latency of an upgraded connection, which may send nothing for a long time.
+// Head records the latency as Data does. It is called when the headers of an upgraded
+// connection arrive, because the connection may send nothing for a long time.
 func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
-// Data records the latency at the first byte.
+// Data records the latency at the first byte of the body, unless the policy has SampleEnd.
 func (x *exchange[Req, Rsp]) Data(int) {
 	if x.balancer.sample != SampleEnd {
 		x.take()
 	}
 }
 
-// End records the latency if it was not recorded at the first byte, and a failure that
-// follows good headers.
+// End ends the exchange. It records the latency if that was not recorded before. If the
+// headers were good and the body failed, it records a failure.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
 	if stage == finished {
@@ -115,9 +117,11 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.report(x.node, r)
 }
 
-// observe records a request that ended without a response byte. After a cancellation or
-// a missed deadline the latency is at least the elapsed time, so it counts only if that
-// is longer than expected. A rejection that arrives late does not count.
+// observe records a request that ended before its latency was recorded. After a
+// cancellation or a missed deadline, the real latency is at least the elapsed time.
+// Therefore the elapsed time counts only if it is longer than the expected latency. An
+// error of the body that matches layer.ErrNotReady does not count. headers is the result of
+// the headers, or zero without a response.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
@@ -141,8 +145,9 @@ func (b *Balancer[Req, Rsp]) observe(
 	}
 }
 
-// missed classifies a request whose context ended before the response.
-// [OutlierDetection] describes when it is a failure.
+// missed returns the result of a request that ended before its response, because its
+// context ended. It is the zero result, unless the missed deadline is a failure: see
+// [OutlierDetection].
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
 	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
 		return result{}
@@ -154,8 +159,8 @@ func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], star
 	return r
 }
 
-// addResponse records the latency of a response that arrives now. The latency of an
-// ignored response counts only if it is longer than expected.
+// addResponse records the latency of a response of n to a request that began at start. The
+// latency of an ignored response counts only if it is longer than expected.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
 	n.endMissed()
 	if !r.ignored || b.isLong(n, start) {
@@ -172,8 +177,8 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 	return time.Duration(b.group.expected(e, now, b.group.median.read()))
 }
 
-// record adds the latency since start, or penalty if that is longer, to the estimate.
-// With a penalty it adds at least the expected latency.
+// record adds the time since start to the latency estimate of n. With a penalty, it adds
+// the longest of this time, the penalty and the expected latency.
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
@@ -188,14 +193,15 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Durat
 		weight = penalizedWeight
 		n.clearPenalty(took, b.expected(&n.endpoint, tick(now)))
 	}
-	first := n.latency.record(took, tick(now), b.group.decay, weight)
+	first := n.latency.record(took, tick(now), b.group.decayCurve.decay, weight)
 	if samplesOf(word) != allSamples {
 		n.status.addSample()
 	}
 	b.group.refresh(&n.endpoint, tick(now), first)
 }
 
-// report records whether a response was a success or a failure.
+// report records whether a response of n was a success or a failure. It may eject n. An
+// ignored response is not recorded.
 func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	if r.ignored {
 		return
@@ -215,7 +221,8 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	}
 }
 
-// reject returns the rejection of a request if no endpoint is ready, or nil if one is.
+// reject returns the error of a request for which no endpoint is ready. It returns nil if
+// an endpoint is ready now, so that the caller picks again.
 func (b *Balancer[Req, Rsp]) reject() error {
 	n, err := b.noneReady()
 	if n == nil {
@@ -237,21 +244,13 @@ func (b *Balancer[Req, Rsp]) reject() error {
 	}
 }
 
-// canceled returns the error of a request whose context ended after an endpoint
-// rejected it. It hides kinds that do not apply to the balancer, as endpointError does.
-func (b *Balancer[Req, Rsp]) canceled(ctx context.Context, rejection error) error {
-	if !errors.Is(rejection, layer.ErrClosed) && !errors.Is(rejection, layer.ErrFailFast) {
-		return rejection
-	}
-	return b.notReady(ctxreason.Text(ctx), endpointError{rejection})
-}
-
 func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns the error if no endpoint is ready, or the node whose poll decides.
-// Both are nil if an endpoint is ready.
+// noneReady returns an error if the balancer has ended or has no endpoints. If no endpoint
+// is ready, it returns a node; the poll of this node determines the error of the request.
+// Both results are nil if an endpoint is ready.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -278,7 +277,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns state, joined with the last error of the resolver if there is one.
+// withCause returns state, joined with resolver, the last error of the resolver. If
+// resolver is nil, it returns state alone.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state
@@ -286,8 +286,9 @@ func withCause(state, resolver error) error {
 	return fmt.Errorf("%w: %w", state, resolver)
 }
 
-// endpointError is the error of an endpoint as the cause of an error of the balancer. It hides
-// the kinds ErrClosed and ErrFailFast, because they do not apply to the balancer.
+// endpointError is the error of an endpoint as the cause of an error of the balancer. It
+// does not match ErrClosed and ErrFailFast, because these kinds do not apply to the
+// balancer.
 type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }

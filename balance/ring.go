@@ -1,35 +1,34 @@
 package balance
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/bits"
 	"net/netip"
 	"sync/atomic"
-
-	"github.com/gotower/gotower/resolve"
 )
 
-// ConsistentHash sends requests with the same [layer.WithAffinity] to the same endpoint, as
-// long as its load allows it: consistent hashing with bounded loads. A request without affinity
-// is picked by the default rule. Requests with affinity ignore costs, zones and slow start.
+// ConsistentHash sends requests with the same key of [layer.WithAffinity] to the same
+// endpoint, as long as the load of the endpoint allows it: consistent hashing with bounded
+// loads. The rule of the zero [Picker] applies to a request without affinity. Requests with
+// affinity ignore costs, zones and slow start.
 //
-// An endpoint has 100 points on the ring per unit of weight, and at most 6400. They depend only
-// on its address, so that all balancers over the same endpoints agree, in any process and
-// release. An endpoint that becomes ready or unready moves only its own share of the keys.
+// An endpoint has 100 points on the ring per unit of weight, and at most 6400. The points
+// depend only on its address. Therefore all balancers over the same endpoints agree. An
+// endpoint that becomes ready or unready moves only its own share of the keys.
 //
-// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight, where m is the number
-// of requests in flight at all endpoints and w/W its share of the weight. Further
-// requests go to the next of 16 points that has room, else to a random endpoint with
-// room, else to the first one. A retry or hedge goes to the next endpoint that was not
-// tried. A lower bound distributes more evenly, but moves more keys. 0 means 1.25, the
-// minimum is 1.05, and math.Inf(1) disables the bound.
+// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of
+// requests in flight at all endpoints, and w/W is the endpoint's share of the total weight.
+// Further requests go to the first endpoint with room among the next 16 points. If none of
+// these has room, they go to a random endpoint with room, or else to the endpoint of the
+// key. A retry or hedge goes to the next endpoint that was not tried. A lower bound
+// distributes the load more evenly, but moves more requests to other endpoints. A bound of
+// 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
 //
-// m is counted once per millisecond at most, or again if no endpoint has room. Above
-// 256 endpoints it is estimated, with an error of 7 % at one request per endpoint and 4
-// % at ten. Concurrent picks may exceed the bound by one each.
+// m is counted at most once per millisecond, and again if no endpoint has room. Above 256
+// endpoints, m is estimated. The error is 7 % with one request per endpoint, and 4 % with
+// ten. Concurrent picks may exceed the bound by one request each.
 func ConsistentHash(bound float64) Picker {
 	if !(bound > 0) {
 		bound = usualBound
@@ -46,8 +45,8 @@ const (
 	hops       = 16 // number of points on the ring that are examined for a key
 )
 
-// draws returns the number of random endpoints that are examined to find one with room.
-// Endpoints without room have less than 1/bound of the weight, so that all draws fail
+// draws returns the number of random endpoints that a pick examines to find one with room.
+// Endpoints without room have less than 1/bound of the weight, so that all draws fail only
 // once in a million times.
 func draws(bound float64) int { return max(8, int(math.Ceil(math.Log(1e6)/math.Log(bound)))) }
 
@@ -57,15 +56,17 @@ type hashing struct {
 	ring          *ring
 	inFlightCount inFlightCount
 	bound         float64
-	draws         int
+	draws         int    // see the function draws
 	other         picker // for requests without affinity
 }
 
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
-// pick examines the ring, and then random endpoints. If none has room, it counts the
-// requests in flight again. It does so before drawing endpoints if there are few.
+// pick looks for an endpoint with room on the ring, from the place of the key, and then
+// among random endpoints. If none has room, it counts the requests in flight again and
+// repeats the search. If there are few endpoints, it counts again before it examines random
+// endpoints. If still none has room, it returns the endpoint of the key.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -119,13 +120,14 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 		}
 	}
 	if first == nil && tried {
-		return h.other.pick(q), true // may pick a tried endpoint if there is no other
+		return h.other.pick(q), true // picks a tried endpoint if all were tried
 	}
 	return first, false
 }
 
-// anywhere examines random endpoints, with probabilities proportional to their points,
-// until one has room. It returns nil if none has.
+// anywhere draws random endpoints, and returns the first one that has room and that the
+// request has not tried. It returns nil if none of its draws finds one. The probabilities
+// of endpoints are proportional to their points.
 func (h *hashing) anywhere(q query) *endpoint {
 	random := h.draw()
 	for i := range h.draws {
@@ -145,19 +147,22 @@ func (h *hashing) anywhere(q query) *endpoint {
 	return nil
 }
 
-// inFlightCount is the number of requests in flight at all endpoints. It is summed from the
-// counts of the endpoints, because a common counter would be contended. It is at most a tick
-// (1.05 ms) old. If it is too low, some requests go to other endpoints without need.
+// inFlightCount is the number of requests in flight at all endpoints. It is the sum of the
+// counts of the endpoints, because a common counter would be contended. It is at most one
+// tick (1.05 ms) old. If the number is too low, some requests go to other endpoints without
+// need.
 //
-// Up to 256 endpoints it is exact except for concurrent changes. Above that its
-// relative standard error is below √((c−1+1/m)/256), where m is the mean number of
-// requests at an endpoint, because no endpoint has more than c·m+1.
-type inFlightCount struct{ word atomic.Uint64 } // bits 63..32 tick of the count, 31..0 number
+// Up to 256 endpoints, it is exact except for concurrent changes. Above that, its relative
+// standard error is below √((c−1+1/m)/256). Here c is the bound, and m is the mean number
+// of requests at an endpoint. No endpoint has more than c·m+1 requests.
+type inFlightCount struct {
+	word atomic.Uint64 // bits 63..32: tick of the count; bits 31..0: number of requests
+}
 
 const countSample = 256
 
-// inFlight returns the count. If the count is old, one caller updates it while others
-// use the old one.
+// inFlight returns the number of requests in flight at all endpoints. If the stored count
+// is from an earlier tick, one caller counts again while other callers use the old count.
 func (h *hashing) inFlight(now uint32) uint64 {
 	word := h.inFlightCount.word.Load()
 	if since(now, uint32(word>>32)) > 0 && h.inFlightCount.word.CompareAndSwap(word, word&math.MaxUint32|uint64(now)<<32) {
@@ -172,8 +177,8 @@ func (h *hashing) recount(now uint32) uint64 {
 	return n
 }
 
-// count returns the sum of the requests in flight of up to countSample endpoints,
-// scaled to all endpoints.
+// count returns the number of requests in flight at up to countSample endpoints, scaled to
+// all endpoints.
 func (h *hashing) count() uint64 {
 	here, there := h.sets[near].slots.Load(), h.sets[far].slots.Load()
 	nearby := int(here.n.Load())
@@ -200,7 +205,8 @@ func (h *hashing) count() uint64 {
 	return uint64(math.Round(float64(requests) * float64(h.ring.points.Load()) / float64(points)))
 }
 
-// hasRoom reports whether e may get one more request. An idle endpoint always may.
+// hasRoom reports whether the bound allows e one more request. An idle endpoint always has
+// room.
 func (h *hashing) hasRoom(e *endpoint, now uint32) bool {
 	has := e.inFlight()
 	if has == 0 || math.IsInf(h.bound, 1) {
@@ -210,33 +216,36 @@ func (h *hashing) hasRoom(e *endpoint, now uint32) bool {
 	return points >= all || float64(has) < capacity(h.bound, h.inFlight(now), points, all)
 }
 
-// capacity returns ⌈c·(m+1)·w/W⌉ (Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing
-// with Bounded Loads", 2016, with weights).
+// capacity returns ⌈c·(m+1)·w/W⌉. c is bound, m is inFlight, and w/W is points/all, the
+// share of an endpoint of all points. The formula is that of Mirrokni, Thorup,
+// Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016, with weights.
 func capacity(bound float64, inFlight uint64, points, all int) float64 {
 	return math.Ceil(bound * float64(inFlight+1) * float64(points) / float64(all))
 }
 
-// The places on the ring must never change, because processes of different releases
-// must agree on them:
+// gamma is the constant γ in the places on the ring. These places must never change,
+// because processes of different releases must agree on them:
 //
 //	seed of an endpoint   FNV-1a, 64 bits, of its address as text: "10.0.0.1:80", "[2001:db8::1]:80"
-//	its i-th point        mix(seed + i·γ), the first 40 bits
-//	a key                 mix(key), the first 40 bits
+//	its i-th point        mix(seed + i·γ)
+//	a key                 mix(key)
 //
 // mix and γ are those of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom
-// Number Generators", 2014). A change of identity or protocol keeps the keys.
+// Number Generators", 2014). The points do not depend on the identity and the protocol of
+// an endpoint.
 const gamma = 0x9e3779b97f4a7c15
 
-// pointsPerUnit is the number of points of an endpoint of weight 1. The share of the
-// keys deviates by 1/√points: with 100 points, nine of ten endpoints are within 16 % of
-// the mean. A point uses 13 to 32 bytes.
+// pointsPerUnit is the number of points of an endpoint of weight 1. The share of the keys
+// that an endpoint gets deviates by 1/√points: with 100 points, nine of ten endpoints are
+// within 16 % of the mean. A point uses about 40 bytes.
 const pointsPerUnit = 100
 
 // maxPointWeight is the weight above which the number of points does not grow, because
 // adding points takes time.
 const maxPointWeight = 64
 
-// pointsOf returns the number of points of a weight. The bound also uses this number.
+// pointsOf returns the number of points of an endpoint with the given weight. The bound of
+// its load depends on the same number.
 func pointsOf(weight float64) int {
 	return max(1, int(math.Round(min(weight, maxPointWeight)*pointsPerUnit)))
 }
@@ -247,7 +256,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// seed returns the seed of an address. IPv4 and IPv4-mapped IPv6 addresses are equal.
+// seed returns the number from which the points of an address are computed. An IPv4-mapped
+// IPv6 address has the seed of the IPv4 address.
 func seed(addr netip.AddrPort) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).AppendTo(nil)) // never fails
@@ -256,235 +266,139 @@ func seed(addr netip.AddrPort) uint64 {
 
 func place(seed uint64, i int) uint64 { return mix(seed + uint64(i)*gamma) }
 
-func compareIDs(a, b resolve.ID) int {
-	return cmp.Or(
-		a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.ServerName, b.ServerName),
-		cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.Authority, b.Authority), cmp.Compare(a.OpaquePort, b.OpaquePort),
-	)
-}
-
-// ring has the points of the ready endpoints in order. Reading it takes no lock. During
-// a change a reader may see a point twice, the next point instead, or an endpoint that
-// is not ready any more, as its state shows. Writers hold the balancer's mutex.
+// ring has the points of the ready endpoints in order. Reading it takes no lock. During a
+// change, a reader may miss points, or see an endpoint that has just left the ring. The
+// state of such an endpoint is not ready. Writers hold the balancer's mutex.
 //
-// The points are the words of one sorted table. Each is in the slot that the first bits
-// of its place determine, or in one of the next slots: a hash table with linear probing
-// whose hash keeps the order (Amble, Knuth, "Ordered Hash Tables", 1974). Finding or
-// adding a point usually reads one cache line. The format of a word is
-//
-//	bits 63..24  the first 40 bits of its place
-//	bits 23..0   the number of its endpoint in members, from 1
-//
-// An empty slot has the word 0.
+// The place of a point determines its bucket, which is a list of points in order. There are
+// about as many buckets as points, so that finding or adding a point takes the same time
+// for any number of points.
 type ring struct {
-	table   atomic.Pointer[table]
-	points  atomic.Int64
-	members atomic.Pointer[[]atomic.Pointer[endpoint]] // never shrinks
-
-	// Guarded by the balancer's mutex.
-	has  map[*endpoint]membership
-	free []uint64 // unused numbers
+	buckets atomic.Pointer[[]bucket]
+	points  atomic.Int64      // number of points on the ring
+	has     map[*endpoint]int // number of points of each endpoint; guarded by the balancer's mutex
 }
 
-// membership has the number of an endpoint in members and the number of its points.
-type membership struct {
-	member uint64
-	points int
-}
+// bucket is the first point of a list, or nil.
+type bucket = atomic.Pointer[point]
 
-type table struct {
-	shift int
-	slots []atomic.Uint64 // 1<<(64−shift) slots, and some more after them
+// point is a place of an endpoint on the ring. A reader may be at a point that was removed.
+// The points after it are still found from there.
+type point struct {
+	at   uint64
+	e    *endpoint
+	next bucket
 }
-
-const (
-	memberBits = 24
-	memberMask = 1<<memberBits - 1
-	leastBits  = 6
-	overrun    = 64 // number of additional slots; doubled if a run of points is longer
-)
 
 func newRing() *ring {
-	r := &ring{has: make(map[*endpoint]membership)}
-	r.members.Store(&[]atomic.Pointer[endpoint]{{}}) // member 0 is unused
-	r.table.Store(newTable(leastBits, overrun))
+	r := &ring{has: make(map[*endpoint]int)}
+	r.buckets.Store(new(make([]bucket, 1)))
 	return r
 }
 
-func newTable(bits, more int) *table {
-	return &table{shift: 64 - bits, slots: make([]atomic.Uint64, 1<<bits+more)}
+// bucketOf returns the index of the bucket of a place, among n buckets.
+func bucketOf(at uint64, n int) int {
+	i, _ := bits.Mul64(at, uint64(n))
+	return int(i)
 }
 
-func (t *table) bits() int { return 64 - t.shift }
-func (t *table) size() int { return 1 << t.bits() }
+// insert adds a point to the buckets. at is its place.
+func insert(buckets []bucket, at uint64, e *endpoint) {
+	b := &buckets[bucketOf(at, len(buckets))]
+	for p := b.Load(); p != nil && p.at < at; p = b.Load() {
+		b = &p.next
+	}
+	added := &point{at: at, e: e}
+	added.next.Store(b.Load())
+	b.Store(added)
+}
 
-// member returns the endpoint of a point.
-func (r *ring) member(word uint64) *endpoint { return (*r.members.Load())[word&memberMask].Load() }
-
-// add adds the points of e for its current weight, unless e is on the ring.
+// add adds the points of e to the ring, as many as its current weight requires. It does
+// nothing if e is already on the ring.
 func (r *ring) add(e *endpoint) {
-	if r.has[e].points > 0 {
+	if r.has[e] > 0 {
 		return
 	}
-	m := membership{r.addMember(e), pointsOf(e.plainWeight())}
-	r.has[e] = m
-	r.resize(int(r.points.Add(int64(m.points))))
+	n := pointsOf(e.plainWeight())
+	r.has[e] = n
+	r.resize(int(r.points.Add(int64(n))))
 	s := seed(e.id.Addr)
-	for i := range m.points {
-		word := place(s, i)&^memberMask | m.member
-		for t := r.table.Load(); !r.insert(t, word); t = r.table.Load() {
-			r.rebuild(t.bits(), 2*(len(t.slots)-t.size()))
-		}
+	for i := range n {
+		insert(*r.buckets.Load(), place(s, i), e)
 	}
 }
 
-// remove removes the points of e. The weight of e may have changed since add.
+// remove removes the points of e from the ring. It removes as many as add added, because
+// the weight of e may have changed since then. It does nothing if e is not on the ring.
 func (r *ring) remove(e *endpoint) {
-	m, ok := r.has[e]
-	if !ok {
-		return
-	}
-	t, s := r.table.Load(), seed(e.id.Addr)
-	for i := range m.points {
-		t.remove(place(s, i)&^memberMask | m.member)
-	}
+	n, all := r.has[e], *r.buckets.Load()
 	delete(r.has, e)
-	(*r.members.Load())[m.member].Store(nil)
-	r.free = append(r.free, m.member)
-	r.resize(int(r.points.Add(-int64(m.points))))
-}
-
-// addMember adds e to members and returns its number.
-func (r *ring) addMember(e *endpoint) uint64 {
-	if len(r.free) == 0 {
-		old := *r.members.Load()
-		all := make([]atomic.Pointer[endpoint], 2*len(old))
-		for i := range old {
-			all[i].Store(old[i].Load())
-		}
-		for i := len(all) - 1; i >= len(old); i-- {
-			r.free = append(r.free, uint64(i))
-		}
-		r.members.Store(&all)
-	}
-	last := len(r.free) - 1
-	m := r.free[last]
-	r.free = r.free[:last]
-	(*r.members.Load())[m].Store(e)
-	return m
-}
-
-// before reports whether the point a is before b. Points at the same place are ordered
-// by the ID of their endpoints, so that the order of additions does not matter.
-func (r *ring) before(a, b uint64) bool {
-	if (a^b)&^memberMask != 0 {
-		return a < b
-	}
-	return compareIDs(r.member(a).id, r.member(b).id) < 0
-}
-
-// insert inserts word. It moves the points after it by one slot, the last one first, so
-// that a reader finds every point. It returns false if there is no free slot.
-func (r *ring) insert(t *table, word uint64) bool {
-	at := int(word >> t.shift)
-	for old := t.slots[at].Load(); old != 0 && !r.before(word, old); old = t.slots[at].Load() {
-		if at++; at == len(t.slots) {
-			return false
+	s := seed(e.id.Addr)
+	for i := range n {
+		b := &all[bucketOf(place(s, i), len(all))]
+		for p := b.Load(); p != nil; p = b.Load() {
+			if p.e == e {
+				b.Store(p.next.Load())
+			} else {
+				b = &p.next
+			}
 		}
 	}
-	end := at
-	for t.slots[end].Load() != 0 {
-		if end++; end == len(t.slots) {
-			return false
-		}
-	}
-	for ; end > at; end-- {
-		t.slots[end].Store(t.slots[end-1].Load())
-	}
-	t.slots[at].Store(word)
-	return true
+	r.resize(int(r.points.Add(-int64(n))))
 }
 
-// remove removes word. It moves the following points back by one slot, unless they are
-// in their own slot.
-func (t *table) remove(word uint64) {
-	at := int(word >> t.shift)
-	for t.slots[at].Load() != word {
-		at++
-	}
-	for ; at+1 < len(t.slots); at++ {
-		next := t.slots[at+1].Load()
-		if next == 0 || int(next>>t.shift) == at+1 {
-			break
-		}
-		t.slots[at].Store(next)
-	}
-	t.slots[at].Store(0)
-}
-
-// resize replaces the table if points occupy less than one or more than five of eight slots.
+// resize replaces the buckets if the given number of points is more than twice or less than
+// half of their number.
 func (r *ring) resize(points int) {
-	size := r.table.Load().size()
-	if 8*points <= 5*size && (8*points > size || size == 1<<leastBits) {
+	old := *r.buckets.Load()
+	if points <= 2*len(old) && (2*points >= len(old) || len(old) == 1) {
 		return
 	}
-	r.rebuild(max(leastBits, bits.Len(uint(2*points))), overrun)
-}
-
-// rebuild replaces the table by one with 1<<bits slots and more additional ones. If
-// these are too few, it doubles more.
-func (r *ring) rebuild(bits, more int) {
-	old := r.table.Load()
-	t := newTable(bits, more)
-	next := 0
-	for i := range old.slots {
-		word := old.slots[i].Load()
-		if word == 0 {
-			continue
+	next := make([]bucket, max(points, 1))
+	for i := range old {
+		for p := old[i].Load(); p != nil; p = p.next.Load() {
+			insert(next, p.at, p.e)
 		}
-		next = max(next, int(word>>t.shift))
-		if next == len(t.slots) {
-			r.rebuild(bits, 2*more)
-			return
-		}
-		t.slots[next].Store(word)
-		next++
 	}
-	r.table.Store(t)
+	r.buckets.Store(&next)
 }
 
-// from returns a cursor at the first point at or after the place at.
+// from returns a cursor at the first point at or after the given place.
 func (r *ring) from(at uint64) cursor {
-	t := r.table.Load()
-	c := cursor{ring: r, table: t, at: int(at >> t.shift), left: len(t.slots)}
-	for at &^= memberMask; c.at < len(t.slots) && t.slots[c.at].Load() < at; {
-		c.at++
+	all := *r.buckets.Load()
+	i := bucketOf(at, len(all))
+	c := cursor{buckets: all, start: at, at: i, left: len(all), point: all[i].Load()}
+	for c.point != nil && c.point.at < at {
+		c.point = c.point.next.Load()
 	}
 	return c
 }
 
-// cursor is a position on the ring.
+// cursor is the position of a reader on the ring.
 type cursor struct {
-	ring  *ring
-	table *table
-	at    int // index of the next slot
-	left  int // number of remaining slots
+	buckets []bucket
+	start   uint64
+	at      int    // index of the current bucket
+	left    int    // number of buckets after the current one; the last one is the first one again
+	point   *point // next point of the current bucket, or nil
 }
 
 // next returns the endpoint of the next point, or nil after one turn around the ring.
 func (c *cursor) next() *endpoint {
-	for ; c.left > 0; c.left-- {
-		if c.at == len(c.table.slots) {
+	for c.point == nil {
+		if c.left == 0 {
+			return nil
+		}
+		c.left--
+		if c.at++; c.at == len(c.buckets) {
 			c.at = 0
 		}
-		word := c.table.slots[c.at].Load()
-		c.at++
-		if word != 0 {
-			if e := c.ring.member(word); e != nil {
-				c.left--
-				return e
-			}
-		}
+		c.point = c.buckets[c.at].Load()
 	}
-	return nil
+	p := c.point
+	if c.left == 0 && p.at >= c.start { // the turn is complete
+		return nil
+	}
+	c.point = p.next.Load()
+	return p.e
 }

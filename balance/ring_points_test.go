@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gotower/gotower/resolve"
 )
 
 // The vectors were computed by another program. They must never change, because a rolling
@@ -115,16 +113,4 @@ func TestRingWeights(t *testing.T) {
 	for i, s := range sum {
 		require.InDelta(t, 1, s, 0.05, "weight %v", float64(i+1)/2)
 	}
-}
-
-// Two endpoints may have one address for a while. The order of additions does not matter.
-func TestRingSameAddress(t *testing.T) {
-	old, young := member(1, unit), member(1, unit)
-	young.id.ServerName = "web"
-	a, b := hashOf(t, 0, old, young, member(2, unit)), hashOf(t, 0, member(2, unit), young, old)
-	for key := range uint64(100) {
-		require.Equal(t, a.pick(keyed(key)).id, b.pick(keyed(key)).id)
-	}
-	require.Negative(t, compareIDs(old.id, young.id))
-	require.Zero(t, compareIDs(old.id, resolve.ID{Addr: old.id.Addr}))
 }

@@ -1,10 +1,9 @@
 package balance
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
-// RoundRobin picks the endpoints in turn. The position is kept when the set changes.
+// RoundRobin picks the endpoints in turn. It ignores costs and weights. The position is
+// kept when the set changes.
 func RoundRobin() Picker {
 	return Picker{"round robin", func(g *group) picker {
 		var place atomic.Uint64
@@ -12,24 +11,25 @@ func RoundRobin() Picker {
 	}}
 }
 
-// Random picks a random endpoint.
+// Random picks a random endpoint. It ignores costs and weights.
 func Random() Picker {
 	return Picker{"random", func(g *group) picker {
 		return rotation{g, func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) }}
 	}}
 }
 
-// rotation is the picker that picks by position, without costs.
+// rotation is the picker that picks by position and ignores costs.
 type rotation struct {
 	*group
-	place func(n int) int
+	place func(n int) int // returns the position to pick, below n
 }
 
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick picks an endpoint of another zone only if the same zone has no endpoint. It
-// skips endpoints that the request has tried, unless all were tried.
+// pick returns the endpoint at the next position. It skips endpoints that the request has
+// tried, unless all were tried. It returns an endpoint of another zone only if no endpoint
+// of the balancer's zone is ready.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]
 	if set.len() == 0 {

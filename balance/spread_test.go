@@ -87,7 +87,7 @@ func TestSharesCanceled(t *testing.T) {
 	})
 }
 
-// If a cancellation counted as a response, an endpoint whose requests are canceled would
+// If a cancellation counted as a response, an endpoint with canceled requests would
 // seem fast.
 func TestSharesSlowEndpointCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ func (p *pool) stream(n int, every time.Duration) {
 	}
 }
 
-// A new endpoint whose first request is long gets further probes and its share.
+// A new endpoint with a long first request gets further probes and its share.
 func TestProbeLongFirstRequest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(5)

@@ -16,7 +16,7 @@ func TestMedianFirstSamples(t *testing.T) {
 		}
 		g := groupOf(ns...)
 		learn := func(i int, now uint32) {
-			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decay, sampleWeight))
+			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decayCurve.decay, sampleWeight))
 		}
 		learn(0, 1)
 		require.InDelta(t, 1*ms, g.median.read(), 1)

@@ -11,8 +11,8 @@ import (
 
 // fed is a sequence of changes in the background.
 type fed struct {
-	src  *source
-	told chan int // number of endpoints in a change
+	src     *source
+	changed chan int // number of endpoints in a change
 }
 
 func feed(b *testing.B) *fed {
@@ -26,7 +26,7 @@ func feed(b *testing.B) *fed {
 		svc := layer.Func[string, *response](func(context.Context, string) (*response, error) { return nil, nil })
 		mk := func(context.Context, discover.Target) service { return svc }
 		for c := range discover.Endpoints(ctx, f.src, "web", mk) {
-			f.told <- len(c.Added) + len(c.Changed) + len(c.Removed)
+			f.changed <- len(c.Added) + len(c.Changed) + len(c.Removed)
 		}
 	}()
 	return f
@@ -36,7 +36,7 @@ func feed(b *testing.B) *fed {
 func (f *fed) update(u resolve.Update, n int) {
 	f.src.update(u)
 	for n > 0 {
-		n -= <-f.told
+		n -= <-f.changed
 	}
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Reasons why a target has no endpoints. A rejection by a balancer matches one of them,
-// so that a caller can use another target.
+// The reasons why a target has no endpoints. When a balancer rejects a request for such a
+// reason, its error matches the error below.
 var (
 	// ErrNoEndpoints reports that the target exists but has no endpoints now. A caller
 	// should not use another target, because this one may have endpoints again.
 	ErrNoEndpoints = errors.New("the target has no endpoints")
 
-	// ErrDoesNotExist reports that the target does not exist. A caller may resolve it
+	// ErrDoesNotExist reports that the target does not exist. A caller may resolve the name
 	// in another way.
 	ErrDoesNotExist = errors.New("the target does not exist")
 )
@@ -32,13 +32,13 @@ type Target struct {
 //
 // The services of one update are made in the order of their addresses.
 //
-// MakeService must use the Protocol, ServerName, Identity, Authority and OpaquePort of
-// the ID. A function that reads only the address would send cleartext to an endpoint
-// that requires TLS. For an ID that it does not support, it should return a service
+// MakeService must use the Protocol, ServerName, Identity, Authority and OpaquePort of the
+// ID. A function that reads only the address would send cleartext to an endpoint that
+// requires TLS. For an ID that the function does not support, it should return a service
 // that rejects requests: see the example.
 //
-// ctx ends when the endpoint was removed and its last response has ended, or with the
-// context of [Endpoints]. The service should close its connections then.
+// ctx ends when the endpoint was removed and its last response has ended, or when the
+// context of [Endpoints] ends. The service should then close its connections.
 type MakeService[Req, Rsp any] func(ctx context.Context, t Target) layer.Service[Req, Rsp]
 
 // Endpoint is one endpoint with its service. It is immutable. If labels or weight
@@ -49,16 +49,17 @@ type Endpoint[Req, Rsp any] struct {
 	Service layer.Service[Req, Rsp]
 }
 
-// Change is the difference between two sets of endpoints of a target. An ID is in at most one
-// of the lists. If the ID at an address changed, the address is in both Added and Removed.
+// Change is the difference between two sets of endpoints of a target. An ID is in at most
+// one of the three lists. If the ID at an address changed, the address is in both Added and
+// Removed.
 type Change[Req, Rsp any] struct {
-	Added   []*Endpoint[Req, Rsp]
+	Added   []*Endpoint[Req, Rsp] // new endpoints
 	Changed []*Endpoint[Req, Rsp] // same ID and Service, other labels or weight
 	Removed []*Endpoint[Req, Rsp] // must not get new requests
 
-	Reset bool // whether the update of the resolver had the whole set
-	State resolve.State
-	Err   error // the last error of the resolver; nil after its next update
+	Reset bool          // whether the update of the resolver had the whole set
+	State resolve.State // the state of the target after the change
+	Err   error         // the last error of the resolver; nil after its next update
 }
 
 func (c *Change[Req, Rsp]) len() int { return len(c.Added) + len(c.Changed) + len(c.Removed) }
@@ -89,8 +90,8 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithCompletion determines when a response ends. The service of a removed endpoint
-// ends after its last response. The default is [layer.AtEnd].
+// WithCompletion determines when a response ends. The context of the service of a removed
+// endpoint ends after the endpoint's last response has ended. The default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }

@@ -130,14 +130,14 @@ func TestMemberReadyEndsOnRemoval(t *testing.T) {
 				rsp, err := e.Service.Call(t.Context(), "")
 				require.NoError(t, err)
 				made.of(1)[0].shut.Store(true)
-				told := make(chan error, 1)
-				go func() { told <- e.Service.Ready(t.Context()) }()
+				results := make(chan error, 1)
+				go func() { results <- e.Service.Ready(t.Context()) }()
 				synctest.Wait()
-				require.Empty(t, told)
+				require.Empty(t, results)
 				end(src, cancel)
 				synctest.Wait()
-				require.Len(t, told, 1, "Ready still waits")
-				require.ErrorIs(t, <-told, layer.ErrClosed)
+				require.Len(t, results, 1, "Ready still waits")
+				require.ErrorIs(t, <-results, layer.ErrClosed)
 				require.NoError(t, rsp.Body.Close())
 			})
 		})
@@ -149,7 +149,7 @@ func TestMemberReadyEndsWithContext(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		told := make(chan error, 1)
+		results := make(chan error, 1)
 		own, leave := context.WithCancel(context.Background())
 		defer leave()
 		go func() {
@@ -158,18 +158,18 @@ func TestMemberReadyEndsWithContext(t *testing.T) {
 					rsp, err := e.Service.Call(own, "")
 					assert.NoError(t, err)
 					made.of(1)[0].shut.Store(true)
-					told <- e.Service.Ready(own)
+					results <- e.Service.Ready(own)
 					assert.NoError(t, rsp.Body.Close())
 				}
 			}
 		}()
 		src.update(add(at(1)))
 		synctest.Wait()
-		require.Empty(t, told)
+		require.Empty(t, results)
 		cancel()
 		synctest.Wait()
-		require.Len(t, told, 1, "Ready still waits")
-		require.ErrorIs(t, <-told, layer.ErrClosed)
+		require.Len(t, results, 1, "Ready still waits")
+		require.ErrorIs(t, <-results, layer.ErrClosed)
 	})
 }
 
@@ -183,7 +183,7 @@ func TestMemberReadyAllocatesNothing(t *testing.T) {
 	})
 }
 
-// A consumer that panics, or whose goroutine exits, is treated as one that breaks. The
+// A panic of the consumer, or the exit of its goroutine, is treated as a break. The
 // endpoints that its last change removed are retired too.
 func TestEndpointsConsumerPanics(t *testing.T) {
 	for name, leave := range map[string]func(){"panic": func() { panic("by the consumer") }, "exit": runtime.Goexit} {
@@ -213,17 +213,17 @@ func TestEndpointsConsumerPanics(t *testing.T) {
 // An update without effect does not set Reset of the next change.
 func TestChangeResetWithoutEffect(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
-		var told []string
+		var results []string
 		go func() {
 			for c := range discover.Endpoints(ctx, src, "web", made.Make) {
-				told = append(told, fmt.Sprint(summary(c), " ", c.Reset))
+				results = append(results, fmt.Sprint(summary(c), " ", c.Reset))
 			}
 		}()
 		expect := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			require.Equal(t, want, told)
-			told = nil
+			require.Equal(t, want, results)
+			results = nil
 		}
 		all := replace(named(1, "a"))
 		src.update(all)
@@ -417,10 +417,9 @@ func TestEndpointsConsumerBreaks(t *testing.T) {
 func TestEndpointsWaitsForResolver(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, _ *source, made *endpoints) {
 		var released bool
-		r := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		r := resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 			return func(yield func(resolve.Update, error) bool) {
-				yield(add(at(1)), nil)
-				<-ctx.Done()
+				require.False(t, yield(add(at(1)), nil))
 				time.Sleep(time.Second) // such as closing a connection
 				released = true
 			}
@@ -502,7 +501,7 @@ func TestMemberDescribe(t *testing.T) {
 	})
 }
 
-// While endpoints are removed, no concurrent call reaches a service whose context has
+// While endpoints are removed, no concurrent call reaches a service after its context has
 // ended.
 func TestMemberCallDuringRemoval(t *testing.T) {
 	const rounds = 300

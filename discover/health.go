@@ -16,19 +16,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// HealthCheck checks one endpoint, which svc calls. It returns nil if the endpoint is
-// healthy. It should end when ctx ends. A panic is an error.
+// HealthCheck checks the endpoint t by sending requests to svc, the service of the
+// endpoint. A HealthCheck returns nil if the endpoint is healthy. It should return when ctx
+// ends. A panic counts as an error.
 type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Service[Req, Rsp]) error
 
 // HealthPolicy configures [WithHealthCheck]. Zero fields have their defaults.
 type HealthPolicy struct {
 	Interval  time.Duration // between two checks of an endpoint, ± 10 %: default 5 s, at least 1 ms
 	Timeout   time.Duration // of one check: default 1 s
-	Healthy   int           // checks in a row that must succeed until the endpoint is healthy: default 1
-	Unhealthy int           // checks in a row that must fail until it is unhealthy: default 3
+	Healthy   int           // successes in a row after which an endpoint is healthy: default 1
+	Unhealthy int           // failures in a row after which an endpoint is unhealthy: default 3
 }
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the field that is out of range, or nil.
 func (p HealthPolicy) Validate() error {
 	switch {
 	case p.Interval != 0 && p.Interval < time.Millisecond:
@@ -45,13 +46,13 @@ func (p HealthPolicy) Validate() error {
 
 // WithHealthCheck returns a MakeService that checks its endpoints in the background, from
 // their creation on. An endpoint rejects requests while it is unhealthy, so that a balancer
-// uses others. A new endpoint is unhealthy until its first checks succeed.
+// uses other endpoints. A new endpoint is unhealthy until its first checks succeed.
 //
-// While no endpoint of a target is healthy, all of them admit requests, because the check may
-// be wrong and requests may succeed.
+// While no endpoint of a target is healthy, all endpoints of the target admit requests,
+// because the check may be wrong and requests may succeed.
 //
-// Each endpoint has a goroutine, which ends with the context of the endpoint. WithHealthCheck
-// panics if mk or check is nil or p is invalid.
+// Each endpoint has a goroutine, which ends with the context of the endpoint.
+// WithHealthCheck panics if mk or check is nil or p is invalid.
 func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[Req, Rsp], p HealthPolicy) MakeService[Req, Rsp] {
 	switch {
 	case mk == nil:
@@ -79,11 +80,11 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 
 var errNotChecked = errors.New("not checked yet")
 
-// healthGroup is what the endpoints of one target share.
+// healthGroup is the state that the endpoints of one target share.
 type healthGroup struct {
-	healthy atomic.Int64
-	changed notify.Broadcast
-	members int
+	healthy atomic.Int64     // number of healthy endpoints
+	changed notify.Broadcast // notifies of changes of healthy
+	members int              // number of endpoints; guarded by the mutex of healthGroups
 }
 
 type healthGroups struct {
@@ -112,14 +113,14 @@ func (g *healthGroups) leave(target string) {
 	}
 }
 
-// checked is the service of one endpoint.
+// checked is the service of one endpoint with a health check.
 type checked[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	policy   HealthPolicy
 	group    *healthGroup
 	endpoint string
 	reason   atomic.Pointer[layer.Error] // nil while the endpoint is healthy
-	checks   atomic.Int64
+	checks   atomic.Int64                // number of finished checks
 }
 
 func (c *checked[Req, Rsp]) setReason(err error) {
@@ -128,7 +129,8 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 	})
 }
 
-// run checks the endpoint until ctx ends.
+// run checks the endpoint every Interval until ctx ends. It then makes the endpoint
+// unhealthy and calls leave.
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
 	defer c.become(nil, false)
@@ -167,7 +169,8 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 	}
 }
 
-// become changes the state. err is the reason if the endpoint becomes unhealthy.
+// become makes the endpoint healthy or unhealthy. It does nothing if the endpoint already
+// is. err is the reason why the endpoint becomes unhealthy.
 func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	was := c.reason.Load() == nil
 	switch {
@@ -183,12 +186,13 @@ func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	c.group.changed.Wake()
 }
 
-// admits reports whether the endpoint gets requests.
+// admits reports whether the endpoint admits requests: it is healthy, or no endpoint of its
+// target is healthy.
 func (c *checked[Req, Rsp]) admits() bool {
 	return c.reason.Load() == nil || c.group.healthy.Load() == 0
 }
 
-// Ready waits until the endpoint is healthy and its service is ready.
+// Ready waits until the endpoint admits requests and its service is ready. See admits.
 func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if err := c.group.changed.Wait(ctx, c.admits); err != nil {

@@ -19,7 +19,7 @@ func named(i int, name string) resolve.Endpoint {
 	return e
 }
 
-// An endpoint whose ID changes is replaced at once, also by a service that is not ready.
+// An endpoint is replaced at once if its ID changes, also by a service that is not ready.
 // Its responses in flight continue. An ID that changes back gets a new service.
 func TestEndpointsIDChange(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {

@@ -11,8 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member is the Service of one endpoint. It lasts as long as the ID stays. The context
-// of its inner service ends when the member was retired and no response is open.
+// member is the Service of one endpoint. It is kept as long as the ID of the endpoint stays
+// the same. The context of the inner service, which MakeService made, ends when the member
+// is retired and has no open response.
 type member[Req, Rsp any] struct {
 	refcount.Count
 	inner    layer.Service[Req, Rsp]
@@ -22,10 +23,10 @@ type member[Req, Rsp any] struct {
 	id       resolve.ID
 	target   string
 
-	current *Endpoint[Req, Rsp] // used by the goroutine of the watch only
+	current *Endpoint[Req, Rsp] // accessed by the goroutine of the watch only
 }
 
-// newMember makes the service of e.
+// newMember returns the member for e. It makes the inner service by calling MakeService.
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{complete: w.complete, id: e.ID, target: w.target}
 	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
@@ -42,7 +43,7 @@ func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	return m
 }
 
-// failed is the service of an endpoint for which MakeService returned none.
+// failed is the service of an endpoint for which MakeService returned nil or panicked.
 type failed[Req, Rsp any] struct{ err error }
 
 func (f failed[Req, Rsp]) Ready(context.Context) error { return f.err }
@@ -52,13 +53,14 @@ func (f failed[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { retu
 func (f failed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
 // retire makes m reject requests. The context of its inner service ends after the last
-// response.
+// response of m.
 func (m *member[Req, Rsp]) retire() {
 	m.Retire()
 	m.cancel()
 }
 
-// Ready returns Ready of the inner service. It returns ErrClosed when the endpoint is removed.
+// Ready calls Ready of the inner service. It returns an error that matches
+// [layer.ErrClosed] after the endpoint was removed.
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.wanted.Err() != nil {
 		return m.removed()
@@ -70,7 +72,7 @@ func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	return err
 }
 
-// Call calls the inner service and counts the request until its response has ended.
+// Call calls the inner service. It counts the request as open until the response has ended.
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
 		return rsp, m.error(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
@@ -93,10 +95,11 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, nil
 }
 
-// Data and End make m the observer of each response, so that no response allocates one.
+// Data implements [layer.Observer]. A member is the observer of all its responses, so that
+// a response allocates no observer. Data does nothing.
 func (m *member[Req, Rsp]) Data(int) {}
 
-// End counts the end of a response.
+// End implements [layer.Observer]. It counts the response as ended.
 func (m *member[Req, Rsp]) End(error) { m.Done() }
 
 func (m *member[Req, Rsp]) removed() error {
@@ -109,8 +112,8 @@ func (m *member[Req, Rsp]) error(kind error, reason string, cause error) error {
 	}
 }
 
-// Classifier returns the classifier of the inner service.
+// Classifier implements [layer.Classified]. It returns the classifier of the inner service.
 func (m *member[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return layer.ClassifierOf(m.inner) }
 
-// Describe returns the node of the inner service.
+// Describe returns the description of the inner service.
 func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// Client sends requests to the endpoints of one target. It is a [httplayer.Service], and
-// an [http.RoundTripper] for [http.Client.Transport]. It is safe for concurrent use.
+// Client sends requests to the endpoints of one target. It is a [httplayer.Service], and an
+// [http.RoundTripper] for [http.Client.Transport]. It is safe for concurrent use.
 //
 // The host of a request's URL does not select the endpoint: every request goes to the
 // target. Use [Hosts] if a client calls several hosts or follows redirects.
@@ -26,11 +26,11 @@ import (
 //
 // Cancellation: the end of a request's context ends the request.
 //
-// Body: the response body must be closed.
+// Body: the caller must close the response body.
 //
-// Errors: those of the layers in the package documentation.
+// Errors: the errors of the layers in the list of the package documentation.
 //
-// Cost: that of the layers.
+// Cost: the cost of these layers.
 type Client struct {
 	target   string
 	stack    httplayer.Service
@@ -42,8 +42,9 @@ type Client struct {
 // requests arrive. Its background work and its connections end with ctx.
 //
 // The target is a host name or an IP address with an optional port: "web.default:80",
-// "10.0.0.1:8080". Without a port it is 80, or 443 with [WithTLS]. The name is resolved
-// by DNS and /etc/hosts, see package dns, unless [WithAddrs] or [WithResolver] is given.
+// "10.0.0.1:8080". Without a port, the port is 80, or 443 with [WithTLS]. The name is
+// resolved by DNS and /etc/hosts (see package dns), unless [WithAddrs] or [WithResolver] is
+// set.
 //
 // New panics if target is empty or an option is invalid.
 func New(ctx context.Context, target string, opts ...Option) *Client {
@@ -89,43 +90,48 @@ func New(ctx context.Context, target string, opts ...Option) *Client {
 	return c
 }
 
-// The limits of New. Envoy's route timeout is 15 s, too.
+// The default limits of a Client: the time to the response headers, the length of the
+// queue, and the longest wait in the queue. Envoy's route timeout is also 15 s.
 const (
 	defaultTimeout = 15 * time.Second
 	queueCapacity  = 1000
 	queueMaxWait   = 3 * time.Second
 )
 
-// Call sends req to an endpoint.
+// Call sends req to an endpoint of the target.
 func (c *Client) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	return c.stack.Call(ctx, req)
 }
 
-// Ready waits until the queue has room. See [Client.WaitReady] for the endpoints.
+// Ready waits until the queue has room. It does not wait for endpoints: see
+// [Client.WaitReady].
 func (c *Client) Ready(ctx context.Context) error { return c.stack.Ready(ctx) }
 
 // RoundTrip implements [http.RoundTripper].
 func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) { return c.trip.RoundTrip(req) }
 
 // WaitReady waits until the target is resolved and an endpoint is ready. It returns the
-// cause of ctx if ctx ends first, and an error that matches [layer.ErrClosed] if the
-// target cannot be resolved. It connects to no endpoint: an endpoint is ready until
-// connecting to it fails. Requests need not wait for it, because they wait in the queue.
+// cause of ctx if ctx ends first, and an error that matches [layer.ErrClosed] if the target
+// cannot be resolved. WaitReady does not connect: an endpoint is ready until a connection
+// to it fails. A caller need not call WaitReady before a request, because requests wait in
+// the queue.
 func (c *Client) WaitReady(ctx context.Context) error { return c.balancer.Ready(ctx) }
 
-// Endpoints returns the state of the endpoints in the order of their addresses.
+// Endpoints returns the states of the endpoints, in the order of their addresses.
 func (c *Client) Endpoints() []balance.EndpointState { return c.balancer.Snapshot() }
 
-// Next returns the service of the layers.
+// Next returns the outermost service of the client's stack, so that [layer.Describe] shows
+// the stack.
 func (c *Client) Next() httplayer.Service { return c.stack }
 
-// Describe returns the target. [layer.Describe] adds the layers and the endpoints.
+// Describe returns a node with the target. [layer.Describe] adds the layers and the
+// endpoints.
 func (c *Client) Describe() layer.Node {
 	return layer.Node{Name: "client", State: layer.State{{Key: "target", Value: c.target}}}
 }
 
-// withPort returns target with the port of the scheme if it has none. The name of an
-// SRV record has no port.
+// withPort returns target with a port: 443 with WithTLS, and 80 otherwise. It returns
+// target unchanged if target has a port or is the name of an SRV record.
 func (o *options) withPort(target string) string {
 	if _, _, err := net.SplitHostPort(target); err == nil || strings.HasPrefix(target, "_") {
 		return target
@@ -137,7 +143,8 @@ func (o *options) withPort(target string) string {
 	return net.JoinHostPort(strings.Trim(target, "[]"), port)
 }
 
-// endpoint returns the service of one endpoint.
+// endpoint returns the service of the endpoint t: a connection pool below the layers that
+// the options specify. endpoint is the MakeService of the client.
 func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	id := t.Endpoint.ID
 	if id.Identity != "" || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
@@ -160,8 +167,9 @@ func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Ser
 	return stack.Service(httplayer.NewEndpoint(ctx, id.Addr.String(), opts...))
 }
 
-// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. The server
-// name is that of the endpoint, or the host of the target.
+// tlsFor returns the TLS configuration for an endpoint, or nil for cleartext. If WithTLS
+// sets no server name, the server name is that of the endpoint, or else the host of the
+// target.
 func (o *options) tlsFor(t discover.Target) *tls.Config {
 	cfg, name := o.tls, t.Endpoint.ServerName
 	switch {
@@ -180,7 +188,8 @@ func (o *options) tlsFor(t discover.Target) *tls.Config {
 	return cfg
 }
 
-// hostOf returns target without its port and the trailing dot of a DNS name.
+// hostOf returns the host in target, without the port and without the trailing dot of a DNS
+// name.
 func hostOf(target string) string {
 	if host, _, err := net.SplitHostPort(target); err == nil {
 		target = host
@@ -188,7 +197,9 @@ func hostOf(target string) string {
 	return strings.TrimSuffix(target, ".")
 }
 
-// rejecting returns a service for an endpoint that New cannot connect to.
+// rejecting returns a service that rejects all requests. It is the service of an endpoint
+// that requires a mesh identity or an opaque connection, because the client supports
+// neither.
 func rejecting(id resolve.ID) httplayer.Service {
 	err := &layer.Error{
 		Layer: "endpoint", Endpoint: id.Addr.String(), Kind: layer.ErrClosed,

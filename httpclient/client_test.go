@@ -39,7 +39,7 @@ func server(t *testing.T, name string, status int) string {
 	return s.Listener.Addr().String()
 }
 
-// client returns an http.Client whose idle connections are closed at the end of the test.
+// client returns an http.Client. Its idle connections are closed at the end of the test.
 func client(t *testing.T, rt http.RoundTripper) *http.Client {
 	t.Helper()
 	c := &http.Client{Transport: rt, Timeout: time.Minute}

@@ -1,12 +1,12 @@
-// Package httpclient makes HTTP clients whose requests are balanced, retried within a
-// budget and queued, with one call:
+// Package httpclient makes HTTP clients with one call. Their requests are balanced, retried
+// within a budget and queued:
 //
 //	web := httpclient.New(ctx, "web.default:80")
 //	client := &http.Client{Transport: web}       // in a service
 //	handler := httplayer.Handler(web)            // in a gateway
 //
-// A [Client] is a [httplayer.Service] and an [http.RoundTripper] for one target. [Hosts]
-// is a RoundTripper that has a Client for each known host.
+// A [Client] is a [httplayer.Service] and an [http.RoundTripper] for one target. [Hosts] is
+// a RoundTripper that has a Client for each known host.
 //
 // The layers of a Client, outermost first:
 //

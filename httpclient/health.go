@@ -18,9 +18,9 @@ import (
 // HealthCheck checks one endpoint, see [discover.WithHealthCheck].
 type HealthCheck = discover.HealthCheck[*http.Request, *http.Response]
 
-// WithHealthCheck checks each endpoint in the background. If the check of an endpoint fails, the
-// endpoint gets no requests while another one is healthy. The zero policy checks each endpoint every 5 s.
-// A nil check or an invalid policy panics.
+// WithHealthCheck checks each endpoint in the background. An endpoint that fails its check
+// gets no requests while another endpoint is healthy. The zero policy checks each endpoint
+// every 5 s. A nil check or an invalid policy panics.
 func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 	if check == nil {
 		panic("httpclient: nil HealthCheck")
@@ -31,9 +31,9 @@ func WithHealthCheck(check HealthCheck, p discover.HealthPolicy) Option {
 	return option(func(o *options) { o.healthCheck, o.healthPolicy = check, p })
 }
 
-// CheckHTTP sends a GET for path, such as "/healthz", to the endpoint. The Host is that of the
-// target. The endpoint is healthy if the status is 2xx. CheckHTTP panics if path is not a path
-// with an optional query.
+// CheckHTTP returns a check that sends a GET request for path, such as "/healthz", to the
+// endpoint. The host of the request is the target. The endpoint is healthy if the status is
+// 2xx. CheckHTTP panics if path is not a path with an optional query.
 func CheckHTTP(path string) HealthCheck {
 	u, err := url.ParseRequestURI(path)
 	if err != nil || !strings.HasPrefix(path, "/") {
@@ -58,8 +58,9 @@ func CheckHTTP(path string) HealthCheck {
 
 const drainLimit = 64 << 10
 
-// CheckGRPC calls Check of grpc.health.v1.Health for a service; "" is the whole server. The
-// endpoint is healthy if the answer is SERVING.
+// CheckGRPC returns a check that calls the method Check of grpc.health.v1.Health for the
+// given service. "" means the whole server. The endpoint is healthy if the response is
+// SERVING.
 func CheckGRPC(service string) HealthCheck {
 	// HealthCheckRequest has one field, the service, with the number 1.
 	message := []byte{}
@@ -98,8 +99,8 @@ func CheckGRPC(service string) HealthCheck {
 	}
 }
 
-// CheckTCP connects to the address of the endpoint. The endpoint is healthy if it accepts the
-// connection.
+// CheckTCP returns a check that connects to the address of the endpoint. The endpoint is
+// healthy if the connection succeeds.
 func CheckTCP() HealthCheck {
 	return func(ctx context.Context, t discover.Target, _ httplayer.Service) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", t.Endpoint.Addr.String())
@@ -110,7 +111,8 @@ func CheckTCP() HealthCheck {
 	}
 }
 
-// send sends the request of a check. It closes the body of a rejected one.
+// send sends the request of a check to svc. If svc rejects the request, the body of the
+// request is closed.
 func send(ctx context.Context, svc httplayer.Service, req *http.Request) (*http.Response, error) {
 	return httplayer.RoundTripper(svc).RoundTrip(req.WithContext(ctx))
 }

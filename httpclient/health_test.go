@@ -167,7 +167,7 @@ func TestGatewayAccessLog(t *testing.T) {
 			return nil
 		})
 	lines := make(chan string, 10)
-	handler := httplayer.AccessLog(lineWriter(lines), httplayer.JSONLog)(
+	handler := httplayer.AccessLog(lineWriter(lines), httplayer.JSONLog, nil)(
 		httplayer.Middleware(front.Layer())(httplayer.Handler(web)))
 	gateway := httptest.NewServer(handler)
 	t.Cleanup(gateway.Close)

@@ -6,9 +6,9 @@ import (
 )
 
 // Hosts is an [http.RoundTripper] that sends a request to the transport for the host of its
-// URL, and to [http.DefaultTransport] if it has none. A key is a host in lower case,
-// "web.default", or a host with a port, "web.default:8080", which takes precedence. A
-// request without a port has that of its scheme.
+// URL. A request for an unknown host goes to [http.DefaultTransport]. A key is a host in
+// lower case, "web.default", or a host with a port, "web.default:8080", which takes
+// precedence. A URL without a port has the default port of its scheme.
 //
 //	client := &http.Client{Transport: httpclient.Hosts{
 //		"web.default":   httpclient.New(ctx, "web.default:80"),
@@ -47,7 +47,8 @@ func (h Hosts) transport(req *http.Request) http.RoundTripper {
 	return http.DefaultTransport //nolint:forbidigo // the same default as http.Client
 }
 
-// CloseIdleConnections implements [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections of all transports, for
+// [http.Client.CloseIdleConnections].
 func (h Hosts) CloseIdleConnections() {
 	for _, rt := range h {
 		if c, ok := rt.(interface{ CloseIdleConnections() }); ok {

@@ -37,8 +37,9 @@ type options struct {
 	sticky        string
 }
 
-// WithResolver sets the resolver of the target, such as linkerd's or Kubernetes'. The
-// target is then passed unchanged. A nil resolver panics.
+// WithResolver sets the resolver of the target, such as the resolver of package linkerd or
+// k8s. The resolver gets the target unchanged: no default port is added. A nil resolver
+// panics.
 func WithResolver(r resolve.Resolver) Option {
 	if r == nil {
 		panic("httpclient: nil resolver")
@@ -47,8 +48,9 @@ func WithResolver(r resolve.Resolver) Option {
 }
 
 // WithAddrs sets the endpoints: host names or IP addresses, each with a port. A host name
-// is resolved by DNS and /etc/hosts, and may have several addresses. The target is then a
-// name for display and TLS. WithAddrs panics without an address, and for one without a port.
+// is resolved by DNS and /etc/hosts, and may have several addresses. The target is then
+// only a name for display and TLS. WithAddrs panics without an address, or if an address
+// has no port.
 func WithAddrs(addrs ...string) Option {
 	if len(addrs) == 0 {
 		panic("httpclient: WithAddrs: no address")
@@ -66,10 +68,11 @@ func WithAddrs(addrs ...string) Option {
 	return WithResolver(resolve.Merge(all...))
 }
 
-// WithTLS connects to the endpoints by TLS; nil is the default configuration of crypto/tls.
-// An empty ServerName becomes that of the endpoint, if its resolver specifies one, or else
-// the host of the target. Without WithTLS an endpoint uses TLS only if its resolver specifies
-// a server name, and a request with an https URL to a cleartext endpoint fails.
+// WithTLS connects to the endpoints by TLS. nil means the default configuration of
+// crypto/tls. An empty ServerName in cfg is replaced by the server name of the endpoint, if
+// the resolver specifies one, or else by the host of the target. Without WithTLS, an
+// endpoint uses TLS only if the resolver specifies a server name. A request with an https
+// URL to a cleartext endpoint fails.
 func WithTLS(cfg *tls.Config) Option {
 	if cfg == nil {
 		cfg = new(tls.Config)
@@ -77,10 +80,10 @@ func WithTLS(cfg *tls.Config) Option {
 	return option(func(o *options) { o.tls = cfg })
 }
 
-// WithTimeout limits the time from Call to the response headers, all attempts included. The
-// default is 15 s, and 0 means no limit. It does not limit the response body, so that
-// downloads and streams may take longer. Set http.Client.Timeout to limit both. A
-// negative d panics.
+// WithTimeout limits the time from Call to the response headers, including all attempts.
+// The default is 15 s, and 0 means no limit. The response body is not limited, so that
+// downloads and streams may take longer. Set http.Client.Timeout to limit both. A negative
+// d panics.
 func WithTimeout(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("httpclient: WithTimeout is %v, must be at least 0", d))
@@ -99,27 +102,29 @@ func WithRetry(p httplayer.RetryPolicy) Option {
 }
 
 // WithPolicy sets the policy of the balancer, such as consistent hashing for sticky
-// sessions, zones or outlier detection. An invalid policy panics in [New].
+// sessions, zones or outlier detection. [New] panics if the policy is invalid.
 func WithPolicy(p balance.Policy) Option {
 	return option(func(o *options) { o.policy = p })
 }
 
-// WithStickySession sends the requests of a session to the same endpoint by consistent hashing.
-// The cookie has a random number, see [httplayer.StickySession]. It replaces the Picker of
-// [WithPolicy].
+// WithStickySession sends the requests of a session to the same endpoint, by consistent
+// hashing. The session is a random number in the given cookie: see
+// [httplayer.StickySession]. The option replaces the Picker of [WithPolicy]. An invalid
+// cookie name panics.
 func WithStickySession(cookie string) Option {
 	httplayer.StickySession(cookie) // panics if the name is invalid
 	return option(func(o *options) { o.sticky = cookie })
 }
 
-// Metrics provides the instruments of a target. Packages promtower and oteltower implement it.
+// Metrics returns the instruments for a target. Packages promtower and oteltower have
+// implementations.
 type Metrics interface {
 	Layer(target string) layer.Instruments
 	Balance(target string) balance.Instruments
 }
 
-// WithMetrics measures the requests, the layers and the balancer of the client. A nil m
-// measures nothing.
+// WithMetrics records the metrics of the requests, the layers and the balancer of the
+// client in the instruments of m. A nil m records nothing.
 func WithMetrics(m Metrics) Option { return option(func(o *options) { o.metrics = m }) }
 
 // WithEndpointOptions adds options to each endpoint, such as [httplayer.WithHTTP2] or
@@ -128,8 +133,9 @@ func WithEndpointOptions(opts ...httplayer.EndpointOption) Option {
 	return option(func(o *options) { o.endpoints = append(o.endpoints, opts...) })
 }
 
-// WithEndpointLayer sets a layer above each endpoint, such as a limit, a breaker or a tap.
-// [httplayer.Stack] has a method Layer that makes one layer of several.
+// WithEndpointLayer sets a layer above each endpoint, such as a limit, a circuit breaker or
+// a tap. To set several layers, combine them into one by the method Layer of
+// [httplayer.Stack].
 func WithEndpointLayer(l httplayer.Layer) Option {
 	return option(func(o *options) { o.endpointLayer = l })
 }

@@ -1,5 +1,5 @@
-// Package instrument makes all instruments of layers and balancers from a metrics system.
-// Packages promtower and oteltower are made of it.
+// Package instrument defines the instruments of layers and balancers, with their names. It
+// makes them in a metrics system by a [Provider]. Packages promtower and oteltower use it.
 package instrument
 
 import (
@@ -9,18 +9,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes single instruments. Their labels, other than that of a counter, are bound
-// by the Provider. Calls with equal arguments may return the same instrument.
+// Provider makes the instruments of one target in a metrics system. It binds all labels
+// except the label that is passed as an argument. Calls with equal arguments may return the
+// same instrument.
 type Provider interface {
-	// Counter returns a counter. If label is not "", its With is called once for each
-	// value of that label.
+	// Counter returns a counter. If label is not "", the caller calls the method With of
+	// the counter once for each value of that label.
 	Counter(name, help, label string) metrics.Counter
+	// Gauge returns a gauge. label has the same meaning as for a counter.
 	Gauge(name, help, label string) metrics.Gauge
-	// Histogram returns a histogram of durations, which it gets in milliseconds.
+	// Histogram returns a histogram of durations. Its values are in milliseconds.
 	Histogram(name, help string) metrics.Histogram
 }
 
-// Layer returns the instruments of layers.
+// Layer returns the instruments of the layers of a target. p makes the instruments.
 func Layer(p Provider) layer.Instruments {
 	return layer.Instruments{
 		Requests:      p.Counter("requests", "Admitted requests.", ""),
@@ -51,7 +53,7 @@ func Layer(p Provider) layer.Instruments {
 	}
 }
 
-// Balance returns the instruments of a balancer.
+// Balance returns the instruments of the balancer of a target. p makes the instruments.
 func Balance(p Provider) balance.Instruments {
 	return balance.Instruments{
 		Endpoints:        p.Gauge("endpoints", "Endpoints by state.", "endpoint_state"),

@@ -14,9 +14,10 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Accessor reads requests and responses for protocol-neutral layers such as routes and
-// tap. Package httplayer implements it for *http.Request and *http.Response. Its
-// methods do not modify the messages and are safe for concurrent use.
+// Accessor reads the path and other parts of requests and responses. Layers that work with
+// every protocol use it, for example routes and tap. Package httplayer implements it for
+// *http.Request and *http.Response. Its methods do not modify the messages and are safe for
+// concurrent use.
 type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of a message
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" if unknown
@@ -29,73 +30,88 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 	ResponseHeader(Rsp) Header  // never nil
 	ResponseTrailer(Rsp) Header // never nil; empty until the response ended
 
-	// Complete is the [Completion] of the protocol.
+	// Complete is a [Completion]: it arranges that o is notified when rsp ends, and returns
+	// the response to pass on.
 	Complete(ctx context.Context, rsp Rsp, o Observer) Rsp
 }
 
-// Header gives read access to header or trailer fields. Names are case-insensitive. If
-// it also has the method Values(name string) []string, as [net/http.Header] does,
-// reading all values of one name is cheaper.
+// Header gives read access to header or trailer fields. Names are case-insensitive. An
+// implementation may also have the methods Values(name string) []string, as
+// [net/http.Header] does, and HasName(match func(name string) bool) bool, which reports
+// whether match returns true for one of the names. Callers then use them, because All is
+// slower.
 type Header interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value
 }
 
-// Editor changes messages and creates responses for protocol-neutral layers. Package
-// httplayer implements it for net/http. Its methods are safe for concurrent use.
+// Editor changes requests and responses, and creates responses, for layers that work with
+// every protocol. Package httplayer implements it for *http.Request and *http.Response. Its
+// methods are safe for concurrent use.
 type Editor[Req, Rsp any] interface {
-	// EditRequest returns a copy of req with the changed header fields and the same
-	// body. It does not modify req.
+	// EditRequest returns a copy of req with the header changes of c and the same body. It
+	// does not modify req.
 	EditRequest(req Req, c HeaderMutation) Req
 
-	// EditResponse returns rsp with the changed header fields. It may modify rsp or copy it.
+	// EditResponse applies the header changes of c to rsp. It may modify rsp and return it,
+	// or return a modified copy.
 	EditResponse(rsp Rsp, c HeaderMutation) Rsp
 
-	// NewResponse returns a new response to req. It does not read the body of req, and
-	// closes it if the protocol requires that.
-	NewResponse(req Req, a DirectResponse) Rsp
+	// NewResponse returns a new response to req with the content that direct specifies. It
+	// does not read the body of req. It closes the body of req if the protocol requires it.
+	NewResponse(req Req, direct DirectResponse) Rsp
 
-	// TeeRequest returns req with a body that keeps up to limit bytes while they are read. It
-	// calls done once, on the goroutine of the reader. ok is true if the body was read to its
-	// end and fits limit; then copied is a copy of the request whose context never ends. For a
-	// request without a body, done is called before TeeRequest returns.
+	// TeeRequest returns req with another body. The new body stores up to limit bytes while
+	// the caller reads them. When the reading ends, the reader's goroutine calls done once.
+	// ok is true if the body was read to its end and had at most limit bytes. Then copied
+	// is a copy of req with the stored body and a context that never ends. For a request
+	// without a body, done is called before TeeRequest returns.
 	TeeRequest(req Req, limit int64, done func(copied Req, ok bool)) Req
 }
 
-// HeaderMutation is a change of header fields. Add is applied first, then Set, then Remove, as
-// in linkerd's proxy. The zero value changes nothing. Names are case-insensitive.
+// HeaderMutation is a list of changes of header fields. Add is applied first, then Set,
+// then Remove, as in linkerd's proxy. The zero value changes nothing. Names are
+// case-insensitive.
 //
-// Setting Host changes the authority of a request. Fields of the connection, such
-// as Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid.
+// Setting Host changes the authority of a request. Fields of the connection, such as
+// Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid (see
+// [HeaderMutation.Validate]).
 type HeaderMutation struct {
-	Add    []HeaderField // one more value each
-	Set    []HeaderField // replaces all values of the name
-	Remove []string      // names
+	Add    []HeaderField // each field adds a value to those of its name
+	Set    []HeaderField // each field replaces all values of its name
+	Remove []string      // the names of the fields to remove
 }
 
-// HeaderField is the name of a header field and one value.
+// HeaderField is one value of a header field, together with the name of the field.
 type HeaderField struct{ Name, Value string }
 
-// DirectResponse is the argument of Editor.NewResponse.
+// DirectResponse describes a response that [Editor.NewResponse] creates, without sending
+// the request to a server.
 type DirectResponse struct {
 	Status  int           // the HTTP status
-	GRPC    uint32        // the status for gRPC requests; 0 is the one that corresponds to Status
-	Message string        // the body of the response, or the message of the gRPC status
-	Header  []HeaderField // in addition to those of the protocol
+	GRPC    uint32        // the gRPC status code, for gRPC requests; 0 means the code that corresponds to Status
+	Message string        // the body of the response; for a gRPC request the message of the gRPC status
+	Header  []HeaderField // header fields in addition to those that the protocol requires
 }
 
-// Empty reports whether c changes nothing.
+// Empty reports whether c has no changes.
 func (c HeaderMutation) Empty() bool { return len(c.Add) == 0 && len(c.Set) == 0 && len(c.Remove) == 0 }
 
-// Validate returns the errors of Valid, joined, or nil.
+// Validate returns nil if all changes of c are valid. Otherwise it joins the errors that
+// [HeaderMutation.Valid] returns.
 func (c HeaderMutation) Validate() error {
 	_, problems := c.Valid()
 	return errors.Join(problems...)
 }
 
-// Valid returns c without its invalid parts, and an error for each: a name that
-// is not a token, a value with a control character, a field of the connection,
-// and a Host that is added, removed, or not a host with an optional port.
+// Valid returns the valid changes of c, and one error for each invalid change. A change is
+// invalid if:
+//
+//   - the name is not a token
+//   - the value has a control character
+//   - the field belongs to the connection
+//   - the change adds or removes Host
+//   - the change sets Host to a value that is not a host with an optional port
 func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 	left := func(op string, f HeaderField) bool {
 		err := f.validate(op == "set")
@@ -114,8 +130,8 @@ func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 	return valid, problems
 }
 
-// connectionFields returns the header fields that belong to a connection or delimit a
-// message. Only the sender of a message writes them.
+// connectionFields returns the names, in lower case, of the header fields that belong to a
+// connection or delimit a message. A [HeaderMutation] must not change them.
 func connectionFields() []string {
 	return []string{
 		"connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
@@ -140,7 +156,8 @@ func (f HeaderField) validate(set bool) error {
 	return nil
 }
 
-// isTokenChar reports whether c may be part of a header name (tchar of RFC 9110).
+// isTokenChar reports whether the character c may occur in a header name, which consists of
+// the characters tchar of RFC 9110.
 func isTokenChar(c rune) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
@@ -149,11 +166,12 @@ func isTokenChar(c rune) bool {
 	return c != 0 && strings.ContainsRune("!#$%&'*+-.^_`|~", c)
 }
 
-// bodyAccessor reads the field Body of messages that have one, see [AtEnd]. It is
-// created once per layer.
+// bodyAccessor reads the field Body of messages of type T. See [AtEnd] for the types that
+// have such a field. A layer creates its bodyAccessor once, because the search for the
+// field is slow.
 type bodyAccessor[T any] struct {
-	index int // of the field Body
-	has   bool
+	index int  // the index of the field Body
+	has   bool // whether T has the field; if false, body returns nil
 }
 
 func bodyAccessorOf[T any]() bodyAccessor[T] {
@@ -161,7 +179,6 @@ func bodyAccessorOf[T any]() bodyAccessor[T] {
 	return bodyAccessor[T]{index, ok}
 }
 
-// body returns the body of message, or nil.
 func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	if !s.has {
 		return nil
@@ -174,8 +191,9 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 	return body
 }
 
-// observed returns the wrapper that ObserveBody put around the body of rsp, or nil. A
-// layer may replace the reader inside the wrapper until it returns rsp.
+// observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the
+// body has no wrapper. A layer may replace the reader inside the wrapper until it returns
+// rsp.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
@@ -188,10 +206,12 @@ func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	return nil
 }
 
-// CloseBody closes the body of a request or response if its type has one, see [AtEnd].
+// CloseBody closes the body of message, which is a request or a response. It does nothing
+// if messages of type T have no body (see [AtEnd]), or if the body of message is nil.
 func CloseBody[T any](message T) { bodyAccessorOf[T]().closeBody(message) }
 
-// closeBody closes the body of message, and reports whether there was one.
+// closeBody closes the body of message and returns true. If message has no body, it returns
+// false.
 func (s bodyAccessor[T]) closeBody(message T) bool {
 	body := s.body(message)
 	if body == nil {

@@ -15,22 +15,23 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their defaults.
+// AdaptivePolicy configures an [AdaptiveLimit]. A field that is 0 has its default value.
 type AdaptivePolicy struct {
-	Min     int // of the limit, 1 to Max; default 1
-	Max     int // of the limit, at least Min; default 1000
-	Initial int // limit, Min to Max; default 20, or the nearest value in range
+	Min     int // the lowest limit, 1 to Max; default 1
+	Max     int // the highest limit, at least Min; default 1000, or Min if that is larger
+	Initial int // the limit at the start, Min to Max; default 20, or the nearest value in that range
 
-	// Tolerance is the factor by which the latency may exceed the latency without a queue
-	// before the limit shrinks: 1.1 to 2, default 1.5. A higher value keeps a server with
-	// varying latency busier, and allows a longer queue in it.
+	// Tolerance is the ratio latency / latency without a queue above which the limit
+	// shrinks. It is 1.1 to 2; the default is 1.5. A higher value keeps a server with
+	// varying latency busier, but allows a longer queue in the server.
 	Tolerance float64
 
-	// Window is the least time between two changes of the limit: 1 ms to 1 min; default 100 ms.
+	// Window is the shortest time between two changes of the limit: 1 ms to 1 min; default
+	// 100 ms.
 	Window time.Duration
 }
 
-// Validate returns an error that names the field that is wrong.
+// Validate returns an error that names the first invalid field, or nil.
 func (p AdaptivePolicy) Validate() error {
 	set := p.filled()
 	switch {
@@ -48,7 +49,7 @@ func (p AdaptivePolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields. The defaults of Initial and
+// filled returns p with the defaults in place of zero fields. The defaults of Initial and
 // Tolerance come from Netflix's Gradient2, and those of Window, Min and Max from Envoy.
 func (p AdaptivePolicy) filled() AdaptivePolicy {
 	p.Min = cmp.Or(p.Min, 1)
@@ -59,28 +60,26 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	return p
 }
 
-// AdaptiveLimit is a [Limit] whose size follows the latency of inner: it admits as many
-// requests as keep inner busy without a long queue in it. The formula is that of
-// Gradient2 in Netflix's concurrency-limits, with the headroom of Envoy's adaptive
-// concurrency filter. testdata/adaptive.txt has the results of a simulation.
+// AdaptiveLimit is a [Limit] with a size that follows the latency of inner. It admits as many
+// requests as keep inner busy without a long queue in inner. The formula is that of Gradient2
+// in Netflix's concurrency-limits. The limit grows by the headroom of Envoy's adaptive
+// concurrency filter.
 //
-// Admission: a request is admitted only while fewer than the limit are in flight. The
-// count is exact under concurrency. Ready waits for a free slot, then for inner.
+// Admission: a request is admitted while the number of requests in flight is below the limit.
+// Ready waits for a free slot, then for inner.
 //
-// Cancellation: a request whose context has ended is rejected. The slot of a canceled
-// request stays taken until the request ends, and its latency does not count.
+// Cancellation: a request is rejected if its context has ended. The slot of a canceled request
+// stays taken until the request ends, and its latency does not count.
 //
-// Body: a slot is held until the response ends, see [WithCompletion]. The latency is measured
-// to the headers. [AtReturn] releases the slots of long streams at the headers.
+// Body: a slot is held until the response ends, see [WithCompletion]. The latency is the time
+// to the response headers. [AtReturn] releases it then.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class
-// [Throttled] and timeouts (errors that match [context.DeadlineExceeded]) lower the
-// limit, unless the caller canceled. Other failures do not change it.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class [Throttled] and
+// timeouts (errors that match [context.DeadlineExceeded]) lower the limit, unless the caller
+// canceled the request. Other failures do not change it.
 //
-// Cost: two clock readings, a logarithm and a few atomic operations; no
-// allocation. A probe sets a timer.
-//
-// An invalid policy panics, see [AdaptivePolicy.Validate].
+// Cost: two clock readings, a logarithm and a few atomic operations; no allocation. It panics
+// if the policy is invalid, see [AdaptivePolicy.Validate].
 func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -104,22 +103,12 @@ type adaptiveLimit[Req, Rsp any] struct {
 	gate     *adaptiveGate
 	born     time.Time
 	freed    notify.Broadcast
-	full     atomic.Pointer[Error] // shared by every rejection at one limit
+	full     atomic.Pointer[Error] // the rejection for the current limit, shared by all rejected requests
 	rejected tally
 }
 
 func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
-	for {
-		if err := l.freed.Wait(ctx, l.gate.hasRoom); err != nil {
-			return err
-		}
-		if err := l.Service.Ready(ctx); err != nil {
-			return err
-		}
-		if l.gate.hasRoom() {
-			return nil
-		}
-	}
+	return awaitRoom(ctx, &l.freed, l.gate.hasRoom, l.Service)
 }
 
 func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -131,12 +120,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 		return rsp, l.full.Load()
 	}
 	returned := false
-	defer func() {
-		if !returned {
-			defer l.End(nil)
-			l.drop(rsp, err)
-		}
-	}()
+	defer l.dropUnless(&returned, &rsp, &err, l)
 	began := time.Since(l.born)
 	rsp, err = l.Service.Call(ctx, req)
 	l.learn(ctx, began, Outcome[Rsp]{Response: rsp, Err: err})
@@ -148,7 +132,9 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	return rsp, nil
 }
 
-// learn records the latency of a success, or an overload. Other outcomes are ignored.
+// learn passes the result of a request to the gate: the latency of a success, or that inner
+// was overloaded. It ignores other outcomes. began is the time from l.born to the start of
+// the request.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.classOf(ctx, out); {
@@ -163,7 +149,9 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 	}
 }
 
-// watchProbe starts a timer that ends the current probe if it makes no progress.
+// watchProbe starts a timer if a probe is running. A probe is a window with a lower limit,
+// which measures the latency without a queue. The timer ends the probe if it makes no
+// progress.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	began, after := l.gate.probe()
 	if after == 0 {
@@ -181,7 +169,9 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	time.AfterFunc(after, look)
 }
 
-// changed publishes the current limit. It is called after the limit may have changed.
+// changed must be called after each change of the limit. It prepares the error that later
+// rejections return, because that error has the limit in its text. It also wakes the
+// callers of Ready and sets the gauge.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
@@ -191,7 +181,8 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data and End implement Observer for every response, so that no response allocates one.
+// Data and End make the layer itself the [Observer] of each response, so that a response
+// needs no allocation.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
@@ -210,28 +201,28 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate counts the requests in flight and the samples of the current window. Its
-// times are relative to the creation of the layer. Only the request that ends a window
-// takes the lock.
+// adaptiveGate counts the requests in flight and collects the measurements of the current
+// window. All its times are relative to the creation of the layer. Only the request that
+// ends a window locks the mutex.
 type adaptiveGate struct {
 	limit atomic.Int64
-	began atomic.Int64 // of the window, in nanoseconds
-	least atomic.Int64 // the least length of the window; 0 for a probe
+	began atomic.Int64 // the start of the window, in nanoseconds
+	least atomic.Int64 // the shortest length of the window, in nanoseconds; 0 during a probe
 
 	_ [64]byte // separates fields that are written for each request
 
 	inFlight atomic.Int64
-	peak     atomic.Int64  // in flight, at an admission in this window
-	samples  atomic.Uint64 // adaptiveSample summed up
-	dropped  atomic.Int64
+	peak     atomic.Int64  // the largest inFlight at an admission in this window
+	samples  atomic.Uint64 // sum of the results of adaptiveSample in this window
+	dropped  atomic.Int64  // requests of this window that overloaded inner
 
 	mu      sync.Mutex // held while a window ends
 	control adaptiveControl
-	looks   int   // checks of the probe by giveUp
-	left    int64 // requests of the probe in flight at the last check
+	looks   int   // how often giveUp has checked the current probe
+	left    int64 // requests in flight without a sample in the probe, at the last check
 }
 
-// adaptiveLeast is the smallest number of samples in a window.
+// adaptiveLeast is the number of responses that a window needs before it may end.
 const adaptiveLeast = 20
 
 func newAdaptiveGate(p AdaptivePolicy) *adaptiveGate {
@@ -265,8 +256,9 @@ func (g *adaptiveGate) updatePeak(n int64) {
 	}
 }
 
-// A sample has 1 in the upper 24 bits and log2(latency in ns) × 1024 in the lower 40
-// bits. One atomic addition updates both the count and the sum.
+// The measurements of a window are summed up in one word, so that one atomic addition
+// updates both the count and the sum. Each sample adds 1 to the upper 24 bits, and
+// log2(latency in ns) × 1024 to the lower 40 bits.
 const (
 	adaptiveCount = 40
 	adaptiveUnit  = 1024
@@ -281,8 +273,9 @@ func adaptiveSum(samples uint64) (n int64, mean float64) {
 	return n, float64(samples&(1<<adaptiveCount-1)) / adaptiveUnit / float64(max(n, 1))
 }
 
-// sample records the latency of a response and reports whether the window ended. It ignores
-// requests that began in an earlier window, because the limit was different then.
+// sample records the latency of a successful request, and reports whether that ended the
+// window. It ignores a request that began in an earlier window, because the limit was
+// different then.
 func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	if int64(began) < g.began.Load() {
 		return false
@@ -290,14 +283,16 @@ func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	return g.endWindow(g.samples.Add(adaptiveSample(now-began)), now)
 }
 
-// drop records a request that overloaded inner, and reports whether the window ended.
+// drop records that a request overloaded inner, and reports whether this record ended the
+// window.
 func (g *adaptiveGate) drop(now time.Duration) bool {
 	g.dropped.Add(1)
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow ends the window and computes a new limit if enough responses have arrived.
-// It reports whether it did.
+// endWindow ends the window and computes the new limit, if the window has enough responses
+// and is long enough. It returns whether it ended the window. samples is the current value
+// of g.samples.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -325,8 +320,8 @@ func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
 	return w
 }
 
-// probe returns the start of the current probe and the time after which its progress is
-// checked. after is 0 if no probe is running.
+// probe returns the start of the current probe, and the time after which giveUp must check
+// the probe. after is 0 if no probe is running.
 func (g *adaptiveGate) probe() (began, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -336,11 +331,14 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
 }
 
-// adaptiveLooks is the largest number of progress checks of one probe.
+// adaptiveLooks is the largest number of times that giveUp checks one probe. The last check
+// ends the probe.
 const adaptiveLooks = 8
 
-// giveUp ends a probe without progress, because long requests may occupy all slots. ended
-// reports whether it ended the probe. Otherwise again reports whether to check later.
+// giveUp checks the probe that started at began. It ends the probe if no request has
+// finished since the last check, or at the check number adaptiveLooks. Long requests that
+// occupy all slots cause this. ended is true if giveUp ended the probe. again is true if
+// the probe is still running and must be checked again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -367,7 +365,8 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	return int64(now)-g.began.Load() >= g.least.Load()
 }
 
-// found returns the latency without a queue (0 if unknown), and whether a probe is running.
+// found returns the estimated latency without a queue, or 0 if no estimate exists yet. It
+// also returns whether a probe is running.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,43 +2,43 @@ package layer
 
 import "math"
 
-// adaptiveControl computes the limit, with one step for each window. It is not safe for
-// concurrent use.
+// adaptiveControl computes the limit of an [AdaptiveLimit]. Each window of measurements
+// makes one step. It is not safe for concurrent use.
 //
-// A window lasts at least Window and has at least 20 responses and as many as were in flight.
-// latency is the geometric mean of its latencies, because the gradient is a ratio. dropped is
-// the share of overloaded requests. After each window the limit L becomes
+// A window lasts at least the Window of the policy. It has at least 20 responses, and at
+// least as many as requests were in flight. latency is the geometric mean of its latencies,
+// because the gradient is a ratio. dropped is the share of requests that overloaded inner.
+// base is the estimated latency without a queue. After each window the limit L becomes the
+// following value, bounded by Min and Max:
 //
 //	gradient = min(1, Tolerance · base / latency)
 //	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
 //
-// within Min and Max. L does not grow while half of it is unused or more than 1 % of
-// the requests are dropped. base is the latency without a queue.
+// The last term is left out if less than half of L is used or more than 1 % are dropped.
 //
-// A probe is one short window that measures base, with the limit (L - min(√L, L/4)) /
-// 2. It runs every 50 windows, when the limit is first used, and when L has fallen to
-// 0.6 of its maximum. Half of L causes no queue, because L exceeds the capacity of
-// inner at most by Tolerance and the headroom. If the latency falls in proportion to
-// the limit, inner still has a queue. Then the next probe has half the limit, and L is
-// at most twice the limit of the probe.
+// A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base,
+// because half of L should cause no queue. A probe runs every 50 windows, when the limit is
+// first used, and when L has fallen to 0.6 of its maximum. If the latency falls in
+// proportion to the limit, inner still has a queue. Then another probe with half the limit
+// follows, and L becomes at most twice the limit of the probe.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
-	limit    float64 // the computed limit; a probe enforces a lower one
-	enforced float64
+	limit    float64 // L of the formula
+	enforced float64 // the limit in use: limit, or a lower one during a probe
 
-	// Latencies are base-2 logarithms of nanoseconds.
+	// base and loaded are latencies. The unit is the base-2 logarithm of nanoseconds.
 	base   float64 // the estimated latency without a queue; 0 if unknown
-	loaded float64 // the latency before the current probe
+	loaded float64 // the latency in the window before the current probe or step of a probe
 
 	probing bool
-	sure    bool    // loaded was measured by a probe
-	before  float64 // the limit when loaded was measured
+	sure    bool    // loaded was measured by an earlier step of this probe
+	before  float64 // enforced when loaded was measured
 	since   int     // windows since the last probe; -1 before the first one
-	mark    float64 // the highest limit since the last probe
+	mark    float64 // the largest value of limit since the last probe
 }
 
-// adaptiveWindow has the measurements of one window.
+// adaptiveWindow has the measurements of one window of an adaptiveGate.
 type adaptiveWindow struct {
 	samples, dropped int64
 	latency          float64 // geometric mean of the samples, as a base-2 logarithm
@@ -63,7 +63,7 @@ func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
 	return adaptiveControl{policy: p, limit: initial, enforced: initial, mark: initial, since: -1}
 }
 
-// step applies the measurements of a window and returns the limit to enforce.
+// step applies the measurements of a window, and returns the limit for the next window.
 func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	if c.probing {
 		c.probed(w)
@@ -76,7 +76,8 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	return int64(c.enforced)
 }
 
-// adapt updates base and the limit after a window that was not a probe.
+// adapt updates the base latency and the limit after a normal window, that is, one that was
+// not a probe. It starts a probe if one is due.
 func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	used := float64(w.peak) > c.enforced/2
 	gradient := 1.0
@@ -97,14 +98,15 @@ func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	}
 }
 
-// set sets the limit, bounded by Min and Max.
+// set sets c.limit to limit, bounded by Min and Max.
 func (c *adaptiveControl) set(limit float64) {
 	c.limit = min(max(limit, float64(c.policy.Min)), float64(c.policy.Max))
 	c.mark = max(c.mark, c.limit)
 }
 
-// follow updates base with the latency of a window that was not a probe. used reports
-// whether more than half of the limit was in use.
+// follow updates base, the estimated latency without a queue, after a window that was not a
+// probe. latency is the mean latency of that window. used reports whether more than half of
+// the limit was in use.
 func (c *adaptiveControl) follow(latency float64, used bool) {
 	switch over := latency - c.base; {
 	case c.base == 0:
@@ -120,8 +122,9 @@ func (c *adaptiveControl) follow(latency float64, used bool) {
 	}
 }
 
-// probeWhenDue starts a probe if one is due: it lowers the limit for one window to
-// measure the latency without a queue.
+// probeWhenDue starts a probe if one is due. For a probe it lowers the limit of the next
+// window, which then measures the latency without a queue. w is the window that has just
+// ended.
 func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	first := c.since < 0
 	c.since++
@@ -134,26 +137,28 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
 
-// adaptiveHeadroom returns the amount by which the limit grows in one window.
+// adaptiveHeadroom returns the amount by which the limit may grow in one window.
 func adaptiveHeadroom(limit float64) float64 { return min(math.Sqrt(limit), limit/4) }
 
 func (c *adaptiveControl) probe(limit float64) {
 	c.enforced = max(math.Floor(limit), float64(c.policy.Min))
 }
 
-// patience returns the time after which the progress of a probe is checked, in
-// nanoseconds: four times the latency before the probe.
+// patience returns the time after which the progress of a probe is checked, in nanoseconds.
+// It is four times the latency before the probe.
 func (c *adaptiveControl) patience() float64 { return 4 * math.Exp2(c.loaded) }
 
-// giveUp ends a probe without a result and returns the limit to enforce.
+// giveUp ends a probe that has no usable measurement, and returns the limit for the next
+// window.
 func (c *adaptiveControl) giveUp() int64 {
 	c.probing, c.enforced = false, c.limit
 	return int64(c.enforced)
 }
 
-// probed ends a probe, or continues with half its limit. It continues if the latency
-// fell in proportion to the limit, because a queue remains. It also continues once if
-// the latency is much longer than base, to confirm the measurement.
+// probed processes the window of a probe, and ends the probe or continues it with half the
+// limit. The probe continues if the latency fell in proportion to the limit, because then
+// inner still has a queue. It also continues once if the latency is much longer than base,
+// to confirm that.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

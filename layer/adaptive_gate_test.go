@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// responses has n requests served one after the other, each in 10 ms.
+// responses records n requests that are served one after the other, each in 10 ms.
 func (g *adaptiveGate) responses(t *testing.T, n int, from time.Duration) time.Duration {
 	t.Helper()
 	for range n {
@@ -19,7 +19,7 @@ func (g *adaptiveGate) responses(t *testing.T, n int, from time.Duration) time.D
 	return from
 }
 
-func TestAdaptiveGateGivesUpNoProbeButTheOneThatWasMeant(t *testing.T) {
+func TestAdaptiveGateGiveUpOtherProbe(t *testing.T) {
 	g := newAdaptiveGate(AdaptivePolicy{Max: 1}.filled())
 	now := g.responses(t, adaptiveLeast, 0) // used, for the first time
 	first, after := g.probe()
@@ -48,8 +48,8 @@ func TestAdaptiveGateGivesUpNoProbeButTheOneThatWasMeant(t *testing.T) {
 	require.False(t, again)
 }
 
-// A slot that ends now and then does not keep a probe going for ever.
-func TestAdaptiveGateHasSomePatience(t *testing.T) {
+// A probe ends after adaptiveLooks checks, even if a slot is released before each check.
+func TestAdaptiveGateGiveUpAfterProgress(t *testing.T) {
 	g := newAdaptiveGate(AdaptivePolicy{Initial: 40}.filled())
 	for range 30 {
 		require.True(t, g.take())

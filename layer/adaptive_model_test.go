@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The limit may move in any way. The requests in flight are counted exactly, and a
-// request is admitted exactly if they are fewer than the limit.
-func TestAdaptiveLimitKeepsItsAccounts(t *testing.T) {
+// The limit may change in any way. The count of requests in flight is always exact. A
+// request is admitted if and only if fewer are in flight than the limit.
+func TestAdaptiveLimitModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := drawSlotsSteps(rt)
 		var problem string

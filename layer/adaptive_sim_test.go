@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// simServer is what stands below the limit: workers that serve a first come,
-// first served queue, and a way to them and back.
+// simServer is the server below the limit: workers that serve a FIFO queue, and the network
+// delay in both directions.
 type simServer struct {
 	workers func(at time.Duration) int
 	service func(at time.Duration) time.Duration
@@ -29,7 +29,7 @@ type simServer struct {
 
 const simSlow = 20
 
-// capacity is in requests a second.
+// capacity returns the number of requests per second that the server can serve.
 func (s simServer) capacity(at time.Duration) float64 {
 	return float64(s.workers(at)) / s.service(at).Seconds() / (1 + s.slow*(simSlow-1))
 }
@@ -58,9 +58,8 @@ func (e *simEvents) Pop() any {
 	return x
 }
 
-// simulation is an open loop of requests in virtual time through a gate to a
-// server. It has one goroutine and one source of chance: it is the same every
-// time.
+// simulation is an open loop of requests in virtual time through a gate to a server. It has
+// one goroutine and one random source, so that each run is the same.
 type simulation struct {
 	server  simServer
 	offered func(at time.Duration) float64 // requests a second
@@ -162,7 +161,7 @@ func (s *simulation) respond(r simRequest) {
 	s.second().latencies = append(s.second().latencies, s.now-r.began)
 }
 
-// watchProbe is that of the layer.
+// watchProbe does what the method of the layer does, in virtual time.
 func (s *simulation) watchProbe() {
 	began, after := s.gate.probe()
 	if after == 0 {
@@ -177,7 +176,7 @@ func (s *simulation) watchProbe() {
 	s.in(after, look)
 }
 
-// simRow is a part of a simulation in figures.
+// simRow has the figures of one part of a simulation.
 type simRow struct {
 	goodput  float64 // of what could be served
 	p50, p99 time.Duration
@@ -206,7 +205,7 @@ func (s *simulation) row(from, to int) simRow {
 
 func fixed[T any](v T) func(time.Duration) T { return func(time.Duration) T { return v } }
 
-// ramp goes from a to b between two times.
+// ramp returns a function that changes from a to b between two times.
 func ramp(a, b float64, from, to time.Duration) func(time.Duration) float64 {
 	return func(at time.Duration) float64 {
 		part := min(max(float64(at-from)/float64(to-from), 0), 1)
@@ -214,7 +213,7 @@ func ramp(a, b float64, from, to time.Duration) func(time.Duration) float64 {
 	}
 }
 
-// between is b from one time to another, and a before and after.
+// between returns a function that is b between two times, and a before and after.
 func between[T any](a, b T, from, to time.Duration) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at >= from && at < to {
@@ -240,7 +239,7 @@ type simPart struct {
 
 const simLength = 30
 
-// simIdle is the p99 of the usual server with nothing to do but one request.
+// simIdle is the p99 latency of the usual server with one request at a time.
 const simIdle = 80 * time.Millisecond
 
 func simScenarios() []simScenario {

@@ -20,7 +20,7 @@ func limitNow[Req, Rsp any](svc layer.Service[Req, Rsp]) int64 {
 	return layer.Describe(svc).State.Get("limit").(int64)
 }
 
-func TestAdaptiveLimitIsExactForAllCallersTogether(t *testing.T) { // joshrotenberg/tower-resilience#365: it over-admits
+func TestAdaptiveLimitConcurrentCallers(t *testing.T) { // joshrotenberg/tower-resilience#365: it over-admits
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{Initial: 7})(
@@ -49,7 +49,7 @@ func TestAdaptiveLimitIsExactForAllCallersTogether(t *testing.T) { // joshrotenb
 	})
 }
 
-// adaptiveServer is a server with so many workers, in real goroutines.
+// adaptiveServer is a server with a fixed number of workers, on real goroutines.
 type adaptiveServer struct {
 	workers chan struct{}
 	takes   time.Duration
@@ -64,7 +64,7 @@ func (s *adaptiveServer) Call(_ context.Context, req int) (int, error) {
 	return req, nil
 }
 
-func TestAdaptiveLimitHoldsAServerAtItsCapacity(t *testing.T) {
+func TestAdaptiveLimitFindsCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now gauge
 		svc := layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, layer.WithMetrics[int](layer.Instruments{Limit: &now}))(
@@ -90,7 +90,7 @@ func TestAdaptiveLimitHoldsAServerAtItsCapacity(t *testing.T) {
 	})
 }
 
-func TestAdaptiveLimitGrowsOnlyWhileItIsUsed(t *testing.T) {
+func TestAdaptiveLimitGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{})(
 			&adaptiveServer{workers: make(chan struct{}, 1000), takes: 20 * time.Millisecond})
@@ -111,8 +111,8 @@ func TestAdaptiveLimitGrowsOnlyWhileItIsUsed(t *testing.T) {
 	})
 }
 
-// Which outcomes move the limit, and where to.
-func TestAdaptiveLimitLearnsFromWhatTellsSomething(t *testing.T) {
+// Only some outcomes change the limit.
+func TestAdaptiveLimitOutcomes(t *testing.T) {
 	tests := map[string]struct {
 		err    error
 		cancel bool
@@ -164,7 +164,7 @@ func TestAdaptiveLimitLearnsFromWhatTellsSomething(t *testing.T) {
 
 var errThrottled = errors.New("throttled")
 
-func TestAdaptiveLimitMeasuresToTheHeadAndHoldsToTheEnd(t *testing.T) {
+func TestAdaptiveLimitSlowBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.AdaptiveLimit[int, *response](layer.AdaptivePolicy{})(
 			layer.Func[int, *response](func(context.Context, int) (*response, error) {
@@ -184,9 +184,9 @@ func TestAdaptiveLimitMeasuresToTheHeadAndHoldsToTheEnd(t *testing.T) {
 	})
 }
 
-// Slots that are held for long leave no slot for a probe. The probe is given up, which
-// wakes the waiters of Ready although no request arrives.
-func TestAdaptiveLimitGivesUpAProbeThatLearnsNothing(t *testing.T) {
+// Long requests that hold all slots leave no slot for a probe. The probe ends without a
+// measurement, which wakes the waiters of Ready although no request arrives.
+func TestAdaptiveLimitStalledProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{Initial: 4})(

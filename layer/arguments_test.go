@@ -11,13 +11,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestNilOptionIsNone(t *testing.T) {
+func TestOptionNil(t *testing.T) {
 	svc := layer.NewStack[string, string](nil, layer.WithTarget[string]("web")).Limit(0).Service(layer.Func[string, string](repeat))
 	_, err := svc.Call(t.Context(), "a")
 	require.EqualError(t, err, "limit web: not ready: 0 of 0 in flight")
 }
 
-func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
+func TestConstructorsNilArguments(t *testing.T) {
 	leaf := layer.Func[string, string](repeat)
 	key := func(string) (string, error) { return "", nil }
 	mk := func(context.Context, string) layer.Service[string, string] { return leaf }
@@ -33,9 +33,6 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 			none := func(layer.Service[string, string]) layer.Service[string, string] { return nil }
 			layer.NewStack[string, string]().With("mine", none).Service(leaf)
 		},
-		"layer: Map: nil service":            func() { layer.Map[int, int, string, string](nil, nil, nil) },
-		"layer: Map: nil function":           func() { layer.Map[int, int, string, string](leaf, nil, nil) },
-		"layer: NewReloadable: nil function": func() { layer.NewReloadable[string, string, string](t.Context(), "", nil) },
 		"layer: NewCache: nil function": func() {
 			layer.NewCache[string, string, string](t.Context(), nil, layer.CachePolicy{})
 		},
@@ -52,12 +49,9 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: WithReplayer: nil Replayer":        func() { layer.WithReplayer[string, string](nil) },
 		"layer: MapRequest: nil function":          func() { layer.MapRequest[string, string](nil) },
 		"layer: MapResponse: nil function":         func() { layer.MapResponse[string, string](nil) },
-		"layer: MapErr: nil function":              func() { layer.MapErr[string, string](nil) },
 		"layer: Filter: nil function":              func() { layer.Filter[string, string](nil) },
 		"layer: Trace: nil function":               func() { layer.Trace[string, string](nil) },
 		"layer: Drain: nil Drainer":                func() { layer.Drain[string, string](nil) },
-		"layer: Gated: nil Gate":                   func() { layer.Gated[string, string](nil) },
-		"layer: LimitBy: nil key function":         func() { layer.LimitBy[int, string, string](nil, 1) },
 		"layer: RateLimitBy: nil key function":     func() { layer.RateLimitBy[int, string, string](nil, 1, 1, 1) },
 		"layer: DeadlineFromRequest: nil function": func() { layer.DeadlineFromRequest[string, string](nil) },
 		"layer: DeadlineToRequest: nil function":   func() { layer.DeadlineToRequest[string, string](nil, 0) },
@@ -72,7 +66,7 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 	}
 }
 
-func TestInvalidArgumentsPanicInTheConstructor(t *testing.T) {
+func TestConstructorsInvalidArguments(t *testing.T) {
 	type (
 		retry  = layer.RetryPolicy[string, string]
 		hedge  = layer.HedgePolicy[string]
@@ -87,7 +81,6 @@ func TestInvalidArgumentsPanicInTheConstructor(t *testing.T) {
 		"IdleTimeout is -1ns, must be at least 0s":               func() { layer.IdleTimeout[string, string](-1) },
 		"Failover: after is -1ns, must be at least 0s":           func() { layer.Failover[string, string](leaf, leaf, -1) },
 		"Limit is -1, must be at least 0":                        func() { layer.Limit[string, string](-1) },
-		"LimitBy is -1, must be at least 0":                      func() { layer.LimitBy[int, string, string](key, -1) },
 		"Queue: capacity is -1, must be at least 0":              func() { layer.Queue[string, string](-1, 0) },
 		"Queue: maxWait is -1ns, must be at least 0s":            func() { layer.Queue[string, string](1, -1) },
 		"RateLimit: rate is NaN, must be at least 0":             func() { layer.RateLimit[string, string](math.NaN(), 1) },

@@ -37,7 +37,7 @@ func BenchmarkBreaker(b *testing.B) {
 	})
 }
 
-// Of these, the first has no body, and the second the cost of observing one.
+// "no body" has responses without a body. The other case has the cost of observing a body.
 func BenchmarkBreakerBodies(b *testing.B) {
 	for name, body := range map[string]io.ReadCloser{"no body": nil, "body": breakerBody{io.EOF}} {
 		b.Run(name, func(b *testing.B) {

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cacheOfMany is a cache of a thousand keys, and the last of them.
+// cacheOfMany returns a cache with a thousand keys, and the last of the keys.
 func cacheOfMany(tb testing.TB) (c *layer.Cache[string, int, int], key string) {
 	tb.Helper()
 	mk := func(context.Context, string) layer.Service[int, int] { return layer.Func[int, int](echo) }
@@ -23,7 +23,7 @@ func cacheOfMany(tb testing.TB) (c *layer.Cache[string, int, int], key string) {
 	return c, key
 }
 
-func TestCacheHitAllocatesNothing(t *testing.T) {
+func TestCacheHitAllocations(t *testing.T) {
 	c, key := cacheOfMany(t)
 	ctx := context.Background()
 	kept, routed := c.Service(key), c.Router(func(int) (string, error) { return key, nil })

@@ -35,7 +35,7 @@ func BenchmarkHedge(b *testing.B) {
 	b.Run("the copy wins, a goroutine for each", func(b *testing.B) { call(b, hedgeByGoroutines{hedgeStuckFirst(), 1}) })
 }
 
-// hedgeAsking is a service that waits for its context, among other things.
+// hedgeAsking is a service that calls methods of its context.
 var hedgeAsking = layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 	select {
 	case <-ctx.Done():
@@ -44,7 +44,7 @@ var hedgeAsking = layer.Func[int, int](func(ctx context.Context, _ int) (int, er
 	return 1, nil
 })
 
-// hedgeStuckFirst hangs for every request, and answers its copy.
+// hedgeStuckFirst does not respond to the first attempt, and responds to the copy at once.
 func hedgeStuckFirst() layer.Service[int, int] {
 	var n atomic.Int64
 	return layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
@@ -56,9 +56,8 @@ func hedgeStuckFirst() layer.Service[int, int] {
 	})
 }
 
-// hedgeByGoroutines is the other way to write a hedge, to compare with: each
-// request runs in a goroutine of its own, and its caller waits for whichever is
-// first. It does nothing else.
+// hedgeByGoroutines is a simpler hedge for comparison. It runs each attempt on a goroutine
+// of its own, and returns the first result.
 type hedgeByGoroutines struct {
 	layer.Service[int, int]
 

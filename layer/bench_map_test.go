@@ -15,10 +15,8 @@ func BenchmarkMap(b *testing.B) {
 	}{
 		{"inner", leaf},
 		{"noop", noop{leaf}},
-		{"map", layer.Map(leaf, func(n int) (int, error) { return n, nil }, func(n int) (int, error) { return n, nil })},
 		{"request", layer.MapRequest[int, int](id)(leaf)},
 		{"response", layer.MapResponse[int](id)(leaf)},
-		{"err", layer.MapErr[int, int](func(err error) error { return err })(leaf)},
 	} {
 		b.Run(bb.name, func(b *testing.B) { call(b, bb.svc) })
 	}

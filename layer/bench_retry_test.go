@@ -41,7 +41,7 @@ func BenchmarkRetryMethod(b *testing.B) {
 	}
 }
 
-func BenchmarkRetryPerTry(b *testing.B) {
+func BenchmarkRetryAttemptTimeout(b *testing.B) {
 	inner := layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
 	svc := layer.Retry(layer.RetryPolicy[int, int]{AttemptTimeout: time.Second})(inner)
 	b.ReportAllocs()
@@ -52,7 +52,7 @@ func BenchmarkRetryPerTry(b *testing.B) {
 	}
 }
 
-// A body of 1 KiB, read and kept.
+// The request body has 1 KiB, which is read and stored.
 func BenchmarkRetryBody(b *testing.B) {
 	text := strings.Repeat("x", 1<<10)
 	buf := make([]byte, 2<<10)

@@ -7,8 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The four layers that every client wants, where nothing goes wrong: what
-// retry, timeout, breaker and bulkhead are elsewhere.
+// The four layers that most clients need, without failures: retry, timeout, breaker and
+// limit.
 func BenchmarkFour(b *testing.B) {
 	leaf := layer.Func[int, int](echo)
 	b.Run("timeout+retry+breaker+limit", func(b *testing.B) {

@@ -10,10 +10,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// BenchmarkTimeouts is a request under a limit, in the context of a server's:
-// one that can be cancelled. "context" is context.WithTimeoutCause in place of
-// the layer; "done" is a leaf that waits on its context, "body" one whose
-// response has to be read.
+// BenchmarkTimeouts measures a request with a time limit, in a context that can be
+// canceled. "context" uses context.WithTimeoutCause instead of the layer. In "done" the
+// leaf calls Done of its context. In "body" the response has a body to read.
 func BenchmarkTimeouts(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()

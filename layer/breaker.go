@@ -17,25 +17,28 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// BreakerPolicy configures a [Breaker]. Its defaults are those of linkerd's
-// failure accrual. The zero policy opens after seven consecutive failures.
+// BreakerPolicy configures a [Breaker]. Its defaults are those of linkerd's failure
+// accrual. With the zero policy, the breaker opens after seven consecutive failures.
 type BreakerPolicy struct {
-	ConsecutiveFailures int           // that open the breaker; 0 means 7, a negative value no limit
-	MinSuccessRate      float64       // a lower rate opens the breaker, 0 to 1; 0 disables it (linkerd uses 0.8)
-	Window              time.Duration // in which MinSuccessRate is measured, at least 10 ms; 0 means 10 s
-	MinRequests         int           // in Window before MinSuccessRate applies, up to 1 000 000; 0 means 5
+	ConsecutiveFailures int           // failures in a row that open the breaker; 0 means 7, below 0 disables this
+	MinSuccessRate      float64       // the share of successes below which the breaker opens, 0 to 1; 0 disables this (linkerd uses 0.8)
+	Window              time.Duration // the period for which the success rate is measured, at least 10 ms; 0 means 10 s
+	MinRequests         int           // requests in Window that are needed to apply MinSuccessRate, up to 1 000 000; 0 means 5
 
-	// Backoff is the wait before a probe. The default is 1 s to 60 s with a
-	// jitter of 0.5. A zero Min or Max has its default.
+	// Backoff is the time that the breaker waits before it sends a probe. The time grows
+	// with each failed probe. By default it is 1 s to 60 s with a jitter of 0.5. If only
+	// Min or Max is 0, that field has its default.
 	Backoff Backoff
 
-	// RetryAfter extends the wait to the time that the response which opened the
-	// breaker requests (see [Replayer]), up to Backoff.Max. linkerd ignores it.
+	// RetryAfter extends the wait before a probe to the time that the last failed response
+	// requests, up to Backoff.Max. See [Replayer] for how a response requests a wait.
+	// linkerd's failure accrual does not extend the wait.
 	RetryAfter bool
 }
 
-// UnifiedBreaker returns linkerd's unified policy: the breaker opens after seven
-// consecutive failures, or if fewer than 0.8 of at least 5 requests in 10 s succeed.
+// UnifiedBreaker returns the policy that linkerd calls unified. The breaker opens after
+// seven consecutive failures. It also opens if at least 5 requests were sent in 10 s and
+// less than 80 % of them succeeded.
 func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
 const (
@@ -43,7 +46,7 @@ const (
 	breakerMaxRequests = 1_000_000
 )
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p BreakerPolicy) Validate() error {
 	switch {
 	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
@@ -59,7 +62,7 @@ func (p BreakerPolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields.
+// filled returns p with the defaults in place of zero fields.
 func (p BreakerPolicy) filled() BreakerPolicy {
 	p.ConsecutiveFailures = cmp.Or(p.ConsecutiveFailures, 7)
 	p.Window = cmp.Or(p.Window, 10*time.Second)
@@ -72,29 +75,26 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	return p
 }
 
-// Breaker stops sending requests to a failing service, and probes it with one request
-// at a time at growing intervals. It counts failures as linkerd's failure accrual does.
-// While it is open it is not ready, so that a balancer above uses other endpoints. A
-// balancer ignores it if too few endpoints would be left: see balance.OutlierDetection.
+// Breaker stops sending requests to a failing service, and probes it with one request at a time
+// at growing intervals. It counts failures like linkerd's failure accrual. While it is open, it
+// is not ready, so that a balancer above uses other endpoints.
 //
-// Admission: a closed breaker admits every request. It opens as [BreakerPolicy] specifies and
-// rejects requests until a wait is over. Then one request is the probe: its success closes the
-// breaker, its failure starts a longer wait. Requests with [PastBreakers] are always admitted.
-// Ready waits until a probe may be sent or has ended, then for inner.
+// Admission: a closed breaker admits every request. An open one rejects requests until its wait
+// is over. Then it admits one request as a probe. If the probe succeeds, the breaker closes. If
+// it fails, a longer wait starts. Requests with [PastBreakers] are always admitted. Ready waits
+// until a probe may be sent or the breaker is closed, then for inner.
 //
-// Cancellation: a request whose context has ended is rejected. [Ignorable] outcomes and
-// panics do not count. If a probe is canceled or panics, the next request is the probe.
+// Cancellation: a request is rejected if its context has ended. [Ignorable] outcomes and panics
+// do not count.
 //
 // Body: a failure in the headers counts at once. Any other response counts when it ends,
-// trailers included (see [WithCompletion]). Use [AtReturn] if probes may be endless streams. A
-// response counts only in the state in which its request was admitted.
+// trailers included (see [WithCompletion]). Use [AtReturn] if probes may be endless streams.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason. Its
-// RetryAfter is the time to the next probe. A [Throttled] response lowers the success
-// rate and fails a probe, but is not one of the consecutive failures.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason. Its RetryAfter is
+// the time to the next probe. A [Throttled] response lowers the success rate and fails a probe,
+// but is not one of the consecutive failures.
 //
-// Cost: two atomic loads for a success; with MinSuccessRate also a clock reading and an
-// atomic write. No lock, timer or goroutine.
+// Cost: two atomic loads for a success.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -129,12 +129,14 @@ type breaker[Req, Rsp any] struct {
 	rejected tally
 	tripped  *breakerGauge
 
-	// spare is an observer that a response without a body has released for reuse.
-	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
+	// spare is an Observer for the next response, or nil. If a response has ended at once,
+	// because it has no body, its Observer is stored here. This saves an allocation.
+	spare atomic.Pointer[breakerObserver[Req, Rsp]]
 }
 
-// breakerGauge is the value that one breaker has added to the gauge BreakerOpen. The value is
-// removed when the breaker is garbage-collected, because a breaker has no Close.
+// breakerGauge records the amount that one breaker has added to the gauge BreakerOpen: 1
+// while the breaker is open or probing, else 0. A cleanup subtracts the amount when the
+// breaker is garbage-collected, because a breaker has no Close.
 type breakerGauge struct {
 	to metrics.Gauge
 	n  atomic.Int64
@@ -165,7 +167,8 @@ func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait returns nil when the breaker is closed or a probe may be sent.
+// wait returns nil when the breaker is closed or a probe may be sent. If ctx ends first, it
+// returns a rejection.
 func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 	for {
 		p := b.now.Load()
@@ -245,8 +248,9 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	return Node{Name: "breaker", State: state}
 }
 
-// decide counts an outcome in p, the period that admitted the request. It is called at
-// most once per request.
+// decide counts the outcome of one request, which has the class c, and opens or closes the
+// breaker if necessary. p is the period that admitted the request. decide is called at most
+// once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
 	case p.trip != nil:
@@ -258,7 +262,8 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 	}
 }
 
-// count adds an outcome to p. It returns the reason to open the breaker, or "".
+// count adds an outcome of class c to the counts of p. It returns the reason why the
+// breaker must open now, or "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	row := int64(0)
 	switch c {
@@ -302,8 +307,9 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 	}
 }
 
-// open opens the breaker after the outcome out, and sets the time of the next probe. It
-// does nothing if p has ended.
+// open replaces the period p by an open period, and sets the time of the next probe. t has
+// the reason and the number of probes. out is the failure that opens the breaker or failed
+// the probe. If another period has replaced p, open does nothing.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
@@ -317,7 +323,8 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	}
 }
 
-// requestedWait returns the wait that the response requests, or 0.
+// requestedWait returns the time that the failed response asks the breaker to wait, or 0.
+// It returns 0 if out has no such time, or if RetryAfter of the policy is false.
 func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
@@ -331,7 +338,7 @@ func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
 	return after
 }
 
-// breakerRatio returns the success rate rounded to thousandths. It is 1 without requests.
+// breakerRatio returns good / all, rounded to thousandths. It returns 1 if all is 0.
 func breakerRatio(good, all uint64) float64 {
 	if all == 0 {
 		return 1
@@ -339,9 +346,10 @@ func breakerRatio(good, all uint64) float64 {
 	return math.Round(float64(good)/float64(all)*1000) / 1000
 }
 
-// watch arranges that rsp is classified when it ends.
+// watch registers an observer, which classifies rsp when it ends and counts the outcome in
+// the period p. watch returns the response to pass on.
 func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
-	a := b.answer()
+	a := b.observer()
 	a.ctx, a.rsp, a.period = ctx, rsp, p
 	rsp = b.complete(ctx, rsp, a)
 	if a.state.Load() == breakerSettled {
@@ -351,19 +359,21 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 	return rsp
 }
 
-// answer returns an unused observer.
-func (b *breaker[Req, Rsp]) answer() *breakerAnswer[Req, Rsp] {
+// observer returns an observer for one response: the spare one if there is one, or a new
+// one.
+func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {
 			a.state.Store(breakerPending)
 			return a
 		}
 	}
-	return &breakerAnswer[Req, Rsp]{breaker: b}
+	return &breakerObserver[Req, Rsp]{breaker: b}
 }
 
-// breakerAnswer is the Observer of one response.
-type breakerAnswer[Req, Rsp any] struct {
+// breakerObserver is the [Observer] of one response. It counts the outcome when the response
+// ends.
+type breakerObserver[Req, Rsp any] struct {
 	breaker *breaker[Req, Rsp]
 	period  *breakerPeriod
 	ctx     context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
@@ -377,16 +387,16 @@ const (
 	breakerSettled  // free for reuse
 )
 
-func (a *breakerAnswer[Req, Rsp]) Data(int) {}
+func (a *breakerObserver[Req, Rsp]) Data(int) {}
 
-func (a *breakerAnswer[Req, Rsp]) End(err error) {
+func (a *breakerObserver[Req, Rsp]) End(err error) {
 	class, out := Ignorable, Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
 	// A panic of the classifier must not keep the probe.
 	defer func() { a.settle(class, out) }()
 	class = a.breaker.classOf(a.ctx, out)
 }
 
-func (a *breakerAnswer[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
+func (a *breakerObserver[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
 	if a.state.CompareAndSwap(breakerPending, breakerSettling) {
 		defer a.state.Store(breakerSettled)
 		a.breaker.decide(a.period, c, out)

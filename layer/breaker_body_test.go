@@ -38,7 +38,7 @@ func newReplyBreaker(serve func(context.Context) *breakerReply, opts ...layer.Op
 		layer.Func[int, *breakerReply](func(ctx context.Context, _ int) (*breakerReply, error) { return serve(ctx), nil }))
 }
 
-func TestBreakerJudgesAtTheEnd(t *testing.T) {
+func TestBreakerClassifiesAtEnd(t *testing.T) {
 	full := func() io.ReadCloser { return io.NopCloser(strings.NewReader("body")) }
 	for name, tt := range map[string]struct {
 		rsp  *breakerReply
@@ -69,8 +69,8 @@ func TestBreakerJudgesAtTheEnd(t *testing.T) {
 	}
 }
 
-// However its body ends, a response counts once, and neither before nor again.
-func TestBreakerCountsEachResponseOnce(t *testing.T) {
+// A response counts once, at its end, in each way in which its body may end.
+func TestBreakerCountsResponsesOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int
 		end    func(body io.ReadCloser, cancel func())
@@ -102,8 +102,8 @@ func TestBreakerCountsEachResponseOnce(t *testing.T) {
 	}
 }
 
-// A completion that says twice that a response ended, as it must not.
-func TestBreakerCountsOnceForACompletionThatEndsTwice(t *testing.T) {
+// A Completion must not end a response twice. If it does, the response counts once.
+func TestBreakerCompletionEndsTwice(t *testing.T) {
 	svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.WithCompletion(func(_ context.Context, rsp int, o layer.Observer) int {
 		o.End(nil)
 		o.End(nil)
@@ -113,8 +113,8 @@ func TestBreakerCountsOnceForACompletionThatEndsTwice(t *testing.T) {
 	require.EqualValues(t, 3, breakerState(svc, "requests"))
 }
 
-// The probe is out until its body ended, and each way to end it counts once.
-func TestBreakerProbeEndsWithItsBody(t *testing.T) {
+// A probe is in flight until its body has ended. Each way to end the body counts once.
+func TestBreakerProbeBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := &breakerReply{Status: 500}
 		svc := newReplyBreaker(func(context.Context) *breakerReply { return answer })
@@ -138,7 +138,7 @@ func TestBreakerProbeEndsWithItsBody(t *testing.T) {
 	})
 }
 
-func TestBreakerSurvivesAClassifierThatPanics(t *testing.T) {
+func TestBreakerClassifierPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var panics atomic.Bool
 		answer := &breakerReply{Status: 500}

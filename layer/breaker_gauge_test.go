@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// An endpoint that is gone with its breaker open does not count for ever.
-func TestBreakerGaugeForgetsWhatIsGone(t *testing.T) {
+// A breaker that is removed while open does not count in the gauge any more.
+func TestBreakerGaugeAfterRemoval(t *testing.T) {
 	tripped := level{new(shared)}
 	made := layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1}, layer.WithMetrics[int](layer.Instruments{BreakerOpen: tripped}))
 	fail := func() {

@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestBreakerKeepsItsModel drives a breaker with requests that overlap and end in every
+// TestBreakerModel drives a breaker with requests that overlap and end in every
 // way, and compares it with a model that is a plain list.
-func TestBreakerKeepsItsModel(t *testing.T) {
+func TestBreakerModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) breakerStep {
 		return breakerStep{
 			kind: rapid.IntRange(0, 5).Draw(rt, "kind"),
@@ -25,7 +25,8 @@ func TestBreakerKeepsItsModel(t *testing.T) {
 		}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		// All is drawn before the bubble begins: rapid must not unwind it.
+		// All random values are drawn before the bubble begins, because rapid must not
+		// unwind it.
 		steps := rapid.SliceOfN(step, 1, 80).Draw(rt, "steps")
 		var failure string
 		synctest.Test(t, func(t *testing.T) { failure = driveBreaker(t, steps) })
@@ -35,13 +36,13 @@ func TestBreakerKeepsItsModel(t *testing.T) {
 	})
 }
 
-// breakerStep is a request, the end of one, a request with its end, or time.
+// breakerStep is one step of the model: a request starts, ends, or both, or time passes.
 type breakerStep struct {
 	kind, n int
 	how     string
 }
 
-// Failures are there more often, so that it trips.
+// Failures are more frequent, so that the breaker opens.
 var breakerEnds = []string{"ok", "fail", "fail", "fail", "throttle", "cancel", "reject", "panic", "exit"}
 
 const (
@@ -241,7 +242,7 @@ func (m *breakerModel) sum() (good, all int) {
 	return good, all
 }
 
-// same compares what the breaker says of itself with the model.
+// same compares the description of the breaker with the model.
 func (m *breakerModel) same() string {
 	if ready := layer.Poll(m.svc) == nil; ready != m.admits() {
 		return fmt.Sprintf("it is ready: %v", ready)

@@ -12,7 +12,7 @@ import (
 )
 
 // An open breaker admits a request with PastBreakers, and counts it only as the probe.
-func TestOpenBreakerAdmitsPastBreakers(t *testing.T) {
+func TestBreakerPastBreakers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err error
 		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(

@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A half-open breaker stuck by a cancelled probe: failsafe-go, gobreaker and
-// finagle each had a half-open state that waits for the answer of a probe that
-// never comes, because its caller left, it was rejected below, or it panicked.
-func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
+// In failsafe-go, gobreaker and finagle a half-open breaker waited for a probe that never
+// ended. The probe was canceled, rejected below, or panicked. Here the next request is the
+// probe.
+func TestBreakerCanceledProbe(t *testing.T) {
 	for name, probe := range map[string]func(t *testing.T, svc layer.Service[int, int], inner *breakerInner){
 		"cancelled": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -66,7 +66,7 @@ func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 	}
 }
 
-func TestBreakerReadyWaitsForTheProbe(t *testing.T) {
+func TestBreakerReadyWaitsForProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -106,7 +106,7 @@ func TestBreakerReadyWaitsForTheProbe(t *testing.T) {
 	})
 }
 
-// breakerBusy is a service that is ready when the test says so.
+// breakerBusy is a service with readiness that the test sets.
 type breakerBusy struct {
 	breakerInner
 	ready chan struct{}
@@ -114,8 +114,8 @@ type breakerBusy struct {
 
 func (b *breakerBusy) Ready(context.Context) error { <-b.ready; return nil }
 
-// While one waits for inner, the breaker may trip.
-func TestBreakerReadyLooksAgain(t *testing.T) {
+// The breaker may open while Ready waits for inner.
+func TestBreakerReadyOpensDuringWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &breakerBusy{ready: make(chan struct{})}
 		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(inner)
@@ -132,9 +132,9 @@ func TestBreakerReadyLooksAgain(t *testing.T) {
 	})
 }
 
-// A storm on a breaker whose service never recovers, and whose probes end in
-// every way: there are never two at a time.
-func TestBreakerNeverSendsTwoProbes(t *testing.T) {
+// Many requests meet a breaker over a service that never recovers. Its probes end in every
+// way, and at most one is in flight at a time.
+func TestBreakerOneProbeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes, most, sent atomic.Int64
 		var storm atomic.Bool

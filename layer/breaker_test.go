@@ -16,7 +16,7 @@ import (
 
 var errBreaker = errors.New("the endpoint fails")
 
-// breakerInner is a service whose next result the test sets.
+// breakerInner is a service that returns the result set by the test.
 type breakerInner struct {
 	mu    sync.Mutex
 	serve func(ctx context.Context) error
@@ -44,7 +44,7 @@ func (a *breakerInner) Call(ctx context.Context, req int) (int, error) {
 	return req, serve(ctx)
 }
 
-// breakerClass takes the class of an error from its text.
+// breakerClass is a classifier that finds the class of an error in its text.
 func breakerClass(o layer.Outcome[int]) layer.Class {
 	switch {
 	case o.Err == nil:
@@ -62,7 +62,7 @@ func newBreaker(p layer.BreakerPolicy, opts ...layer.Option[int]) (layer.Service
 	return layer.Breaker[int](p, append(opts, layer.WithClassifier(breakerClass))...)(a), a
 }
 
-// breakerBackoff is a wait that a test can count on.
+// breakerBackoff is a backoff without jitter.
 var breakerBackoff = layer.Backoff{Min: time.Second, Max: time.Minute}
 
 func breakerCalls(t *testing.T, svc layer.Service[int, int], n int) (err error) {
@@ -77,7 +77,7 @@ func breakerState(svc layer.Service[int, int], key string) any {
 	return layer.Describe(svc).State.Get(key)
 }
 
-func TestBreakerTripsOnFailuresInARow(t *testing.T) {
+func TestBreakerConsecutiveFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{Backoff: breakerBackoff}, layer.WithTarget[int]("web"))
 		inner.with(errBreaker)
@@ -102,7 +102,7 @@ func TestBreakerTripsOnFailuresInARow(t *testing.T) {
 	})
 }
 
-func TestBreakerBacksOffAndRecovers(t *testing.T) {
+func TestBreakerBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -124,7 +124,7 @@ func TestBreakerBacksOffAndRecovers(t *testing.T) {
 
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 1)
-		require.Equal(t, time.Second, breakerState(svc, "next_probe"), "a success begins the back-off anew")
+		require.Equal(t, time.Second, breakerState(svc, "next_probe"), "a success resets the backoff")
 		require.EqualValues(t, 2, breakerState(svc, "trips"))
 	})
 }
@@ -172,12 +172,12 @@ func TestBreakerPolicyValidate(t *testing.T) {
 	require.NoError(t, layer.BreakerPolicy{Backoff: layer.Backoff{Min: time.Hour}}.Validate())
 }
 
-func TestBreakerWithoutRulesDoesNothing(t *testing.T) {
+func TestBreakerDisabled(t *testing.T) {
 	inner := &breakerInner{}
 	require.Same(t, inner, layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: -1})(inner))
 }
 
-func TestBreakerTripsOnALowRatio(t *testing.T) {
+func TestBreakerSuccessRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 0.8, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -199,9 +199,9 @@ func TestBreakerTripsOnALowRatio(t *testing.T) {
 	})
 }
 
-// As in linkerd, the ratio is looked at after every response: one that makes
-// enough of them trips it, breakerBackoff if it is a success.
-func TestBreakerRatioCountsTheRequestThatMakesEnough(t *testing.T) {
+// As in linkerd, the success rate is checked after every response. If a response reaches
+// MinRequests, it may open the breaker, even if it is a success.
+func TestBreakerSuccessRateAtMinRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{MinSuccessRate: 0.8, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -212,7 +212,7 @@ func TestBreakerRatioCountsTheRequestThatMakesEnough(t *testing.T) {
 	})
 }
 
-func TestBreakerForgetsWhatLeftTheWindow(t *testing.T) {
+func TestBreakerWindowExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 0.5, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -227,7 +227,7 @@ func TestBreakerForgetsWhatLeftTheWindow(t *testing.T) {
 	})
 }
 
-func TestBreakerThrottledLowersOnlyTheRatio(t *testing.T) {
+func TestBreakerThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: breakerBackoff})
 		inner.with(errBreaker)
@@ -251,7 +251,7 @@ func TestBreakerThrottledLowersOnlyTheRatio(t *testing.T) {
 	})
 }
 
-func TestBreakerIgnoresWhatSaysNothing(t *testing.T) {
+func TestBreakerIgnorable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, MinSuccessRate: 1, MinRequests: 1, Backoff: breakerBackoff})
 		for _, err := range []error{
@@ -273,7 +273,7 @@ func TestBreakerIgnoresWhatSaysNothing(t *testing.T) {
 	})
 }
 
-func TestBreakerIgnoresLateAnswers(t *testing.T) {
+func TestBreakerLateResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, MinSuccessRate: 0.5, Backoff: breakerBackoff})
 		late := make(chan error)
@@ -354,7 +354,7 @@ func TestBreakerCounts(t *testing.T) {
 	})
 }
 
-func TestBreakerAllocatesNothingWhileClosed(t *testing.T) {
+func TestBreakerAllocations(t *testing.T) {
 	svc, _ := newBreaker(layer.UnifiedBreaker())
 	require.Zero(t, testing.AllocsPerRun(100, func() { svc.Call(context.Background(), 1) }))
 	answer := &breakerReply{Status: 200}

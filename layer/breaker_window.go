@@ -3,114 +3,90 @@ package layer
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// breakerWindow counts the outcomes of a sliding window in ten buckets. The counts are
-// exact without a lock, because a bucket is one word.
+// breakerWindow counts the successes and failures of a sliding window of time, in ten
+// buckets. Time is divided into turns. A turn is as long as a bucket, and turns are counted
+// from the creation of the window.
 type breakerWindow struct {
-	start   time.Time
-	width   time.Duration
-	bad     atomic.Bool // a failure was added; until then sum need not be computed
-	buckets [breakerBuckets]atomic.Uint64
+	start time.Time
+	width time.Duration
+	bad   atomic.Bool // a failure was added; until then sum need not be computed
+
+	mu      sync.Mutex
+	buckets [breakerBuckets]breakerBucket
 }
+
+type breakerBucket struct{ turn, good, all uint64 }
 
 const (
 	breakerBuckets   = 10
 	breakerMinBucket = 10 * time.Millisecond
-	breakerLate      = 10 * breakerBuckets // the largest delay of an outcome, in buckets
 )
 
 func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// A bucket has the low bits of its turn, and the counts of successes and failures. Its
-// turn is the number of the bucket since the start. When one count is at its maximum,
-// both are halved, which keeps their ratio.
-const (
-	breakerTurnBits  = 20
-	breakerCountBits = 22
-	breakerTurnMask  = 1<<breakerTurnBits - 1
-	breakerCountMask = 1<<breakerCountBits - 1
-)
-
-func breakerBucket(turn, good, bad uint64) uint64 {
-	return turn<<(2*breakerCountBits) | good<<breakerCountBits | bad
-}
-
-func breakerUnpack(b uint64) (turn, good, bad uint64) {
-	return b >> (2 * breakerCountBits), b >> breakerCountBits & breakerCountMask, b & breakerCountMask
-}
-
-// turn returns the number of bucket widths from the start to now.
+// turn returns the number of the turn at the time now: the whole bucket widths since
+// w.start.
 func (w *breakerWindow) turn(now time.Time) uint64 {
 	return uint64(max(now.Sub(w.start), 0) / w.width)
 }
 
 func (w *breakerWindow) add(now time.Time, success bool) {
-	if !success && !w.bad.Load() {
-		w.bad.Store(true)
-	}
 	turn := w.turn(now)
-	bucket, short := &w.buckets[turn%breakerBuckets], turn&breakerTurnMask
-	for {
-		old := bucket.Load()
-		of, good, bad := breakerUnpack(old)
-		// An outcome that is up to one window late counts in the newer turn. A larger
-		// difference means that the low bits of the turn have overflowed.
-		if (of-short)&breakerTurnMask > breakerLate {
-			of, good, bad = short, 0, 0
-		}
-		if good == breakerCountMask || bad == breakerCountMask {
-			good, bad = good/2, bad/2
-		}
-		if success {
-			good++
-		} else {
-			bad++
-		}
-		if bucket.CompareAndSwap(old, breakerBucket(of, good, bad)) {
-			return
-		}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := &w.buckets[turn%breakerBuckets]
+	if b.turn < turn { // a late outcome counts in the newer turn
+		*b = breakerBucket{turn: turn}
+	}
+	b.all++
+	if success {
+		b.good++
+	} else if !w.bad.Load() {
+		w.bad.Store(true)
 	}
 }
 
-// sum returns the counts of the window that ends now.
+// sum returns the number of successes and of all requests in the window that ends now.
 func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 	turn := w.turn(now)
-	for back := range min(turn+1, breakerBuckets) {
-		at := turn - back
-		of, g, b := breakerUnpack(w.buckets[at%breakerBuckets].Load())
-		if of == at&breakerTurnMask {
-			good += g
-			all += g + b
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, b := range w.buckets {
+		if b.turn <= turn && turn-b.turn < breakerBuckets {
+			good, all = good+b.good, all+b.all
 		}
 	}
 	return good, all
 }
 
-// breakerPeriod is the time between two state changes of a breaker. During a period the breaker
-// is closed, open or probing. A request counts only in the period that admitted it.
+// breakerPeriod is a period of time in which a breaker is closed, open or probing. Each
+// change of the state starts a new period. A request counts only in the period that
+// admitted it.
 type breakerPeriod struct {
-	// These are used while the breaker is closed.
-	failures atomic.Int64 // consecutive
+	// failures and window are used only while the breaker is closed. window is nil if the
+	// policy has no MinSuccessRate.
+	failures atomic.Int64 // consecutive failures
 	window   *breakerWindow
 
 	trip    *breakerTrip // nil while closed; immutable
-	probing bool
-	probed  atomic.Bool // a probe is in flight
+	probing bool         // the wait is over; one request at a time is admitted as a probe
+	probed  atomic.Bool  // a probe is in flight; for probing periods
 }
 
-// breakerTrip has the reason why a breaker is open and the schedule of its probes.
+// breakerTrip has the reason why a breaker is open and the state of its probes.
 type breakerTrip struct {
 	reason string
 	probe  time.Time // the time of the next probe
-	probes int       // failed probes
+	probes int       // number of failed probes since the breaker opened
 }
 
-// closed returns a new period in which the breaker is closed.
 func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	p := &breakerPeriod{}
 	if b.policy.MinSuccessRate > 0 {
@@ -119,12 +95,14 @@ func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	return p
 }
 
-// clean reports whether a success would not change the counts of p.
+// clean reports whether a success needs no action in the period p, because the breaker is
+// closed and the counts of p would not change.
 func (p *breakerPeriod) clean() bool {
 	return p.trip == nil && p.window == nil && p.failures.Load() == 0
 }
 
-// admits reports whether a request would be admitted now.
+// admits reports whether the breaker would admit a request in this period now: it is
+// closed, or a probe may be sent.
 func (p *breakerPeriod) admits() bool {
 	switch {
 	case p.trip == nil:
@@ -135,7 +113,9 @@ func (p *breakerPeriod) admits() bool {
 	return !time.Now().Before(p.trip.probe)
 }
 
-// untilProbe returns a context that ends when p may admit a probe, or with ctx.
+// untilProbe returns a context derived from ctx that also ends when the wait before the
+// next probe is over. In a probing period it returns ctx itself. The caller must call the
+// returned function.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.probing {
 		return ctx, func() {}
@@ -153,8 +133,9 @@ func (p *breakerPeriod) String() string {
 	return "open"
 }
 
-// probe admits one request if a probe is due or p is closed. It returns the period that
-// admitted the request, or the rejection.
+// probe decides about a request that arrives in the period p. It returns the period that
+// admits the request: p if the breaker is closed, or a new probing period if the request
+// may be a probe. Otherwise it returns the rejection.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
 		switch {

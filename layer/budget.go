@@ -9,16 +9,18 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// Budget limits the load that retries and hedges add, by the rule of finagle and linkerd: each
-// request deposits a share of a retry, and some retries per second are always allowed. Layers
-// and stacks may share a Budget. Its methods are safe for concurrent use.
+// Budget limits the load that retries and hedges add, by the rule of finagle and linkerd.
+// Each request deposits a fraction of a retry. In addition, a number of retries per second
+// is always allowed. Layers and stacks may share a Budget. Its methods are safe for
+// concurrent use.
 //
-// With the arguments of [NewBudget], a withdrawal is granted if the withdrawals of the
-// last ttl, itself included, are at most
+// ttl, ratio and perSecond are the arguments of [NewBudget]. A withdrawal is granted if the
+// number of withdrawals in the last ttl, this one included, is at most
 //
-//	ratio × deposits of the last ttl + perSecond × ttl
+//	ratio × deposits in the last ttl + perSecond × ttl
 //
-// A deposit expires after ttl. Times are rounded to ttl/64, and never in favor of a withdrawal.
+// A deposit expires after ttl. The precision of all times is ttl/64. The rounding never
+// grants a withdrawal that exact times would deny.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
@@ -28,26 +30,29 @@ type Budget struct {
 	deposits atomic.Uint64 // since the budget was created
 
 	mu        sync.Mutex
-	counted   uint64        // deposits that have been added to a bucket
-	looked    time.Duration // time of the last look since made; later deposits are not in a bucket
-	epoch     int64         // the number of the bucket of the last look
+	counted   uint64        // the value of deposits at the last call of advance
+	advanced  time.Duration // the time of the last call of advance, since made
+	epoch     int64         // the number of the current bucket, since made
 	buckets   [budgetBuckets + 1]budgetBucket
-	paidIn    uint64 // sum of the last budgetBuckets buckets, which cover at most ttl
-	withdrawn uint64 // sum of one more bucket, which cover at least ttl
+	paidIn    uint64 // deposits in the last budgetBuckets buckets, which cover at most ttl
+	withdrawn uint64 // withdrawals in all buckets, which cover at least ttl
 }
 
 const (
 	budgetBuckets = 64
-	// budgetGroup is the number of deposits per clock reading.
+	// budgetGroup is the number of deposits for which the clock is read once. A budgetGauge
+	// is updated once per budgetGroup requests.
 	budgetGroup = 8
 )
 
 type budgetBucket struct{ paidIn, withdrawn uint64 }
 
-// NewBudget returns a budget that allows ratio retries for each request of the last
-// ttl, and perSecond retries per second in addition. The defaults for 0 are 10 s, 0.2
-// and 10. ttl is limited to 1 s to 1 min, ratio to 10 and perSecond to 1 000 000. A
-// negative ratio or perSecond means 0.
+// NewBudget returns a budget that allows ratio retries for each request of the last ttl,
+// and in addition perSecond retries per second.
+//
+// 0 selects the default: 10 s for ttl, 0.2 for ratio, 10 for perSecond. ttl is limited to
+// 1 s to 1 min, ratio to 10, and perSecond to 1 000 000. A negative ratio or perSecond
+// means 0.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second
@@ -68,20 +73,21 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	}
 }
 
-// Deposit adds the share of one request. Call it once per request, at its first
-// attempt. It does not wait.
+// Deposit adds the fraction of a retry that one request allows. Call it once per request,
+// at its first attempt. It never blocks.
 func (b *Budget) Deposit() {
 	if b.deposits.Add(1)%budgetGroup == 0 && b.mu.TryLock() {
-		b.look()
+		b.advance()
 		b.mu.Unlock()
 	}
 }
 
-// Withdraw reports whether the budget allows one more retry or hedge. If so, it is counted.
+// Withdraw reports whether the budget allows one more retry or hedge now. If it returns
+// true, the retry counts as sent.
 func (b *Budget) Withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.look()
+	b.advance()
 	if float64(b.withdrawn+1) > b.allowed() {
 		return false
 	}
@@ -90,22 +96,24 @@ func (b *Budget) Withdraw() bool {
 	return true
 }
 
-// Balance returns the number of withdrawals that would be granted now.
+// Balance returns the number of withdrawals that the budget would grant now.
 func (b *Budget) Balance() int {
 	n, _ := b.balance()
 	return n
 }
 
-// balance returns Balance, and whether a withdrawal was granted in the last ttl.
+// balance returns the result of [Budget.Balance], and whether a withdrawal was granted in
+// the last ttl.
 func (b *Budget) balance() (n int, drawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.look()
+	b.advance()
 	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
 }
 
-// budgetGauge publishes the balance of a budget: at each withdrawal and, for ttl after
-// one, at every eighth request.
+// budgetGauge publishes the balance of a budget in a metric. It updates the metric at each
+// withdrawal. In the ttl after a withdrawal it also updates the metric at every eighth
+// request, because the balance rises.
 type budgetGauge struct {
 	to     metrics.Gauge
 	budget *Budget
@@ -123,7 +131,8 @@ func (g *budgetGauge) show() {
 	g.drawn.Store(drawn)
 }
 
-// follow is called for every request. It updates the gauge if the balance may have risen.
+// follow must be called for every request. At every eighth call it updates the gauge, if
+// the balance may have risen because a withdrawal was granted in the last ttl.
 func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()
@@ -136,26 +145,28 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// look advances the buckets to the current time. It adds new deposits to the bucket of
-// the previous call, because in a later bucket they would count for longer than ttl.
-func (b *Budget) look() {
+// advance moves the buckets to the current time and adds the new deposits. The caller must
+// hold mu. New deposits count in the bucket of the previous call of advance, because in a
+// later bucket they would count for longer than ttl.
+func (b *Budget) advance() {
 	now := time.Since(b.made) // read before the deposits, so that later ones are not counted too early
 	deposits := b.deposits.Load()
-	before := b.epochOf(b.looked)
-	b.advance(b.epochOf(now))
+	before := b.epochOf(b.advanced)
+	b.rotate(b.epochOf(now))
 	if fresh := deposits - b.counted; fresh > 0 && before > b.epoch-budgetBuckets {
 		b.paidIn += fresh
 		b.bucket(before).paidIn += fresh
 	}
-	b.counted, b.looked = deposits, now
+	b.counted, b.advanced = deposits, now
 }
 
 func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// advance moves to the bucket epoch, and subtracts the buckets that have expired.
-func (b *Budget) advance(epoch int64) {
+// rotate makes epoch the current bucket, and subtracts the buckets that have expired. The
+// caller must hold mu.
+func (b *Budget) rotate(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))
 	}

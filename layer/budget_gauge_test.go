@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// After a storm of retries the gauge does not stay where that has left it.
-func TestRetryBudgetGaugeComesBack(t *testing.T) {
+// After many retries the gauge returns to the balance.
+func TestRetryBudgetGaugeAfterStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown := level{new(shared)}
 		var fails atomic.Bool
@@ -48,8 +48,8 @@ func TestRetryBudgetGaugeComesBack(t *testing.T) {
 	})
 }
 
-// A Retry that never sends a request again does not show a budget.
-func TestRetryOfOneTryShowsNoBudget(t *testing.T) {
+// A Retry that sends each request once does not set the gauge.
+func TestRetryBudgetGaugeOneAttempt(t *testing.T) {
 	shown := level{new(shared)}
 	layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).
 		Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).

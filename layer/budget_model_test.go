@@ -11,10 +11,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestBudgetKeepsItsModel drives a budget with random deposits, withdrawals and pauses,
+// TestBudgetModel drives a budget with random deposits, withdrawals and pauses,
 // and compares it with a plain list of the events. The model is an upper bound, and
 // also a lower bound up to the rounding of the budget.
-func TestBudgetKeepsItsModel(t *testing.T) {
+func TestBudgetModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) budgetStep {
 		return budgetStep{
 			kind: rapid.IntRange(0, 3).Draw(rt, "kind"),
@@ -115,7 +115,7 @@ func (m *budgetModel) withdraw() string {
 	return ""
 }
 
-// within counts what happened in the last d.
+// within returns the number of events in the last d.
 func within(events []time.Time, d time.Duration) (n int) {
 	for _, at := range events {
 		if time.Since(at) < d {

@@ -40,7 +40,7 @@ func TestBudgetDefaults(t *testing.T) {
 	})
 }
 
-func TestBudgetHoldsItsParametersToTheirRanges(t *testing.T) {
+func TestBudgetParameterRanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			ttl       time.Duration
@@ -71,8 +71,8 @@ func TestBudgetHoldsItsParametersToTheirRanges(t *testing.T) {
 	})
 }
 
-// A deposit can be withdrawn for ttl and no longer. A withdrawal counts for as long.
-func TestBudgetForgetsAfterItsTTL(t *testing.T) {
+// A deposit allows withdrawals for ttl. A withdrawal counts for the same time.
+func TestBudgetTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := layer.NewBudget(10*time.Second, 0.5, -1)
 		deposits(b, 8)
@@ -93,10 +93,10 @@ func TestBudgetForgetsAfterItsTTL(t *testing.T) {
 	})
 }
 
-// Budget overdraft under concurrency: tower's TpsBucket reads its sum and then takes
-// from it (tower/src/retry/budget/tps_budget.rs, try_get), so concurrent callers may
-// all take the last one.
-func TestBudgetIsNeverOverdrawn(t *testing.T) {
+// tower's TpsBucket reads its sum and then withdraws from it
+// (tower/src/retry/budget/tps_budget.rs, try_get). Therefore concurrent callers may all
+// withdraw the last token. Here the check and the withdrawal are atomic.
+func TestBudgetConcurrentWithdrawals(t *testing.T) {
 	const callers, each, ratio = 64, 500, 0.25
 	synctest.Test(t, func(t *testing.T) { // where time stands still, so that nothing is forgotten
 		b := layer.NewBudget(time.Second, ratio, 10)
@@ -128,14 +128,14 @@ func TestBudgetIsNeverOverdrawn(t *testing.T) {
 
 // The same with the real clock: withdrawals never exceed deposits while the buckets
 // rotate.
-func TestBudgetIsNeverOverdrawnAsTimePasses(t *testing.T) {
+func TestBudgetConcurrentRotation(t *testing.T) {
 	b := layer.NewBudget(time.Second, 0.1, -1)
 	var granted, paid atomic.Int64
 	var all sync.WaitGroup
 	began := time.Now()
 	for range 8 {
 		all.Go(func() {
-			// Several buckets, and enough to be granted something.
+			// The ttl covers several buckets, and some withdrawals are granted.
 			for n := 0; n < 100 || time.Since(began) < 60*time.Millisecond; n++ {
 				paid.Add(1)
 				b.Deposit()
@@ -150,7 +150,7 @@ func TestBudgetIsNeverOverdrawnAsTimePasses(t *testing.T) {
 	require.Positive(t, granted.Load())
 }
 
-func TestBudgetCostsNoAllocation(t *testing.T) {
+func TestBudgetAllocations(t *testing.T) {
 	b := layer.NewBudget(0, 0, 0)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		b.Deposit()
@@ -160,7 +160,7 @@ func TestBudgetCostsNoAllocation(t *testing.T) {
 }
 
 // After any pause without calls, deposits older than ttl allow no withdrawal.
-func TestBudgetForgetsOverAnyPause(t *testing.T) {
+func TestBudgetExpiryAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bucket = time.Minute / 64
 		for first := range 66 {

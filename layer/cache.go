@@ -17,24 +17,23 @@ import (
 )
 
 // Cache keeps one service per key. It makes a service at its first use, shares it between all
-// callers, and drops it when it has been idle for the idle timeout. A service is in use while
-// Call or Ready runs and until its last response ends. A service that returns [ErrClosed] is
+// callers, and drops it when it has been unused for the idle timeout. A service is in use while
+// Call or Ready runs, and until its last response ends. A service that returns [ErrClosed] is
 // dropped and made again within an eighth of the idle timeout.
 //
-// [Cache.Router] returns a router to the services of the cache. [Cache.Service] is a
-// [MakeService]. A Cache is safe for concurrent use. Its goroutine ends with the
-// context given to [NewCache].
+// [Cache.Router] returns a service that sends each request to the service of its key.
+// [Cache.Service] is a [MakeService]. A Cache is safe for concurrent use. NaN must not be a key.
 //
-// Admission: a new key is rejected if the cache has Capacity keys. Otherwise the
-// service decides. Ready waits for capacity, then for the service.
+// Admission: a request with a new key is rejected if the cache already has Capacity keys.
+// Otherwise the service of the key decides. Ready waits for capacity, then for the service.
 //
-// Cancellation: a request whose context has ended is rejected and makes no service.
+// Cancellation: a request is rejected, and makes no service, if its context has ended.
 //
-// Body: an entry is kept until its last response ends, see [WithCompletion].
+// Body: a service is kept until its last response ends, see [WithCompletion].
 //
-// Errors: an [Error] with the key as Target. The kind is [ErrNotReady] if the cache is full
-// or the service is closed. It is [ErrClosed] after the end of the cache's context. It is
-// [ErrNoRoute] if the key has no service or is not equal to itself (NaN).
+// Errors: an [Error] with the key as Target. Its kind is [ErrNotReady] if the cache is full or
+// the service is closed. It is [ErrClosed] after the cache's context ended. It is [ErrNoRoute]
+// if the key has no service.
 //
 // Cost: for an existing key a hash, a look-up without a lock and two atomic additions.
 type Cache[K comparable, Req, Rsp any] struct {
@@ -44,25 +43,25 @@ type Cache[K comparable, Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of the contexts of all services
 	seed   maphash.Seed
 
-	keys     atomic.Int64     // number of entries, those being made included
+	keys     atomic.Int64     // number of entries, including those being made
 	swept    atomic.Int64     // completed sweeps
-	freed    notify.Broadcast // notifies of changes of keys, swept and ctx
-	rejected tally            // because the cache was full
+	freed    notify.Broadcast // wakes waiters when keys, swept or the state of ctx changes
+	rejected tally            // requests rejected because the cache was full
 	shards   [64]cacheShard[K, Req, Rsp]
 }
 
 // CachePolicy configures a [Cache].
 type CachePolicy struct {
-	// IdleTimeout is the time for which an unused service is kept, and an eighth longer
-	// at most. 0 means a minute.
+	// IdleTimeout is the time after which an unused service is dropped. The service may be
+	// kept for an eighth longer. 0 means a minute.
 	IdleTimeout time.Duration
 
-	// Capacity is the largest number of keys; 0 means 10 000. The cache does not drop a
-	// service before its idle timeout to make room.
+	// Capacity is the largest number of keys. 0 means 10 000. The cache does not drop a
+	// service before its idle timeout to make room for another one.
 	Capacity int
 }
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p CachePolicy) Validate() error {
 	switch {
 	case p.IdleTimeout < 0:
@@ -79,12 +78,12 @@ func (p CachePolicy) filled() CachePolicy {
 	return p
 }
 
-// NewCache returns a cache of services made by mk. mk should return at once, because
-// callers of the same key wait for it. If mk returns nil, the request fails with kind
+// NewCache returns a cache of services, which mk makes. mk should return at once, because
+// all callers with the same key wait for it. If mk returns nil, the request fails with kind
 // [ErrNoRoute], and the next request calls mk again.
 //
-// The context given to mk ends after the entry was dropped and its last response ended,
-// or when ctx ends. After the end of ctx all calls are rejected with [ErrClosed].
+// The context given to mk ends when the cache has dropped the service and its last response
+// has ended, or when ctx ends. After ctx ended, all requests are rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -101,9 +100,9 @@ func NewCache[K comparable, Req, Rsp any](
 	return c
 }
 
-// Service returns the service of key. Its first Ready or Call makes the entry, and so
-// does the first one after the entry was dropped. The result may be kept. Service
-// allocates nothing if the entry exists. The method is a [MakeService].
+// Service returns the service of key, which the cache makes at the first Ready or Call. The
+// result may be kept: if the cache has dropped the service, the next Ready or Call makes it
+// again. Service does not allocate if the cache has the key. The method is a [MakeService].
 func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	if e := c.shard(key).find(key); e != nil {
 		return e.handle
@@ -111,14 +110,14 @@ func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	return &cacheHandle[K, Req, Rsp]{cache: c, key: key}
 }
 
-// Router returns a [Router] that sends a request to the service of its key. [Describe]
-// shows the entries of the cache as routes.
+// Router returns a service that sends each request to the service of its key, as a [Router]
+// does. [Describe] shows the entries of the cache as routes.
 func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] {
 	check(key != nil, "Cache.Router: nil key function")
 	return &router[K, Req, Rsp]{key: key, mk: c.Service, routes: c.Describe}
 }
 
-// Describe returns the entries as children, sorted by key.
+// Describe returns a node that has the entries of the cache as children, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
 		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"rejected", c.rejected.n.Load()},
@@ -142,11 +141,9 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
 
-// open returns the entry of key, which it makes if necessary. The caller must call Done.
+// open returns the entry of key. If the cache has no such entry, open makes it. If err is
+// nil, the caller must call Done of the entry.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
-	if isUnequalKey(key) {
-		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
-	}
 	s := c.shard(key)
 	for {
 		if e := s.find(key); e != nil && e.Begin() {
@@ -169,7 +166,9 @@ func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Re
 	}
 }
 
-// build makes the entry that the caller has claimed. The caller must call Done.
+// build makes the entry of key in the shard s. Only the caller for which claim returned mine
+// as true may call it. making is the channel that claim returned; build closes it. If err is
+// nil, the caller must call Done of the entry.
 func (c *Cache[K, Req, Rsp]) build(
 	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
 ) (e *cacheEntry[K, Req, Rsp], err error) {
@@ -202,15 +201,6 @@ func (c *Cache[K, Req, Rsp]) build(
 	return e, err
 }
 
-func (c *Cache[K, Req, Rsp]) reserve() bool {
-	for n := c.keys.Load(); n < int64(c.policy.Capacity); n = c.keys.Load() {
-		if c.keys.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-	return false
-}
-
 func (c *Cache[K, Req, Rsp]) release(keys int) {
 	c.keys.Add(-int64(keys))
 	c.freed.Wake()
@@ -231,12 +221,12 @@ func (c *Cache[K, Req, Rsp]) rejectFull(key K) error {
 	}
 }
 
-// rejectClosed returns the rejection of a request for a closed service. It does not
-// match ErrClosed, because the cache will make another service.
+// rejectClosed returns the rejection of a request for a service that is closed. The
+// rejection does not match [ErrClosed], because the cache will make another service.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
-		Reason: "closed until it is made again", Err: hiddenKind{err, ErrClosed},
+		Reason: "closed until it is made again", Err: notClosed{err},
 	}
 }
 
@@ -247,9 +237,21 @@ func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 	}
 }
 
+// notClosed is an error that matches the same errors as err, except [ErrClosed].
+type notClosed struct{ err error } //nolint:errname // it hides a kind
+
+func (n notClosed) Error() string { return n.err.Error() }
+
+func (n notClosed) Is(target error) bool {
+	return !errors.Is(target, ErrClosed) && errors.Is(n.err, target)
+}
+
+func (n notClosed) As(target any) bool { return errors.As(n.err, target) }
+
 var errCacheFull error = &kind{"full", ErrNotReady}
 
-// cacheHandle is the service of one key. It stores the last entry to avoid a look-up.
+// cacheHandle is the [Service] that [Cache.Service] returns for one key. It stores the last
+// entry of its key, so that most requests need no look-up.
 type cacheHandle[K comparable, Req, Rsp any] struct {
 	cache *Cache[K, Req, Rsp]
 	key   K
@@ -282,11 +284,9 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 			return err
 		case e != nil:
 			err = h.cache.rejectClosed(h.key, err)
-			again = e.IsGone // retired by the sweeper or at the end of the cache
+			again = e.IsRetired // retired by the sweeper or at the end of the cache
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
-		case isUnequalKey(h.key):
-			return &Error{Layer: "cache", Kind: ErrClosed, Err: err}
 		case !errors.Is(err, ErrNoRoute):
 			return context.Cause(ctx)
 		}
@@ -330,9 +330,9 @@ func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	return n
 }
 
-// Pin keeps the service of key until ctx ends, as an open request would. It makes the
-// service if necessary. It does not keep a service that returned [ErrClosed]. Pin
-// returns the same errors as a Call.
+// Pin keeps the service of key in the cache until ctx ends, as if a request were open. It
+// makes the service if necessary. A service that returns [ErrClosed] is dropped in spite of
+// Pin. Pin returns the same errors as a Call.
 func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	if ctx.Err() != nil {
 		return c.rejectDone(ctx, key)
@@ -344,19 +344,21 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	return err
 }
 
-// cacheLife counts the open responses of a service. Its function Ended is called when
-// the service was retired and the last response has ended.
-type cacheLife[Req, Rsp any] struct {
+// useCount counts the open uses of a service: running calls and open responses. It calls
+// its field Ended when it has been retired and the last use has ended.
+type useCount[Req, Rsp any] struct {
 	refcount.Count
 	options *options[Rsp]
 }
 
-// call sends one request to inner. The caller must have called Begin, which returned true.
-func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
+// call sends one request to inner, and ends the use when the response ends. The caller must
+// have started the use: a call of Begin must have returned true.
+func (l *useCount[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
 	return callUntil(ctx, inner, req, l.options, l)
 }
 
-// Data and End implement Observer for every response, so that no response allocates one.
-func (l *cacheLife[Req, Rsp]) Data(int) {}
+// Data and End make the useCount itself the [Observer] of each response, so that a response
+// needs no allocation.
+func (l *useCount[Req, Rsp]) Data(int) {}
 
-func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }
+func (l *useCount[Req, Rsp]) End(error) { l.Done() }

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestCachePolicyNamesTheFieldThatIsWrong(t *testing.T) {
+func TestCachePolicyValidate(t *testing.T) {
 	require.NoError(t, layer.CachePolicy{}.Validate())
 	require.NoError(t, layer.CachePolicy{IdleTimeout: time.Second, Capacity: 1}.Validate())
 	require.EqualError(t, layer.CachePolicy{IdleTimeout: -1}.Validate(), "CachePolicy.IdleTimeout is -1ns, must be at least 0")
@@ -26,9 +26,9 @@ func TestCachePolicyDefaults(t *testing.T) {
 	require.Equal(t, 10_000, state.Get("capacity"))
 }
 
-// A nil service is requested again, takes no place in the cache, and is not a rejection
-// for which a queue would wait.
-func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
+// If the service is nil, the next request makes it again. The key takes no place in the
+// cache, and the error is not a rejection for which a queue would wait.
+func TestCacheNilService(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		asked := 0
 		c := layer.NewCache(ctx, func(ctx context.Context, key string) cacheService {
@@ -53,7 +53,7 @@ func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
 	})
 }
 
-func TestCacheCountsWhatItRefuses(t *testing.T) {
+func TestCacheCountsRejections(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, c *cacheOf, _ *cacheMaker) {
 		cacheUse(t, ctx, c.Service("a"), "")
 		for range 3 {

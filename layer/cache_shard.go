@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// cacheShard has a part of the keys of a cache. A look-up takes no lock, because every
-// change copies the map. The copies are small, because there are many shards.
+// cacheShard has the entries for some of the keys of a cache. Each change copies the map,
+// so that a look-up takes no lock. The copies are small, because a cache has 64 shards.
 type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
 	mu     sync.Mutex
-	making map[K]chan struct{} // closed when the key's entry is made
+	making map[K]chan struct{} // keys with an entry being made; the channel is closed when it is made
 }
 
 func (s *cacheShard[K, Req, Rsp]) init() {
@@ -27,22 +27,23 @@ func (s *cacheShard[K, Req, Rsp]) find(key K) *cacheEntry[K, Req, Rsp] { return 
 
 func (s *cacheShard[K, Req, Rsp]) all() map[K]*cacheEntry[K, Req, Rsp] { return *s.made.Load() }
 
-// claim decides whether the caller makes the entry of key. If mine is true, the caller
-// must make it and close making. Otherwise the caller waits for making, which is nil if
-// the entry exists.
+// claim decides which of several callers makes the entry of key. If mine is true, this
+// caller must make the entry and close making. Otherwise the caller must wait until making
+// is closed, and then look up the entry again. making is nil if the entry exists already.
+// If the cache is full or has ended, claim returns the rejection.
 func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making chan struct{}, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.ctx.Err() != nil {
 		return nil, false, c.rejectEnded(key)
 	}
-	if e := s.find(key); e != nil && !e.IsGone() {
+	if e := s.find(key); e != nil && !e.IsRetired() {
 		return nil, false, nil
 	}
 	if making := s.making[key]; making != nil {
 		return making, false, nil
 	}
-	if !c.reserve() {
+	if !acquire(&c.keys, int64(c.policy.Capacity)) {
 		return nil, false, c.rejectFull(key)
 	}
 	making = make(chan struct{})
@@ -50,8 +51,8 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle ends the creation of an entry. It adds the entry if keep is true and the cache
-// has not ended, and reports whether it did.
+// settle ends the creation of the entry e. If keep is true and the cache has not ended, it
+// adds e to the shard. It reports whether it added e.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +66,8 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep
 	return true
 }
 
-// drop removes the entries over, except those that a newer entry has replaced.
+// drop removes the entries in over from the shard. If another entry has replaced one of
+// them for the same key, the other entry remains.
 func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +80,7 @@ func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.made.Store(&without)
 }
 
-// end retires and removes all entries and returns their number.
+// end retires and removes all entries of the shard, and returns their number.
 func (s *cacheShard[K, Req, Rsp]) end() int {
 	s.mu.Lock() // a later settle sees that the cache has ended
 	over := slices.Collect(maps.Values(s.all()))
@@ -90,19 +92,22 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 	return len(over)
 }
 
-// cacheEntry is the service of one key with the state that the sweeper needs.
+// cacheEntry is the service of one key. It also has the state that Cache.sweep needs to
+// drop idle services.
 type cacheEntry[K comparable, Req, Rsp any] struct {
-	cacheLife[Req, Rsp]
+	useCount[Req, Rsp]
 	handle *cacheHandle[K, Req, Rsp]
-	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the last response ended
+	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the entry was retired and its last response ended
 	closed atomic.Bool                       // the service returned ErrClosed
 
-	// Only the sweeper uses these.
-	seen  uint64    // the state of the use count at the last change
-	since time.Time // when seen changed
+	// seen and since are used only by Cache.sweep, to find out for how long the service has
+	// been unused.
+	seen  uint64    // the value of Word at the last sweep that found the entry in use
+	since time.Time // the time of that sweep
 }
 
-// describe returns the node of the service, or nil.
+// describe returns the description of the service. It returns nil if the entry is retired
+// and its last use has ended.
 func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	inner := e.inner.Load()
 	if inner == nil {
@@ -111,7 +116,8 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note records and reports whether err means that the service is closed.
+// note marks the service as closed and returns true if err matches [ErrClosed]. Otherwise
+// it returns false.
 func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {
@@ -120,7 +126,8 @@ func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	return closed
 }
 
-// isOver retires the entry if it is closed or idle, and reports whether it did.
+// isOver retires the entry if its service is closed, or has been unused for the duration
+// idle. It reports whether it retired the entry.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
 	word := e.Word()
 	switch {
@@ -134,7 +141,9 @@ func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool
 	return now.Sub(e.since) >= idle && e.RetireUnused(word)
 }
 
-// sweep drops idle entries until the cache ends.
+// sweep is the goroutine of the cache. At each interval every, it drops closed services and
+// services that were unused for the idle timeout. When the context of the cache ends, sweep
+// drops all services and returns.
 func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

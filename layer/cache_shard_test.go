@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Between the retirement of an entry and its removal from the map, another one
-// may have taken its place. That one stays.
-func TestCacheDropLeavesTheSuccessor(t *testing.T) {
+// After an entry was retired, a newer entry may have replaced it in the map. Removing the
+// old one keeps the newer one.
+func TestCacheDropKeepsNewerEntry(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c := NewCache(ctx, func(context.Context, string) Service[int, int] {

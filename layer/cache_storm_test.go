@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The storm: many callers of a few keys that come and go. A key has one live
-// service at a time, and no call meets one that has ended.
+// Many callers use a few keys that are made and dropped. A key has one live service at a
+// time, and no call reaches a service that has ended.
 func TestCacheStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -61,7 +61,7 @@ func TestCacheStorm(t *testing.T) {
 		}
 		all.Wait()
 		require.Zero(t, late.Load())
-		// The old one's AfterFunc may run a moment after the new one is made.
+		// The AfterFunc of the old service may run just after the new one is made.
 		require.LessOrEqual(t, twice.Load(), made.Load()/10)
 		require.Greater(t, made.Load(), int64(len(live)), "they did come and go")
 		time.Sleep(time.Second)

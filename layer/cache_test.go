@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cacheKept is what a cache under test made for a key.
+// cacheKept is a service that a cache under test made for a key.
 type cacheKept struct {
 	ctx   context.Context
 	key   string
@@ -40,7 +40,7 @@ func (k *cacheKept) Call(ctx context.Context, req string) (*cacheResponse, error
 	return cacheBody(k.key + req), nil
 }
 
-// cacheMaker makes them and counts.
+// cacheMaker makes the services of a cache and counts them.
 type cacheMaker struct {
 	mu   sync.Mutex
 	made map[string][]*cacheKept
@@ -64,7 +64,7 @@ func (m *cacheMaker) of(key string) []*cacheKept {
 	return m.made[key]
 }
 
-// cacheResponse has a body, so that it ends when that does.
+// cacheResponse has a body, and ends with the body.
 type cacheResponse struct{ Body io.ReadCloser }
 
 func cacheBody(text string) *cacheResponse {
@@ -98,7 +98,7 @@ func cacheUse(t assert.TestingT, ctx context.Context, svc cacheService, req stri
 	return string(text)
 }
 
-func TestCacheHasOneServiceForEachKey(t *testing.T) {
+func TestCacheServicePerKey(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		unused := c.Service("a")
 		require.Empty(t, m.of("a"), "made on first use")
@@ -112,7 +112,7 @@ func TestCacheHasOneServiceForEachKey(t *testing.T) {
 	})
 }
 
-func TestCacheMakesOnceForAllCallers(t *testing.T) {
+func TestCacheConcurrentFirstUse(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		slow := make(chan struct{})
 		m.on = func(key string) {
@@ -145,7 +145,7 @@ func TestCacheMakesOnceForAllCallers(t *testing.T) {
 	})
 }
 
-func TestCacheDropsWhatIsIdle(t *testing.T) {
+func TestCacheIdleTimeout(t *testing.T) {
 	for _, idle := range []time.Duration{time.Minute, 10 * time.Second} {
 		var p layer.CachePolicy
 		if idle != time.Minute {
@@ -168,14 +168,14 @@ func TestCacheDropsWhatIsIdle(t *testing.T) {
 			require.Empty(t, c.Describe().Children)
 			require.EqualValues(t, 0, c.Describe().State.Get("keys"))
 
-			require.Equal(t, "a1", cacheUse(t, ctx, svc, "1"), "whoever kept the service gets a new one")
+			require.Equal(t, "a1", cacheUse(t, ctx, svc, "1"), "a kept service makes a new one")
 			require.Equal(t, "a1", cacheUse(t, ctx, c.Service("a"), "1"))
 			require.Len(t, m.of("a"), 2)
 		})
 	}
 }
 
-func TestCacheKeepsWhatIsInUse(t *testing.T) {
+func TestCacheKeepsUsedService(t *testing.T) {
 	for name, hold := range map[string]func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) (release func()){
 		"a call": func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) func() {
 			wait := make(chan struct{})
@@ -218,7 +218,7 @@ func TestCacheKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
-func TestCacheIsFull(t *testing.T) {
+func TestCacheFull(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 2}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		a := c.Service("a")
 		cacheUse(t, ctx, a, "")
@@ -247,7 +247,7 @@ func TestCacheIsFull(t *testing.T) {
 	})
 }
 
-func TestCacheHoldsTenThousandKeys(t *testing.T) {
+func TestCacheManyKeys(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		for i := range 10_000 {
 			cacheUse(t, ctx, c.Service(fmt.Sprint(i)), "")
@@ -261,7 +261,7 @@ func TestCacheHoldsTenThousandKeys(t *testing.T) {
 }
 
 // A closed service is made again, but not for every request.
-func TestCacheDropsWhatHasClosed(t *testing.T) {
+func TestCacheClosedService(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		svc := c.Service("a")
 		cacheUse(t, ctx, svc, "")
@@ -289,7 +289,7 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 		m.of("a")[1].ready = func(context.Context) error { return closed }
 		err = layer.Poll(svc)
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.NotErrorIs(t, err, layer.ErrClosed, "said by Ready")
+		require.NotErrorIs(t, err, layer.ErrClosed, "the result of Ready")
 		require.ErrorContains(t, err, "balance: closed")
 		time.Sleep(8 * time.Second)
 		require.NoError(t, layer.Poll(svc))
@@ -298,7 +298,7 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 }
 
 // A Ready of a closed service waits for the next service of the key.
-func TestCacheReadyWaitsForWhatIsMadeAgain(t *testing.T) {
+func TestCacheReadyClosedService(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		svc := c.Service("a")
 		cacheUse(t, ctx, svc, "")
@@ -317,7 +317,7 @@ func TestCacheReadyWaitsForWhatIsMadeAgain(t *testing.T) {
 	})
 }
 
-func TestCacheReadyAsksAgainWhereNothingWasMade(t *testing.T) {
+func TestCacheReadyNilService(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		asked := 0
 		ctx, end := context.WithCancel(ctx)
@@ -341,24 +341,7 @@ func TestCacheReadyAsksAgainWhereNothingWasMade(t *testing.T) {
 	})
 }
 
-// Those above do not give up a key whose service has closed.
-func TestCacheHandleLivesOnBelowAWatch(t *testing.T) {
-	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
-		w := layer.NewReloadable(ctx, 1, func(context.Context, int) cacheService { return c.Service("a") })
-		cacheUse(t, ctx, w, "")
-		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
-		m.of("a")[0].ready = func(context.Context) error { return closed }
-		m.of("a")[0].serve = func(context.Context) (*cacheResponse, error) { return nil, closed }
-		_, err := w.Call(ctx, "")
-		require.ErrorIs(t, err, layer.ErrNotReady)
-		waits, leave := context.WithTimeout(ctx, time.Hour)
-		defer leave()
-		require.NoError(t, w.Ready(waits))
-		require.Equal(t, "a1", cacheUse(t, ctx, w, "1"))
-	})
-}
-
-func TestCacheEndsWithItsContext(t *testing.T) {
+func TestCacheContext(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		over := errors.New("over")
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -387,7 +370,7 @@ func TestCacheEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
+func TestCacheEndWakesReadyWhileFull(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		ctx, cancel := context.WithCancel(ctx)
 		c := layer.NewCache(ctx, m.Make, layer.CachePolicy{Capacity: 1})
@@ -401,7 +384,7 @@ func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
 }
 
 // The service of a key may ignore its context.
-func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
+func TestCacheEndWakesReadyOfService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		c := layer.NewCache(ctx, func(context.Context, string) layer.Service[int, int] {
@@ -419,7 +402,7 @@ func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
 
 // The cache may end because a component has closed. Components that its services share
 // with others have not closed.
-func TestCacheEndClosesNothingThatIsShared(t *testing.T) {
+func TestCacheEndHidesErrClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialer := newReconnectDialer()
 		dialer.makes(layer.Limit[int, int](0)(&reconnectConn{}))
@@ -442,7 +425,7 @@ func cacheErr(svc cacheService) error {
 	return err
 }
 
-func TestCacheSurvivesAPanicOfMake(t *testing.T) {
+func TestCacheMakePanic(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		first := make(chan struct{})
 		var panicked atomic.Bool
@@ -458,11 +441,11 @@ func TestCacheSurvivesAPanicOfMake(t *testing.T) {
 		go func() { served <- cacheUse(t, ctx, c.Service("a"), "1") }()
 		synctest.Wait()
 		close(first)
-		require.Equal(t, "a1", <-served, "who waited tries for itself, in the room that is free again")
+		require.Equal(t, "a1", <-served, "a waiting caller makes the service itself, because its place is free again")
 	})
 }
 
-func TestCacheCallerWhoHasGoneMakesNothing(t *testing.T) {
+func TestCacheCanceledCaller(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		left := errors.New("left")
 		gone, leave := context.WithCancelCause(ctx)
@@ -474,7 +457,7 @@ func TestCacheCallerWhoHasGoneMakesNothing(t *testing.T) {
 	})
 }
 
-func TestCacheShowsItsEntries(t *testing.T) {
+func TestCacheDescribe(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		cacheUse(t, ctx, c.Service("web"), "")
 		_, err := c.Service("api").Call(ctx, "")

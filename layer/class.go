@@ -6,12 +6,13 @@ import (
 	"reflect"
 )
 
-// Class is the result of a request from the point of view of the service that served it.
+// Class classifies the outcome of a request: whether the service succeeded, and whether
+// another attempt may succeed.
 type Class uint8
 
-// The classes Failure, Retryable and Throttled are failures.
+// The classes of outcomes. Failure, Retryable and Throttled are failures.
 const (
-	Ignorable Class = iota // does not count: canceled by the caller, rejected, or injected
+	Ignorable Class = iota // does not count, because the request was canceled by the caller, rejected, or got an injected fault
 	Success                // the service served the request
 	Failure                // the service failed, and another attempt would fail too
 	Retryable              // the service failed, but another attempt may succeed
@@ -33,13 +34,18 @@ func (c Class) String() string {
 // IsFailure reports whether c is Failure, Retryable or Throttled.
 func (c Class) IsFailure() bool { return c >= Failure }
 
-// IsRetryable reports whether another attempt may succeed.
+// IsRetryable reports whether c is Retryable or Throttled, so that another attempt may
+// succeed.
 func (c Class) IsRetryable() bool { return c == Retryable || c == Throttled }
 
-// ClassifyGRPC returns the class of a gRPC status code. UNAVAILABLE is [Retryable].
-// RESOURCE_EXHAUSTED is [Throttled]. UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
-// INTERNAL and DATA_LOSS are [Failure]. All others are [Success]. The failures are
-// those of linkerd's proxy, and RESOURCE_EXHAUSTED.
+// ClassifyGRPC returns the class of a gRPC status code:
+//
+//   - UNAVAILABLE is [Retryable].
+//   - RESOURCE_EXHAUSTED is [Throttled].
+//   - UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED, INTERNAL and DATA_LOSS are [Failure].
+//   - All other codes are [Success].
+//
+// linkerd's proxy counts the same codes as failures, except RESOURCE_EXHAUSTED.
 func ClassifyGRPC(code uint32) Class {
 	switch code {
 	case 14:
@@ -52,31 +58,33 @@ func ClassifyGRPC(code uint32) Class {
 	return Success
 }
 
-// Outcome is the result of a request so far. If Err is not nil, the headers and
-// trailers of Response must not be read, because another goroutine may be writing them.
+// Outcome is the result of a request so far: at the response headers, or at the end of the
+// response. If Err is not nil, the headers and trailers of Response must not be read,
+// because another goroutine may be writing them.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value if Call returned an error
 	Err      error // the error of Call, or of the response body
 	Ended    bool  // whether the response has ended; if false, only the headers have arrived
 }
 
-// Classifier returns the class of an outcome. All layers of a stack use the same one,
-// see [WithClassifier]. A balancer uses the classifier of its endpoints, see
+// Classifier returns the class of an outcome. All layers of a stack use the same
+// Classifier, see [WithClassifier]. A balancer uses the Classifier of its endpoints, see
 // [Classified].
 //
-// It is called at the response headers (Ended is false) and again at the end of the
-// response. It is not called for rejections, injected errors and cancellations by the
-// caller. It must be safe for concurrent use and must not read the body.
+// It is called when the response headers have arrived (Ended is false), and again at the
+// end of the response. It is not called for rejections, injected errors and cancellations
+// by the caller. It must be safe for concurrent use and must not read the body.
 type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 
-// WithClassifier sets the classifier of a stack. The default is [DefaultClassifier].
+// WithClassifier sets the [Classifier] of a layer or of all layers of a stack. The default
+// is [DefaultClassifier].
 func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 	check(c != nil, "WithClassifier: nil Classifier")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 
-// DefaultClassifier returns [Success] for a response, [Retryable] for the timeout of
-// one attempt, and [Failure] for any other error.
+// DefaultClassifier classifies an outcome by its error only. It returns [Success] without
+// an error, [Retryable] for the timeout of one attempt, and [Failure] for any other error.
 func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	switch {
 	case o.Err == nil:
@@ -87,10 +95,10 @@ func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	return Failure
 }
 
-// Classify returns the class of the outcome of a request with the context ctx. It
-// returns [Ignorable] if the service is not responsible for it, and otherwise the
-// result of c. It replaces an invalid result by [Failure]. A response that was closed
-// early is classified by its headers.
+// Classify returns the class of the outcome of a request that was sent with the context
+// ctx. For rejections, injected errors and cancellations by the caller it returns
+// [Ignorable]. For other outcomes it returns the result of c, or [Failure] if that is not a
+// valid class. If the caller closed the body early, Classify passes only the headers to c.
 func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
@@ -110,25 +118,27 @@ func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 	return o.classify.Classify(ctx, out)
 }
 
-// canceledByCaller reports whether the caller canceled the request. Timeouts of a layer also
-// cancel ctx, but with a cause that matches DeadlineExceeded. They count as failures.
+// canceledByCaller reports whether the caller canceled the request that has the context
+// ctx. If the cause of ctx matches [context.DeadlineExceeded], a timeout canceled the
+// request. The result is then false, because timeouts count as failures.
 func canceledByCaller(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }
 
-// Classified is a Service with its own classifier. A service that sends requests to an
-// endpoint should implement it, so that a balancer recognizes failures of the endpoint
-// without an option. Classifier is called once for a service and may return nil.
+// Classified is implemented by a [Service] that has its own [Classifier]. A service that
+// sends requests to an endpoint should implement it, so that a balancer recognizes failures
+// of the endpoint without an option. Classifier is called once for a service and may return
+// nil.
 type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }
 
-// ClassifierOf returns the classifier of svc, or nil. It asks svc and the services that
-// svc wraps, and returns the classifier of the first [Classified] one. It finds the
-// wrapped service by a method Next or by an embedded field Service. A service built by
-// a [Stack] with [WithClassifier] and at least one layer is Classified. A [Router],
-// [Failover], [Lazy] or [Reconnect] has no classifier, because it chooses a service for
-// each request.
+// ClassifierOf returns the [Classifier] that svc uses, or nil. It searches svc and the
+// services that svc wraps, from the outside in, and returns the classifier of the first
+// [Classified] one. The wrapped service is the result of a method Next or an embedded field
+// Service. A service of a [Stack] with [WithClassifier] and at least one layer is
+// Classified. A [Router], [Failover], [Lazy] or [Reconnect] has no classifier, because it
+// chooses a service for each request.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {
@@ -143,7 +153,8 @@ func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	return nil
 }
 
-// embedded returns the Service that the struct svc embeds in a field Service, or nil.
+// embedded returns the service that svc embeds in a field named Service, or nil if svc has
+// no such field. svc may be a struct or a pointer to a struct.
 func embedded[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
 	v := reflect.ValueOf(svc)
 	if v.Kind() == reflect.Pointer {

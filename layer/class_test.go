@@ -33,7 +33,7 @@ func TestClass(t *testing.T) {
 	assert.Equal(t, "unknown", layer.Class(99).String())
 }
 
-func TestByError(t *testing.T) {
+func TestDefaultClassifier(t *testing.T) {
 	assert.Equal(t, layer.Success, layer.DefaultClassifier(layer.Outcome[int]{Response: 1}))
 	assert.Equal(t, layer.Failure, layer.DefaultClassifier(layer.Outcome[int]{Err: io.ErrUnexpectedEOF}))
 	assert.Equal(t, layer.Failure, layer.DefaultClassifier(layer.Outcome[int]{Err: layer.ErrTimeout}))
@@ -42,14 +42,14 @@ func TestByError(t *testing.T) {
 
 // An outcome for which the service is not responsible is classified once. Here Metrics
 // is the layer.
-func TestClassifierIsNotAskedWhereNobodyIsToBlame(t *testing.T) {
+func TestClassifierSkipsIgnorable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err   error
 		leave bool // the caller cancels before the answer
 		want  string
 	}{
 		"an error":        {err: io.ErrUnexpectedEOF, want: "failure"},
-		"injected":        {err: fmt.Errorf("chaos: %w", layer.ErrInjected), want: "ignorable"},
+		"injected":        {err: fmt.Errorf("fault: %w", layer.ErrInjected), want: "ignorable"},
 		"the caller left": {err: context.Canceled, leave: true, want: "ignorable"},
 		"the server hung up on a caller that left": {err: io.ErrUnexpectedEOF, leave: true, want: "ignorable"},
 		"the server cancelled by itself":           {err: context.Canceled, want: "failure"},
@@ -79,9 +79,9 @@ func TestClassifierIsNotAskedWhereNobodyIsToBlame(t *testing.T) {
 	}
 }
 
-// A body that was closed early is what its head said: the classifier is not
-// told that it ended, so it does not miss the trailers.
-func TestClosedEarlyIsJudgedByTheHead(t *testing.T) {
+// A response with a body that was closed early is classified by its headers. The classifier
+// gets Ended as false, so it does not expect trailers.
+func TestClassifierBodyClosedEarly(t *testing.T) {
 	var asked []layer.Outcome[*response]
 	svc := layer.Metrics[int](layer.Instruments{}, layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 		asked = append(asked, o)
@@ -101,8 +101,8 @@ func TestRetryAfter(t *testing.T) {
 		"nil":        {nil, "0s"},
 		"plain":      {errors.New("no"), "0s"},
 		"silent":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "0s"},
-		"said":       {&layer.Error{Layer: "rate", RetryAfter: 2e9}, "2s"},
-		"said below": {&layer.Error{Layer: "queue", Err: fmt.Errorf("limited: %w", &layer.Error{Layer: "rate", RetryAfter: 3e9})}, "3s"},
+		"own":        {&layer.Error{Layer: "rate", RetryAfter: 2e9}, "2s"},
+		"of cause":   {&layer.Error{Layer: "queue", Err: fmt.Errorf("limited: %w", &layer.Error{Layer: "rate", RetryAfter: 3e9})}, "3s"},
 		"the longer": {&layer.Error{Layer: "breaker", RetryAfter: 4e9, Err: &layer.Error{Layer: "rate", RetryAfter: 3e9}}, "4s"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestRetryAfter(t *testing.T) {
 
 // A limit of response headers cancels the context of the layers below. This is not a
 // cancellation by the caller: a breaker below must see that the service is slow.
-func TestALimitAboveIsTheServicesFault(t *testing.T) {
+func TestClassifierTimeoutOfLayerAbove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		responses := byLabel{}
 		svc := layer.NewStack[int, int]().
@@ -132,8 +132,8 @@ func TestALimitAboveIsTheServicesFault(t *testing.T) {
 	})
 }
 
-// A classifier may be wrong. Nothing stays counted for that.
-func TestWhatIsNoClassIsAFailure(t *testing.T) {
+// A classifier may return an invalid class. The request still leaves no count behind.
+func TestClassifierInvalidClass(t *testing.T) {
 	responses, inFlight := byLabel{}, level{new(shared)}
 	svc := layer.NewStack[int, int](layer.WithClassifier(func(layer.Outcome[int]) layer.Class { return layer.Throttled + 1 })).
 		Metrics(layer.Instruments{Responses: responses, InFlight: inFlight}).
@@ -144,7 +144,7 @@ func TestWhatIsNoClassIsAFailure(t *testing.T) {
 	assert.Zero(t, inFlight.now())
 }
 
-func TestClassOfGRPC(t *testing.T) {
+func TestClassifyGRPC(t *testing.T) {
 	want := map[uint32]layer.Class{
 		2: layer.Failure, 4: layer.Failure, 7: layer.Failure, 8: layer.Throttled,
 		13: layer.Failure, 14: layer.Retryable, 15: layer.Failure,

@@ -11,13 +11,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// says is a service whose outcomes are all of one class.
-type says struct {
+// classed is a service with a classifier that returns one class for all outcomes.
+type classed struct {
 	layer.Func[string, string]
 	class layer.Class
 }
 
-func (s says) Classifier() layer.Classifier[string] {
+func (s classed) Classifier() layer.Classifier[string] {
 	return func(layer.Outcome[string]) layer.Class { return s.class }
 }
 
@@ -36,11 +36,11 @@ func (h holding) Call(ctx context.Context, s string) (string, error) {
 }
 
 func TestClassifierOf(t *testing.T) {
-	leaf := says{repeat, layer.Throttled}
+	leaf := classed{repeat, layer.Throttled}
 	option := layer.WithClassifier(func(layer.Outcome[string]) layer.Class { return layer.Retryable })
 	for name, tt := range map[string]struct {
 		svc  layer.Service[string, string]
-		want layer.Class // Ignorable: there is no classifier
+		want layer.Class // Ignorable: without a classifier
 	}{
 		"nil":                     {nil, layer.Ignorable},
 		"a service without one":   {layer.Func[string, string](repeat), layer.Ignorable},

@@ -11,33 +11,47 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Observer is notified of the progress of one response. If it also has a method Head(),
-// that is called first for an upgraded connection, whose first byte may be late.
+// Observer is notified of the progress of one response. An Observer may also have a method
+// Head(), which reports that the response headers have arrived. [ObserveBody] calls Head
+// only if the connection was upgraded, because the first byte may then arrive late.
 type Observer interface {
-	// Data is called after n > 0 bytes of the body were read. When the context ends, it
-	// may be called concurrently with End.
+	// Data is called after n > 0 bytes of the body were read. It may be called concurrently
+	// with End if the context of the request ends.
 	Data(n int)
 
-	// End is called exactly once. err is nil if the response is complete, trailers included.
-	// Otherwise it is the error of the body, [ErrBodyClosedEarly], or the cause of the context.
+	// End is called exactly once. err is nil if the response is complete, trailers
+	// included. Otherwise err is the error of the body, [ErrBodyClosedEarly], or the cause
+	// of the context.
 	End(err error)
 }
 
-// Completion determines when a response ends. It registers o with rsp and returns the
-// response to pass on. It is called once for each response without an error, before the
-// body is read. The response also ends when ctx, the context of the request, ends. If a
-// Completion panics, the layer discards the response and calls o.End.
+// ResponseObserver is notified of a response before or after Call returns it. Package tap
+// passes it to its accessors.
+type ResponseObserver[Rsp any] interface {
+	// ResponseStarted is called once, with the response headers.
+	ResponseStarted(rsp Rsp)
+
+	// ResponseData is called after n bytes of the body were sent. p has the bytes, or is nil
+	// if they are unknown.
+	ResponseData(n int, p []byte)
+}
+
+// Completion determines when a response ends. It arranges that the methods of o are called,
+// and returns the response to pass on. It is called once for each response, before the body
+// is read, unless Call returned an error. The response also ends when ctx, the context of
+// the request, ends. If a Completion panics, the layer discards the response and calls
+// o.End.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
-// AtReturn is the Completion of responses that end when Call returns.
+// AtReturn is the [Completion] for responses that end when Call returns.
 func AtReturn[Rsp any](_ context.Context, rsp Rsp, o Observer) Rsp {
 	o.End(nil)
 	return rsp
 }
 
-// AtEnd is the default Completion. A response that is a pointer to a struct
-// with a field Body of type [io.ReadCloser], such as *http.Response, ends with
-// its body. Any other response ends when Call returns.
+// AtEnd returns the default [Completion]. If Rsp is a pointer to a struct with a field Body
+// of type [io.ReadCloser], as *http.Response is, a response ends with its body. Any other
+// response ends when Call returns.
 func AtEnd[Rsp any]() Completion[Rsp] {
 	index, ok := bodyField(reflect.TypeFor[Rsp]())
 	if !ok {
@@ -59,7 +73,7 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 	}
 }
 
-// HasBody reports whether responses of type Rsp have a body, see [AtEnd].
+// HasBody reports whether the type Rsp has a field for a body, as [AtEnd] defines it.
 func HasBody[Rsp any]() bool {
 	_, ok := bodyField(reflect.TypeFor[Rsp]())
 	return ok
@@ -76,10 +90,11 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 	return f.Index[0], true
 }
 
-// ObserveBody returns a body that reports its reads and its end to o. The body ends at Close,
-// when ctx ends, or at an error of Read, of which [io.EOF] is success. All observers of a body
-// share one wrapper. The body of an upgraded connection keeps its [io.Writer] and CloseWrite.
-// If o panics when ctx ends, Close and failing Reads return a [PanicError].
+// ObserveBody returns body with a wrapper that reports its reads and its end to o. The body
+// ends at an error of Read, at Close, or when ctx ends. [io.EOF] is a successful end. All
+// observers of a body share one wrapper. The body of an upgraded connection keeps its
+// methods Write and CloseWrite. If o panics when ctx ends, Close and failing Reads return a
+// [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {
@@ -114,7 +129,8 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 type observedBody struct {
 	io.ReadCloser
 
-	// observers is written under mu, or before the body is passed to its reader.
+	// observers is complete before the body is passed to its reader, so Read uses it without
+	// a lock. Until then it is guarded by mu.
 	observers []Observer
 	first     [8]Observer // avoids an allocation
 
@@ -166,12 +182,13 @@ func (b *observedBody) Close() error {
 	return b.withPanic(b.ReadCloser.Close())
 }
 
-// Pending returns the number of bytes that Read returns without waiting, and whether
-// the end follows.
+// Pending returns the number of bytes that Read can return without waiting. eof is true if
+// the body ends after these bytes.
 func (b *observedBody) Pending() (n int, eof bool) { return bodyPending(b.ReadCloser) }
 
-// bodyPending returns the result of the method Pending of a body of an HTTP engine. It
-// returns 0, false for any other body.
+// bodyPending returns the result of the method Pending of body. It returns 0 and false if
+// body does not have the method. The bodies of the HTTP engines of package httplayer have
+// it.
 func bodyPending(body io.Reader) (n int, eof bool) {
 	if b, ok := body.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
@@ -179,8 +196,8 @@ func bodyPending(body io.Reader) (n int, eof bool) {
 	return 0, false
 }
 
-// ContextDone ends the body when its context ends. It starts a goroutine, because
-// observers may block.
+// ContextDone ends the body, because the context of the request has ended. It works on a
+// goroutine of its own, because observers may block.
 func (b *observedBody) ContextDone(cause error) { go b.cut(cause) }
 
 func (b *observedBody) cut(cause error) {
@@ -190,7 +207,8 @@ func (b *observedBody) cut(cause error) {
 	b.mu.Unlock()
 }
 
-// withPanic returns err joined with the panic of an observer, if any.
+// withPanic returns err. If an observer panicked when the context ended, withPanic joins
+// the panic to err.
 func (b *observedBody) withPanic(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,13 +231,13 @@ func (b *observedBody) end(err error) {
 	panics.End(observers, err)
 }
 
-// callUntil calls next, and o.End when the response ends or after an error. After a
-// panic it discards the response.
+// callUntil calls next. It calls o.End when the response ends, or at once if next returns
+// an error. If next or the Completion panics, it discards the response and calls o.End.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
 	returned := false
-	defer func() {
+	defer func() { // faster than dropUnless
 		if !returned {
 			defer o.End(nil)
 			opts.drop(rsp, err)
@@ -233,14 +251,28 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// drop discards rsp after a panic, if Call returned a response.
+// dropUnless is deferred by the method Call of a layer. After a panic, or after Goexit, it
+// discards the response and then calls End of to, unless to is nil.
+func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
+	if *returned {
+		return
+	}
+	if to != nil {
+		defer to.End(nil)
+	}
+	o.drop(*rsp, *err)
+}
+
+// drop is called after a panic. It discards the response if Call has returned one, that is,
+// if err is nil and rsp is not zero.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)
 	}
 }
 
-// discard releases a response with the Replayer if one is set, or else closes its body.
+// discard releases the resources of rsp, which the caller will not get. It uses the method
+// Drain of the [Replayer] if one is set. Otherwise it closes the body.
 func (o *options[Rsp]) discard(rsp Rsp) {
 	if d, ok := o.replayer.(interface{ Drain(rsp Rsp) }); ok {
 		d.Drain(rsp)
@@ -254,7 +286,8 @@ type observedStream struct {
 	io.Writer
 }
 
-// observedConn is an observedStream with CloseWrite.
+// observedConn is the wrapper of an upgraded connection that has the method CloseWrite. An
+// observedStream wraps an upgraded connection without this method.
 type observedConn struct {
 	*observedBody
 	io.Writer

@@ -11,7 +11,7 @@ import (
 
 // A Completion that panics leaves no slot taken, no request open and no entry in
 // use.
-func TestCompletionThatPanicsLeavesNothingOpen(t *testing.T) {
+func TestCompletionPanic(t *testing.T) {
 	until := layer.WithCompletion(func(_ context.Context, rsp int, o layer.Observer) int {
 		if rsp < 0 {
 			panic("completion")
@@ -25,7 +25,6 @@ func TestCompletionThatPanicsLeavesNothingOpen(t *testing.T) {
 	cache := layer.NewCache(ctx, func(context.Context, string) layer.Service[int, int] { return inner }, layer.CachePolicy{}, until)
 	for name, svc := range map[string]layer.Service[int, int]{
 		"limit":    layer.Limit[int](2, until)(inner),
-		"limit_by": layer.LimitBy[int](func(int) int { return 0 }, 2, until)(inner),
 		"adaptive": layer.AdaptiveLimit[int](layer.AdaptivePolicy{Max: 2}, until)(inner),
 		"shed":     layer.Shed[int](layer.ShedPolicy{}, until)(inner),
 		"drain":    layer.Drain[int](new(layer.Drainer), until)(inner),

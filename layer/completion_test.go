@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recorder is an Observer that remembers.
+// recorder is an Observer that records its calls.
 type recorder struct {
 	mu    sync.Mutex
 	bytes int
@@ -31,7 +31,7 @@ func (r *recorder) End(err error) {
 	r.mu.Unlock()
 }
 
-func TestObserveBodyTellsTheEndOnce(t *testing.T) {
+func TestObserveBodyEndsOnce(t *testing.T) {
 	broken := errors.New("broken")
 	gone := errors.New("gone")
 	tests := map[string]struct {
@@ -87,17 +87,17 @@ func TestObserveBodyTellsTheEndOnce(t *testing.T) {
 				}
 				late := &recorder{}
 				layer.ObserveBody(ctx, b, late)
-				assert.Equal(t, []error{tt.end}, late.ends, "who comes late is told at once")
+				assert.Equal(t, []error{tt.end}, late.ends, "a late observer is notified at once")
 			})
 		})
 	}
 }
 
 // An observer that panics at the end does not prevent calls of the other observers.
-func TestObserveBodyTellsAllThoughOnePanics(t *testing.T) {
+func TestObserveBodyObserverPanic(t *testing.T) {
 	inner, outer := &recorder{}, &recorder{}
 	body := layer.ObserveBody(t.Context(), io.NopCloser(strings.NewReader("hello")), inner)
-	for _, o := range []layer.Observer{brittle{"first"}, brittle{"second"}, outer} {
+	for _, o := range []layer.Observer{panickingObserver{"first"}, panickingObserver{"second"}, outer} {
 		layer.ObserveBody(t.Context(), body, o)
 	}
 	require.Panics(t, func() { _, _ = io.ReadAll(body) })
@@ -108,24 +108,24 @@ func TestObserveBodyTellsAllThoughOnePanics(t *testing.T) {
 	}
 }
 
-// brittle panics at the end.
-type brittle struct{ text string }
+// panickingObserver is an Observer that panics at the end.
+type panickingObserver struct{ text string }
 
-func (brittle) Data(int)    {}
-func (b brittle) End(error) { panic(b.text) }
+func (panickingObserver) Data(int)    {}
+func (b panickingObserver) End(error) { panic(b.text) }
 
-// A classifier that panics at the end leaves nothing counted in the layers
-// above its own, nor in that.
-func TestAClassifierThatPanicsAtTheEndHoldsNothing(t *testing.T) {
+// A classifier that panics at the end leaves no count, in its own layer and in the layers
+// above.
+func TestClassifierPanicAtEnd(t *testing.T) {
 	var log spanLog
 	var flight gauge
 	failures := byLabel{}
 	d := layer.NewDrainer()
-	stack := layer.NewStack[string](layer.WithClassifier(odd)).Drain(d).Limit(1).
+	stack := layer.NewStack[string](layer.WithClassifier(panicsAtEnd)).Drain(d).Limit(1).
 		Metrics(layer.Instruments{InFlight: &flight, Responses: failures})
 	for name, traced := range map[string]layer.Layer[string, *response]{
 		"metrics": nil,
-		"trace":   layer.Trace(log.start("a"), layer.WithClassifier(odd)),
+		"trace":   layer.Trace(log.start("a"), layer.WithClassifier(panicsAtEnd)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := stack.With("trace", traced).Service(layer.Func[string, *response](
@@ -148,8 +148,8 @@ func TestAClassifierThatPanicsAtTheEndHoldsNothing(t *testing.T) {
 	require.Equal(t, []string{"a head true", "a failure <nil>", "a failure the call panicked or ended its goroutine"}, log.told)
 }
 
-// odd is a classifier that cannot judge an end.
-func odd(o layer.Outcome[*response]) layer.Class {
+// panicsAtEnd is a classifier that panics at the end of a response.
+func panicsAtEnd(o layer.Outcome[*response]) layer.Class {
 	if o.Ended || o.Err != nil {
 		panic("odd")
 	}
@@ -160,7 +160,7 @@ type stream struct{ io.ReadWriter }
 
 func (stream) Close() error { return nil }
 
-func TestObserveBodyKeepsTheWriterOfAnUpgradedConnection(t *testing.T) {
+func TestObserveBodyKeepsWriter(t *testing.T) {
 	var wire strings.Builder
 	type rw struct {
 		io.Reader
@@ -180,7 +180,7 @@ func TestObserveBodyKeepsTheWriterOfAnUpgradedConnection(t *testing.T) {
 	require.Equal(t, 2, r.bytes)
 }
 
-// A connection that is observed can still be ended one way.
+// An observed connection keeps its method CloseWrite.
 func TestObserveBodyKeepsCloseWrite(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
@@ -203,7 +203,7 @@ func (h halfClosed) CloseWrite() error {
 	return nil
 }
 
-func TestAtEndKnowsResponsesWithABody(t *testing.T) {
+func TestAtEndResponseTypes(t *testing.T) {
 	r := &recorder{}
 	rsp := layer.AtEnd[*response]()(t.Context(), bodyOf("hello"), r)
 	require.Empty(t, r.ends)

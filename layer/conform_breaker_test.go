@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// The checks fail requests on purpose, more than any breaker would bear.
+// The checks let more requests fail than the default policy allows.
 func TestConformBreaker(t *testing.T) {
 	type (
 		Q = *layertest.Request
@@ -27,7 +27,7 @@ func TestConformBreaker(t *testing.T) {
 	}
 }
 
-// trippedBreaker is a breaker whose probe is out, once it was filled.
+// trippedBreaker is a breaker with a probe in flight, after it was filled.
 type trippedBreaker struct {
 	layer.Service[*layertest.Request, *layertest.Response]
 	serve atomic.Pointer[func() error] // nil: well
@@ -58,7 +58,7 @@ func (s *trippedBreaker) fill() (free func()) {
 	}
 }
 
-// While its probe is out, a breaker is a service that is full.
+// While a probe is in flight, a breaker is a service without capacity.
 func TestConformBreakerProbing(t *testing.T) {
 	type (
 		Q = *layertest.Request

@@ -14,7 +14,8 @@ func TestConformDrain(t *testing.T) {
 	layertest.Run(t, layertest.Layer{
 		New: func(_ context.Context, next layer.Service[*layertest.Request, *layertest.Response],
 		) layer.Service[*layertest.Request, *layertest.Response] {
-			// One for each check: contexts made outside a bubble cannot be waited for in it.
+			// Each check needs a Drainer of its own, because contexts from outside a bubble
+			// do not block durably in it.
 			return layer.Drain[*layertest.Request, *layertest.Response](layer.NewDrainer())(next)
 		},
 		NoAllocs: true,

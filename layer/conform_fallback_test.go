@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// The checks want to see inner's errors, so the fall-back hands them on.
+// The checks expect the errors of inner, so Handle returns them.
 func TestConformFallback(t *testing.T) {
 	type (
 		Q = *layertest.Request

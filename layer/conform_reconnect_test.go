@@ -24,6 +24,5 @@ func TestConformReconnect(t *testing.T) {
 	})
 }
 
-// reconnectNow connects svc, and asks the inner service for no more than
-// whether it is ready.
+// reconnectNow connects svc. It does not send a request to the inner service.
 func reconnectNow[Q, R any](svc layer.Service[Q, R]) { _ = svc.Ready(context.Background()) }

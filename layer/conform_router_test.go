@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// A router is always ready, so it is not taken for a layer: what its routes
-// reject, it rejects.
+// A router is always ready, so it is checked as a service. It returns the rejections of its
+// routes.
 func TestRouterConforms(t *testing.T) {
 	key := func(req *layertest.Request) (int, error) { return req.ID % 3, nil }
 	answer := layer.Func[*layertest.Request, *layertest.Response](

@@ -8,20 +8,21 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo is the part of a request's context for the layer that chooses an endpoint.
-// It is one context value, so that all fields cost one look-up.
+// PickInfo has the values in a request's context that are for the layer that chooses an
+// endpoint, such as a balancer. All of them are in one context value, so that reading them
+// costs one look-up.
 type PickInfo struct {
-	Attempts     *Attempts    // endpoints already tried; nil if the request is sent at most once
-	Explanation  *Explanation // records the reasons of the choice, if not nil
-	Record       *Record      // collects facts about the request, if not nil
-	Affinity     uint64       // equal for requests that should reach the same endpoint
-	HasAffinity  bool
-	PastBreakers bool // an open [Breaker] admits the request
+	Attempts     *Attempts    // endpoints to which the request was sent; nil if it is sent at most once
+	Explanation  *Explanation // receives the reasons of the choice; nil if they are not recorded
+	Record       *Record      // receives facts about the request; nil if they are not collected
+	Affinity     uint64       // requests with the same value should reach the same endpoint
+	HasAffinity  bool         // whether Affinity is set
+	PastBreakers bool         // an open [Breaker] must admit the request
 }
 
 type pickInfoKey struct{}
 
-// PickInfoFromContext returns the PickInfo of ctx, or the zero value.
+// PickInfoFromContext returns the PickInfo of ctx, or the zero value if ctx has none.
 func PickInfoFromContext(ctx context.Context) PickInfo {
 	if h, _ := ctx.Value(pickInfoKey{}).(*PickInfo); h != nil {
 		return *h
@@ -33,32 +34,34 @@ func withPickInfo(ctx context.Context, h PickInfo) context.Context {
 	return reqctx.WithValue(ctx, pickInfoKey{}, &h)
 }
 
-// WithAttempts returns a context that carries t to the layers below.
+// WithAttempts returns a context with the set t of the endpoints to which the request was
+// sent. The layers that choose an endpoint add it to t. They avoid endpoints that are in t.
 func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Attempts = t
 	return withPickInfo(ctx, h)
 }
 
-// WithAffinity returns a context whose request should reach the same endpoint as other
-// requests with the same key. The key is a hash, for example of a user or a session.
-// Only balancers with consistent hashing use it.
+// WithAffinity returns a context for a request that should reach the same endpoint as other
+// requests with the same key. The key is a hash, for example of a user or a session. Only
+// balancers with consistent hashing use it.
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
 	return withPickInfo(ctx, h)
 }
 
-// PastBreakers returns a context whose request is admitted by an open [Breaker] without
-// being counted. A balancer uses it if too few endpoints would be left.
+// PastBreakers returns a context for a request that an open [Breaker] must admit without
+// counting its outcome. A balancer uses it if too few endpoints would be left.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
 	return withPickInfo(ctx, h)
 }
 
-// Explain returns a context in which layers record the reasons of their choices, and
-// the Explanation that receives them. Each layer allocates for its record.
+// Explain returns a context in which layers record the reasons of their choices. It also
+// returns the [Explanation] that receives these records. Each record costs the layer an
+// allocation. If ctx has an Explanation already, Explain returns that one.
 func Explain(ctx context.Context) (context.Context, *Explanation) {
 	h := PickInfoFromContext(ctx)
 	if h.Explanation == nil {
@@ -67,11 +70,11 @@ func Explain(ctx context.Context) (context.Context, *Explanation) {
 	return withPickInfo(ctx, h), h.Explanation
 }
 
-// Priority determines which requests are rejected first under overload. Requests with
-// lower values are rejected first. The zero value is [PriorityNormal].
+// Priority determines which requests are rejected first under overload: those with the
+// lowest value. The zero value is [PriorityNormal].
 type Priority int8
 
-// The priorities, from the first to the last rejected.
+// The priorities, in the order in which requests are rejected.
 const (
 	PriorityBulk     Priority = iota - 2 // can be repeated much later: batches, prefetching, crawlers
 	PriorityLow                          // no user waits for it, or it will be repeated
@@ -87,27 +90,28 @@ func (p Priority) String() string {
 	return [priorities]string{"bulk", "low", "normal", "critical"}[p.rank()]
 }
 
-// rank returns the index of p, from 0 for the lowest priority. Values out of range are
-// replaced by the nearest priority.
+// rank returns the index of p among the priorities, from 0 for the lowest one. If p is out
+// of range, it returns the index of the nearest priority.
 func (p Priority) rank() int {
 	return int(min(max(p, PriorityBulk), PriorityCritical) - PriorityBulk)
 }
 
 type priorityKey struct{}
 
-// WithPriority returns a context with the priority p. Never accept p from an untrusted
+// WithPriority returns a context with the priority p. Never take p from an untrusted
 // client, because it affects the requests of others.
 func WithPriority(ctx context.Context, p Priority) context.Context {
 	return reqctx.WithValue(ctx, priorityKey{}, p)
 }
 
-// PriorityFromContext returns the priority of ctx, or [PriorityNormal].
+// PriorityFromContext returns the priority of ctx. The default is [PriorityNormal].
 func PriorityFromContext(ctx context.Context) Priority {
 	p, _ := ctx.Value(priorityKey{}).(Priority)
 	return p
 }
 
-// Route describes the choice of a router to the layers below it.
+// Route is the route that a router has chosen for a request. The layers below the router
+// read it.
 type Route struct {
 	Name   string            // for display; may be empty
 	Labels map[string]string // for metrics and tap; must not be modified
@@ -115,36 +119,40 @@ type Route struct {
 
 type routeKey struct{}
 
-// WithRoute returns a context that carries r to the layers below. It reports the name of r
-// to the [Record] of ctx.
+// WithRoute returns a context that carries r to the layers below. If ctx has a [Record],
+// WithRoute also stores the name of r in it.
 func WithRoute(ctx context.Context, r *Route) context.Context {
 	if r != nil {
 		RecordFromContext(ctx).SetRoute(r.Name)
+		if a, ok := ctx.(*attempt); ok && a.route.CompareAndSwap(nil, r) {
+			return a // without an allocation
+		}
 	}
 	return reqctx.WithValue(ctx, routeKey{}, r)
 }
 
-// RouteFromContext returns the innermost route of ctx, or nil.
+// RouteFromContext returns the route that the last router above has chosen, or nil.
 func RouteFromContext(ctx context.Context) *Route {
 	r, _ := ctx.Value(routeKey{}).(*Route)
 	return r
 }
 
 // Attempts is the set of endpoints to which a request was sent. A layer that may send a
-// request more than once passes it to the layer that chooses an endpoint. It is safe
-// for concurrent use, because hedges run concurrently.
+// request more than once, such as [Retry], creates it. The layer that chooses an endpoint,
+// such as a balancer, adds endpoints and avoids those in the set. It is safe for concurrent
+// use, because hedges run concurrently.
 type Attempts struct {
 	mu   sync.Mutex
 	seen []any
 	room [2]any // avoids an allocation for few endpoints
 }
 
-// AttemptsFromContext returns the Attempts of ctx, or nil. A nil *Attempts is empty,
-// and its methods may be called.
+// AttemptsFromContext returns the Attempts of ctx, or nil. The methods of a nil *Attempts
+// may be called: Add does nothing, and the set is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// attemptsContext is the context of a layer that may send a request more than once. It adds the
-// set of tried endpoints to the caller's context, or uses that of an outer layer.
+// attemptsContext is the context in which [Retry] and [Hedge] send a request. It adds an
+// empty [Attempts] to the caller's context, unless an outer layer has added one.
 type attemptsContext struct {
 	reqctx.Wrapper // wraps the caller's context
 
@@ -152,7 +160,8 @@ type attemptsContext struct {
 	hints PickInfo
 }
 
-// follow initializes c for a request with the context ctx.
+// follow makes c a child of ctx, the context with which the layer was called. It uses the
+// Attempts of ctx, or the one in c if ctx has none.
 func (c *attemptsContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {
@@ -167,7 +176,8 @@ func (c *attemptsContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Add adds endpoint, which must be comparable. It does not allocate for a pointer.
+// Add adds endpoint to the set. The endpoint must be comparable. If it is a pointer, Add
+// does not allocate.
 func (t *Attempts) Add(endpoint any) {
 	if t == nil {
 		return
@@ -182,7 +192,7 @@ func (t *Attempts) Add(endpoint any) {
 	}
 }
 
-// Has reports whether the request was sent to endpoint.
+// Has reports whether endpoint is in the set.
 func (t *Attempts) Has(endpoint any) bool {
 	if t == nil {
 		return false
@@ -192,7 +202,7 @@ func (t *Attempts) Has(endpoint any) bool {
 	return slices.Contains(t.seen, endpoint)
 }
 
-// Len returns the number of endpoints.
+// Len returns the number of endpoints in the set.
 func (t *Attempts) Len() int {
 	if t == nil {
 		return 0

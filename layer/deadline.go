@@ -4,26 +4,29 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// errOutOfTime is the kind of rejection of a request whose time is over. A queue does
-// not hold such a request, because waiting does not help.
+// errOutOfTime is the kind of the rejection of a request that has no time left. It matches
+// [ErrFailFast], because waiting in a queue does not help.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
-// DeadlineFromRequest applies the deadline that a request carries. read returns the
-// remaining time, or false if the request has no deadline. A time of 0 or less is over.
-// Place the layer at the top of a server's stack.
+// DeadlineFromRequest applies the deadline that a request carries, such as the header
+// grpc-timeout. read returns the time that the request has left, or false if it has no
+// deadline. A result of 0 or less means that the deadline has passed. Place the layer at
+// the top of a server's stack.
 //
-// Admission: a request whose time is over is rejected.
+// Admission: a request is rejected if its deadline has passed.
 //
-// Cancellation: the context of the request gets the deadline, unless it has an earlier
-// one. It ends when the response ends.
+// Cancellation: the context of the request gets the deadline, unless it has an earlier one.
+// It ends when the response ends.
 //
 // Body: reading a body after the deadline fails.
 //
-// Errors: a rejection is an [Error] that matches [ErrNotReady], [context.DeadlineExceeded] and
-// [ErrFailFast], because waiting does not help. After the deadline, an error of inner or of
-// reading the body is wrapped in an Error of kind [ErrTimeout].
+// Errors: a rejection is an [Error] that matches [ErrNotReady], [context.DeadlineExceeded]
+// and [ErrFailFast], because waiting does not help. After the deadline, an error of inner
+// or of reading the body is wrapped in an Error of kind [ErrTimeout].
 //
 // Cost: one call of read; for a request with a deadline also the cost of [Timeout].
 //
@@ -52,7 +55,7 @@ type deadlineIn[Req, Rsp any] struct {
 
 func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		return zero, rejectDone(ctx, "deadline", d.limit.target)
 	}
 	left, ok := d.read(req)
@@ -64,12 +67,12 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return zero, rejectLate(d.limit.target, "the caller's time was over when the request came")
 	}
 	r := &due{limit: overrun{&d.limit, left}}
-	r.over = &r.limit
-	r.Init(ctx, left, r.over)
+	r.Init(ctx, left, &r.limit)
 	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false)
 }
 
-// due is the state of a request with a time limit of its own.
+// due is the context of one request and its time limit. The limit is not shared with other
+// requests, because each request has a deadline of its own.
 type due struct {
 	timed
 	limit overrun
@@ -81,19 +84,20 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineToRequest sends the remaining time to the next server. write returns a copy of the
-// request that carries the given time, which is the rest of the context's deadline minus
-// margin. Place it at the bottom of a client's stack, next to the endpoint.
+// DeadlineToRequest sends the remaining time to the next server. write returns a copy of
+// the request that carries the given time, for example in a header. That time is the time
+// until the deadline of the context, minus margin. Place the layer at the bottom of a
+// client's stack, next to the endpoint.
 //
-// Admission: a request without remaining time is rejected.
+// Admission: a request is rejected if its remaining time is not longer than margin.
 //
 // Cancellation: the context is passed unchanged. A request without a deadline is passed
 // unchanged.
 //
 // Body: not touched.
 //
-// Errors: a rejection matches the same errors as in [DeadlineFromRequest]. Errors of
-// inner are returned unchanged.
+// Errors: a rejection matches the same errors as in [DeadlineFromRequest]. Errors of inner
+// are returned unchanged.
 //
 // Cost: one clock reading and the call of write.
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// dated is a request that says how much time is left for it.
+// dated is a request that carries its remaining time.
 type dated struct {
 	left  time.Duration
 	given bool
@@ -40,17 +40,17 @@ type (
 	datedFunc  = layer.Func[dated, int]
 )
 
-func TestDeadlineInSetsTheDeadline(t *testing.T) {
+func TestDeadlineFromRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for name, tt := range map[string]struct {
 			ctx  context.Context
 			req  dated
-			want time.Duration // until the inner deadline; 0: there is none
+			want time.Duration // until the inner deadline; 0: without a deadline
 		}{
-			"says nothing":       {ctx: t.Context(), req: dated{}},
-			"says nothing, soon": {ctx: soon, req: dated{}, want: time.Second},
+			"without time":       {ctx: t.Context(), req: dated{}},
+			"without time, soon": {ctx: soon, req: dated{}, want: time.Second},
 			"sets":               {ctx: t.Context(), req: in(3 * time.Second), want: 3 * time.Second},
 			"never extends":      {ctx: soon, req: in(3 * time.Second), want: time.Second},
 			"sooner":             {ctx: soon, req: in(time.Millisecond), want: time.Millisecond},
@@ -75,7 +75,7 @@ func TestDeadlineInSetsTheDeadline(t *testing.T) {
 	})
 }
 
-func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
+func TestDeadlineFromRequestRejectsLate(t *testing.T) {
 	rejected := byLabel{}
 	svc := datedIn(layer.WithTarget[int]("web:80"), layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(datedFunc(never))
 	for _, left := range []time.Duration{0, -1, math.MinInt64} {
@@ -90,9 +90,8 @@ func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
 	require.Equal(t, "deadline_in rejected=3 expired=0\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-// Waiting does not give it more time, and it would stand in line for as long
-// as the queue allows.
-func TestDeadlineRefusalIsNotWaitedFor(t *testing.T) {
+// Waiting in a queue does not help a request that is late, so the queue rejects it at once.
+func TestDeadlineRejectionInQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		svc := layer.Queue[dated, int](10, 0)(datedIn()(datedFunc(never)))
@@ -102,7 +101,7 @@ func TestDeadlineRefusalIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-func TestDeadlineInNamesTheDeadline(t *testing.T) {
+func TestDeadlineFromRequestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		var inner context.Context
@@ -120,7 +119,7 @@ func TestDeadlineInNamesTheDeadline(t *testing.T) {
 		require.EqualError(t, context.Cause(inner), "the caller's deadline of 300ms exceeded")
 		require.EqualValues(t, 1, *expired["deadline"])
 
-		// The end of another is not its own.
+		// A cancellation by the caller is not reported as the deadline.
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Millisecond, func() { cancel(gone) })
@@ -131,7 +130,7 @@ func TestDeadlineInNamesTheDeadline(t *testing.T) {
 	})
 }
 
-func TestDeadlineInHoldsForTheBody(t *testing.T) {
+func TestDeadlineFromRequestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inner context.Context
 		svc := layer.DeadlineFromRequest[time.Duration, *response](func(d time.Duration) (time.Duration, bool) { return d, true })(
@@ -153,7 +152,7 @@ func TestDeadlineInHoldsForTheBody(t *testing.T) {
 	})
 }
 
-func TestDeadlinesRefuseADoneContext(t *testing.T) {
+func TestDeadlinesDoneContext(t *testing.T) {
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
@@ -164,7 +163,7 @@ func TestDeadlinesRefuseADoneContext(t *testing.T) {
 	}
 }
 
-func TestDeadlineOutSaysWhatIsLeft(t *testing.T) {
+func TestDeadlineToRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -191,7 +190,7 @@ func TestDeadlineOutSaysWhatIsLeft(t *testing.T) {
 	})
 }
 
-func TestDeadlineOutRefusesWhenNothingIsLeft(t *testing.T) {
+func TestDeadlineToRequestRejectsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -207,9 +206,9 @@ func TestDeadlineOutRefusesWhenNothingIsLeft(t *testing.T) {
 	})
 }
 
-// Three servers in a row, each with a margin: the remaining time only decreases, and it
-// ends for all of them at once.
-func TestDeadlineTravels(t *testing.T) {
+// A request passes three servers, each with a margin. The remaining time only decreases,
+// and the request ends at all of them at once.
+func TestDeadlineThroughThreeServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []time.Duration
 		var svc layer.Service[dated, int] = datedFunc(until)
@@ -225,6 +224,6 @@ func TestDeadlineTravels(t *testing.T) {
 		_, err := svc.Call(t.Context(), in(250*time.Millisecond))
 		require.Equal(t, []time.Duration{250 * time.Millisecond, 140 * time.Millisecond, 30 * time.Millisecond}, seen)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, 300*time.Millisecond, time.Since(start), "the last one worked in vain, and was not sent on")
+		require.Equal(t, 300*time.Millisecond, time.Since(start), "the last server rejects the request")
 	})
 }

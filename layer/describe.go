@@ -10,34 +10,35 @@ import (
 	"sync"
 )
 
-// Describer is a Service that describes itself. Describe returns the state of this
-// service. Its Children are the services that it created, such as endpoints or routes.
-// The function [Describe] adds the service that it wraps.
+// Describer is implemented by a Service that describes itself. Describe returns a node with
+// the state of this service. The children of the node are the services that it created,
+// such as endpoints or routes. The function [Describe] adds the service that it wraps.
 type Describer interface {
 	Describe() Node
 }
 
-// Node describes one service. Its Children and Next make it a tree. It prints as text (see
-// String) and marshals to JSON as an object with the members name, state, children and next.
+// Node describes one service. Its Children and Next make it a tree. [Node.String] formats
+// the tree as text. In JSON a node is an object with the members name, state, children and
+// next.
 type Node struct {
 	Name     string `json:"name"`
 	State    State  `json:"state,omitempty"`
-	Children []Node `json:"children,omitempty"` // created by this service
-	Next     *Node  `json:"next,omitempty"`     // wrapped by this service
+	Children []Node `json:"children,omitempty"` // services that this one created
+	Next     *Node  `json:"next,omitempty"`     // the service that this one wraps
 }
 
-// State is the ordered list of attributes of a node.
+// State is the list of attributes of a [Node], in the order in which they are shown.
 type State []Attr
 
-// Attr is one attribute of State. Value is a string, a number, a bool, or another type
-// that prints and marshals well.
+// Attr is one attribute of a [State]. Value is a string, a number, a bool, or another type
+// that fmt and encoding/json can format.
 type Attr struct {
 	Key   string
 	Value any
 }
 
-// MarshalJSON returns an object with its members in order. Values that implement
-// [fmt.Stringer], such as durations, infinite floats and NaN are written as strings.
+// MarshalJSON returns a JSON object that has the attributes in order. It writes infinite
+// floats, NaN and values that implement [fmt.Stringer], such as durations, as strings.
 func (s State) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -70,7 +71,8 @@ func (s State) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Get returns the value of the first attribute called key, or nil.
+// Get returns the value of the first attribute with the given key, or nil if the key is not
+// found.
 func (s State) Get(key string) any {
 	for _, a := range s {
 		if a.Key == key {
@@ -80,8 +82,8 @@ func (s State) Get(key string) any {
 	return nil
 }
 
-// String returns the tree in request order with one line per node. Children are
-// indented, Next is not.
+// String returns the tree in request order, with one line per node. Children are indented
+// below their node. Next is not indented.
 func (n Node) String() string {
 	var b strings.Builder
 	n.print(&b, "")
@@ -106,9 +108,10 @@ func (n Node) print(b *strings.Builder, indent string) {
 	}
 }
 
-// Describe returns the current state of svc and of the services that it wraps, as a tree. It
-// follows services of a [Stack] and of the layers of this library. A service that is not a
-// [Describer] is shown by its type and ends the tree. Describe may be called at any time.
+// Describe returns a tree with the current state of svc and of the services that it wraps.
+// It follows the layers of a [Stack] and services that have a method Next, as the layers of
+// this library do. A service that is not a [Describer] is shown by its type. Describe may
+// be called at any time.
 func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
 	if s, ok := svc.(*stacked[Req, Rsp]); ok {
 		return s.describe(Describe(s.leaf))
@@ -130,16 +133,16 @@ func describeOne(svc any) Node {
 	return Node{Name: strings.TrimPrefix(name, "*")}
 }
 
-// Explanation is the ordered list of choices that layers made for one request: the
-// route, the split, and the compared endpoints of each attempt. [Explain] returns one.
-// It is safe for concurrent use. A nil *Explanation records nothing.
+// Explanation is the list of the choices that layers made for one request, in order: the
+// route, the split, and the endpoints that each attempt compared. [Explain] returns one. It
+// is safe for concurrent use. A nil *Explanation records nothing.
 type Explanation struct {
 	mu    sync.Mutex
 	notes []Node
 }
 
-// Add records one choice: a node with the name of the layer, the choice and its reason
-// as state, and the candidates as children.
+// Add records one choice as a node. The name of the node is the layer that made the choice.
+// The state has the chosen candidate and the reason. The children are the candidates.
 func (e *Explanation) Add(choice Node) {
 	if e == nil {
 		return
@@ -149,7 +152,7 @@ func (e *Explanation) Add(choice Node) {
 	e.notes = append(e.notes, choice)
 }
 
-// Choices returns the recorded choices.
+// Choices returns a copy of the list of recorded choices.
 func (e *Explanation) Choices() []Node {
 	if e == nil {
 		return nil
@@ -159,7 +162,7 @@ func (e *Explanation) Choices() []Node {
 	return slices.Clone(e.notes)
 }
 
-// String returns the choices in the format of [Node.String].
+// String returns the choices, each in the format of [Node.String].
 func (e *Explanation) String() string {
 	var b strings.Builder
 	for _, n := range e.Choices() {
@@ -168,7 +171,7 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// MarshalJSON returns an array of nodes.
+// MarshalJSON returns a JSON array with one [Node] for each choice.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(append([]Node{}, e.Choices()...))
 }

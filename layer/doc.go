@@ -1,5 +1,5 @@
-// Package layer has the core of gotower: services, the layers that wrap them, and
-// layers that work with every protocol.
+// Package layer has the core of gotower: services, the layers that wrap them, and layers
+// that work with every protocol.
 //
 // A [Service] serves requests. A [Layer] wraps a Service in another one. A [Stack] is a
 // list of layers in the order in which a request passes them:
@@ -16,23 +16,24 @@
 // # The layers
 //
 //	time         Timeout  ResponseHeaderTimeout  IdleTimeout  DeadlineFromRequest  DeadlineToRequest
-//	admission    Limit  LimitBy  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
-//	failure      Breaker  Gated  Fallback  Reconnect  Failover
+//	admission    Limit  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
+//	failure      Breaker  Fallback  Reconnect  Failover
 //	retries      Retry  Hedge: both withdraw from a Budget
-//	composition  Router  Cache  Reloadable  Lazy  Map…  Filter
+//	composition  Router  Cache  Lazy  MapRequest  MapResponse  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
-// The documentation of each layer has the headings Admission, Cancellation, Body, Errors and
-// Cost. In it, inner is the wrapped service. Applying a layer starts no goroutine and does no
-// I/O. A layer that works in the background takes a context as its first argument and ends with
-// it. Constructors panic on invalid policies and nil functions.
+// The documentation of each layer has the headings Admission, Cancellation, Body, Errors
+// and Cost. In that text, inner is the wrapped service. Applying a layer starts no
+// goroutine and does no I/O. A layer with background work takes a context as its first
+// argument. The work ends with that context. Constructors panic on invalid policies and nil
+// functions.
 //
 // # Order
 //
 // A client's stack, from the outside in:
 //
 //	Timeout   over everything below, waiting included
-//	Retry     above the queue, whose rejections are not retried
+//	Retry     above the queue; it does not retry the rejections of the queue
 //	Queue     the only place where requests wait
 //	Hedge     below the queue, because a copy must not wait
 //	balancer  of package balance; it avoids endpoints that the request has tried
@@ -44,24 +45,24 @@
 //
 // # Classification
 //
-// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit
-// and Metrics of one stack use the same Classifier. Cancellations by the caller,
-// rejections and the faults of [FaultInjection] do not count against a service.
+// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit and
+// Metrics of one stack use the same Classifier. Cancellations by the caller, rejections and
+// the faults of [FaultInjection] do not count against a service.
 //
 // # Admission
 //
 // Call admits a request, or rejects it at once without changing it. A rejection matches
 // [ErrNotReady], and the caller may send the same request elsewhere. Only [Queue] lets
 // requests wait, in order and for a limited time. Without a Queue a stack sheds load:
-// [Retry] returns the rejections of limits, rate limits and queues at once. Ready is a
-// hint for accept loops, failover and balancers. Do not call it before each request.
+// [Retry] returns the rejections of limits, rate limits and queues at once. Ready is a hint
+// for accept loops, failover and balancers. Do not call it before each request.
 //
 // # End of a response
 //
-// A response may be read long after Call returned. A [Completion] determines when it
-// ends. Until then it holds its slots, and its context has not ended. The default,
-// [AtEnd], supports responses with a field Body, such as *http.Response. A [Replayer]
-// has the rules of a protocol for retries.
+// A response may be read long after Call returned. A [Completion] determines when the
+// response ends. Until then the response holds its slots, and the context of the request
+// has not ended. The default, [AtEnd], supports responses with a field Body, such as
+// *http.Response. A [Replayer] has the rules of a protocol for retries.
 //
 // # Errors
 //
@@ -71,9 +72,9 @@
 // # Panics
 //
 // A callback is a function or method that the application passes to this library: a
-// [Classifier], a [Span], a [Completion], a key function, a [MakeService], an
-// instrument, or the Close of a body. A callback that panics does not end the process,
-// and releases its slot, probe or response:
+// [Classifier], a [Span], a [Completion], a key function, a [MakeService], an instrument,
+// or the Close of a body. A callback that panics does not end the process. Its slot, probe
+// or response is released:
 //
 //   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller, the panic
 //     reaches the caller after everything is released. A response that cannot be returned is
@@ -82,7 +83,7 @@
 //     [Reconnect], the panic is recovered. It becomes a [PanicError] of the request, of the
 //     response or of the connect.
 //   - A panic that belongs to no request, such as that of a [Mirror]'s copy or of an
-//     instrument, counts as a failure if there is a counter, and is dropped otherwise.
+//     instrument, counts as a failure if there is a counter for it. Otherwise it is dropped.
 //
 // # Your own layer
 //
@@ -96,7 +97,7 @@
 //		return l.Service.Call(ctx, req)
 //	}
 //
-// A layer that takes a slot or a token first rejects a request whose context has ended:
+// A layer that takes a slot or a token first rejects a request if its context has ended:
 //
 //	if ctx.Err() != nil {
 //		return rsp, &layer.Error{Layer: "mine", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}

@@ -12,13 +12,15 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Drain counts the open requests in d, and rejects new ones while d drains. Place it
-// outermost in a stack. One [Drainer] may serve several stacks.
+// Drain returns a layer that counts the open requests of a stack in the [Drainer] d. The
+// layer rejects new requests while d drains. Place it outermost in a stack. One Drainer may
+// serve several stacks.
 //
-// Admission: every request is admitted until [Drainer.Drain] is called, and none later.
-// Ready waits for inner, and returns [ErrClosed] when draining starts.
+// Admission: every request is admitted until [Drainer.Drain] is called. After that, every
+// request is rejected. Ready waits for inner, and returns [ErrClosed] when draining starts.
 //
-// Cancellation: a request whose context has ended is rejected. Draining cancels no request.
+// Cancellation: a request is rejected if its context has ended. Draining cancels no
+// request.
 //
 // Body: a request is open until its response ends, see [WithCompletion].
 //
@@ -73,7 +75,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End implement Observer for every response, so that no response allocates one.
+// Data and End make the layer itself the [Observer] of each response, so that a response
+// needs no allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }
@@ -87,34 +90,35 @@ func (s *drained[Req, Rsp]) Describe() Node {
 }
 
 // Drainer drains the stacks of a server: it rejects new requests and waits for the open
-// ones. Create it with [NewDrainer], pass it to a [Drain] layer in each stack, and call
-// Drain after clients have been directed elsewhere.
+// ones. Create it with [NewDrainer] and pass it to a [Drain] layer in each stack. Call its
+// method Drain after clients have been directed elsewhere.
 //
-// With net/http, first let the readiness probe fail and wait until clients have
-// noticed. Then call Server.Shutdown, which waits for responses and closes idle
-// connections. Call Drain last, because it also waits for hijacked connections.
+// With net/http, first let the readiness probe fail and wait until clients have noticed it.
+// Then call Server.Shutdown, which waits for responses and closes idle connections. Call
+// Drain last. It also waits for hijacked connections, for which Shutdown does not wait.
 //
 // It is safe for concurrent use and must not be copied. It needs no Close.
 type Drainer struct {
-	// state is the number of open requests. Its sign bit is set while draining. Both
-	// are in one word, so that Drain waits for every admitted request.
+	// state is the number of open requests. Its sign bit is set while draining. Both are in
+	// one word, so that Drain waits for every request that was admitted before Drain set
+	// the bit.
 	state atomic.Int64
 	empty notify.Broadcast
 
 	once    sync.Once
-	started context.Context //nolint:containedctx // ends when draining begins, which ends waits in Ready
+	started context.Context //nolint:containedctx // ends when draining begins; nil before the first call of signal
 	begin   context.CancelFunc
 }
 
-// drainBegun is the sign bit of state.
+// drainBegun is the bit of state that is set while draining: its sign bit.
 const drainBegun = math.MinInt64
 
 // NewDrainer returns a Drainer that admits all requests until Drain is called.
 func NewDrainer() *Drainer { return new(Drainer) }
 
-// Drain rejects new requests and waits until the open ones have ended, responses included. If
-// ctx ends first, it returns an [Error] that has the number of open requests and matches the
-// cause of ctx; the requests continue. Drain may be called again and concurrently.
+// Drain rejects new requests and waits until the open ones have ended, responses included.
+// If ctx ends first, it returns an [Error] with the number of open requests, which
+// continue. The error matches the cause of ctx. Drain may be called again and concurrently.
 func (d *Drainer) Drain(ctx context.Context) error {
 	start := time.Now()
 	d.state.Or(drainBegun)
@@ -129,8 +133,8 @@ func (d *Drainer) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether Drain was called. A readiness probe must fail earlier,
-// because the Drainer rejects requests from then on.
+// Draining reports whether Drain was called. A readiness probe must fail earlier than that,
+// because clients that do not know about the drain get rejections.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
 // InFlight returns the number of open requests.
@@ -138,7 +142,7 @@ func (d *Drainer) InFlight() int64 { return d.state.Load() &^ drainBegun }
 
 func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }
 
-// enter counts a request and reports true, unless d drains.
+// enter counts a request as open and returns true. If d drains, it returns false.
 func (d *Drainer) enter() bool {
 	// Rejected requests must not count, because they would delay Drain.
 	if d.Draining() {
@@ -157,7 +161,6 @@ func (d *Drainer) leave() {
 	}
 }
 
-// signal returns the context that ends when draining begins.
 func (d *Drainer) signal() context.Context {
 	d.once.Do(func() { d.started, d.begin = context.WithCancel(context.Background()) })
 	return d.started

@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestDrainWaitsForBodiesAndRefusesNewcomers(t *testing.T) {
+func TestDrainWaitsForBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := layer.NewDrainer()
 		svc := layer.Drain[int, *response](d)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
@@ -52,7 +52,7 @@ func TestDrainWaitsForBodiesAndRefusesNewcomers(t *testing.T) {
 	})
 }
 
-func TestDrainGivesUpWithItsContext(t *testing.T) {
+func TestDrainContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := layer.NewDrainer()
 		svc := layer.Drain[int, *response](d)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
@@ -81,7 +81,7 @@ func TestDrainGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
-func TestDrainBySeveralAtOnceOverSeveralStacks(t *testing.T) {
+func TestDrainConcurrentStacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := layer.NewDrainer()
 		hold := make(chan struct{})
@@ -116,10 +116,10 @@ func TestDrainBySeveralAtOnceOverSeveralStacks(t *testing.T) {
 	})
 }
 
-// If reading the state and counting a request were two steps, a request could enter
-// between them: sync.WaitGroup forbids an Add that races with a Wait at zero.
-func TestDrainMissesNobodyWhoComesAsItBegins(t *testing.T) {
-	for round := range 400 {
+// If reading the state and counting a request were two steps, a request could start between
+// them. sync.WaitGroup forbids such an Add that races with a Wait at zero.
+func TestDrainCountsRequestsThatRaceWithStart(t *testing.T) {
+	for round := range 30_000 {
 		d := layer.NewDrainer()
 		var over, violated atomic.Bool
 		svc := layer.Drain[int, int](d)(layer.Func[int, int](func(context.Context, int) (int, error) {
@@ -131,21 +131,23 @@ func TestDrainMissesNobodyWhoComesAsItBegins(t *testing.T) {
 			return 0, nil
 		}))
 		var wg sync.WaitGroup
-		var calls atomic.Int64
-		for range 2 {
-			wg.Go(func() {
-				for {
-					calls.Add(1)
-					if _, err := svc.Call(t.Context(), 0); err != nil {
-						assert.ErrorIs(t, err, layer.ErrClosed)
-						return
-					}
-				}
-			})
+		var began atomic.Int64
+		// begin returns at the same time in both goroutines, except for a delay that varies.
+		begin := func(delay int) {
+			for began.Add(1); began.Load() < 2; {
+				runtime.Gosched()
+			}
+			for range delay {
+				began.Load()
+			}
 		}
-		for calls.Load() < int64(round%8) {
-			runtime.Gosched()
-		}
+		wg.Go(func() {
+			begin(round % 20)
+			if _, err := svc.Call(t.Context(), 0); err != nil {
+				assert.ErrorIs(t, err, layer.ErrClosed)
+			}
+		})
+		begin(round / 20 % 20)
 		require.NoError(t, d.Drain(t.Context()))
 		over.Store(true)
 		wg.Wait()
@@ -154,7 +156,7 @@ func TestDrainMissesNobodyWhoComesAsItBegins(t *testing.T) {
 	}
 }
 
-// drainsInReady begins to drain while it is asked.
+// drainsInReady is a service that starts draining in its Ready.
 type drainsInReady struct {
 	layer.Service[int, int]
 	d *layer.Drainer
@@ -162,13 +164,13 @@ type drainsInReady struct {
 
 func (s drainsInReady) Ready(ctx context.Context) error { return s.d.Drain(ctx) }
 
-func TestDrainThatBeginsDuringReadyShows(t *testing.T) {
+func TestDrainDuringReady(t *testing.T) {
 	d := layer.NewDrainer()
 	svc := layer.Drain[int, int](d)(drainsInReady{layer.Func[int, int](echo), d})
 	require.ErrorIs(t, svc.Ready(t.Context()), layer.ErrClosed)
 }
 
-func TestDrainEndsTheWaitInReady(t *testing.T) {
+func TestDrainWakesReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := layer.NewDrainer()
 		svc := layer.NewStack[int, int]().With("drain", layer.Drain[int, int](d)).Limit(0).
@@ -193,7 +195,7 @@ func TestDrainEndsTheWaitInReady(t *testing.T) {
 
 // The service below may be shared with other stacks. Ending a wait for it must not
 // close it for them.
-func TestDrainLeavesWhatIsSharedOpen(t *testing.T) {
+func TestDrainSharedService(t *testing.T) {
 	full := func() layer.Service[int, *response] {
 		return layer.Limit[int, *response](1)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
 			return bodyOf("x"), nil
@@ -240,7 +242,7 @@ func TestDrainLeavesWhatIsSharedOpen(t *testing.T) {
 	}
 }
 
-func TestDrainCountsWhatPanicsAndWhatFails(t *testing.T) {
+func TestDrainPanicsAndFailures(t *testing.T) {
 	d := layer.NewDrainer()
 	boom := errors.New("boom")
 	svc := layer.Drain[string, int](d)(layer.Func[string, int](func(_ context.Context, how string) (int, error) {
@@ -266,7 +268,7 @@ func TestDrainCountsWhatPanicsAndWhatFails(t *testing.T) {
 	require.NoError(t, d.Drain(t.Context()))
 }
 
-func TestDrainRefusesWhoeverHasGone(t *testing.T) {
+func TestDrainRejectsCanceledCaller(t *testing.T) {
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
@@ -278,7 +280,7 @@ func TestDrainRefusesWhoeverHasGone(t *testing.T) {
 	require.NoError(t, layer.Poll(svc))
 }
 
-func TestDrainShowsItself(t *testing.T) {
+func TestDrainDescribe(t *testing.T) {
 	rejected := byLabel{}
 	d := layer.NewDrainer()
 	svc := layer.Drain[int](d, layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}), layer.WithTarget[int]("web"))(layer.Func[int, int](echo))
@@ -290,7 +292,8 @@ func TestDrainShowsItself(t *testing.T) {
 	require.EqualValues(t, 1, *rejected["drain"])
 }
 
-// The model: requests come, end and are counted; once it drains none comes.
+// The model: requests start and end and are counted. When draining has started, no request
+// starts.
 func TestDrainModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := layer.NewDrainer()

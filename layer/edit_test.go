@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestFieldChangesThatHold(t *testing.T) {
+func TestHeaderMutationValid(t *testing.T) {
 	assert.True(t, layer.HeaderMutation{}.Empty())
 	require.NoError(t, layer.HeaderMutation{}.Validate())
 	c := layer.HeaderMutation{
@@ -28,7 +28,7 @@ func TestFieldChangesThatHold(t *testing.T) {
 	}
 }
 
-func TestFieldChangesThatAreLeftOut(t *testing.T) {
+func TestHeaderMutationInvalid(t *testing.T) {
 	fine := layer.HeaderField{Name: "X-Fine", Value: "1"}
 	for _, tt := range []struct{ name, value, why string }{
 		{"", "1", "name must consist"},

@@ -10,44 +10,46 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// The kinds of errors that layers return. Test for them with [errors.Is]. The [Error]
-// that wraps them has details.
+// The kinds of errors that layers return. Test for them with [errors.Is]. The [Error] that
+// wraps a kind has the details.
 var (
-	// ErrNotReady reports a rejection. The request was not sent, and may be sent
-	// elsewhere or to this service later.
+	// ErrNotReady reports a rejection. The request was not sent. The caller may send it to
+	// another service now, or to the same service later.
 	ErrNotReady = errors.New("not ready")
 
-	// errShed is the rejection of a layer without free slots or tokens. Retry does not
-	// retry it, because that would add load.
+	// errShed is the kind of a rejection by a layer that has no free slot or token. A Retry
+	// does not retry such a rejection, because that would add load.
 	errShed error = &kind{"not ready", ErrNotReady}
 
-	// ErrClosed reports a permanent rejection: the service will never be ready again.
-	// It matches ErrNotReady.
+	// ErrClosed reports a permanent rejection: the service will never be ready again. It
+	// matches ErrNotReady.
 	ErrClosed error = &kind{"closed", ErrNotReady}
 
-	// ErrFailFast reports that a request was rejected because it cannot or need not
-	// wait in a queue any longer. It matches ErrNotReady.
+	// ErrFailFast reports a rejection of a request for which waiting in a queue would not
+	// help, or that has waited for the maximum time. It matches ErrNotReady.
 	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
 
 	// ErrTimeout reports that the time limit of a layer expired. The request
 	// may have been processed. It matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout report which time limit
-	// expired: of the response headers, of a Read of the body, or of one attempt. They match
-	// ErrTimeout.
+	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout report which time
+	// limit expired: the limit for the response headers, for one Read of the body, or for
+	// one attempt. They match ErrTimeout.
 	ErrResponseHeaderTimeout error = &kind{"response header timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
 	ErrAttemptTimeout        error = &kind{"attempt timeout", ErrTimeout}
 
-	// ErrRetryRejected reports that a retry was rejected after an earlier attempt was
+	// ErrRetryRejected reports that a retry was rejected, although an earlier attempt was
 	// sent. It does not match ErrNotReady, because the request may have been processed.
 	ErrRetryRejected = errors.New("rejected on a retry")
 
-	// ErrInjected reports an error of [FaultInjection]. It does not count against the service.
+	// ErrInjected reports an error that [FaultInjection] has injected. Such an error does
+	// not count as a failure of the service.
 	ErrInjected = errors.New("injected fault")
 
-	// ErrNoRoute reports that no service exists for the request.
+	// ErrNoRoute reports that no service exists for the request, for example for its key or
+	// path.
 	ErrNoRoute = errors.New("no route")
 
 	// ErrBodyClosedEarly is the argument of [Observer].End for a response body that was
@@ -55,12 +57,13 @@ var (
 	ErrBodyClosedEarly = errors.New("response body closed before its end")
 )
 
-// PanicError is a recovered panic of a callback on a goroutine of this library. It has
-// the Value of the panic and the Stack of the goroutine. It matches no other error. See
-// "Panics" in the package documentation.
+// PanicError is a recovered panic of a callback on a goroutine of this library. It has the
+// Value of the panic and the Stack of the goroutine. It matches no other error, even if
+// Value is an error. See "Panics" in the package documentation.
 type PanicError = panics.Error
 
-// kind is an error that also matches a more general one.
+// kind is a sentinel error with its own text. It also matches a more general error, which is
+// stored in the field is.
 type kind struct {
 	text string
 	is   error
@@ -69,8 +72,8 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.is }
 
-// Error is an error of a layer and its place in the stack. errors.Is matches it with Kind and
-// with every error that Err matches.
+// Error is an error that a layer returns. It has the place in the stack where the error
+// occurred. errors.Is matches it with Kind and with every error that Err matches.
 type Error struct {
 	Layer      string        // the layer that returned it: "queue", "limit", "balance"
 	Target     string        // the target of the stack ("web.default:80"), if known
@@ -82,7 +85,8 @@ type Error struct {
 	Err        error         // the cause, or nil
 }
 
-// Error returns layer, target, endpoint, kind, reason, waiting time and cause, in this order.
+// Error returns the text of the error: layer, target, endpoint, kind, reason, waiting time
+// and cause, in this order. Parts that are not set are left out.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Layer)
@@ -106,7 +110,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the kind and the cause.
+// Unwrap returns Kind and Err, without those that are nil.
 func (e *Error) Unwrap() []error {
 	switch {
 	case e.Kind == nil && e.Err == nil:
@@ -119,8 +123,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Is reports whether Kind matches target. It avoids the allocation of Unwrap, because
-// many layers test rejections.
+// Is reports whether Kind is target or wraps it. errors.Is calls Is before Unwrap, which
+// allocates. The method Is exists because many layers test for rejections.
 func (e *Error) Is(target error) bool {
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {
@@ -130,17 +134,18 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Timeout reports whether a deadline expired. With Temporary it implements net.Error.
+// Timeout reports whether a time limit or deadline expired. Timeout and Temporary implement
+// net.Error.
 func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }
 
-// Temporary reports whether the same request may succeed later. It is true for
-// rejections that are not permanent.
+// Temporary reports whether the same request may succeed later. It returns true for
+// rejections, except those that match [ErrClosed].
 func (e *Error) Temporary() bool {
 	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
 }
 
-// RetryAfter returns the longest RetryAfter of the [Error] values in the chain of err.
-// It returns false if all are 0.
+// RetryAfter returns the longest RetryAfter of all [Error] values in the chain of err. It
+// returns false if all of them are 0 or the chain has no Error.
 func RetryAfter(err error) (time.Duration, bool) {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -153,7 +158,8 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return after, after > 0
 }
 
-// rejectDone returns the rejection of a request whose context has ended.
+// rejectDone returns the rejection of a request because its context ctx has ended. layer
+// and target are fields of the returned [Error].
 func rejectDone(ctx context.Context, layer, target string) error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestErrorsMatchTheirKindAndTheirCause(t *testing.T) {
+func TestErrorMatches(t *testing.T) {
 	tests := []struct {
 		err     error
 		is      []error
@@ -74,7 +74,7 @@ func TestErrorsMatchTheirKindAndTheirCause(t *testing.T) {
 	}
 }
 
-func TestIsAllocatesNothingForItsKind(t *testing.T) {
+func TestErrorIsAllocations(t *testing.T) {
 	var err error = &layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: io.EOF}
 	for _, kind := range []error{layer.ErrFailFast, layer.ErrNotReady} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { _ = errors.Is(err, kind) }))

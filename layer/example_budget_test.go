@@ -7,7 +7,8 @@ import (
 )
 
 func ExampleBudget() {
-	// A fifth of the requests of the last ten seconds, and one a second.
+	// The budget allows retries for a fifth of the requests of the last ten seconds, and
+	// one per second.
 	budget := layer.NewBudget(0, 0.2, 1)
 	for range 50 {
 		budget.Deposit() // once for each request

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// timedRequest carries what its caller says is left, as a header would.
+// timedRequest carries its remaining time, as a header would.
 type timedRequest struct {
 	Name string
 	Left time.Duration // 0: the caller does not say

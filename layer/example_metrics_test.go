@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Prometheus by go-kit's adapter. A name is made once for a program, with the
-// labels that a layer binds (see Instruments) and those of your own, here target;
-// and is given to each stack with its own bound.
+// Prometheus metrics by go-kit's adapter. A metric is created once in a program, with the
+// labels that a layer binds (see Instruments) and those of the application, here target.
+// Each stack gets it with its own target bound.
 func ExampleMetrics() {
 	counter := func(name string, labels ...string) *kit.Counter {
 		return kit.NewCounterFrom(prometheus.CounterOpts{Name: name, Help: name}, append(labels, "target"))

@@ -26,7 +26,7 @@ func ExampleMirror() {
 	// version 2 was asked for ann
 }
 
-// texts is the Editor of strings, as far as a Mirror asks.
+// texts is an Editor of strings, with the methods that a Mirror calls.
 type texts struct{ layer.Editor[string, string] }
 
 func (texts) TeeRequest(req string, _ int64, whole func(copied string, ok bool)) string {

@@ -15,7 +15,7 @@ var greet = layer.Func[string, string](func(_ context.Context, name string) (str
 	return "hello " + name, nil
 })
 
-// shouting is a layer of one's own: embed the inner service, override Call.
+// shouting is a custom layer: embed the inner service, override Call.
 type shouting struct{ layer.Service[string, string] }
 
 func (s shouting) Call(ctx context.Context, name string) (string, error) {

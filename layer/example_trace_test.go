@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// span is what a tracer keeps of one piece of work.
+// span is the record that a tracer keeps of one operation.
 type span struct {
 	name     string
 	outcome  string
@@ -39,8 +39,8 @@ func spans(name string) func(context.Context, string) (context.Context, layer.Sp
 	}
 }
 
-// A span lives in the context, and so it survives the queue between the two
-// layers that trace.
+// The context carries the span. Therefore the queue between the two layers does not affect
+// it.
 func ExampleTrace() {
 	first := make(chan struct{})
 	slow := layer.Func[string, string](func(ctx context.Context, name string) (string, error) {

@@ -8,27 +8,26 @@ import (
 	"time"
 )
 
-// Failover sends requests to primary. When primary has not been ready for the duration
-// after, it sends them to fallback; if after is 0, at once.
+// Failover returns a service that sends requests to primary. Requests go to fallback when
+// primary has not been ready for the time after, or at once if after is 0.
 //
-// Admission: primary decides first, so that requests detect its recovery. Before the
-// duration has passed, a rejection by primary is returned, and a [Queue] above waits.
-// Later, or at once if primary is closed, fallback decides. Ready waits for primary.
-// When the duration has passed, it waits for either service, and polls fallback every
-// 50 ms.
+// Admission: each request goes to primary first, because that shows when primary has
+// recovered. If primary rejects a request before that time is over, the rejection is
+// returned, and a [Queue] above waits. When the time is over, or if primary is closed, the
+// request goes to fallback. Ready waits for primary, and when the time is over, for either
+// service.
 //
-// Cancellation: the context is passed unchanged. A rejection after the caller's context
-// ended does not count.
+// Cancellation: if primary rejects a request because the caller's context ended, primary
+// does not count as unready.
 //
 // Body: not touched.
 //
-// Errors: passed unchanged. If both services reject a request, the result is an
-// [Error] of kind [ErrNotReady]. Its cause is the rejection of primary, or that
-// of fallback if primary is closed.
+// Errors: passed unchanged. If both services reject a request, the result is an [Error] of
+// kind [ErrNotReady]. Its cause is the rejection of primary, or that of fallback if primary
+// is closed.
 //
-// Cost: an atomic load while primary is ready; two clock readings and the rejection otherwise.
-//
-// It panics if a service is nil or after is negative.
+// Cost: an atomic load while primary is ready; otherwise two clock readings and a
+// rejection. It panics if a service is nil or after is negative.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Failover: nil service")
 	checkAtLeast("Failover: after", after, 0)
@@ -38,7 +37,7 @@ func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Dura
 	}
 }
 
-// failoverPoll is the interval at which Ready polls fallback.
+// failoverPoll is the interval at which Ready polls fallback while primary is not ready.
 const failoverPoll = 50 * time.Millisecond
 
 type failover[Req, Rsp any] struct {
@@ -47,7 +46,7 @@ type failover[Req, Rsp any] struct {
 	target            string
 
 	begin    time.Time
-	since    atomic.Int64 // when primary became unready, relative to begin; 0 while it is ready
+	since    atomic.Int64 // since when primary has not been ready, in ns after begin; 0 while it is ready
 	fellBack atomic.Int64 // requests that fallback admitted
 }
 
@@ -94,7 +93,9 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// callFallback sends a request that primary rejected to fallback, or returns rejection.
+// callFallback sends req to fallback, after primary rejected it with rejection. If ctx has
+// ended, or if primary has been unready for less than s.after and is not closed, it returns
+// rejection.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {
@@ -118,11 +119,12 @@ func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejectio
 	}
 }
 
-// now returns the time since begin. It never returns 0, because 0 means ready.
+// now returns the time since s.begin in nanoseconds, plus 1. The result is never 0, because
+// 0 in the field since means that primary is ready.
 func (s *failover[Req, Rsp]) now() int64 { return int64(time.Since(s.begin)) + 1 }
 
-// unready records that primary is not ready. It returns the remaining time until
-// fallback is used.
+// unready records that primary is not ready now. It returns the time that must pass before
+// fallback may be used. The result is 0 or negative if fallback may be used now.
 func (s *failover[Req, Rsp]) unready() time.Duration {
 	now := s.now()
 	s.since.CompareAndSwap(0, now)

@@ -64,7 +64,7 @@ func TestFailoverAfter(t *testing.T) {
 
 		primary.Allow(1)
 		require.Equal(t, "primary", failoverTo(t, svc), "at once")
-		require.Equal(t, "rejected", failoverTo(t, svc), "its time begins anew")
+		require.Equal(t, "rejected", failoverTo(t, svc), "the duration starts again")
 		time.Sleep(10 * time.Second)
 		require.Equal(t, "fallback", failoverTo(t, svc))
 	})
@@ -139,7 +139,8 @@ func TestFailoverIgnoresCanceledCallers(t *testing.T) {
 	})
 }
 
-// A response proves that primary was ready when its request began, not now.
+// A response proves that primary was ready when its request started, but not that it is
+// ready now.
 func TestFailoverLongRequests(t *testing.T) {
 	inFailover(t, 10*time.Second, func(t *testing.T, svc layer.Service[string, string], primary, fallback *failoverService) {
 		primary.Serve(func(context.Context, string) (string, error) { time.Sleep(time.Minute); return "slow", nil })

@@ -9,29 +9,32 @@ import (
 // FallbackPolicy configures a [Fallback].
 type FallbackPolicy[Req, Rsp any] struct {
 	// Handle returns the substitute: a default, a cached response, or another error. It
-	// must be set. It may read the headers of the replaced response, whose body is
-	// closed. It cannot send req on, because the request body may have been read and is
-	// closed if Handle returns a response. Use [Failover] for that.
+	// must be set. It may read the headers of the replaced response, but not its closed
+	// body. It must not send req on, because the request body may have been read. Use
+	// [Failover] for that. If Handle returns a response, the request body is closed.
 	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
-	// FallbackIf reports whether the outcome o, of class c, is replaced. By default
-	// every failure, injected error and rejection is replaced. It is not called after
-	// the caller's context ended.
+	// FallbackIf reports whether the outcome o of class c must be replaced. By default
+	// every failure, injected error and rejection is replaced. It is not called if the
+	// caller's context has ended.
 	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
-// Fallback returns a substitute if the service fails or rejects a request.
+// Fallback returns a substitute if inner fails or rejects a request.
 //
 // Admission: every request is admitted. Ready is forwarded to inner.
 //
-// Cancellation: no response is replaced after the context of the request ended.
+// Cancellation: after the context of the request ended, its response is not replaced.
 //
-// Body: a response is replaced only at its headers. Its body is closed before Handle is called.
+// Body: a failure that appears after the response headers is not replaced. The body of a
+// replaced response is closed before Handle is called.
 //
-// Errors: an error of Handle is wrapped in an [Error] with the replaced error. It is a
-// rejection only if both are rejections.
+// Errors: an error of Handle is wrapped in an [Error] that also has the text of the
+// replaced error. It is a rejection only if both errors are rejections.
 //
 // Cost: one call of the classifier per response. No allocation.
+//
+// It panics if p.Handle is nil.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(p.Handle != nil, "FallbackPolicy: Handle must be set")
 	o := newOptions(opts)
@@ -50,11 +53,7 @@ type fallback[Req, Rsp any] struct {
 
 func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	classified := false
-	defer func() {
-		if !classified { // a panic, or Goexit
-			f.drop(rsp, err)
-		}
-	}()
+	defer f.dropUnless(&classified, &rsp, &err, nil)
 	rsp, err = f.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err}
 	replaced := ctx.Err() == nil && f.replaces(ctx, out)
@@ -84,8 +83,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed returns the error of a request whose substitute failed with second. first is
-// the replaced error, or nil.
+// failed returns the error for the caller after Handle returned the error second. first is
+// the replaced error, or nil if a response was replaced.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {

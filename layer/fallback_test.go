@@ -80,7 +80,7 @@ func TestFallbackReplaces(t *testing.T) {
 	}
 }
 
-func TestFallbackNeverReplacesACallersCancellation(t *testing.T) {
+func TestFallbackCanceledCaller(t *testing.T) {
 	always := layer.FallbackPolicy[fallbackQ, fallbackR]{
 		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
 			return nil, errors.New("replaced")
@@ -99,7 +99,7 @@ func TestFallbackNeverReplacesACallersCancellation(t *testing.T) {
 	require.ErrorIs(t, err, errBreaker)
 }
 
-func TestFallbackWhen(t *testing.T) {
+func TestFallbackIf(t *testing.T) {
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
 		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
 			return &breakerReply{Status: 299}, nil
@@ -120,7 +120,7 @@ func TestFallbackWhen(t *testing.T) {
 	require.Equal(t, 299, rsp.Status)
 }
 
-func TestFallbackClosesWhatItReplaces(t *testing.T) {
+func TestFallbackClosesReplacedBody(t *testing.T) {
 	old := newFallbackBody("old")
 	closed := int64(-1)
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
@@ -140,7 +140,7 @@ func TestFallbackClosesWhatItReplaces(t *testing.T) {
 
 // Inner does not close the body of a request that it rejected, and Handle does
 // not take the body.
-func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
+func TestFallbackClosesRequestBody(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rsp     fallbackR
 		err, to error
@@ -175,7 +175,7 @@ type fallbackProtocol struct {
 
 func (p *fallbackProtocol) Drain(fallbackR) { p.discarded.Add(1) }
 
-func TestFallbackDiscardsByTheProtocol(t *testing.T) {
+func TestFallbackDiscardsWithReplayer(t *testing.T) {
 	old, protocol := newFallbackBody("old"), &fallbackProtocol{}
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
 		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) { return nil, errBreaker },
@@ -222,7 +222,7 @@ func TestFallbackErrors(t *testing.T) {
 	}
 }
 
-func TestFallbackHandsOnWhatItWasGiven(t *testing.T) {
+func TestFallbackReturnsSameError(t *testing.T) {
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
 		Handle: func(_ context.Context, _ fallbackQ, o layer.Outcome[fallbackR]) (fallbackR, error) {
 			return o.Response, o.Err

@@ -11,34 +11,35 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// FaultPolicy configures [FaultInjection]: it selects requests, the fault and the duration.
+// FaultPolicy configures [FaultInjection]: which requests get a fault, which fault, and for
+// how long faults are injected.
 type FaultPolicy[Req any] struct {
-	// Match selects requests. The default selects all. It must be safe for concurrent
-	// use and must not modify its argument.
+	// Match reports whether a request may get the fault. By default every request may. It
+	// must be safe for concurrent use and must not modify its argument.
 	Match func(Req) bool
 
-	// Fraction is the share of the selected requests that get the fault, 0 to 1. The
-	// default is 0.
+	// Fraction is the share of the requests selected by Match that get the fault, 0 to 1.
+	// The default is 0.
 	Fraction float64
 
-	// Delay is the wait before the request is sent or the error is returned. Up to
-	// Jitter is added at random, evenly distributed. Both must be at least 0.
+	// Delay is the time for which a request waits before it is sent, or before Err is
+	// returned. A random time from 0 to Jitter is added. Both must be at least 0.
 	Delay, Jitter time.Duration
 
-	// Err, if not nil, is returned after the delay instead of a response. Use
-	// ErrInjected for an unspecific error.
+	// Err is the error that is returned after the delay, instead of sending the request.
+	// Use ErrInjected if no particular error is needed. If Err is nil, the request is sent.
 	Err error
 
-	// TTL is the time for which faults are injected. It must be above 0, because a
-	// forgotten experiment must end. To end it earlier, let Match return false.
+	// TTL is the time after which no more faults are injected. It must be above 0, so that
+	// a forgotten experiment ends. To end it earlier, let Match return false.
 	TTL time.Duration
 
-	// Rand returns numbers from 0 to below 1. The default is [rand.Float64]. It must be
-	// safe for concurrent use.
+	// Rand returns a random number, at least 0 and below 1. The default is [rand.Float64].
+	// It must be safe for concurrent use.
 	Rand func() float64
 }
 
-// Validate returns an error that names the field that is wrong.
+// Validate returns an error that names the first invalid field, or nil.
 func (p FaultPolicy[Req]) Validate() error {
 	switch {
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
@@ -55,7 +56,6 @@ func (p FaultPolicy[Req]) Validate() error {
 	return nil
 }
 
-// delay returns the delay of one request, with its random part.
 func (p FaultPolicy[Req]) delay() time.Duration {
 	if p.Jitter == 0 {
 		return p.Delay
@@ -67,7 +67,8 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause returns Err, or nil if its text would repeat that of ErrInjected.
+// cause returns Err, the cause of the [Error] for an injected fault. It returns nil if Err
+// has the same text as ErrInjected, because the Error would contain the text twice.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() {
 		return nil
@@ -75,24 +76,24 @@ func (p FaultPolicy[Req]) cause() error {
 	return p.Err
 }
 
-// FaultInjection injects faults into a share of the requests for a limited time: a
-// delay, an error, or an error after a delay. Place it where the fault would occur:
-// below the retries under test and above the endpoint.
+// FaultInjection injects faults into a share of the requests, for a limited time. A fault
+// is a delay, an error, or an error after a delay. Place the layer where the fault would
+// occur: below the retries under test and above the endpoint.
 //
-// Admission: every request is admitted. Ready is forwarded. An injected error that
-// matches [ErrNotReady] is a rejection.
+// Admission: every request is admitted. Ready is forwarded. An injected error that matches
+// [ErrNotReady] is a rejection.
 //
-// Cancellation: a delay ends with the caller's context. A request whose context has
-// ended gets no fault.
+// Cancellation: a delay ends with the caller's context. A request gets no fault if its
+// context has ended.
 //
 // Body: not touched. A request that gets an error is not sent.
 //
-// Errors: an injected error is an [Error] of kind [ErrInjected] that matches the Err of
-// the policy. If the caller's context ends a delay, the error matches ErrInjected and
-// the cause of the context. Both are [Ignorable].
+// Errors: an injected error is an [Error] of kind [ErrInjected] that matches the Err of the
+// policy. If the caller's context ends a delay, the error matches ErrInjected and the cause
+// of the context. Both are [Ignorable].
 //
-// Cost: one atomic load after the TTL. Until then a clock reading for each request, and
-// a random number for each matching one.
+// Cost: one atomic load after the TTL. Until then a clock reading for each request, and a
+// random number for each matching one.
 //
 // The TTL starts with the call of FaultInjection. An invalid policy panics.
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -107,14 +108,14 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 		if p.Fraction == 0 {
 			return next
 		}
-		c := &chaos[Req, Rsp]{Service: next, target: o.target, policy: p, life: live}
-		c.delayed.to, c.failed.to = delays, failures
-		c.err = &Error{Layer: "fault", Target: o.target, Kind: ErrInjected, Err: p.cause()}
-		return c
+		f := &faultInjection[Req, Rsp]{Service: next, target: o.target, policy: p, life: live}
+		f.delayed.to, f.failed.to = delays, failures
+		f.err = &Error{Layer: "fault", Target: o.target, Kind: ErrInjected, Err: p.cause()}
+		return f
 	}
 }
 
-type chaos[Req, Rsp any] struct {
+type faultInjection[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	target          string
 	policy          FaultPolicy[Req]
@@ -124,57 +125,59 @@ type chaos[Req, Rsp any] struct {
 	err             error // the injected error, shared by all requests; immutable
 }
 
-// faultLife is the time limit of the faults, shared by all services of a layer.
+// faultLife has the time at which the faults end. A layer has one faultLife for all the
+// services to which it is applied.
 type faultLife struct {
 	start time.Time
 	ttl   time.Duration
 	over  atomic.Bool
 }
 
-// left returns the remaining time, at least 0.
+// left returns the time for which faults are still injected, or 0 after the TTL.
 func (l *faultLife) left() time.Duration { return max(l.ttl-time.Since(l.start), 0) }
 
-func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if c.life.over.Load() || !c.hits(ctx, req) {
-		return c.Service.Call(ctx, req)
+func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	if f.life.over.Load() || !f.hits(ctx, req) {
+		return f.Service.Call(ctx, req)
 	}
-	c.requests.Add(1)
-	if d := c.policy.delay(); d > 0 {
-		c.delayed.inc()
+	f.requests.Add(1)
+	if d := f.policy.delay(); d > 0 {
+		f.delayed.inc()
 		start := time.Now()
 		// The delay is not longer than the faults.
-		if err := backoff.Sleep(ctx, min(d, c.life.left())); err != nil {
+		if err := backoff.Sleep(ctx, min(d, f.life.left())); err != nil {
 			return rsp, &Error{
-				Layer: "fault", Target: c.target, Kind: ErrInjected,
+				Layer: "fault", Target: f.target, Kind: ErrInjected,
 				Reason: "canceled by the caller during the delay", Waited: time.Since(start), Err: err,
 			}
 		}
 	}
-	if c.policy.Err == nil {
-		return c.Service.Call(ctx, req)
+	if f.policy.Err == nil {
+		return f.Service.Call(ctx, req)
 	}
-	c.failed.inc()
-	return rsp, c.err
+	f.failed.inc()
+	return rsp, f.err
 }
 
-// hits reports whether a request gets the fault.
-func (c *chaos[Req, Rsp]) hits(ctx context.Context, req Req) bool {
-	if c.life.left() <= 0 {
-		c.life.over.Store(true)
+// hits reports whether the request gets the fault. It returns false after the TTL, if ctx
+// has ended, or if Match or the random number excludes the request.
+func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
+	if f.life.left() <= 0 {
+		f.life.over.Store(true)
 		return false
 	}
-	if ctx.Err() != nil || c.policy.Match != nil && !c.policy.Match(req) {
+	if ctx.Err() != nil || f.policy.Match != nil && !f.policy.Match(req) {
 		return false
 	}
-	return c.policy.Fraction >= 1 || c.policy.Rand() < c.policy.Fraction
+	return f.policy.Fraction >= 1 || f.policy.Rand() < f.policy.Fraction
 }
 
-func (c *chaos[Req, Rsp]) Next() Service[Req, Rsp] { return c.Service }
+func (f *faultInjection[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
 
-func (c *chaos[Req, Rsp]) Describe() Node {
-	left := c.life.left().Round(time.Millisecond)
+func (f *faultInjection[Req, Rsp]) Describe() Node {
+	left := f.life.left().Round(time.Millisecond)
 	return Node{Name: "fault", State: State{
-		{"share", c.policy.Fraction}, {"ends_in", left}, {"injected", c.requests.Load()},
-		{"delayed", c.delayed.n.Load()}, {"failed", c.failed.n.Load()},
+		{"share", f.policy.Fraction}, {"ends_in", left}, {"injected", f.requests.Load()},
+		{"delayed", f.delayed.n.Load()}, {"failed", f.failed.n.Load()},
 	}}
 }

@@ -4,14 +4,15 @@ import "context"
 
 // Filter rejects the requests for which f returns an error.
 //
-// Admission: f decides. Ready is forwarded, because it does not know the request.
+// Admission: f decides. Ready is forwarded, because it has no request to pass to f.
 //
 // Cancellation: the context is passed unchanged.
 //
 // Body: not touched. f must not change the request or read its body.
 //
-// Errors: a rejection is an [Error] that wraps the error of f. It matches [ErrNotReady]
-// only if the error of f does, because the same request would be rejected again.
+// Errors: a rejection is an [Error] that wraps the error of f. It does not match
+// [ErrNotReady], unless the error of f does, because the same request would be rejected
+// again.
 //
 // Cost: one call of f. No allocation for admitted requests.
 //

@@ -24,7 +24,7 @@ func TestFilterRejects(t *testing.T) {
 	}))
 	_, err := svc.Call(t.Context(), "admin")
 	require.ErrorIs(t, err, forbidden)
-	require.NotErrorIs(t, err, layer.ErrNotReady, "nobody waits for it, or sends it elsewhere")
+	require.NotErrorIs(t, err, layer.ErrNotReady, "a queue does not wait, and the request is not sent elsewhere")
 	require.EqualError(t, err, "filter web: forbidden")
 	got, err := svc.Call(t.Context(), "ann")
 	require.NoError(t, err)
@@ -33,7 +33,7 @@ func TestFilterRejects(t *testing.T) {
 	require.Equal(t, "filter     rejected=1\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-func TestFilterForwardsReadyAndRefusals(t *testing.T) {
+func TestFilterForwardsRejections(t *testing.T) {
 	svc := layer.Filter[string, string](func(string) error { return nil })(layer.Limit[string, string](0)(greet))
 	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
 	_, err := svc.Call(t.Context(), "ann")

@@ -12,29 +12,32 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// HedgePolicy configures a [Hedge]. Zero fields have their defaults.
+// HedgePolicy configures a [Hedge]. A copy is the second attempt that Hedge sends for a
+// slow request. A field that is 0 has its default value.
 type HedgePolicy[Req any] struct {
-	// Budget limits the copies of all requests together. Share the Budget of a [Retry] above,
-	// so that retries and copies do not multiply. The default, NewBudget(time.Second, 0.05, 1),
-	// is small, because many copies at once would make slow endpoints slower.
+	// Budget limits the number of copies of all requests together. Use the Budget of a
+	// [Retry] above the Hedge, so that retries and copies do not multiply. The default is
+	// NewBudget(time.Second, 0.05, 1). It is small, because many copies at once would make
+	// slow endpoints slower.
 	Budget *Budget
 
-	// Quantile determines the delay: a copy is sent when a request takes longer than
-	// this share of the recent requests. It is above 0 and below 1, default 0.95.
+	// Quantile determines the delay before a copy. A copy is sent when the request has
+	// taken longer than this fraction of the recent requests. The value is above 0 and
+	// below 1. The default is 0.95.
 	Quantile float64
 
-	// MinSamples is the number of recent latencies needed for a copy: 1 to 1 000 000,
-	// default 100, because a quantile of fewer is not reliable.
+	// MinSamples is the number of recent latencies that must be known before copies are
+	// sent: 1 to 1 000 000, default 100. A quantile of fewer latencies is not reliable.
 	MinSamples int
 
-	// MinDelay and MaxDelay bound the delay. The default of MinDelay is 1 ms, because
-	// an earlier copy costs more than it saves. MaxDelay is unlimited by default. If
-	// both are equal, the delay is constant and latencies are not measured.
+	// MinDelay and MaxDelay bound the delay before a copy. The default of MinDelay is 1 ms,
+	// because an earlier copy costs more than it saves. The default of MaxDelay is
+	// unlimited. If both are equal, the delay is constant and latencies are not measured.
 	MinDelay, MaxDelay time.Duration
 
-	// MaxBodyBytes is the largest request body that is kept for the copy: default 64
-	// KiB. A copy is sent only after the body was read to its end. With a negative
-	// value, only requests without a body are copied.
+	// MaxBodyBytes is the size of the largest request body that is stored for the copy:
+	// default 64 KiB. A copy is sent only after the body was read to its end. If the value
+	// is negative, only requests without a body are copied.
 	MaxBodyBytes int64
 
 	// HedgeIf reports whether a request may be sent twice. The default is the method
@@ -50,7 +53,7 @@ const (
 	defaultHedgeBody     = 64 << 10
 )
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p HedgePolicy[Req]) Validate() error {
 	switch {
 	case p.Quantile != 0 && !(p.Quantile > 0 && p.Quantile < 1):
@@ -65,7 +68,7 @@ func (p HedgePolicy[Req]) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields.
+// filled returns p with the defaults in place of zero fields.
 func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 	if p.Budget == nil {
 		p.Budget = NewBudget(time.Second, 0.05, 1)
@@ -78,28 +81,28 @@ func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 	return p
 }
 
-// fixed reports whether the delay is constant.
+// fixed reports whether the delay before a copy is constant.
 func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
-// Hedge sends a copy of a request, to another endpoint, when the request takes longer than most
-// others. It returns the first successful response. The delay is a quantile of the latencies
-// (to the response headers) of the last 30 to 60 s. There is at most one copy.
+// Hedge sends a copy of a request to another endpoint when the request takes longer than most
+// others. It returns the first successful response. The delay before the copy is a quantile of
+// the latencies (to the response headers) of the last 30 to 60 s. There is at most one copy.
 //
-// Admission: every request is admitted. Ready is forwarded. Place the layer below a
-// [Queue], because copies must not wait in it.
+// Admission: every request is admitted. Ready is forwarded. Place the layer below a [Queue],
+// because copies must not wait in it.
 //
-// Cancellation: the end of the caller's context cancels both attempts. When one attempt
-// has won, the other is canceled and its response discarded.
+// Cancellation: the end of the caller's context cancels both attempts. When one attempt has
+// won, the other is canceled and its response discarded.
 //
-// Body: no copy is sent while the request body is being read, see [HedgePolicy]. The
-// context of the returned response ends with the response, see [WithCompletion].
+// Body: no copy is sent while the request body is being read, see [HedgePolicy]. The context of
+// the returned response ends with the response, see [WithCompletion].
 //
-// Errors: if the copy does not succeed, the result of the first attempt is returned. If
-// it is a rejection although a copy was sent, the error does not match [ErrNotReady].
+// Errors: if the copy does not succeed, the result of the first attempt is returned. If that is
+// a rejection although a copy was sent, the error does not match [ErrNotReady].
 //
 // Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
-// caller's goroutine, so Call waits until a losing first attempt returns. Each request deposits
-// into the budget, unless a [Retry] above does. Only successes are measured.
+// caller's goroutine, so Call waits until it returns, even if the copy has won. Each request
+// deposits into the budget, unless a [Retry] above does.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -112,7 +115,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 		h := &hedge[Req, Rsp]{
 			Service: next, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
 			requests: bodyAccessorOf[Req](), made: time.Now(),
-			latency: quantile{q: p.Quantile, least: int64(p.MinSamples), period: hedgePeriod},
+			latency: quantile{q: p.Quantile, least: p.MinSamples, period: hedgePeriod},
 		}
 		h.sent.to = o.to.Hedges.With("outcome", "sent")
 		h.won.to = o.to.Hedges.With("outcome", "won")
@@ -123,7 +126,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 }
 
-// hedgePeriod is half of the longest time for which a latency is considered.
+// hedgePeriod is half of the maximum age of the latencies from which the delay is computed.
 const hedgePeriod = 30 * time.Second
 
 type hedge[Req, Rsp any] struct {
@@ -131,7 +134,7 @@ type hedge[Req, Rsp any] struct {
 	options[Rsp]
 	policy   HedgePolicy[Req]
 	replayer Replayer[Req, Rsp]
-	whole    bool // a response is complete when Call returns
+	whole    bool // responses have no body, so each is complete when Call returns
 
 	requests bodyAccessor[Req]
 	shown    budgetGauge
@@ -165,14 +168,10 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.run()
 }
 
-// sendOnce sends a request without a copy and records its latency.
+// sendOnce sends a request for which no copy may be sent, and records its latency.
 func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
 	returned := false
-	defer func() {
-		if !returned { // a panic, or Goexit
-			h.drop(rsp, err)
-		}
-	}()
+	defer h.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = h.Service.Call(ctx, req)
 	h.record(ctx, start, h.classifyHeaders(ctx, rsp, err) == Success, err)
 	returned = true
@@ -181,8 +180,8 @@ func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Dura
 
 func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
 
-// delay returns the time after which a copy is sent. It returns false while too few
-// latencies are known.
+// delay returns the time to wait before a copy is sent. It returns false if fewer than
+// MinSamples latencies are known. now is the time that has passed since h.made.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
 		return h.policy.MinDelay, true
@@ -195,8 +194,9 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record deposits into the budget for a first attempt that was sent. It records the
-// latency if sample is true.
+// record is called after a first attempt returned err. If sample is true, it records the
+// latency. If the attempt was not rejected, record also deposits into the budget, unless a
+// Retry above does.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()
@@ -227,7 +227,7 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 		Attr{"won", h.won.n.Load()}, Attr{"skipped", h.skipped.n.Load()})}
 }
 
-// hedgeRace is one request with its first attempt and its copy.
+// hedgeRace is the state of one request: its first attempt and its copy.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
 	ctx    attemptsContext
@@ -248,23 +248,26 @@ type hedgeAttempt[Req, Rsp any] struct {
 	rsp            Rsp
 	err            error
 	class          Class
-	open           bool // rsp has neither been returned nor discarded
+	open           bool // rsp must still be returned or discarded
 
-	// Only the copy uses these.
-	sent bool
-	won  bool
+	// The fields sent, won and done are used only for the copy, not for the first attempt.
+	sent bool          // the copy was sent and not rejected
+	won  bool          // the result of the copy is returned; guarded by the mutex of the race
 	done chan struct{} // closed when the copy has returned
 }
 
-// errHedgeLost is the cause of the cancellation of the slower attempt.
+// errHedgeLost is the cause with which the attempt that did not win is canceled.
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
-// wins reports whether the result of a is good enough to cancel the other attempt.
+// wins reports whether the result of the attempt is returned to the caller without waiting
+// for the other attempt. This is so for a result of class Success, and for a response of a
+// class that is not a failure.
 func (a *hedgeAttempt[Req, Rsp]) wins() bool {
 	return a.class == Success || a.err == nil && !a.class.IsFailure()
 }
 
-// run makes the first attempt. If it fails, run waits for the copy.
+// run makes the first attempt and returns the result of the request. If the first attempt
+// does not win and a copy was sent, run waits for the copy.
 func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f := &r.first
 	returned := false
@@ -305,7 +308,8 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	return rsp, err
 }
 
-// finish returns the result of the winning attempt.
+// finish returns the result of the attempt that has won. The context of the attempt ends
+// with the response.
 func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	if a.err != nil {
 		a.End(nil)
@@ -316,8 +320,8 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// discard releases an attempt that has returned and has not won. It also closes the request
-// body if the attempt failed, because it may have failed before it read the body.
+// discard releases an attempt that has returned but has not won. If the attempt has failed,
+// discard also closes its request body, because the failure may precede the read of the body.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	defer a.End(nil)
 	if a.err != nil && r.replay != nil {
@@ -330,7 +334,8 @@ func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
 	}
 }
 
-// abandon ends both attempts after a panic on the caller's goroutine.
+// abandon discards both attempts after the first attempt panicked on the caller's
+// goroutine. It cancels a copy that is still running.
 func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.timer.Stop()
 	r.mu.Lock()
@@ -347,7 +352,8 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	}
 }
 
-// sendCopy sends the copy. The timer calls it on its own goroutine.
+// sendCopy sends the copy, unless the race is decided. The timer calls sendCopy on a new
+// goroutine.
 func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	c := &hedgeAttempt[Req, Rsp]{done: make(chan struct{})}
 	c.Init(&r.ctx, 0, nil)
@@ -390,8 +396,8 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	}
 }
 
-// prepare sets the request of the hedged attempt c. It reports whether the request can be
-// sent again and the budget allows it.
+// prepare sets c.req, the request of the copy. It returns true if the copy may be sent: the
+// request body can be sent again and the budget grants a withdrawal.
 func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	c.req = r.req
 	if r.replay != nil {
@@ -415,7 +421,9 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	return true
 }
 
-// explain records in the Explanation that the copy is sent, or the reason why not.
+// explain adds a record about the copy to the Explanation of the request. If skipped is
+// empty, the record is that a copy is sent. Otherwise it is that no copy is sent, with
+// skipped as the reason.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// wire is a body like that of a transport: it fails when the context of its request
-// ends, also if bytes are buffered.
+// wire is a body like that of a transport. A Read fails when the context of the request has
+// ended, even if bytes are buffered.
 type wire struct {
 	ctx    context.Context
 	left   int
@@ -41,9 +41,9 @@ func (w *wire) Read(p []byte) (int, error) {
 func (w *wire) Close() error { w.closes.Add(1); return nil }
 
 // cristalhq/hedgedhttp#7, failsafe-go/failsafe-go#65 (under a retry) and
-// go-resty/resty#1197: the context of the winner was cancelled with that of the
-// loser, and 3 965 of 512 K bytes of its body were read.
-func TestHedgeWinnersBodyIsReadToItsEnd(t *testing.T) {
+// go-resty/resty#1197: the context of the winner was canceled with that of the loser. Only
+// 3 965 of 512 K bytes of its body could be read.
+func TestHedgeWinnerBody(t *testing.T) {
 	const size = 512 << 10
 	for _, winner := range []int64{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -80,9 +80,9 @@ func TestHedgeWinnersBodyIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-// failsafe-go/failsafe-go#141: without a budget for the copy, the first
-// request was cancelled as well.
-func TestHedgeWithoutBudgetLeavesTheFirstAlone(t *testing.T) {
+// failsafe-go/failsafe-go#141: without a budget for the copy, the first attempt was
+// canceled as well.
+func TestHedgeWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := after[int](time.Second)
 		policy.Budget = layer.NewBudget(0, -1, -1)
@@ -101,7 +101,7 @@ type upload struct {
 	GetBody func() (io.ReadCloser, error)
 }
 
-// uploads makes requests whose bodies can be made again, and remembers these.
+// uploads makes requests with bodies that can be made again, and records the bodies.
 type uploads struct {
 	text   string
 	bodies []*source // the first one is that of the request
@@ -125,8 +125,8 @@ type source struct {
 
 func (s *source) Close() error { s.closes.Add(1); return nil }
 
-// go-resty/resty#1211: both read from one body, and each got a part of it.
-func TestHedgeGivesEachItsOwnBody(t *testing.T) {
+// go-resty/resty#1211: both attempts read from one body, and each got a part of it.
+func TestHedgeSeparateRequestBodies(t *testing.T) {
 	content := strings.Repeat("content of the upload ", 100)
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -161,7 +161,7 @@ func TestHedgeGivesEachItsOwnBody(t *testing.T) {
 	})
 }
 
-func TestHedgeLeavesRequestsWithLargeBodiesAlone(t *testing.T) {
+func TestHedgeLargeRequestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := after[*upload](time.Second)
 		policy.MaxBodyBytes = 10
@@ -225,7 +225,7 @@ func TestHedgeRequestBodies(t *testing.T) {
 
 // An attempt that fails without being sent leaves its body open, and the hedge
 // closes it.
-func TestHedgeClosesTheBodyOfWhatWasNotSent(t *testing.T) {
+func TestHedgeClosesUnsentBody(t *testing.T) {
 	const s = time.Second
 	take := func(ctx context.Context, d time.Duration, req *upload) (int, error) {
 		_, _ = io.ReadAll(req.Body)
@@ -234,7 +234,7 @@ func TestHedgeClosesTheBodyOfWhatWasNotSent(t *testing.T) {
 	}
 	leave := func(ctx context.Context, d time.Duration, _ *upload) (int, error) { return fails(errFirst, d)(ctx) }
 	late := func(_ context.Context, d time.Duration, _ *upload) (int, error) {
-		time.Sleep(d) // whatever its context says
+		time.Sleep(d) // and ignores its context
 		return 0, errFirst
 	}
 	panics := func(_ context.Context, d time.Duration, _ *upload) (int, error) {
@@ -297,8 +297,8 @@ func TestHedgeClosesTheBodyOfWhatWasNotSent(t *testing.T) {
 	}
 }
 
-// A copy that has failed before the first is answered leaves nothing behind.
-func TestHedgeDiscardsACopyThatHasFailed(t *testing.T) {
+// A copy that fails before the first attempt has a response leaves no body or context open.
+func TestHedgeFailedCopy(t *testing.T) {
 	for name, first := range map[string]func() (*breakerReply, error){
 		"well":   func() (*breakerReply, error) { return &breakerReply{Status: 200}, nil },
 		"badly":  func() (*breakerReply, error) { return &breakerReply{Status: 500}, nil },
@@ -329,7 +329,7 @@ func TestHedgeDiscardsACopyThatHasFailed(t *testing.T) {
 }
 
 // moonrhythm/parapet#223: retries and hedges that multiply.
-func TestHedgeUnderRetryDoesNotMultiply(t *testing.T) {
+func TestHedgeUnderRetry(t *testing.T) {
 	const (
 		requests = 1000
 		ratio    = 0.2
@@ -370,8 +370,8 @@ func TestHedgeUnderRetryDoesNotMultiply(t *testing.T) {
 	})
 }
 
-// With a budget of its own, a hedge pays for itself, below a retry too.
-func TestHedgePaysOncePerRequest(t *testing.T) {
+// With a budget of its own, a hedge deposits into it, also below a retry.
+func TestHedgeDepositsOnce(t *testing.T) {
 	for name, retry := range map[string]layer.RetryPolicy[int, int]{
 		"shared": {Budget: layer.NewBudget(time.Minute, 1, -1)},
 		"own":    {Budget: layer.NewBudget(time.Minute, 1, -1)},

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// slowPool is a service of 16 endpoints, each of which serves one request at a time to
-// its end, also if it is canceled. A request goes to the shorter of two queues.
+// slowPool is a service of 16 endpoints. Each endpoint serves one request at a time to its
+// end, even if the request is canceled. A request goes to the shorter of two queues.
 type slowPool struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -61,8 +61,9 @@ func (p *slowPool) Call(ctx context.Context, n int) (int, error) {
 	}
 }
 
-// slowP99 is the p99 of the requests that came within a window of 4 s, 30 s after
-// the first. took is how long one takes, in that window or outside of it.
+// slowP99 returns the p99 latency of the requests that start in a window of 4 s, which
+// begins 30 s after the first request. took returns the service time of a request, in that
+// window or outside of it.
 func slowP99(t *testing.T, perSecond int, took func(rng *rand.Rand, slow bool) time.Duration, hedged bool) time.Duration {
 	const warm, window = 30 * time.Second, 4 * time.Second
 	var all []time.Duration
@@ -97,9 +98,9 @@ func slowP99(t *testing.T, perSecond int, took func(rng *rand.Rand, slow bool) t
 	return all[len(all)*99/100]
 }
 
-// Hedging must not make worse what slows all endpoints together, and still has to
-// cut the tail where slow requests are chance.
-func TestHedgeWhereEverythingIsSlow(t *testing.T) {
+// Hedging must not increase the latency if all endpoints are slow. If slow requests are
+// random, it must reduce the tail latency.
+func TestHedgeSlowEndpoints(t *testing.T) {
 	together := func(rng *rand.Rand, slow bool) time.Duration {
 		mean := 10 * time.Millisecond
 		if slow {

@@ -26,14 +26,13 @@ func after[Req any](d time.Duration) layer.HedgePolicy[Req] {
 	return layer.HedgePolicy[Req]{MinDelay: d, MaxDelay: d}
 }
 
-// hedgeNode is the state of the hedge on top of svc: sent, won and skipped.
+// hedgeNode returns the state of the hedge on top of svc: sent, won and skipped.
 func hedgeNode[Req, Rsp any](svc layer.Service[Req, Rsp]) [3]int64 {
 	state := layer.Describe(svc).State
 	return [3]int64{state.Get("sent").(int64), state.Get("won").(int64), state.Get("skipped").(int64)}
 }
 
-// script answers the first request with the first function, and its copy with
-// the second.
+// script serves the first attempt by its first function, and the copy by the second one.
 type script []func(context.Context) (int, error)
 
 func (s script) service(n *atomic.Int64) layer.Service[int, int] {
@@ -67,7 +66,7 @@ var (
 	errSecond = errors.New("the second fails")
 )
 
-func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a second
+func TestHedgeResult(t *testing.T) { // the copy is sent after a second
 	const s = time.Second
 	for name, c := range map[string]struct {
 		script script
@@ -88,7 +87,7 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 		"copy is rejected":             {script{answers(1, 4*s), fails(layer.ErrNotReady, 0)}, 1, nil, 4 * s, [3]int64{0, 0, 1}},
 		"copy is rejected, first too":  {script{fails(layer.ErrClosed, 4*s), fails(layer.ErrNotReady, 0)}, 0, layer.ErrClosed, 4 * s, [3]int64{0, 0, 1}},
 		"first is rejected, copy wins": {script{fails(layer.ErrNotReady, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
-		// Something was sent, so it must not look like a rejection.
+		// The request was sent, so the error must not match a rejection.
 		"first is rejected, copy fails": {script{fails(layer.ErrNotReady, 2*s), fails(errSecond, 3*s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
 		"copy fails, first is rejected": {script{fails(layer.ErrNotReady, 4*s), fails(errSecond, s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
 		"injected, copy wins":           {script{fails(layer.ErrInjected, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
@@ -112,8 +111,8 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 }
 
 // A response that the classifier calls a failure does not win. An error that it calls a
-// success does.
-func TestHedgeGoesByTheClass(t *testing.T) {
+// success wins.
+func TestHedgeClassifier(t *testing.T) {
 	notFound := errors.New("not found")
 	classify := layer.WithClassifier(func(o layer.Outcome[int]) layer.Class {
 		if o.Response >= 500 || o.Err != nil && o.Err != notFound {
@@ -145,7 +144,7 @@ func TestHedgeGoesByTheClass(t *testing.T) {
 	}
 }
 
-func TestHedgeAfterTheQuantileOfWhatItHasSeen(t *testing.T) {
+func TestHedgeQuantileDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took atomic.Int64
 		svc := layer.Hedge[int, int](layer.HedgePolicy[int]{Quantile: 0.9, MinSamples: 10})(
@@ -161,7 +160,7 @@ func TestHedgeAfterTheQuantileOfWhatItHasSeen(t *testing.T) {
 			_, err := svc.Call(t.Context(), 0)
 			require.NoError(t, err)
 		}
-		time.Sleep(time.Second) // the estimate is made anew
+		time.Sleep(time.Second) // the estimate is updated
 		require.InDelta(t, 90*time.Millisecond, layer.Describe(svc).State.Get("delay"), float64(3*time.Millisecond))
 		before := hedgeNode(svc)
 		took.Store(int64(time.Second))
@@ -177,7 +176,7 @@ func TestHedgeAfterTheQuantileOfWhatItHasSeen(t *testing.T) {
 	})
 }
 
-func TestHedgeDelayIsHeldToItsBounds(t *testing.T) {
+func TestHedgeDelayBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ took, want time.Duration }{
 			{time.Microsecond, 20 * time.Millisecond}, {time.Minute, 50 * time.Millisecond},
@@ -191,9 +190,9 @@ func TestHedgeDelayIsHeldToItsBounds(t *testing.T) {
 	})
 }
 
-// Samples of requests that were cut off when their copy won must not be left
-// out: the quantile would be one of the fast ones only, and sink.
-func TestHedgeQuantileDoesNotSinkWithWhatItCutsOff(t *testing.T) {
+// The latencies of attempts that were canceled because the copy won must count. Otherwise
+// only fast requests would count, and the quantile would decrease.
+func TestHedgeQuantileCountsCanceledAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		var mu sync.Mutex
@@ -216,7 +215,7 @@ func TestHedgeQuantileDoesNotSinkWithWhatItCutsOff(t *testing.T) {
 	})
 }
 
-func TestHedgeTakesNoSamplesOfFailures(t *testing.T) {
+func TestHedgeQuantileIgnoresFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1})(
 			layer.Func[int, int](func(context.Context, int) (int, error) { return 0, errFirst }))
@@ -228,7 +227,7 @@ func TestHedgeTakesNoSamplesOfFailures(t *testing.T) {
 	})
 }
 
-func TestHedgeOnlyWhatMayBeSentTwice(t *testing.T) {
+func TestHedgeIdempotentOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		policy := after[int](time.Second)
@@ -243,7 +242,7 @@ func TestHedgeOnlyWhatMayBeSentTwice(t *testing.T) {
 	})
 }
 
-func TestHedgeCallerCancelsBoth(t *testing.T) {
+func TestHedgeCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		var causes sync.Map
@@ -271,7 +270,7 @@ func TestHedgeCallerCancelsBoth(t *testing.T) {
 	})
 }
 
-func TestHedgeCancelsTheLoserAndDiscardsWhatItStillSends(t *testing.T) {
+func TestHedgeLoser(t *testing.T) {
 	for _, winner := range []int64{1, 2} {
 		t.Run(fmt.Sprint(winner), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -308,8 +307,8 @@ type closable struct{ closes atomic.Int64 }
 func (c *closable) Read([]byte) (int, error) { return 0, io.EOF }
 func (c *closable) Close() error             { c.closes.Add(1); return nil }
 
-// A panic of the first request reaches the caller; one of the copy, which runs on a
-// goroutine of the library, is a failure.
+// A panic of the first attempt reaches the caller. A panic of the copy, which runs on a
+// goroutine of the library, is a failure of the copy.
 func TestHedgePanics(t *testing.T) {
 	boom := func(d time.Duration) func(context.Context) (int, error) {
 		return func(context.Context) (int, error) {
@@ -366,7 +365,7 @@ func TestHedgePanics(t *testing.T) {
 	})
 }
 
-func TestHedgeGoexitEndsTheCallersGoroutine(t *testing.T) {
+func TestHedgeGoexit(t *testing.T) {
 	exit := func(context.Context) (int, error) { runtime.Goexit(); return 0, nil }
 	for name, c := range map[string]script{
 		"of the first":                  {exit},
@@ -389,7 +388,7 @@ func TestHedgeGoexitEndsTheCallersGoroutine(t *testing.T) {
 	}
 }
 
-func TestHedgeSharesTheTries(t *testing.T) {
+func TestHedgeAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64
 		svc := layer.Hedge[int, int](after[int](time.Second))(
@@ -432,7 +431,7 @@ func (c hedgeCounts) Add(delta float64) {
 	c.n[c.of] += delta
 }
 
-func TestHedgeShowsItself(t *testing.T) {
+func TestHedgeDescribe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		counts := hedgeCounts{mu: new(sync.Mutex), n: map[string]float64{}}
@@ -455,7 +454,7 @@ func TestHedgeShowsItself(t *testing.T) {
 	require.Equal(t, "hedge      quantile=0.95 max=1s budget=1 sent=0 won=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-func TestHedgePolicyNamesWhatIsWrong(t *testing.T) {
+func TestHedgePolicyValidate(t *testing.T) {
 	require.NoError(t, layer.HedgePolicy[int]{}.Validate())
 	require.NoError(t, after[int](time.Second).Validate())
 	for field, p := range map[string]layer.HedgePolicy[int]{
@@ -470,7 +469,7 @@ func TestHedgePolicyNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestHedgeWithoutOneStartsNoGoroutine(t *testing.T) {
+func TestHedgeWithoutCopyGoroutines(t *testing.T) {
 	svc := layer.Hedge[int, int](after[int](time.Hour))(layer.Func[int, int](func(context.Context, int) (int, error) {
 		return runtime.NumGoroutine(), nil
 	}))

@@ -11,19 +11,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestHintsAreOneValue(t *testing.T) {
+func TestPickInfoIsOneValue(t *testing.T) {
 	require.Zero(t, layer.PickInfoFromContext(t.Context()))
 	tries := new(layer.Attempts)
 	ctx := layer.WithAffinity(layer.WithAttempts(t.Context(), tries), 7)
 	ctx, why := layer.Explain(ctx)
 	require.Equal(t, layer.PickInfo{Attempts: tries, Explanation: why, Affinity: 7, HasAffinity: true}, layer.PickInfoFromContext(ctx))
 	again, same := layer.Explain(ctx)
-	require.Same(t, why, same, "who asks twice hears the same")
+	require.Same(t, why, same, "the Explanation of ctx is kept")
 	require.Same(t, tries, layer.AttemptsFromContext(again))
 }
 
 // Context values pass the layers that send requests again.
-func TestHintsComeThroughRetryAndHedge(t *testing.T) {
+func TestPickInfoThroughRetryAndHedge(t *testing.T) {
 	var got layer.PickInfo
 	leaf := layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 		got = layer.PickInfoFromContext(ctx)
@@ -46,7 +46,7 @@ func TestHintsComeThroughRetryAndHedge(t *testing.T) {
 
 func TestExplanation(t *testing.T) {
 	var zero *layer.Explanation
-	zero.Add(layer.Node{Name: "nobody hears it"})
+	zero.Add(layer.Node{Name: "dropped"})
 	require.Empty(t, zero.Choices())
 	require.Empty(t, zero.String())
 

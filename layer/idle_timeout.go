@@ -10,25 +10,25 @@ import (
 )
 
 // IdleTimeout limits the time for which one Read of a response body may wait. The time
-// between two Reads does not count, so slow readers are not affected. Use [Timeout] for
-// bodies that are not read at all.
+// between two Reads does not count, so slow readers are not affected. Use [Timeout] to
+// limit the time of bodies that are not read at all.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
 // Cancellation: at the limit the context of the request is canceled with a cause that
-// matches [ErrIdleTimeout]. It also ends with the response. The Read must return when
-// the context ends, as the bodies of net/http do.
+// matches [ErrIdleTimeout]. The context also ends with the response. The Read must return
+// when the context ends, as the bodies of net/http do.
 //
 // Body: the limit applies to a field Body of type [io.ReadCloser] that the [Completion]
 // observes. It does not apply to upgraded connections (an [io.Writer]).
 //
-// Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout].
-// Errors of inner are returned unchanged.
+// Errors: a Read that waited too long returns an [Error] of kind [ErrIdleTimeout]. Errors
+// of inner are returned unchanged.
 //
 // Cost: one allocation, and a timer that each Read sets and stops.
 //
-// If after is 0, or the response type has no such field, the layer does nothing. It
-// panics if after is negative.
+// If after is 0, or the response type has no such field, the layer does nothing. It panics
+// if after is negative.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)
@@ -52,7 +52,7 @@ type idleTimeout[Req, Rsp any] struct {
 
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	r := &idling{over: &t.over}
-	r.Init(ctx, 0, r.over)
+	r.Init(ctx, 0, nil)
 	if rsp, err = callUntil(&r.requestContext, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
@@ -66,8 +66,8 @@ func (t *idleTimeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
-// idling is the state of one request: its context, the Observer of its response, and
-// the reader of the body.
+// idling is the state of one request with an idle timeout. It is the context of the
+// request, the [Observer] of the response, and the body that the caller reads.
 type idling struct {
 	requestContext
 	body io.ReadCloser
@@ -76,14 +76,14 @@ type idling struct {
 	reads   sync.Mutex
 	timer   *time.Timer // nil before the first Read
 	reading bool        // a Read is in progress
-	late    int         // number of expired timers of finished Reads whose function has not run yet
+	late    int         // timers of finished Reads that have expired but not called expire yet
 }
 
 func (r *idling) Read(p []byte) (int, error) {
 	r.startRead()
 	n, err := r.body.Read(p)
 	r.finishRead()
-	if err != nil && err != io.EOF && r.Expired() { //nolint:errorlint // a Reader ends with just this value
+	if err != nil && err != io.EOF && r.Cause() == error(r.over) { //nolint:errorlint // a Reader ends with just this value
 		err = r.over.wrap(err)
 	}
 	return n, err
@@ -91,7 +91,8 @@ func (r *idling) Read(p []byte) (int, error) {
 
 func (r *idling) Close() error { return r.body.Close() }
 
-// Pending implements the method of the same name of observedBody.
+// Pending returns the number of bytes that Read can return without waiting. eof is true if
+// the body ends after these bytes.
 func (r *idling) Pending() (n int, eof bool) { return bodyPending(r.body) }
 
 func (r *idling) End(err error) {
@@ -119,7 +120,8 @@ func (r *idling) finishRead() {
 	r.reading = false
 }
 
-// expire is called by the timer.
+// expire is called by the timer. It cancels the request, unless the Read for which the
+// timer was set has returned.
 func (r *idling) expire() {
 	r.reads.Lock()
 	if r.late > 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// declared is all that there is of one name, as go-kit's Prometheus has it: a
-// series is there once it is written, and its labels must be those declared.
+// declared has the declared labels and the series of one metric, as go-kit's Prometheus
+// adapter does. A series exists after it was written. Its labels must be the declared ones.
 type declared struct {
 	name   string
 	labels string
@@ -54,7 +54,7 @@ func (g declaredGauge) With(labels ...string) metrics.Gauge { return declaredGau
 func (g declaredGauge) Add(delta float64)                   { g.write(func(v float64) float64 { return v + delta }) }
 func (g declaredGauge) Set(value float64)                   { g.write(func(float64) float64 { return value }) }
 
-// declare has all counters and gauges, with their labels or with none.
+// declare returns instruments for all counters and gauges, with their labels or without.
 func declare(all map[string]float64, labels func(string) string) layer.Instruments {
 	counter := func(name, label string) metrics.Counter {
 		return declaredCounter{declared{name: name, labels: labels(label), all: all}}
@@ -70,7 +70,7 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 	}
 }
 
-// stacked has every layer that writes, and no request.
+// stacked applies every layer that writes metrics. It sends no request.
 func stacked(ctx context.Context, i layer.Instruments) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	deadline := func(string) (time.Duration, bool) { return 0, false }
@@ -86,7 +86,6 @@ func stacked(ctx context.Context, i layer.Instruments) {
 		RateLimit(1, 1).
 		Shed(layer.ShedPolicy{}).
 		Queue(1, time.Second).
-		Gated(new(layer.Gate)).
 		Breaker(layer.UnifiedBreaker()).
 		Retry(layer.RetryPolicy[string, *response]{Budget: layer.NewBudget(0, 0, 0)}).
 		Hedge(layer.HedgePolicy[string]{Budget: layer.NewBudget(0, 0, 0)}).
@@ -98,7 +97,7 @@ func stacked(ctx context.Context, i layer.Instruments) {
 		Service(inner)
 }
 
-func TestSeriesAreThereFromTheStart(t *testing.T) {
+func TestInstrumentsSeriesAtCreation(t *testing.T) {
 	all := map[string]float64{}
 	stacked(t.Context(), declare(all, func(label string) string { return label }))
 	for key, value := range all {
@@ -113,7 +112,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		"requests", "rejections", "responses class=failure", "responses class=success", "in_flight", "waiting", "limit", "budget",
 		"expired limit=total", "expired limit=response_header", "expired limit=idle", "expired limit=deadline",
 		"rejected layer=deadline", "rejected layer=limit", "rejected layer=adaptive", "rejected layer=rate", "rejected layer=shed",
-		"rejected layer=queue", "rejected layer=gate", "rejected layer=breaker", "rejected layer=drain", "rejected layer=filter",
+		"rejected layer=queue", "rejected layer=breaker", "rejected layer=drain", "rejected layer=filter",
 		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "open",
 		"hedges outcome=sent", "hedges outcome=won", "hedges outcome=skipped",
 		"injected fault=delay", "injected fault=error", "mirrored outcome=answered", "mirrored outcome=full",
@@ -122,8 +121,8 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 	}
 }
 
-// A label that was forgotten is found out where the layer is made.
-func TestALabelNotDeclaredIsFoundAtTheStart(t *testing.T) {
+// A label that was not declared panics when the layer is created.
+func TestInstrumentsUndeclaredLabel(t *testing.T) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	i := declare(map[string]float64{}, func(string) string { return "" })
 	require.PanicsWithValue(t, `inconsistent label cardinality: rejected has "", not "layer"`, func() {

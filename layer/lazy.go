@@ -9,19 +9,22 @@ import (
 )
 
 // Lazy returns a service that mk makes at its first use. Like every [MakeService], mk
-// should return at once, because other callers wait for it. Use [Reconnect] if making
-// the service may fail.
+// should return at once, because other callers wait for it. Use [Reconnect] if making the
+// service may fail.
 //
-// Admission: the service decides. Ready makes the service.
+// Admission: the made service decides. Ready makes the service, then waits for it.
 //
-// Cancellation: a request whose context has ended is rejected and does not make the service.
+// Cancellation: a request is rejected, and does not make the service, if its context has
+// ended.
 //
 // Body: not touched.
 //
-// Errors: passed unchanged. A panic of mk reaches the caller that called it, and the
-// next caller calls mk again. Lazy panics if mk returns nil.
+// Errors: passed unchanged. If mk panics, the panic reaches the caller that ran mk. The
+// next caller runs mk again. Lazy panics if mk returns nil.
 //
 // Cost: an atomic load; no allocation.
+//
+// It panics if mk is nil.
 func Lazy[Req, Rsp any](mk func() Service[Req, Rsp], opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(mk != nil, "Lazy: nil function")
 	return &lazy[Req, Rsp]{mk: mk, target: newOptions(opts).target}

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestLazyIsMadeOnFirstUseAndOnce(t *testing.T) {
+func TestLazyFirstUse(t *testing.T) {
 	made := 0
 	svc := layer.Lazy(func() layer.Service[string, string] { made++; return greet })
 	require.Equal(t, "lazy       made=false\n", layer.Describe(svc).String())
@@ -31,7 +31,7 @@ func TestLazyIsMadeOnFirstUseAndOnce(t *testing.T) {
 	require.Equal(t, "lazy       made=true\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-func TestLazyIsMadeByReady(t *testing.T) {
+func TestLazyReady(t *testing.T) {
 	made := 0
 	svc := layer.Lazy(func() layer.Service[string, string] {
 		made++
@@ -41,7 +41,7 @@ func TestLazyIsMadeByReady(t *testing.T) {
 	require.Equal(t, 1, made)
 }
 
-func TestLazyAfterAPanic(t *testing.T) {
+func TestLazyPanic(t *testing.T) {
 	made := 0
 	svc := layer.Lazy(func() layer.Service[string, string] {
 		switch made++; made {
@@ -59,7 +59,7 @@ func TestLazyAfterAPanic(t *testing.T) {
 	require.Equal(t, "hello ann", got)
 }
 
-func TestLazyAndACanceledCaller(t *testing.T) {
+func TestLazyCanceledCaller(t *testing.T) {
 	canceled := errors.New("canceled")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(canceled)

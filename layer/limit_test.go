@@ -24,7 +24,7 @@ func inFlight[Req, Rsp any](svc layer.Service[Req, Rsp]) int64 {
 	return layer.Describe(svc).State.Get("in_flight").(int64)
 }
 
-func TestLimitIsExactForAllCallersTogether(t *testing.T) { // tokio-rs/axum#2582: limits that are per clone
+func TestLimitConcurrentCallers(t *testing.T) { // tokio-rs/axum#2582: limits that are per clone
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		svc := layer.Limit[int, int](3)(layer.Func[int, int](func(_ context.Context, req int) (int, error) {
@@ -58,7 +58,7 @@ func TestLimitIsExactForAllCallersTogether(t *testing.T) { // tokio-rs/axum#2582
 	})
 }
 
-func TestLimitHoldsItsSlotToTheEndOfTheBody(t *testing.T) {
+func TestLimitBody(t *testing.T) {
 	ends := map[string]func(*testing.T, context.CancelFunc, io.ReadCloser){
 		"read to the end": func(t *testing.T, _ context.CancelFunc, b io.ReadCloser) {
 			_, err := io.ReadAll(b)
@@ -98,7 +98,7 @@ func TestLimitHoldsItsSlotToTheEndOfTheBody(t *testing.T) {
 	}
 }
 
-func TestLimitUntilReturn(t *testing.T) {
+func TestLimitAtReturn(t *testing.T) {
 	svc := layer.Limit[int](1, layer.WithCompletion(layer.AtReturn[*response]))(
 		layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("x"), nil }))
 	_, err := svc.Call(t.Context(), 1)
@@ -106,7 +106,7 @@ func TestLimitUntilReturn(t *testing.T) {
 	require.Zero(t, inFlight(svc))
 }
 
-func TestLimitGivesItsSlotBack(t *testing.T) { // tower-rs/tower#408, #434: permits that leak
+func TestLimitReleasesSlot(t *testing.T) { // tower-rs/tower#408, #434: permits that leak
 	boom := errors.New("boom")
 	svc := layer.Limit[string, int](1)(layer.Func[string, int](func(_ context.Context, how string) (int, error) {
 		switch how {
@@ -131,7 +131,7 @@ func TestLimitGivesItsSlotBack(t *testing.T) { // tower-rs/tower#408, #434: perm
 	require.Zero(t, inFlight(svc))
 }
 
-func TestLimitRefusesWhoeverHasGone(t *testing.T) { // golang/go#63615
+func TestLimitRejectsCanceledCaller(t *testing.T) { // golang/go#63615
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
@@ -147,7 +147,7 @@ func TestLimitRefusesWhoeverHasGone(t *testing.T) { // golang/go#63615
 	require.NoError(t, svc.Ready(ctx), "capacity is looked at before ctx")
 }
 
-func TestLimitCountsItsRefusals(t *testing.T) {
+func TestLimitCountsRejections(t *testing.T) {
 	rejected := byLabel{}
 	svc := layer.Limit[int](0, layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(layer.Func[int, int](echo))
 	require.Nil(t, layer.Describe(svc).State.Get("rejected"))

@@ -10,20 +10,21 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments receive the measurements of layers. Bind all labels other than those named here
-// beforehand (With of go-kit's metrics), once per endpoint or route. The layer binds the labels
-// named here when it is created. A nil instrument records nothing.
+// Instruments are the metrics in which layers record their measurements. A nil instrument
+// records nothing.
 //
-// The application declares all labels of a metric, including those named here. For
-// example, with go-kit's Prometheus package, Responses is
+// The comments of the fields name the labels that a layer binds when it is created. The
+// application binds all other labels before, by the method With, once per endpoint or
+// route. It must declare all labels of a metric. For example, with go-kit's Prometheus
+// package, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
 // When a layer is created, it adds 0 to its counters and gauges, and sets Budget and Limit.
 // Therefore every series exists from the start, and an undeclared label panics at once.
 //
-// The layer [Metrics] writes the first group. The layers named in the comments write
-// the others, if [WithMetrics] is set.
+// The layer [Metrics] writes the first group of fields. The layers named in the comments
+// write the others, if [WithMetrics] is set.
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
 	Rejections    metrics.Counter   // requests that inner rejected
@@ -79,8 +80,8 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// announcing is a counter with an unbound label. With adds 0 to the bound counter, so
-// that its series exists from the start.
+// announcing is a counter with a label that is not bound yet. Its method With adds 0 to the
+// bound counter, so that the series exists from the start.
 type announcing struct{ metrics.Counter }
 
 func (a announcing) With(labels ...string) metrics.Counter {
@@ -89,7 +90,7 @@ func (a announcing) With(labels ...string) metrics.Counter {
 	return c
 }
 
-// tally counts an event both for Describe and in an instrument.
+// tally counts an event twice: in a number for Describe, and in an instrument.
 type tally struct {
 	n  atomic.Int64
 	to metrics.Counter
@@ -100,15 +101,15 @@ func (t *tally) inc() {
 	t.to.Add(1)
 }
 
-// Metrics counts requests and their outcomes, and measures their duration.
+// Metrics counts requests and their outcomes, and measures how long requests take.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: a request canceled by the caller counts as [Ignorable]. The
-// [Classifier] classifies exceeded deadlines.
+// Cancellation: a request canceled by the caller counts as [Ignorable]. The [Classifier]
+// classifies exceeded deadlines.
 //
-// Body: a request ends when its response ends, see [WithCompletion]. A response whose
-// body is closed early is classified by its headers.
+// Body: a request ends when its response ends, see [WithCompletion]. A response with a body
+// that is closed early is classified by its headers.
 //
 // Errors: passed unchanged. A rejection by inner is counted separately and has no class.
 //
@@ -170,7 +171,8 @@ func (m *measured[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 
-// sample is the Observer of one response.
+// sample is the [Observer] of one response. It records the measurements when the response
+// ends.
 type sample[Req, Rsp any] struct {
 	*measured[Req, Rsp]
 	ctx   context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service

@@ -42,7 +42,7 @@ type histogram []float64
 func (h *histogram) With(...string) metrics.Histogram { return h }
 func (h *histogram) Observe(value float64)            { *h = append(*h, value) }
 
-func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
+func TestMetricsOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var requests, rejections counter
 		responses := byLabel{}
@@ -100,7 +100,7 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 	})
 }
 
-func TestMetricsAsksAboutTheResponseWhenItEnded(t *testing.T) {
+func TestMetricsClassifiesAtEnd(t *testing.T) {
 	responses := byLabel{}
 	bad := false
 	svc := layer.Metrics[int](layer.Instruments{Responses: responses},

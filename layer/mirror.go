@@ -15,37 +15,39 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// MirrorPolicy configures a [Mirror]. Zero fields have their defaults.
+// MirrorPolicy configures a [Mirror]. A zero field has its default.
 type MirrorPolicy[Req any] struct {
-	// Target is the name of the destination of the copies, for display.
+	// Target is the name of the service that receives the copies. It is only shown by
+	// [Describe].
 	Target string
 
-	// Match selects requests. The default selects all. It must be safe for concurrent
-	// use and must not modify its argument.
+	// Match reports whether a request may be copied. By default every request may. It must
+	// be safe for concurrent use and must not modify its argument.
 	Match func(Req) bool
 
-	// Fraction is the share of the selected requests that is copied, above 0 to 1. The
-	// default is 1.
+	// Fraction is the share of the requests selected by Match that is copied: above 0, at
+	// most 1. The default is 1.
 	Fraction float64
 
-	// MaxBodyBytes is the largest request body that is kept for the copy: default 64
-	// KiB. Requests with larger bodies are not copied. With a negative value, only
-	// requests without a body are copied.
+	// MaxBodyBytes is the size of the largest request body that is stored for the copy:
+	// default 64 KiB. Requests with larger bodies are not copied. If the value is negative,
+	// only requests without a body are copied.
 	MaxBodyBytes int64
 
-	// MaxInFlight is the largest number of copies in flight. Further copies are
-	// dropped. The default is 100.
+	// MaxInFlight is the largest number of copies in flight. While it is reached, requests
+	// are not copied. The default is 100.
 	MaxInFlight int
 
-	// Timeout limits the duration of a copy, its response included. The default is 10 s.
+	// Timeout limits the time of a copy, its response included. The default is 10 s.
 	Timeout time.Duration
 
-	// Rewrite returns the copy to send, for example with other headers. It runs on the
-	// goroutine of the copy and may modify its argument.
+	// Rewrite returns the request to send in place of the copy, for example with other
+	// headers. It runs on the goroutine of the copy and may modify its argument. If Rewrite
+	// is nil, the copy is sent unchanged.
 	Rewrite func(copied Req) Req
 
-	// Rand returns numbers from 0 to below 1. The default is [rand.Float64]. It must be
-	// safe for concurrent use.
+	// Rand returns a random number, at least 0 and below 1. The default is [rand.Float64].
+	// It must be safe for concurrent use.
 	Rand func() float64
 }
 
@@ -55,7 +57,7 @@ const (
 	defaultMirrorTimeout  = 10 * time.Second
 )
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p MirrorPolicy[Req]) Validate() error {
 	switch {
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
@@ -68,7 +70,7 @@ func (p MirrorPolicy[Req]) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields.
+// filled returns p with the defaults in place of zero fields.
 func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	p.Fraction = cmp.Or(p.Fraction, 1)
 	p.MaxBodyBytes = bodyLimit(p.MaxBodyBytes, defaultMirrorBody)
@@ -80,27 +82,26 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to another service and discards the responses, for
-// example to test a new version with real traffic. The original requests never wait for
-// their copies and never fail because of them. Place it above a [Retry] or [Hedge] for
-// one copy per request, and below for one copy per attempt.
+// Mirror sends copies of requests to another service, the argument to, and discards their
+// responses. Requests never wait for their copies and never fail because of them. Place
+// Mirror above a [Retry] or [Hedge] for one copy per request, and below for one per attempt.
 //
-// Admission: every request is admitted. Ready is forwarded. A copy is sent when inner
-// has returned and the request body was read to its end. Rejected requests are not
-// copied. A copy that the destination rejects is dropped.
+// Admission: every request is admitted. Ready is forwarded. A copy is sent when inner has
+// returned and the request body was read to its end. Requests that inner rejects are not
+// copied. A copy that the other service rejects is dropped.
 //
-// Cancellation: copies do not depend on the caller's context. They end with the Timeout
-// of the policy or with ctx. They have the caller's [Route] and [PriorityBulk].
+// Cancellation: copies do not depend on the caller's context. They end with the Timeout of
+// the policy or with ctx. Their context has the caller's [Route] and [PriorityBulk].
 //
-// Body: the request body is kept while it is read, up to MaxBodyBytes. The response of
-// a copy is discarded with the [Replayer].
+// Body: the request body is stored while it is read, up to MaxBodyBytes. The [Replayer]
+// discards the response of a copy.
 //
-// Errors: errors of inner are returned unchanged. Errors and panics of the destination, the Editor and Rewrite
-// are counted and shown by [Describe].
+// Errors: errors of inner are returned unchanged. Errors and panics of the other service,
+// the Editor and Rewrite are counted, and [Describe] shows the last one.
 //
 // Cost: for requests without a copy, an atomic load and possibly a random number. For
-// others, a copy of the headers and the body, and a goroutine. All services to which
-// the layer is applied share MaxInFlight.
+// others, a copy of the headers and the body, and a goroutine. All services to which the
+// layer is applied share MaxInFlight.
 func Mirror[Req, Rsp any](
 	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -139,7 +140,7 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// mirrorShared is the state that all services of a Mirror share.
+// mirrorShared is the state that all services to which one [Mirror] is applied share.
 type mirrorShared[Req, Rsp any] struct {
 	life     context.Context //nolint:containedctx // the constructor's; copies end with it
 	to       Service[Req, Rsp]
@@ -153,8 +154,9 @@ type mirrorShared[Req, Rsp any] struct {
 	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
-// fork returns the request to send in place of req. It returns false if req is not
-// copied. It recovers a panic, so that the request does not fail.
+// fork returns the request to send to inner in place of req. It arranges that c.bodyRead is
+// called when the request body was read. If the Editor panics, fork recovers the panic and
+// returns false. The caller must then send req itself.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
@@ -166,7 +168,8 @@ func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Re
 
 func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
-// Describe returns the outcomes of the copies and their destination.
+// Describe returns a node with the counts of the outcomes of the copies. Its child is the
+// service that receives them.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
@@ -184,8 +187,8 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// wants reports whether a request is copied. It returns false if MaxInFlight copies are
-// in flight, so that the body is not kept.
+// wants reports whether req should be copied. It returns false if MaxInFlight copies are in
+// flight, because the copy would be dropped.
 func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
@@ -200,7 +203,8 @@ func (m *mirrorShared[Req, Rsp]) wants(req Req) bool {
 	return true
 }
 
-// skip counts a request that was not copied. panicked is the recovered value, or nil.
+// skip counts a request that was not copied, because its body was not stored or the Editor
+// panicked. panicked is the value of the panic, or nil.
 func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {
@@ -210,8 +214,8 @@ func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 
 func (m *mirrorShared[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
 
-// mirrored is one request that may be copied. The copy is sent when two conditions
-// hold: inner has returned without a rejection, and the body was read to its end.
+// mirrored is one request that may be copied. The copy is sent when two conditions are met:
+// inner has returned without a rejection, and the request body was read to its end.
 type mirrored[Req, Rsp any] struct {
 	*mirrorShared[Req, Rsp]
 	route  *Route
@@ -219,7 +223,7 @@ type mirrored[Req, Rsp any] struct {
 	met    atomic.Int32 // number of conditions that hold
 }
 
-// bodyRead is called by edit.TeeRequest, on the goroutine of the reader.
+// bodyRead is the argument done of [Editor.TeeRequest]. The reader's goroutine calls it.
 func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
@@ -229,7 +233,8 @@ func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 	c.conditionMet()
 }
 
-// conditionMet is called once for each of the two conditions. The second call sends the copy.
+// conditionMet is called once for each of the two conditions of mirrored. The second call
+// starts the goroutine that sends the copy, unless MaxInFlight copies are in flight.
 func (c *mirrored[Req, Rsp]) conditionMet() {
 	if c.met.Add(1) != 2 || c.life.Err() != nil {
 		return
@@ -242,7 +247,7 @@ func (c *mirrored[Req, Rsp]) conditionMet() {
 	go c.send()
 }
 
-// send sends the copy on its own goroutine, and counts its outcome.
+// send sends the copy and counts its outcome. It runs on a goroutine of its own.
 func (c *mirrored[Req, Rsp]) send() {
 	outcome := &c.failed
 	defer func() {
@@ -254,7 +259,8 @@ func (c *mirrored[Req, Rsp]) send() {
 	}
 }
 
-// deliver sends the copy, and returns the tally of its outcome.
+// deliver sends the copy, discards the response, and returns the tally that counts the
+// outcome.
 func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
@@ -282,16 +288,18 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	}
 }
 
-// TeeBody returns body with a copy of the bytes read, for TeeRequest of an [Editor]. It
-// keeps up to limit bytes. It calls done once, on the goroutine of Read or Close. If
-// the body was read to its end, ok is true and kept has all bytes, which done may keep.
-// If the body is larger than limit, failed, or was closed early, ok is false.
+// TeeBody returns a body that stores the bytes read from body, for TeeRequest of an
+// [Editor]. It stores up to limit bytes. It calls done once, on the goroutine that calls
+// Read or Close. If the body was read to its end, ok is true and kept has all bytes. done
+// may keep that slice. If the body is larger than limit, failed, or was closed early, ok is
+// false.
 //
-// size is the declared length of the body; a negative size means unknown. A body is complete if
-// size bytes were read, even if the end was not. A body of another length is incomplete.
+// size is the declared length of the body, or negative if it is unknown. A body is complete
+// when size bytes were read, even if Read has not returned io.EOF yet. A body of another
+// length is incomplete.
 //
-// Read and Close may be called concurrently. done is not called if the body is neither
-// read to its end nor closed.
+// Read and Close may be called concurrently. done is not called if the body is neither read
+// to its end nor closed.
 func TeeBody(body io.ReadCloser, size, limit int64, done func(kept []byte, ok bool)) io.ReadCloser {
 	return &teeBody{source: body, size: size, limit: max(limit, 0), done: done}
 }
@@ -340,10 +348,12 @@ func (f *teeBody) Close() error {
 	return f.source.Close()
 }
 
-// complete reports whether all declared bytes were read. The caller must hold mu.
+// complete reports whether exactly the declared number of bytes was read. The caller must
+// hold mu.
 func (f *teeBody) complete() bool { return int64(len(f.kept)) == f.size }
 
-// end calls done. The caller must hold mu, which end unlocks.
+// end calls done, with the stored bytes if ok is true. The caller must hold mu, which end
+// unlocks before it calls done.
 func (f *teeBody) end(ok bool) {
 	kept, done := f.kept, f.done
 	f.kept, f.done = nil, nil

@@ -17,7 +17,7 @@ import (
 )
 
 // HTTP/2 closes a body while it is being read.
-func TestForkBodyClosedDuringRead(t *testing.T) {
+func TestTeeBodyClosedDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
 		var got []bool
@@ -39,7 +39,7 @@ func TestForkBodyClosedDuringRead(t *testing.T) {
 }
 
 // The first of Read and Close ends the body, once.
-func TestForkBodyEndsOnce(t *testing.T) {
+func TestTeeBodyEndsOnce(t *testing.T) {
 	for range 200 {
 		var calls atomic.Int32
 		body := layer.TeeBody(io.NopCloser(strings.NewReader("hello")), -1, 100, func(kept []byte, ok bool) {
@@ -57,7 +57,7 @@ func TestForkBodyEndsOnce(t *testing.T) {
 }
 
 // The results of a faulty reader are passed unchanged, and there is no copy.
-func TestForkBodyOfAnOddReader(t *testing.T) {
+func TestTeeBodyFaultyReader(t *testing.T) {
 	odd := errors.New("odd")
 	for _, n := range []int{-1, 9} {
 		body := layer.TeeBody(oddReader{n, odd}, -1, 100, func(kept []byte, ok bool) { require.False(t, ok) })
@@ -77,11 +77,11 @@ func (o oddReader) Read([]byte) (int, error) { return o.n, o.err }
 func (oddReader) Close() error               { return nil }
 
 // The body of a request that is not copied is not kept.
-func TestMirrorKeepsNothingInVain(t *testing.T) {
+func TestMirrorWithoutCopyStoresNothing(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, _ context.Context) {
 		life, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}}

@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func TestMirrorHasItsShare(t *testing.T) {
+func TestMirrorFraction(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{
 			Match:    func(req *layertest.Request) bool { return req.ID%2 == 0 },
 			Fraction: 0.25, Rand: turns(0.2, 0.25, 0.5, 0.9),
@@ -30,10 +30,10 @@ func TestMirrorHasItsShare(t *testing.T) {
 	})
 }
 
-func TestMirrorBoundsWhatIsInFlight(t *testing.T) {
+func TestMirrorMaxInFlight(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
 		free := make(chan struct{})
-		to := &shadow{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			<-free
 			return &layertest.Response{}, nil
 		}}
@@ -54,10 +54,10 @@ func TestMirrorBoundsWhatIsInFlight(t *testing.T) {
 	})
 }
 
-func TestMirrorMeasures(t *testing.T) {
+func TestMirrorMetrics(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
 		var err error
-		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			if errors.Is(err, context.Canceled) {
 				<-ctx.Done()
 			}
@@ -80,10 +80,10 @@ func TestMirrorMeasures(t *testing.T) {
 	})
 }
 
-// Those whose bodies come together are counted when they are sent.
-func TestMirrorBoundsThoseThatCameTogether(t *testing.T) {
+// Copies with request bodies that end at the same time are counted when they are sent.
+func TestMirrorMaxInFlightConcurrent(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}}
@@ -106,7 +106,7 @@ func TestMirrorBoundsThoseThatCameTogether(t *testing.T) {
 func TestMirrorContext(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
 		free := make(chan struct{})
-		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			select {
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
@@ -137,10 +137,10 @@ func TestMirrorContext(t *testing.T) {
 	})
 }
 
-func TestMirrorEndsWithItsLife(t *testing.T) {
+func TestMirrorEndsWithContext(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, _ context.Context) {
 		life, cancel := context.WithCancel(t.Context())
-		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}}
@@ -165,10 +165,10 @@ func TestMirrorEndsWithItsLife(t *testing.T) {
 	})
 }
 
-func TestMirrorChangesTheCopyAlone(t *testing.T) {
+func TestMirrorRewrite(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
 		heads := make(chan map[string]string, 1)
-		to := &shadow{serve: func(_ context.Context, req *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(_ context.Context, req *layertest.Request) (*layertest.Response, error) {
 			heads <- req.Header
 			return &layertest.Response{}, nil
 		}}
@@ -189,9 +189,9 @@ func (unforkable) TeeRequest(*layertest.Request, int64, func(*layertest.Request,
 	panic("no fork")
 }
 
-func TestMirrorSurvivesItsEdit(t *testing.T) {
+func TestMirrorEditorPanic(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		svc := layer.Mirror(life, to, unforkable{}, mirrorPolicy{})(kitFunc(reads))
 		ask(t, svc, withText("hello"))
 		require.Equal(t, map[string]int64{"skipped": 1}, outcomes(svc))
@@ -205,9 +205,9 @@ func TestMirrorSurvivesItsEdit(t *testing.T) {
 	})
 }
 
-func TestMirrorPassesAPanicOfThePrimary(t *testing.T) {
+func TestMirrorInnerPanic(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
 			func(context.Context, *layertest.Request) (*layertest.Response, error) { panic("primary") }))
 		require.PanicsWithValue(t, "primary", func() { _, _ = svc.Call(t.Context(), &layertest.Request{}) })

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// forking is the Editor of the kit's messages, as far as a Mirror asks.
+// forking is an Editor for the messages of the kit, with the methods that a Mirror calls.
 type forking struct {
 	layer.Editor[*layertest.Request, *layertest.Response]
 }
@@ -35,8 +35,8 @@ func (forking) TeeRequest(req *layertest.Request, limit int64, whole func(*layer
 	return &out
 }
 
-// shadow is where copies go. It remembers their bodies.
-type shadow struct {
+// copyTarget is the service that receives copies. It records their bodies.
+type copyTarget struct {
 	serve func(ctx context.Context, req *layertest.Request) (*layertest.Response, error) // nil answers
 
 	mu   sync.Mutex
@@ -44,9 +44,9 @@ type shadow struct {
 	ctx  context.Context // the last copy's, to look at
 }
 
-func (s *shadow) Ready(context.Context) error { panic("a mirror is not waited for") }
+func (s *copyTarget) Ready(context.Context) error { panic("a mirror is not waited for") }
 
-func (s *shadow) Call(ctx context.Context, req *layertest.Request) (*layertest.Response, error) {
+func (s *copyTarget) Call(ctx context.Context, req *layertest.Request) (*layertest.Response, error) {
 	body := ""
 	if req.Body != nil {
 		b, _ := io.ReadAll(req.Body)
@@ -61,7 +61,7 @@ func (s *shadow) Call(ctx context.Context, req *layertest.Request) (*layertest.R
 	return &layertest.Response{ID: req.ID}, nil
 }
 
-func (s *shadow) bodies() []string {
+func (s *copyTarget) bodies() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string{}, s.came...)
@@ -73,7 +73,7 @@ type (
 	kitService   = layer.Service[*layertest.Request, *layertest.Response]
 )
 
-// mirrorShared runs a test in a bubble, with the life of a Mirror.
+// mirrorShared runs f in a bubble, with the context of a Mirror.
 func mirrorShared(t *testing.T, f func(t *testing.T, life context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func mirrorShared(t *testing.T, f func(t *testing.T, life context.Context)) {
 	})
 }
 
-// reads answers a request once it has read all of it.
+// reads responds after it has read the whole request.
 func reads(_ context.Context, req *layertest.Request) (*layertest.Response, error) {
 	if req.Body != nil {
 		if _, err := io.Copy(io.Discard, req.Body); err != nil {
@@ -99,7 +99,7 @@ func withText(text string) *layertest.Request {
 	return &layertest.Request{Body: io.NopCloser(strings.NewReader(text))}
 }
 
-// outcomes are those of the copies, without those that are 0.
+// outcomes returns the counts of the outcomes of copies, without zeros.
 func outcomes(svc kitService) map[string]int64 {
 	got := map[string]int64{}
 	for _, a := range layer.Describe(svc).State {
@@ -110,7 +110,7 @@ func outcomes(svc kitService) map[string]int64 {
 	return got
 }
 
-// ask sends one request, and wants it served as without a mirror.
+// ask sends one request, and checks that it is served as without a mirror.
 func ask(t *testing.T, svc kitService, req *layertest.Request) {
 	t.Helper()
 	rsp, err := svc.Call(t.Context(), req)

@@ -17,7 +17,7 @@ import (
 
 // The request is served as without a mirror, regardless of the result of the copy: it
 // does not wait and does not fail.
-func TestMirrorNeverTouchesThePrimary(t *testing.T) {
+func TestMirrorKeepsOriginalRequest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		serve func(context.Context, *layertest.Request) (*layertest.Response, error)
 		want  map[string]int64
@@ -43,7 +43,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			mirrorShared(t, func(t *testing.T, life context.Context) {
-				to := &shadow{serve: tt.serve}
+				to := &copyTarget{serve: tt.serve}
 				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(reads))
 				began := time.Now()
 				for range 3 {
@@ -58,10 +58,10 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 	}
 }
 
-func TestMirrorDropsAResponseThatDoesNotEnd(t *testing.T) {
+func TestMirrorEndlessResponse(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
 		r, w := io.Pipe()
-		to := &shadow{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
+		to := &copyTarget{serve: func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			return &layertest.Response{Body: r}, nil
 		}}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(reads))
@@ -109,7 +109,7 @@ func TestMirrorBody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			mirrorShared(t, func(t *testing.T, life context.Context) {
-				to := &shadow{}
+				to := &copyTarget{}
 				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxBodyBytes: tt.limit})(tt.inner)
 				req := &layertest.Request{}
 				if tt.body != nil {
@@ -130,7 +130,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// atOnce says that it has ended with its last bytes.
+// atOnce is a body that returns io.EOF with its last bytes.
 type atOnce struct{ text string }
 
 func (a *atOnce) Read(p []byte) (int, error) {
@@ -142,11 +142,11 @@ func (a *atOnce) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// The head of a response may come before the request's body has: there is a
-// copy when that has come, too.
-func TestMirrorOfABodyThatComesAfterTheResponse(t *testing.T) {
+// If the response headers arrive before the end of the request body, the copy is sent at
+// the end of the request body.
+func TestMirrorBodyAfterResponse(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		var body io.ReadCloser
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
 			func(_ context.Context, req *layertest.Request) (*layertest.Response, error) {
@@ -164,9 +164,9 @@ func TestMirrorOfABodyThatComesAfterTheResponse(t *testing.T) {
 	})
 }
 
-func TestMirrorOfWhatWasRefused(t *testing.T) {
+func TestMirrorRejectedRequest(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		mock := layertest.NewMock[*layertest.Request, *layertest.Response]()
 		mock.Serve(reads)
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(mock)
@@ -183,10 +183,10 @@ func TestMirrorOfWhatWasRefused(t *testing.T) {
 	})
 }
 
-// An error is no reason for a mirror not to see the request.
-func TestMirrorOfWhatFailed(t *testing.T) {
+// A request that inner failed is copied as well.
+func TestMirrorFailedRequest(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to := &shadow{}
+		to := &copyTarget{}
 		down := errors.New("down")
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{})(kitFunc(
 			func(context.Context, *layertest.Request) (*layertest.Response, error) { return nil, down }))
@@ -197,9 +197,9 @@ func TestMirrorOfWhatFailed(t *testing.T) {
 	})
 }
 
-func TestMirrorCopiesOnceForAllTries(t *testing.T) {
+func TestMirrorAboveRetry(t *testing.T) {
 	mirrorShared(t, func(t *testing.T, life context.Context) {
-		to, tries := &shadow{}, 0
+		to, tries := &copyTarget{}, 0
 		svc := layer.NewStack[*layertest.Request](layer.WithClassifier(failuresAgain[*layertest.Response])).
 			Mirror(life, to, forking{}, mirrorPolicy{}).
 			Retry(layer.RetryPolicy[*layertest.Request, *layertest.Response]{

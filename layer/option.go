@@ -1,14 +1,17 @@
 package layer
 
 import (
+	"context"
 	"fmt"
-	"hash/maphash"
+	"sync/atomic"
 	"time"
+
+	"github.com/gotower/gotower/internal/notify"
 )
 
-// Option sets a property that layers of this package share. Pass options to [NewStack],
-// for all layers of a stack, or to a single layer. A nil Option is ignored, here and
-// everywhere in this module.
+// Option sets a property that several layers of this package have. Pass options to
+// [NewStack], for all layers of a stack, or to the constructor of one layer. All packages
+// of this module ignore a nil option.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
@@ -22,7 +25,8 @@ type options[Rsp any] struct {
 	to       Instruments
 }
 
-// given returns the options that were set, without defaults.
+// given returns the options that opts set. Options that are not set are zero, without
+// defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {
@@ -48,38 +52,43 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithCompletion determines when a response ends. At its end layers release its slot,
-// end its context and measure it. The default is [AtEnd].
+// WithCompletion sets the [Completion], which determines when a response ends. At that time
+// layers release the slot of the request, end its context and measure it. The default is
+// [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "WithCompletion: nil Completion")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// WithTarget sets the target that a layer reports in errors and descriptions.
+// WithTarget sets the name of the target of a stack. Layers show it in errors and
+// descriptions.
 func WithTarget[Rsp any](target string) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
 }
 
-// WithMetrics sets the instruments of layers, see [Instruments].
+// WithMetrics sets the instruments in which layers record their measurements, see
+// [Instruments].
 func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }
 
-// check panics with message if ok is false. Constructors use it to report programming errors.
+// check panics with message if ok is false. Constructors use it to report invalid
+// arguments.
 func check(ok bool, message string) {
 	if !ok {
 		panic("layer: " + message)
 	}
 }
 
-// checkPolicy panics if the policy of a layer is invalid.
+// checkPolicy panics if p, the policy of a layer, is invalid.
 func checkPolicy(p interface{ Validate() error }) {
 	if err := p.Validate(); err != nil {
 		panic("layer: " + err.Error())
 	}
 }
 
-// checkAtLeast panics if n is below least or NaN. name is the name of the argument.
+// checkAtLeast panics if n is below least or is NaN. name is the name of the argument n,
+// for the message.
 func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least N) {
 	if n >= least {
 		return
@@ -87,31 +96,30 @@ func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, least
 	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", name, n, least))
 }
 
-// keyedShards is the largest number of shards of a layer with keys. Each shard has its
-// own lock. It must be a power of two.
-const keyedShards = 64
-
-// keyedHash maps keys to shards. It panics if a key cannot be compared, such as an
-// interface that holds a slice. That happens before a lock is taken.
-type keyedHash[K comparable] struct {
-	seed maphash.Seed
-	mask uint64
+func acquire(n *atomic.Int64, max int64) bool {
+	for {
+		old := n.Load()
+		if old >= max {
+			return false
+		}
+		if n.CompareAndSwap(old, old+1) {
+			return true
+		}
+	}
 }
 
-// newKeyedHash returns a keyedHash for n shards. n must be a power of two.
-func newKeyedHash[K comparable](n int) keyedHash[K] {
-	return keyedHash[K]{maphash.MakeSeed(), uint64(n - 1)}
-}
-
-func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }
-
-// isUnequalKey reports whether key is not equal to itself, such as NaN. A map cannot
-// find such a key.
-func isUnequalKey[K comparable](key K) bool {
-	return key != key //nolint:gocritic,revive // intended
-}
-
-// rejectUnequalKey returns the rejection of a key that is not equal to itself.
-func rejectUnequalKey(layer, target string) *Error {
-	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
+// awaitRoom is the method Ready of a layer with a limit. It waits until room returns true,
+// then for next. freed is notified when room may have become true.
+func awaitRoom[Req, Rsp any](ctx context.Context, freed *notify.Broadcast, room func() bool, next Service[Req, Rsp]) error {
+	for {
+		if err := freed.Wait(ctx, room); err != nil {
+			return err
+		}
+		if err := next.Ready(ctx); err != nil {
+			return err
+		}
+		if room() {
+			return nil
+		}
+	}
 }

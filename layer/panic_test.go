@@ -23,7 +23,7 @@ type (
 	panicL = layer.Layer[int, panicR]
 )
 
-// panicking panics while it is armed, and stands for every kind of callback.
+// panicking implements every kind of callback. It panics while it is armed.
 type panicking struct{ armed atomic.Bool }
 
 var errBoom = errors.New("boom")
@@ -40,7 +40,7 @@ func (p *panicking) complete(_ context.Context, rsp panicR, o layer.Observer) pa
 	return layer.AtEnd[panicR]()(context.Background(), rsp, o)
 }
 
-// Counter, gauge and histogram. Labels are bound without harm.
+// Counter, gauge and histogram. With does not panic.
 func (p *panicking) Add(float64)                  { p.boom() }
 func (p *panicking) Set(float64)                  { p.boom() }
 func (p *panicking) Observe(float64)              { p.boom() }
@@ -71,7 +71,7 @@ func (h panickingHistogram) With(...string) metrics.Histogram { return h }
 func (s panickingSpan) Head(panicR)                           { s.head() }
 func (s panickingSpan) End(layer.Class, error)                { s.end() }
 
-// panickingBody calls its functions, where they are not nil.
+// panickingBody calls its functions, unless they are nil.
 type panickingBody struct {
 	io.Reader
 	read, close func()
@@ -101,7 +101,7 @@ func traceOf(head, end func()) panicL {
 
 func neverHandles(context.Context, int, layer.Outcome[panicR]) (panicR, error) { panic("not called") }
 
-// Every callback that runs on the caller's goroutine.
+// callerCallbacks has every callback that runs on the caller's goroutine.
 func callerCallbacks(p *panicking) map[string]panicL {
 	classify, until, measured := layer.WithClassifier(p.classify), layer.WithCompletion(p.complete), layer.WithMetrics[panicR](p.instruments())
 	yes := func(int) bool { p.boom(); return true }
@@ -113,10 +113,9 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"map_response":        layer.MapResponse[int](func(rsp panicR) panicR { p.boom(); return rsp }),
 		"map_request":         layer.MapRequest[int, panicR](func(n int) int { p.boom(); return n }),
 		"filter":              layer.Filter[int, panicR](func(int) error { p.boom(); return nil }),
-		"limit_by: key":       layer.LimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1),
 		"rate_by: key":        layer.RateLimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1e6, 1000, 10),
 		"deadline_in: read":   layer.DeadlineFromRequest[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
-		"chaos: match":        layer.FaultInjection[int, panicR](layer.FaultPolicy[int]{Fraction: 1, Delay: 1, TTL: time.Hour, Match: yes}),
+		"fault: match":        layer.FaultInjection[int, panicR](layer.FaultPolicy[int]{Fraction: 1, Delay: 1, TTL: time.Hour, Match: yes}),
 		"retry: requests":     layer.Retry(layer.RetryPolicy[int, panicR]{CanRetry: yes}),
 		"retry: outcomes":     layer.Retry(layer.RetryPolicy[int, panicR]{RetryIf: func(layer.Outcome[panicR]) bool { p.boom(); return false }}),
 		"retry: classify":     layer.Retry(layer.RetryPolicy[int, panicR]{}, classify),
@@ -140,10 +139,7 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		},
 	}
 	for name, l := range map[string]func(...layer.Option[panicR]) panicL{
-		"limit": func(o ...layer.Option[panicR]) panicL { return layer.Limit[int](1, o...) },
-		"limit_by": func(o ...layer.Option[panicR]) panicL {
-			return layer.LimitBy[int](func(n int) int { return n }, 1, o...)
-		},
+		"limit":                   func(o ...layer.Option[panicR]) panicL { return layer.Limit[int](1, o...) },
 		"adaptive":                func(o ...layer.Option[panicR]) panicL { return layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, o...) },
 		"shed":                    func(o ...layer.Option[panicR]) panicL { return layer.Shed[int](layer.ShedPolicy{}, o...) },
 		"drain":                   func(o ...layer.Option[panicR]) panicL { return layer.Drain[int](layer.NewDrainer(), o...) },
@@ -168,9 +164,9 @@ type dataObserver func()
 func (o dataObserver) Data(int)  { o() }
 func (o dataObserver) End(error) {}
 
-// On the caller's goroutine a panic reaches the caller and releases everything: the
+// A panic on the caller's goroutine reaches the caller, and everything is released. The
 // only slot below serves the next request, although the context has not ended.
-func TestPanicOnTheCallersGoroutine(t *testing.T) {
+func TestPanicOnCallerGoroutine(t *testing.T) {
 	for name := range callerCallbacks(new(panicking)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -205,7 +201,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 }
 
 // A body that panics ends its response.
-func TestPanicOfABody(t *testing.T) {
+func TestPanicOfBody(t *testing.T) {
 	p := new(panicking)
 	for name, body := range map[string]*panickingBody{
 		"read":  {Reader: strings.NewReader("x"), read: p.boom},
@@ -231,9 +227,9 @@ func TestPanicOfABody(t *testing.T) {
 	}
 }
 
-// Where the context ends a response, its observers hear of it on a goroutine of the
-// library. A panic there is the error of the body; the slots are free at once.
-func TestPanicAtTheEndOfAContext(t *testing.T) {
+// If the context ends a response, its observers are notified on a goroutine of the library.
+// A panic there becomes an error of the body, and the slots are released at once.
+func TestPanicAtContextEnd(t *testing.T) {
 	for name, mk := range map[string]func(p *panicking) panicL{
 		"classifier of metrics": func(p *panicking) panicL {
 			return layer.Metrics[int](layer.Instruments{}, layer.WithClassifier(p.classify))
@@ -264,7 +260,8 @@ func TestPanicAtTheEndOfAContext(t *testing.T) {
 					return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
 				})
 				limit := layer.Limit[int, panicR](1)(mk(p)(endpoint))
-				// A deadline, because what the caller cancels is not judged.
+				// A deadline is used, because cancellations by the caller are not
+				// classified.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				rsp, err := limit.Call(ctx, 1)
@@ -287,9 +284,9 @@ type endObserver func()
 func (o endObserver) Data(int)  {}
 func (o endObserver) End(error) { o() }
 
-// The timer of DrainBody closes a body that does not come to its end; its panic
-// reaches the caller all the same.
-func TestPanicOfACloseByTheTimerOfDiscardBody(t *testing.T) {
+// The timer of DrainBody closes a body that has not ended in time. A panic of that Close
+// still reaches the caller.
+func TestPanicInDrainBodyTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan struct{})
 		body := &panickingBody{Reader: strings.NewReader("x"), read: func() { <-closed }, close: func() { close(closed); panic(errBoom) }}
@@ -298,7 +295,7 @@ func TestPanicOfACloseByTheTimerOfDiscardBody(t *testing.T) {
 }
 
 // Callbacks of the copy of a hedge, which a timer sends.
-func TestPanicInAHedgesCopy(t *testing.T) {
+func TestPanicInHedgeCopy(t *testing.T) {
 	p := new(panicking)
 	hedges := layer.Instruments{Hedges: p.counter(), Budget: p.gauge()}
 	for name, opts := range map[string][]layer.Option[panicR]{
@@ -340,7 +337,7 @@ func TestPanicInAHedgesCopy(t *testing.T) {
 }
 
 // Callbacks of a mirror's copy, of a connect and of the timers.
-func TestPanicInTheBackground(t *testing.T) {
+func TestPanicInBackground(t *testing.T) {
 	p := new(panicking)
 	pass := layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
 		return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil

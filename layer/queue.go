@@ -16,29 +16,26 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Queue lets requests that inner rejects wait in FIFO order until inner is ready. It is
-// the only layer that waits.
+// Queue lets requests that inner rejects wait in FIFO order until inner is ready. It is the
+// only layer in which requests wait.
 //
-// Admission: up to capacity requests wait, each for up to maxWait. Only the first of
-// them waits in inner's Ready, so that one free slot wakes one request. If inner was
-// not ready for maxWait while requests waited, the queue enters fail-fast: all waiting
-// requests fail, and new ones are rejected until inner is ready. Ready waits for room
-// in the queue. A request that inner rejects after its Ready returns to the front, at
-// most ten times. Place a [LimitBy], a [RateLimitBy] or a [Router] above the Queue,
-// because their Ready does not depend on the request.
+// Admission: up to capacity requests wait, each for up to maxWait. Only the first of them waits
+// in inner's Ready, so that one free slot wakes one request. If requests waited and inner was
+// not ready for maxWait, the queue enters fail-fast. Then all waiting requests fail, and new
+// ones are rejected until inner is ready. Ready waits for room in the queue. Place a
+// [RateLimitBy] or a [Router] above the Queue, because their Ready does not depend on the
+// request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //
 // Body: not touched.
 //
 // Errors: a request that waited too long gets an [Error] of kind [ErrFailFast]. A new request
-// is rejected with kind [ErrNotReady] in fail-fast or if the queue is full. The error has the
-// waiting time, and the last rejection of inner as its cause. [ErrClosed] is returned at once.
+// is rejected with kind [ErrNotReady] if the queue is full or in fail-fast. [ErrClosed] of
+// inner is returned at once.
 //
-// Cost: two atomic loads while the queue is empty. No goroutine.
-//
-// With a capacity of 0 the layer does nothing. With a maxWait of 0 only the caller's
-// context limits the wait. Negative values panic.
+// Cost: two atomic loads while the queue is empty. With capacity 0 the layer does nothing. With
+// maxWait 0 only the context limits the wait.
 func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Queue: capacity", capacity, 0)
 	checkAtLeast("Queue: maxWait", maxWait, 0)
@@ -59,8 +56,9 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 	}
 }
 
-// queueAttempts is the largest number of times that one request is sent to inner. A
-// request may be rejected although inner was ready, because a new request was faster.
+// queueAttempts is the largest number of times that the queue sends one request to inner.
+// After Ready of inner has returned, inner may still reject the request, because a new
+// request was faster.
 const queueAttempts = 11
 
 type queue[Req, Rsp any] struct {
@@ -70,12 +68,12 @@ type queue[Req, Rsp any] struct {
 	waiters  waiters
 	waitTime metrics.Histogram
 	rejected tally
-	failFast atomic.Pointer[failFast] // nil while the queue is open
+	failFast atomic.Pointer[failFast] // nil unless the queue is in fail-fast
 }
 
 type failFast struct {
 	since time.Time
-	cause error // the rejection by inner
+	cause error // the rejection of inner at that time
 }
 
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
@@ -117,7 +115,8 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return q.wait(ctx, req)
 }
 
-// isWaitable reports whether err is a rejection after which waiting may help.
+// isWaitable reports whether a request for which inner returned err should wait in the
+// queue. This is true for a rejection, unless it matches [ErrClosed] or [ErrFailFast].
 func isWaitable(err error) bool {
 	return errors.Is(err, ErrNotReady) && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrFailFast)
 }
@@ -153,10 +152,12 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
-// awaitReady waits until w is the head of the queue, and then until inner is ready.
-// When it returns, the next waiter is the head. late reports that maxWait is over; such
-// a request is sent once more, because inner's rejection has the current reason. Only
-// the head needs a timer, because the others arrived later.
+// awaitReady waits until w is at the front of the queue, and then until inner is ready.
+// When it returns, w has left the queue.
+//
+// late is true if w has waited for maxWait. The caller then sends the request once more,
+// because the rejection that inner returns now has the current reason. Only the request at
+// the front needs a timer, because the others arrived later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -187,8 +188,9 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout returns the error of w after maxWait. If inner was not ready for maxWait, the
-// queue enters fail-fast, and the other waiters time out one after the other.
+// timeout returns the error of the request w, which has waited for maxWait. cause is the
+// rejection by inner. If inner was not ready for maxWait, the queue enters fail-fast. Then
+// the other waiting requests time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.failFast.Store(&failFast{since: time.Now(), cause: cause})
@@ -238,34 +240,37 @@ func (q *queue[Req, Rsp]) Describe() Node {
 	return Node{Name: "queue", State: state}
 }
 
-// waiter is one request in a queue.
+// waiter is one request that waits in a queue.
 type waiter struct {
 	since time.Time
 	turn  chan struct{} // receives a value when the waiter becomes the head
 
-	// These are guarded by the mutex of waiters.
-	number  int64         // in the order of arrival
-	element *list.Element // nil while the request is not in the list
+	// number and element are the positions of the waiter in the order of arrival and in the
+	// list. They are guarded by the mutex of waiters.
+	number  int64
+	element *list.Element // nil while the waiter is not in the list
 }
 
-// waiters is the list of waiting requests. Only its head waits for inner.
+// waiters is the list of the requests that wait in a queue. Only the head, which is the
+// first request, waits for inner.
 type waiters struct {
 	capacity int64
 	length   atomic.Int64 // of list
 	gauge    metrics.Gauge
-	left     notify.Broadcast // notifies that a waiter left the list
+	left     notify.Broadcast // wakes Ready when a waiter has left the list
 
 	mu      sync.Mutex
-	list    list.List // of *waiter, by number
+	list    list.List // of *waiter, in the order of number
 	next    int64     // the number of the next waiter
-	head    *waiter
-	unready time.Time // when inner was last ready, or when the list became non-empty if later
+	head    *waiter   // the waiter that waits for inner; nil between two of them
+	unready time.Time // the time when inner was last ready, or when the list became non-empty, if that is later
 	last    error     // the last rejection of inner
 }
 
 func (l *waiters) haveRoom() bool { return l.length.Load() < l.capacity }
 
-// join appends w. It returns false if the list is full.
+// join appends w to the list of waiting requests and returns true. If the list is full, it
+// returns false.
 func (l *waiters) join(w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,7 +283,8 @@ func (l *waiters) join(w *waiter) bool {
 	return true
 }
 
-// rejoin inserts w at its former position.
+// rejoin inserts w into the list again, at its former position, because inner rejected its
+// request.
 func (l *waiters) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +307,7 @@ func (l *waiters) insert(w *waiter) {
 	l.update()
 }
 
-// leave removes w from the list. If w is the head, the first waiter becomes the head.
+// leave removes w from the list. If w was the head, the next waiter becomes the head.
 func (l *waiters) leave(w *waiter) {
 	defer l.left.Wake()
 	l.mu.Lock()
@@ -316,8 +322,8 @@ func (l *waiters) leave(w *waiter) {
 	l.update()
 }
 
-// update makes the first waiter the head, which alone waits for the inner service, unless
-// there is a head. It also publishes the length.
+// update must be called with mu held after each change of the list. If the list has no
+// head, update makes the first waiter the head. It also publishes the length of the list.
 func (l *waiters) update() {
 	n := int64(l.list.Len())
 	old := l.length.Swap(n)

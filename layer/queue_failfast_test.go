@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// queueFor sends one request that has so much time, and returns its error.
+// queueFor sends one request with a timeout, and returns its error.
 func queueFor(t *testing.T, q layer.Service[int, int], has time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), has)
@@ -22,7 +22,7 @@ func queueFor(t *testing.T, q layer.Service[int, int], has time.Duration) error 
 }
 
 // The queue enters fail-fast after maxWait, although every caller has less time.
-func TestQueueFailsFastWithShortDeadlines(t *testing.T) {
+func TestQueueFailFastShortDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 1000, 3*time.Second)
@@ -80,7 +80,7 @@ func TestQueueReadyResetsFailFast(t *testing.T) {
 	})
 }
 
-func TestQueueOpensWithAllOfMaxWait(t *testing.T) {
+func TestQueueMaxWaitAfterFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 10, 3*time.Second)
@@ -115,7 +115,7 @@ func TestQueueDescribesUnreadyTime(t *testing.T) {
 	})
 }
 
-func TestQueueNamesTheEndOfTheContext(t *testing.T) {
+func TestQueueCanceledError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
 			Queue(10, time.Minute).Service(&gate{})
@@ -130,10 +130,10 @@ func TestQueueNamesTheEndOfTheContext(t *testing.T) {
 	})
 }
 
-// untold is never ready. Its Ready returns the error of the context.
-type untold struct{ layer.Service[int, int] }
+// neverReady is never ready. Its Ready returns the error of the context.
+type neverReady struct{ layer.Service[int, int] }
 
-func (u untold) Ready(ctx context.Context) error {
+func (u neverReady) Ready(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -141,7 +141,7 @@ func (u untold) Ready(ctx context.Context) error {
 // A rejection in fail-fast has the rejection of inner as its cause.
 func TestQueueFailFastCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := queueOver(untold{&gate{}}, 10, time.Second)
+		q := queueOver(neverReady{&gate{}}, 10, time.Second)
 		require.ErrorIs(t, queueFor(t, q, time.Minute), layer.ErrFailFast)
 		err := queueFor(t, q, time.Minute)
 		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: gate: not ready: shut")

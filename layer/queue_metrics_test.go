@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// shared is an instrument for callers side by side.
+// shared is an instrument for concurrent callers.
 type shared struct {
 	mu   sync.Mutex
 	seen []float64
@@ -36,7 +36,7 @@ func (s *shared) all() []float64 {
 	return slices.Clone(s.seen)
 }
 
-// level is a gauge, set or moved.
+// level is a gauge that can be set and added to.
 type level struct{ *shared }
 
 func (l level) With(...string) metrics.Gauge { return l }

@@ -13,14 +13,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestQueueModel drives a queue with random arrivals, permits,
-// departures and time, and compares it with a plain list.
+// TestQueueModel drives a queue with random arrivals, permits, cancellations and time, and
+// compares it with a plain list.
 func TestQueueModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
 		return modelStep{kind: rapid.IntRange(0, 3).Draw(rt, "kind"), n: rapid.IntRange(1, 6000).Draw(rt, "n")}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		// All is drawn before the bubble begins, because rapid must not unwind it.
+		// All random values are drawn before the bubble begins, because rapid must not
+		// unwind it.
 		steps := rapid.SliceOfN(step, 1, 40).Draw(rt, "steps")
 		var failure string
 		synctest.Test(t, func(t *testing.T) { failure = driveQueue(t, steps) })
@@ -30,7 +31,8 @@ func TestQueueModel(t *testing.T) {
 	})
 }
 
-// modelStep is an arrival, some permits, a departure or some milliseconds.
+// modelStep is one step of the model: an arrival, some permits, a cancellation or some
+// milliseconds.
 type modelStep struct{ kind, n int }
 
 const (
@@ -76,7 +78,7 @@ func (l *modelLine) depart(i int) string {
 	return l.quiet()
 }
 
-// quiet checks that no waiting caller has an answer.
+// quiet checks that no waiting caller has a result.
 func (l *modelLine) quiet() string {
 	for _, c := range l.waiting {
 		select {
@@ -128,7 +130,7 @@ func driveQueue(t *testing.T, steps []modelStep) (problem string) {
 	return ""
 }
 
-// arrive sends one caller.
+// arrive adds one caller.
 func (m *queueModel) arrive() string {
 	permits := m.gate.permits.Load()
 	c := m.call(m.next, m.next)
@@ -149,7 +151,7 @@ func (m *queueModel) arrive() string {
 	return m.quiet()
 }
 
-// allow gives permits, and as many callers take them.
+// allow adds permits, and lets as many waiting callers take them.
 func (m *queueModel) allow(n int64) string {
 	m.gate.allow(n)
 	synctest.Wait()
@@ -172,8 +174,8 @@ func (m *queueModel) allow(n int64) string {
 	return m.quiet()
 }
 
-// pass lets time pass. Each caller waits at most for the limit, and all of them
-// fail once no permit came for as long.
+// pass lets time pass. Each caller waits at most for the limit. All callers fail when no
+// permit was added for the limit.
 func (m *queueModel) pass(d time.Duration) string {
 	end, shutAt := time.Now().Add(d), m.unready.Add(modelMaxWait)
 	time.Sleep(d)

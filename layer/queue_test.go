@@ -87,8 +87,8 @@ func TestQueueFIFO(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Len(t, order, 50)
-		// The next waiter has its turn just before the Call of the head, so one may
-		// take the slot of the head and another may be the head when it returns.
+		// The next waiter becomes the head just before the Call of the old head. It may
+		// take the slot, and another waiter may be the head when the old head returns.
 		slips := 2 * float64(g.rejected.Load())
 		for i, got := range order {
 			require.InDelta(t, i, got, slips)
@@ -111,7 +111,7 @@ func (o *overtaken) Call(ctx context.Context, req int) (int, error) {
 	return o.gate.Call(ctx, req)
 }
 
-func TestQueueOvertakenKeepTheirMaxWait(t *testing.T) {
+func TestQueueMaxWaitOfOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxWait, callers = 10 * time.Second, 7
 		o := &overtaken{gate: &gate{}, late: make(chan struct{})}
@@ -135,7 +135,7 @@ func TestQueueOvertakenKeepTheirMaxWait(t *testing.T) {
 	})
 }
 
-func TestQueueWakesOneWaiterForEachSlot(t *testing.T) {
+func TestQueueWakesOneWaiterPerSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 10_000
 		g := &gate{}
@@ -194,20 +194,20 @@ func TestQueueFailFast(t *testing.T) {
 	})
 }
 
-// moody rejects with a reason that changes.
-type moody struct{ now atomic.Pointer[layer.Error] }
+// changingReason is a service that rejects with changing reasons.
+type changingReason struct{ now atomic.Pointer[layer.Error] }
 
-func (m *moody) Ready(ctx context.Context) error {
+func (m *changingReason) Ready(ctx context.Context) error {
 	<-ctx.Done()
 	return &layer.Error{Layer: "moody", Reason: m.now.Load().Reason, Err: context.Cause(ctx)}
 }
 
-func (m *moody) Call(context.Context, int) (int, error) { return 0, m.now.Load() }
+func (m *changingReason) Call(context.Context, int) (int, error) { return 0, m.now.Load() }
 
-// A new request in fail-fast gets the reason of now.
+// A new request in fail-fast gets the current reason.
 func TestQueueFailFastCurrentReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		inner := &moody{}
+		inner := &changingReason{}
 		say := func(reason string) {
 			inner.now.Store(&layer.Error{Layer: "moody", Kind: layer.ErrNotReady, Reason: reason})
 		}
@@ -306,18 +306,18 @@ func TestQueueClosedInner(t *testing.T) {
 	})
 }
 
-// contrary is ready and rejects every request.
-type contrary struct{ calls atomic.Int64 }
+// readyRejecter is a service that is ready but rejects every request.
+type readyRejecter struct{ calls atomic.Int64 }
 
-func (*contrary) Ready(context.Context) error { return nil }
-func (c *contrary) Call(context.Context, int) (int, error) {
+func (*readyRejecter) Ready(context.Context) error { return nil }
+func (c *readyRejecter) Call(context.Context, int) (int, error) {
 	c.calls.Add(1)
 	return 0, errShut
 }
 
 func TestQueueRejectionsOfAReadyService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &contrary{}
+		c := &readyRejecter{}
 		_, err := queueOver(c, 10, 3*time.Second).Call(t.Context(), 1)
 		require.Equal(t, error(errShut), err)
 		assert.Equal(t, int64(12), c.calls.Load(), "one without the queue, eleven turns")
@@ -342,7 +342,7 @@ func TestQueuePassesErrorsOfInner(t *testing.T) { // tower-rs/tower#244: one err
 
 func TestQueuePanicInReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &panicky{}
+		p := &panicsInReady{}
 		q := queueOver(p, 10, time.Minute)
 		first := make(chan any, 1)
 		go func() {
@@ -355,10 +355,10 @@ func TestQueuePanicInReady(t *testing.T) {
 	})
 }
 
-// panicky rejects its first Call and panics in its first Ready.
-type panicky struct{ readies, calls int }
+// panicsInReady is a service that rejects its first Call and panics in its first Ready.
+type panicsInReady struct{ readies, calls int }
 
-func (p *panicky) Ready(context.Context) error {
+func (p *panicsInReady) Ready(context.Context) error {
 	p.readies++
 	if p.readies == 1 {
 		panic("ready")
@@ -366,7 +366,7 @@ func (p *panicky) Ready(context.Context) error {
 	return nil
 }
 
-func (p *panicky) Call(context.Context, int) (int, error) {
+func (p *panicsInReady) Call(context.Context, int) (int, error) {
 	p.calls++
 	if p.calls == 1 {
 		return 0, errShut
@@ -374,7 +374,7 @@ func (p *panicky) Call(context.Context, int) (int, error) {
 	return 1, nil
 }
 
-func TestQueueDescribesItself(t *testing.T) {
+func TestQueueDescribe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 10, time.Second)

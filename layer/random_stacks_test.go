@@ -18,9 +18,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Random stacks of up to six layers over a service that is slow, fails, rejects and
-// panics, with callers that cancel: rejected requests are untouched, every body is
-// closed, and all counts return to 0.
+// Random stacks have up to six layers. The service below is slow, fails, rejects and
+// panics, and callers cancel. Rejected requests must be unchanged, every body closed, and
+// all counts 0 at the end.
 func TestRandomStacks(t *testing.T) {
 	for seed := range uint64(300) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -41,7 +41,7 @@ type (
 		Method string
 		Body   io.ReadCloser
 		id     int
-		dice   *randomDice // its own, so that what befalls it is as the seed says, whoever runs first
+		dice   *randomDice // of this request only, so that its faults depend on the seed and not on the schedule
 	}
 )
 
@@ -75,7 +75,7 @@ func (b *randomBody) seen() (reads, closes int) {
 	return b.reads, b.closes
 }
 
-// randomReply is a response body that comes slowly and breaks with its context.
+// randomReply is a response body that arrives slowly and fails when its context ends.
 type randomReply struct {
 	ctx    context.Context
 	left   int
@@ -121,7 +121,7 @@ func newRandomStack(t *testing.T, seed uint64) *randomStack {
 	}
 }
 
-// randomDice may be rolled by several goroutines: those of the tries of a request.
+// randomDice is a random source that several attempts of one request may use concurrently.
 type randomDice struct {
 	mu   sync.Mutex
 	dice *rand.Rand
@@ -139,7 +139,7 @@ func (d *randomDice) draw(n int) int {
 
 func (d *randomDice) ms(n int) time.Duration { return time.Duration(d.draw(n)) * time.Millisecond }
 
-// serve is the service at the bottom.
+// serve is the service below all layers.
 func (s *randomStack) serve(ctx context.Context, req randomQ) (randomR, error) {
 	fate := req.dice.draw(100)
 	if fate < 15 {
@@ -188,13 +188,12 @@ func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[
 	return s.reply(ctx, req, 0), nil
 }
 
-// grow adds layers.
+// grow adds random layers.
 func (s *randomStack) grow() {
 	leaf := layer.Func[randomQ, randomR](s.serve)
-	gate, budget := new(layer.Gate), layer.NewBudget(0, 1, 1000)
+	budget := layer.NewBudget(0, 1, 1000)
 	hedge := layer.HedgePolicy[randomQ]{Budget: budget, MinDelay: 30 * time.Millisecond, MaxDelay: 30 * time.Millisecond}
 	breaker := layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
-	parity := func(q randomQ) int { return q.id % 2 }
 	for range 1 + s.draw(6) {
 		st := s.stack
 		layers := []func() randomS{
@@ -212,10 +211,8 @@ func (s *randomStack) grow() {
 			func() randomS { return st.AdaptiveLimit(layer.AdaptivePolicy{Initial: 2}) },
 			func() randomS { return st.Metrics(layer.Instruments{}) },
 			func() randomS { return st.Drain(s.drain) },
-			func() randomS { return st.Gated(gate) },
 			func() randomS { return st.RateLimit(30, 3) },
 			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
-			func() randomS { return st.With("by", layer.LimitBy[int, randomQ, randomR](parity, 2)) },
 			func() randomS {
 				return st.With("failover", func(next randomV) randomV {
 					return layer.Failover[randomQ, randomR](next, leaf, s.ms(100))
@@ -278,7 +275,7 @@ func (s *randomStack) run() {
 	}
 }
 
-// call sends one request, and looks at what became of it.
+// call sends one request and checks its result.
 func (s *randomStack) call(ctx context.Context, svc randomV, id int, dice *randomDice, shape string) {
 	body := &randomBody{left: strings.NewReader(randomText)}
 	req := &randomRequest{Method: []string{"GET", "PUT", "POST"}[dice.draw(3)], id: id, dice: dice}

@@ -13,19 +13,19 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimit admits perSecond requests per second and bursts of up to burst requests,
-// and rejects others. It is a token bucket of size burst that is full at first.
+// RateLimit admits perSecond requests per second and bursts of up to burst requests, and
+// rejects others. It is a token bucket that holds up to burst tokens and is full at first.
 //
-// Admission: a request takes one token, which is not returned if inner rejects the
-// request. Therefore place a [Limit] above rather than below. A request that is
-// rejected here takes no token. Ready waits until a token is available, then for inner.
+// Admission: a request takes one token. The token is not returned if inner rejects the
+// request. Therefore place a [Limit] above this layer, so that its rejections take no token.
+// Ready waits until a token is available, then for inner.
 //
-// Cancellation: a request whose context has ended is rejected and takes no token.
+// Cancellation: a request is rejected, and takes no token, if its context has ended.
 //
 // Body: not touched.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time
-// to the next token, rounded up to a sixteenth of the time between two tokens.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is the time to
+// the next token, rounded up to a sixteenth of the time between two tokens.
 //
 // Cost: a clock reading and a lock. No allocation.
 //
@@ -89,8 +89,9 @@ func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return l.Service.Call(ctx, req)
 }
 
-// take takes a token or returns the rejection. It reads the clock with mu held, because
-// concurrent readings could arrive out of order and a bucket would count tokens twice.
+// take takes a token and returns nil, or returns the rejection if the bucket has no token.
+// It reads the clock with mu held, because the times of concurrent calls must not be out of
+// order. Otherwise the bucket would count tokens twice.
 func (l *rateLimit[Req, Rsp]) take() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,17 +110,17 @@ func (l *rateLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateTerms has the parameters of all buckets of a layer. It is immutable.
+// rateTerms has the parameters that all token buckets of one layer share. It is immutable.
 type rateTerms struct {
 	perSecond  float64
 	burst      int
-	rejections [rateSteps]Error // one for each step of the time to the next token
+	rejections [rateSteps]Error // the rejections, one for each value of RetryAfter
 }
 
-// rateSteps is the number of steps of RetryAfter.
+// rateSteps is the number of different values of RetryAfter in the rejections of one layer.
 const rateSteps = 16
 
-// rateNever is the time to the next token at a rate of 0.
+// rateNever is returned as the time to the next token if no token will arrive.
 const rateNever time.Duration = math.MaxInt64
 
 func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms {
@@ -143,12 +144,13 @@ func (t *rateTerms) reason() string {
 	return "out of tokens at " + strconv.FormatFloat(t.perSecond, 'g', -1, 64) + " a second"
 }
 
-// bucket returns a new, full bucket.
+// bucket returns a new token bucket that is full.
 func (t *rateTerms) bucket() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(min(t.perSecond, float64(rate.Inf))), t.burst)
 }
 
-// tokens returns the number of tokens in b. At an infinite rate b is always full.
+// tokens returns the number of tokens in b at the time now. At an infinite rate b is always
+// full.
 func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	if t.perSecond >= float64(rate.Inf) {
 		return float64(t.burst)
@@ -156,8 +158,8 @@ func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	return b.TokensAt(now)
 }
 
-// until returns the time until b has n tokens. It returns 0 for less than a nanosecond,
-// as the method AllowN of a bucket does.
+// until returns the time until b has n tokens. A time below a nanosecond counts as 0, as in
+// the method AllowN of a bucket.
 func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Duration {
 	if t.perSecond >= float64(rate.Inf) {
 		return 0
@@ -165,7 +167,7 @@ func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Durati
 	return t.duration(n - b.TokensAt(now))
 }
 
-// duration returns the time in which this number of tokens arrives.
+// duration returns the time in which the given number of tokens is added to a bucket.
 func (t *rateTerms) duration(tokens float64) time.Duration {
 	if tokens <= 0 {
 		return 0
@@ -177,7 +179,6 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 	return time.Duration(d)
 }
 
-// rejection returns the rejection by the bucket b.
 func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
 	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
 	// Another goroutine may have changed b after now.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -10,26 +11,25 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// RateLimitBy is a [RateLimit] for each key: it admits perSecond requests per second
-// and bursts of up to burst. A key may be a tenant, a client or a route.
+// RateLimitBy is a [RateLimit] for each key: it admits perSecond requests of each key per
+// second, and bursts of up to burst requests. A key may be a tenant, a client or a route.
 //
-// Admission: a request needs a token of the bucket of its key. Ready is forwarded,
-// because the key of the next request is unknown. At most keys buckets are kept, or
-// 65536 if keys is 0. For a new key eight buckets are examined, and full ones are
-// removed. Removing a full bucket does not raise the rate of its key. If no bucket is
-// free, the request is rejected.
+// Admission: a request takes a token of the bucket of its key. Ready is forwarded, because
+// the key of the next request is unknown. The argument keys is the largest number of
+// buckets; 0 means 65536. For a new key the layer examines eight buckets and removes those
+// that are full. If no bucket can be removed, the request is rejected.
 //
-// Cancellation: a request whose context has ended is rejected and takes no token.
+// Cancellation: a request is rejected, and takes no token, if its context has ended.
 //
 // Body: not touched.
 //
-// Errors: as for RateLimit. If no bucket is free, RetryAfter is the time until one is.
-// A key that is not equal to itself, such as NaN, is rejected.
+// Errors: as for RateLimit. If no bucket can be removed, RetryAfter is the time until one
+// can be.
 //
 // Cost: a hash, the lock of one shard and a clock reading. No allocation.
 //
-// key is called once per request before admission, and must not modify or keep the
-// request. All callers of the service share the buckets.
+// key is called once per request before admission, and must not modify or keep the request.
+// It must not return NaN. All callers of the service share the buckets.
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -52,7 +52,6 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			key:      key,
 			hash:     newKeyedHash[K](parts),
 			shards:   make([]rateShard[K], parts),
-			unequal:  rejectUnequalKey("rate_by", o.target),
 			rejected: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
@@ -62,8 +61,8 @@ func RateLimitBy[K comparable, Req, Rsp any](
 	}
 }
 
-// rateParts returns the number of shards for this number of keys. It is a power of two,
-// and small enough that the shards fill evenly.
+// rateParts returns the number of shards for a layer that keeps the given number of keys.
+// It is a power of two, and small enough that the shards fill evenly.
 func rateParts(keys int) int {
 	n := 1
 	for n < keyedShards && keys/(2*n) >= 256 {
@@ -80,7 +79,6 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 	key      func(Req) K
 	hash     keyedHash[K]
 	shards   []rateShard[K]
-	unequal  *Error // returned by every rejection of a key that is not equal to itself
 	rejected tally
 }
 
@@ -90,10 +88,6 @@ func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 		return zero, rejectDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)
-	if isUnequalKey(key) {
-		l.rejected.inc()
-		return zero, l.unequal
-	}
 	if rejection := l.shards[l.hash.shard(key)].take(key); rejection != nil {
 		l.rejected.inc()
 		return zero, rejection
@@ -114,24 +108,25 @@ func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateShard has the buckets of a part of the keys.
+// rateShard has the buckets for some of the keys. The hash of a key determines its shard.
 type rateShard[K comparable] struct {
 	terms  *rateTerms
 	target string
-	room   int
+	room   int // the largest number of buckets
 
 	mu      sync.Mutex
 	buckets map[K]*rate.Limiter
-	spare   *rate.Limiter // a full bucket without a key, or nil
+	spare   *rate.Limiter // a full bucket for the next new key, or nil
 
 	_ [64]byte // so that no two shards share a cache line
 }
 
-// rateLooks is the number of buckets that are examined for a new key. It is above 1, so
+// rateLooks is the number of buckets that are examined for each new key. It is above 1, so
 // that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token of key or returns the rejection. See [rateLimit.take] for the clock.
+// take takes a token of key and returns nil, or returns the rejection. It reads the clock
+// with mu held, see rateLimit.take.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +151,9 @@ func (s *rateShard[K]) take(key K) error {
 	return nil
 }
 
-// removeFull examines a few random buckets and removes the full ones, which are equal
-// to new ones. It returns the time until one of the others is full.
+// removeFull examines up to rateLooks random buckets and removes those that are full,
+// because a full bucket equals a new one. It returns the shortest time until another of
+// them is full. The caller must hold mu.
 func (s *rateShard[K]) removeFull(now time.Time) (soonest time.Duration) {
 	soonest = rateNever
 	looks := 0
@@ -180,3 +176,21 @@ func (s *rateShard[K]) known() int {
 	defer s.mu.Unlock()
 	return len(s.buckets)
 }
+
+// keyedShards is the largest number of shards of a RateLimitBy. Each shard
+// has its own lock. The number must be a power of two.
+const keyedShards = 64
+
+// keyedHash maps keys to shards by their hash. It panics if a key cannot be compared, such
+// as an interface that holds a slice. The panic happens before a lock is taken.
+type keyedHash[K comparable] struct {
+	seed maphash.Seed
+	mask uint64
+}
+
+// newKeyedHash returns a keyedHash for n shards. n must be a power of two.
+func newKeyedHash[K comparable](n int) keyedHash[K] {
+	return keyedHash[K]{maphash.MakeSeed(), uint64(n - 1)}
+}
+
+func (h keyedHash[K]) shard(key K) uint64 { return maphash.Comparable(h.seed, key) & h.mask }

@@ -18,8 +18,8 @@ const (
 	rateModelKeys      = 4
 )
 
-// rateModel has a bucket for each key that there ever was, and forgets none.
-// Its time is in eighths of a second, in which one token comes.
+// rateModel has a bucket for each key that was used, and removes none. Its time is in
+// eighths of a second, and one token arrives per eighth.
 type rateModel struct {
 	now    int
 	tokens map[int]int // as they were
@@ -34,7 +34,7 @@ func (m *rateModel) left(key int) int {
 	return min(tokens+m.now-m.at[key], rateModelBurst)
 }
 
-// others is how many other keys have buckets that are not full.
+// others returns the number of other keys with buckets that are not full.
 func (m *rateModel) others(key int) (n int) {
 	for k := range m.tokens {
 		if k != key && m.left(k) < rateModelBurst {
@@ -44,7 +44,7 @@ func (m *rateModel) others(key int) (n int) {
 	return n
 }
 
-// want is what the answer to a call should begin with.
+// want returns the expected start of the result of a call.
 func (m *rateModel) want(key int) string {
 	switch left := m.left(key); {
 	case left == rateModelBurst && m.others(key) == rateModelKeys:
@@ -57,7 +57,7 @@ func (m *rateModel) want(key int) string {
 	}
 }
 
-func TestRateLimitByKeepsItsModel(t *testing.T) {
+func TestRateLimitByModel(t *testing.T) {
 	type step struct{ key, pass int }
 	drawn := rapid.Custom(func(rt *rapid.T) step {
 		return step{rapid.IntRange(0, 7).Draw(rt, "key"), max(rapid.IntRange(-6, 4).Draw(rt, "pass"), 0)}

@@ -19,7 +19,7 @@ func rateByValue(perSecond float64, burst, keys int) layer.Service[int, int] {
 	return layer.RateLimitBy[int, int, int](func(req int) int { return req }, perSecond, burst, keys)(layer.Func[int, int](echo))
 }
 
-func TestRateLimitByIsOneForAllCallers(t *testing.T) { // tokio-rs/axum#2634: a rate for each clone
+func TestRateLimitByConcurrentCallers(t *testing.T) { // tokio-rs/axum#2634: a rate for each clone
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateByValue(10, 5, 0)
 		var admitted [4]atomic.Int64
@@ -41,7 +41,7 @@ func TestRateLimitByIsOneForAllCallers(t *testing.T) { // tokio-rs/axum#2634: a 
 	})
 }
 
-func TestRateLimitByForgetsWhatIsFullAgain(t *testing.T) {
+func TestRateLimitByRemovesFullBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateByValue(1, 1, 100_000)
 		for batch := range 10 {
@@ -57,7 +57,7 @@ func TestRateLimitByForgetsWhatIsFullAgain(t *testing.T) {
 	})
 }
 
-func TestRateLimitByAtItsCapacity(t *testing.T) {
+func TestRateLimitByFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateByValue(1, 2, 3)
 		for key, calls := range []int{2, 1, 2} {
@@ -82,17 +82,7 @@ func TestRateLimitByAtItsCapacity(t *testing.T) {
 	})
 }
 
-func TestRateLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
-	rejected := byLabel{}
-	svc := layer.RateLimitBy[float64](func(int) float64 { return math.NaN() }, 1, 1, 0,
-		layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(layer.Func[int, int](echo))
-	_, err := svc.Call(t.Context(), 1)
-	require.EqualError(t, err, "rate_by: not ready: the key is not equal to itself")
-	require.EqualValues(t, 1, *rejected["rate_by"])
-	require.Equal(t, 0, layer.Describe(svc).State.Get("keys"))
-}
-
-func TestRateLimitByOfNothingAndOfEverything(t *testing.T) {
+func TestRateLimitByZeroAndInfinite(t *testing.T) {
 	none, all := rateByValue(0, 1, 8), rateByValue(math.Inf(1), 1, 8)
 	for key := range 100 {
 		_, err := none.Call(t.Context(), key)
@@ -102,7 +92,7 @@ func TestRateLimitByOfNothingAndOfEverything(t *testing.T) {
 	}
 }
 
-func TestRateLimitByAllocatesNothingForKeysThatComeAndGo(t *testing.T) {
+func TestRateLimitByAllocations(t *testing.T) {
 	svc := rateByValue(1e9, 1, 256)
 	next := 0
 	call := func() {
@@ -115,7 +105,7 @@ func TestRateLimitByAllocatesNothingForKeysThatComeAndGo(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, call))
 }
 
-func TestRateLimitByAsManyKeysAsThereAre(t *testing.T) {
+func TestRateLimitByMaxKeys(t *testing.T) {
 	svc := layer.RateLimitBy[int, int, int](func(req int) int { return req }, 1, 1, math.MaxInt)(
 		layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil }))
 	_, err := svc.Call(t.Context(), 1)

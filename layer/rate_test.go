@@ -20,7 +20,7 @@ func rateOf(perSecond float64, burst int) layer.Service[int, int] {
 	return layer.RateLimit[int, int](perSecond, burst)(layer.Func[int, int](echo))
 }
 
-func TestRateLimitIsOneForAllCallers(t *testing.T) { // tokio-rs/axum#2634: a rate for each clone
+func TestRateLimitConcurrentCallers(t *testing.T) { // tokio-rs/axum#2634: a rate for each clone
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateOf(100, 10)
 		var admitted atomic.Int64
@@ -40,7 +40,7 @@ func TestRateLimitIsOneForAllCallers(t *testing.T) { // tokio-rs/axum#2634: a ra
 	})
 }
 
-func TestRateLimitSaysWhenThereWillBeAToken(t *testing.T) {
+func TestRateLimitRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateOf(4, 1)
 		for _, used := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 249 * time.Millisecond} {
@@ -63,7 +63,7 @@ func TestRateLimitSaysWhenThereWillBeAToken(t *testing.T) {
 	})
 }
 
-func TestRateLimitReadyWaitsWithoutTakingAToken(t *testing.T) {
+func TestRateLimitReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateOf(10, 1)
 		_, err := svc.Call(t.Context(), 1)
@@ -84,10 +84,10 @@ func TestRateLimitReadyWaitsWithoutTakingAToken(t *testing.T) {
 	})
 }
 
-func TestRateLimitReadyWaitsOnWhenTheTokenWasTaken(t *testing.T) {
+func TestRateLimitReadyTokenTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// The inner service is not ready when the first token comes, and then
-		// that token is gone.
+		// When the first token arrives, the inner service is not ready. Another caller
+		// takes that token.
 		inner := &gate{}
 		svc := layer.RateLimit[int, int](10, 1)(inner)
 		inner.allow(1)
@@ -110,7 +110,7 @@ func TestRateLimitReadyWaitsOnWhenTheTokenWasTaken(t *testing.T) {
 	})
 }
 
-func TestRateLimitReadyEndsWithItsContext(t *testing.T) {
+func TestRateLimitReadyContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := rateOf(0.001, 1)
 		_, err := svc.Call(t.Context(), 1)
@@ -134,7 +134,7 @@ func TestRateLimitReadyEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestRateLimitOfNothingAndOfEverything(t *testing.T) {
+func TestRateLimitZeroAndInfinite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, svc := range []layer.Service[int, int]{
 			rateOf(0, 1), rateOf(1, 0), rateOf(math.Inf(1), 0),
@@ -156,7 +156,7 @@ func TestRateLimitOfNothingAndOfEverything(t *testing.T) {
 	})
 }
 
-func TestRateLimitRefusesWithoutMakingAnything(t *testing.T) {
+func TestRateLimitRejectionAllocations(t *testing.T) {
 	rejected := byLabel{}
 	svc := layer.RateLimit[int](0.001, 1, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(
 		layer.Func[int, int](echo))

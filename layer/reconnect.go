@@ -13,28 +13,26 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Reconnect returns a service that connect makes when it is needed, and again after it
-// has closed. Examples are a connection, a stream, or a client with a login. connect
-// may wait until ctx ends. The service must release its resources when it closes.
+// Reconnect returns a service that connect makes when it is needed, and makes again after it
+// has closed. The made service is called the connection below. It must release its resources
+// when it closes.
 //
-// Admission: the first Ready or Call connects. One connect runs at a time. After a
-// failure the next one waits for the backoff, and starts only if a caller needs it.
-// Without a connection Call starts a connect and rejects at once; Ready waits for the
-// connection, then for inner. A connection that returns [ErrClosed] is dropped. It
+// Admission: the first Ready or Call starts connect. Only one connect runs at a time. After a
+// failure, connect runs again when the backoff has passed and a caller needs a connection.
+// Without a connection, Call starts connect and rejects the request at once. Ready waits for
+// the connection, then for its Ready. A connection that returns [ErrClosed] is dropped. It
 // counts as a failed connect if it served no request and lasted for less than b.Max.
 //
-// Cancellation: a request whose context has ended is rejected. A connect does not end
-// with its callers. After the end of ctx, Ready and Call return [ErrClosed].
+// Cancellation: a request is rejected if its context has ended. Canceled callers do not cancel
+// connect. After the end of ctx, Ready and Call return [ErrClosed].
 //
 // Body: not touched. Requests in flight on a dropped connection continue.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its
-// RetryAfter is the time to the next connect. A connect that panics has failed.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure. Its RetryAfter
+// is the time to the next connect.
 //
-// Cost: two atomic loads per request. No allocation. A goroutine runs during a connect
-// and the wait before it.
-//
-// The zero Backoff means [DefaultBackoff]. An invalid one panics.
+// Cost: two atomic loads per request. A goroutine runs during connect and the wait before it.
+// The zero Backoff means [DefaultBackoff].
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
@@ -61,19 +59,19 @@ type reconnect[Req, Rsp any] struct {
 	target  string
 
 	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil without a connection; written with mu held
-	attempts atomic.Int64                            // completed connects; written with mu held
-	changed  notify.Broadcast                        // notifies of changes of link, attempts and ctx
+	attempts atomic.Int64                            // number of completed connects; written with mu held
+	changed  notify.Broadcast                        // wakes waiters when link, attempts or the state of ctx changes
 
 	mu    sync.Mutex
-	busy  bool      // a connect, or the wait before it, is running
-	row   int       // consecutive failures
+	busy  bool      // a goroutine runs connect or waits before it
+	row   int       // number of consecutive failures
 	next  time.Time // the earliest time of the next connect
 	cause error     // the last failure
 
 	made, failed, rejected tally
 }
 
-// reconnectLink is one connection.
+// reconnectLink is one connection, that is, one service that connect returned.
 type reconnectLink[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	since  time.Time
@@ -103,8 +101,8 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 	}
 }
 
-// wait starts a connect if necessary. It returns nil when a connection exists, a
-// connect has ended, or r.ctx has ended.
+// wait starts a connect if necessary. It returns nil when a connection exists, a connect
+// has completed, or r.ctx has ended. If ctx ends first, it returns a rejection.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 	before := r.ensure()
 	// connect may not observe r.ctx.
@@ -168,7 +166,8 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// state returns the state for Describe. The caller must hold mu.
+// state returns the state of the service as text, for Describe. connected specifies whether
+// a connection exists. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	switch {
 	case r.ctx.Err() != nil:
@@ -183,8 +182,8 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 	return "idle"
 }
 
-// ensure starts a connect unless one is running or a connection exists. It returns the
-// number of completed connects.
+// ensure starts a goroutine that connects, unless one is running or a connection exists. It
+// returns the number of connects that have completed until now.
 func (r *reconnect[Req, Rsp]) ensure() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,7 +196,8 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 
 var errReconnectNil = errors.New("connect returned no service")
 
-// attempt connects once after a wait.
+// attempt waits for the given time and then connects once. It runs on a goroutine of its
+// own.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	var svc Service[Req, Rsp]
 	err := panics.ErrExited
@@ -229,15 +229,17 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	r.attempts.Add(1)
 }
 
-// failure records a connect that failed at since, and computes the time of the next
-// one. The caller must hold mu.
+// failure records that connect failed, or that a connection closed too early. since is the
+// time at which the backoff starts. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.next = since.Add(r.backoff.Delay(r.row))
 	r.row++
 	r.cause = cause
 }
 
-// drop removes a connection that has closed.
+// drop removes link, which has closed with the error cause, so that the next caller
+// connects. If link served no request and lasted for less than the longest backoff, it
+// counts as a failed connect.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,8 +253,8 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// reject returns the rejection of a request without a connection. cause is the cause of
-// the context of a waiting caller, or nil.
+// reject returns the rejection of a caller that has no connection. If the caller waited in
+// Ready, cause is the cause of its context. Otherwise cause is nil.
 func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil
@@ -279,8 +281,9 @@ func (r *reconnect[Req, Rsp]) closed() error {
 	return &Error{Layer: "reconnect", Target: r.target, Kind: ErrClosed, Err: context.Cause(r.ctx)}
 }
 
-// Backoff is exponential backoff with jitter. The wait after failure n, counted from 0,
-// is min(Min·2ⁿ, Max) plus a random share of it of up to Jitter, at most Max in total.
+// Backoff is exponential backoff with jitter. The wait after failure n, counted from 0, is
+// w = min(Min·2ⁿ, Max). A random part of up to Jitter·w is added, but the total is at most
+// Max.
 type Backoff = backoff.Backoff
 
 // DefaultBackoff returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a

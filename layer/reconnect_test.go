@@ -19,7 +19,7 @@ import (
 
 var errReconnect = errors.New("connection refused")
 
-// reconnectDialer makes connections, or fails, as the test says.
+// reconnectDialer makes connections or fails, as the test specifies.
 type reconnectDialer struct {
 	dials   atomic.Int64
 	started time.Time
@@ -82,7 +82,7 @@ func (c *reconnectConn) Call(ctx context.Context, req int) (int, error) {
 	return c.breakerInner.Call(ctx, req)
 }
 
-// reconnecting runs f with a service whose context ends after it.
+// reconnecting runs f with a service. The context of the service ends after f.
 func reconnecting(t *testing.T, f func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,11 +94,11 @@ func reconnecting(t *testing.T, f func(t *testing.T, d *reconnectDialer, svc lay
 	})
 }
 
-func TestReconnectConnectsWhenItIsNeeded(t *testing.T) {
+func TestReconnectOnDemand(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.makes(&reconnectConn{})
 		time.Sleep(time.Hour)
-		require.Zero(t, d.dials.Load(), "nobody has asked")
+		require.Zero(t, d.dials.Load(), "no caller needs it")
 		err := breakerCalls(t, svc, 1)
 		require.EqualError(t, err, "reconnect web: not ready: connecting")
 		require.ErrorIs(t, err, layer.ErrNotReady)
@@ -110,7 +110,7 @@ func TestReconnectConnectsWhenItIsNeeded(t *testing.T) {
 	})
 }
 
-func TestReconnectMakesOneAttemptAtATime(t *testing.T) {
+func TestReconnectOneConnectAtATime(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.does(func(context.Context) (layer.Service[int, int], error) {
 			time.Sleep(time.Second)
@@ -137,7 +137,7 @@ func TestReconnectMakesOneAttemptAtATime(t *testing.T) {
 	})
 }
 
-func TestReconnectBacksOff(t *testing.T) {
+func TestReconnectBackoff(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.fails()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -165,9 +165,8 @@ func TestReconnectBacksOff(t *testing.T) {
 	})
 }
 
-// A poisoned buffer (tower#244): there, one error of the inner service was
-// kept and given to everybody for ever.
-func TestReconnectIsNotPoisonedByOneError(t *testing.T) {
+// tower#244: one error of the inner service was stored and returned to all later callers.
+func TestReconnectAfterError(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.fails()
 		breakerCalls(t, svc, 1)
@@ -189,7 +188,7 @@ func TestReconnectIsNotPoisonedByOneError(t *testing.T) {
 	})
 }
 
-func TestReconnectDropsWhatHasClosed(t *testing.T) {
+func TestReconnectClosedConnection(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		conn := &reconnectConn{}
 		d.makes(conn)
@@ -206,7 +205,7 @@ func TestReconnectDropsWhatHasClosed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		require.EqualValues(t, 2, d.dials.Load(), "at once, because the connection was good")
-		require.ErrorContains(t, breakerCalls(t, svc, 1), "next attempt in 100ms", "which begins the back-off anew")
+		require.ErrorContains(t, breakerCalls(t, svc, 1), "next attempt in 100ms", "the backoff starts again")
 
 		conn = &reconnectConn{}
 		d.makes(conn)
@@ -219,7 +218,7 @@ func TestReconnectDropsWhatHasClosed(t *testing.T) {
 	})
 }
 
-func TestReconnectDoesNotSpinOnWhatClosesAtOnce(t *testing.T) {
+func TestReconnectClosedAtOnce(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		gone := &reconnectConn{}
 		gone.close()
@@ -242,8 +241,8 @@ func TestReconnectDoesNotSpinOnWhatClosesAtOnce(t *testing.T) {
 	})
 }
 
-// An unused connection that the other end closed because of its age is not a failure.
-func TestReconnectAConnectionThatStoodIsGood(t *testing.T) {
+// If the other end closes an unused connection because of its age, this is not a failure.
+func TestReconnectClosedAfterBackoffMax(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		for range 5 {
 			conn := &reconnectConn{}
@@ -257,7 +256,7 @@ func TestReconnectAConnectionThatStoodIsGood(t *testing.T) {
 	})
 }
 
-func TestReconnectEndsWithItsContext(t *testing.T) {
+func TestReconnectContext(t *testing.T) {
 	for name, dial := range map[string]func(ctx context.Context) (layer.Service[int, int], error){
 		"while it connects": func(ctx context.Context) (layer.Service[int, int], error) { <-ctx.Done(); return nil, ctx.Err() },
 		"while it waits":    func(context.Context) (layer.Service[int, int], error) { return nil, errReconnect },
@@ -291,7 +290,7 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
+func TestReconnectPanicAndGoexit(t *testing.T) {
 	for want, dial := range map[string]func(ctx context.Context) (layer.Service[int, int], error){
 		": ours":                           func(context.Context) (layer.Service[int, int], error) { panic("ours") },
 		"the callback ended its goroutine": func(context.Context) (layer.Service[int, int], error) { runtime.Goexit(); return nil, nil },
@@ -312,7 +311,7 @@ func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
 }
 
 // A rejection contains the failure of a connect that another caller waited for.
-func TestReconnectSaysItsCauseToWhoPolls(t *testing.T) {
+func TestReconnectPollReportsCause(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
 		d.fails()
 		q := layer.Queue[int, int](10, 50*time.Millisecond)(svc)

@@ -6,26 +6,28 @@ import (
 	"sync"
 )
 
-// Facts is what layers have reported about one request. Unknown fields are zero.
+// Facts has the facts that layers have reported about one request. Facts that were not
+// reported are zero.
 type Facts struct {
-	Client   netip.Addr     // the client, behind trusted proxies
-	Route    string         // the name of the last route
+	Client   netip.Addr     // the address of the client, as a trusted proxy reported it
+	Route    string         // the name of the route that was chosen last
 	Target   string         // the target of the last attempt
 	Endpoint netip.AddrPort // the endpoint of the last attempt
 	Attempts int            // attempts that an endpoint admitted, retries and hedges included
-	Err      error          // the error that the client got a response for
+	Err      error          // the error for which the client got an error response
 }
 
 // Record collects the [Facts] of one request, for an access log or a trace. The outermost
-// layer adds it to the context by [WithRecord]. A nil *Record drops all facts, so that
-// layers need no check. It is safe for concurrent use.
+// layer adds it to the context by [WithRecord], and the layers below report facts to it.
+// The methods of a nil *Record do nothing, so that layers need no check. It is safe for
+// concurrent use.
 type Record struct {
 	mu    sync.Mutex
 	facts Facts
 }
 
-// WithRecord returns a context in which layers report facts to the returned Record. If ctx
-// has one already, that one is returned.
+// WithRecord returns a context in which layers report facts, and the [Record] that collects
+// them. If ctx has a Record already, the result is ctx and that Record.
 func WithRecord(ctx context.Context) (context.Context, *Record) {
 	h := PickInfoFromContext(ctx)
 	if h.Record != nil {
@@ -35,10 +37,10 @@ func WithRecord(ctx context.Context) (context.Context, *Record) {
 	return withPickInfo(ctx, h), h.Record
 }
 
-// RecordFromContext returns the Record of ctx, or nil.
+// RecordFromContext returns the Record of ctx, or nil if ctx has none.
 func RecordFromContext(ctx context.Context) *Record { return PickInfoFromContext(ctx).Record }
 
-// Facts returns what was reported until now.
+// Facts returns the facts that were reported until now.
 func (r *Record) Facts() Facts {
 	if r == nil {
 		return Facts{}
@@ -60,13 +62,14 @@ func (r *Record) set(f func(*Facts)) {
 // SetClient reports the address of the client.
 func (r *Record) SetClient(addr netip.Addr) { r.set(func(f *Facts) { f.Client = addr }) }
 
-// SetRoute reports the name of the route. [WithRoute] does this.
+// SetRoute reports the name of the route. [WithRoute] calls it.
 func (r *Record) SetRoute(name string) { r.set(func(f *Facts) { f.Route = name }) }
 
-// SetErr reports the error that the client got a response for.
+// SetErr reports the error for which the client gets an error response.
 func (r *Record) SetErr(err error) { r.set(func(f *Facts) { f.Err = err }) }
 
-// AddAttempt reports an attempt at an endpoint of target. Balancers do this.
+// AddAttempt reports that a request was sent to endpoint, which belongs to target.
+// Balancers call it.
 func (r *Record) AddAttempt(target string, endpoint netip.AddrPort) {
 	if r != nil {
 		r.addAttempt(target, endpoint)

@@ -11,26 +11,26 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// BodyReplay is a request body that can be sent several times. Protocol packages
-// implement [Replay] with it. Its methods and readers are safe for concurrent use.
+// BodyReplay is a request body that can be sent several times. Protocol packages use it to
+// implement [Replay]. Its methods and readers are safe for concurrent use.
 //
-// It keeps the bytes that were read, up to the limit. Until the source has been read to
-// its end, only the latest reader is valid. After that, all readers read the kept
-// bytes.
+// It stores the bytes that were read, up to the limit. Until the source has been read to
+// its end, only the reader that Next returned last is valid. After that, all readers read
+// the stored bytes.
 type BodyReplay struct {
 	source io.ReadCloser
-	get    func() (io.ReadCloser, error) // returns another body; nil if the bytes are kept
+	get    func() (io.ReadCloser, error) // returns another body for each attempt; nil if the bytes must be stored
 	limit  int64
 
 	mu       sync.Mutex
-	moved    sync.Cond    // the source returned bytes, or a reader was closed
-	first    replayReader // avoids an allocation
-	current  *replayReader
-	open     int    // number of open readers
-	kept     []byte // the bytes from position base
+	moved    sync.Cond     // signals that the source returned bytes, or a reader was closed
+	first    replayReader  // avoids an allocation
+	current  *replayReader // the reader that Next returned last
+	open     int           // number of open readers
+	kept     []byte        // the bytes of the source from position base on
 	base     int64
-	full     bool  // the limit was exceeded or End was called: Next returns false
-	err      error // the error at the end of the source
+	full     bool  // Next returns false, because the limit was exceeded or End was called
+	err      error // the error with which the source ended
 	fetching bool  // a reader reads from the source
 	ended    bool  // End was called
 	closed   bool  // the source was closed
@@ -42,12 +42,13 @@ var (
 	errReplayBroken = errors.New("reading the request body panicked")
 )
 
-// ReplayBody returns a replay of body. It keeps up to limit bytes, unless get returns
-// further bodies. It does not read body. With a limit of 0 or less, the body can be
-// sent again until its first byte was read.
+// ReplayBody returns a BodyReplay with the source body, which it does not read yet. If get
+// is not nil, each further attempt sends a body that get returns. Otherwise the BodyReplay
+// stores up to limit bytes. If limit is 0 or less, the body can be sent again until its
+// first byte was read.
 //
-// The source is closed once, after End and after the last reader was closed. The reader
-// of a rejected request is not closed, so the source stays open.
+// The source is closed once, when End was called and the last reader was closed. If an
+// attempt is rejected, its reader is not closed, so the source stays open.
 func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) *BodyReplay {
 	b := &BodyReplay{}
 	b.init(body, get, limit)
@@ -59,9 +60,9 @@ func (b *BodyReplay) init(body io.ReadCloser, get func() (io.ReadCloser, error),
 	b.moved.L = &b.mu
 }
 
-// Next returns a reader from the beginning of the body. The service that receives the
-// reader must close it. Next returns false if the body is larger than the limit,
-// reading it failed, or End was called.
+// Next returns a reader for the next attempt, which reads the body from its beginning. The
+// service to which the attempt is sent must close the reader. Next returns false if the
+// body is larger than the limit, reading it failed, or End was called.
 func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,15 +88,16 @@ func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	return r, true
 }
 
-// Whole reports whether earlier readers stay valid after Next. They do if the body was
-// read to its end and all of it is kept.
+// Whole reports whether earlier readers stay valid after the next call of Next. They do if
+// the body was read to its end and all of it is stored, or if a function makes a new body
+// for each attempt (see [ReplayBody]).
 func (b *BodyReplay) Whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.get != nil || errors.Is(b.err, io.EOF) && !b.full
 }
 
-// End declares that no more attempts follow. Open readers stay valid.
+// End declares that no more attempts follow. Readers that are still open stay valid.
 func (b *BodyReplay) End() {
 	b.mu.Lock()
 	b.ended, b.full = true, true
@@ -103,7 +105,8 @@ func (b *BodyReplay) End() {
 	b.unlockAndClose()
 }
 
-// drop makes all later Reads of r return err.
+// drop makes all later Reads of r return err. It does nothing if r was dropped before. The
+// caller must hold mu.
 func (b *BodyReplay) drop(r *replayReader, err error) {
 	if r.err == nil {
 		r.err = err
@@ -112,14 +115,15 @@ func (b *BodyReplay) drop(r *replayReader, err error) {
 	}
 }
 
-// trim releases the kept bytes if no reader needs them.
+// trim releases the stored bytes if no reader needs them. The caller must hold mu.
 func (b *BodyReplay) trim() {
 	if end := b.base + int64(len(b.kept)); b.full && b.err == nil && b.current != nil && b.current.pos == end {
 		b.kept, b.base = nil, end
 	}
 }
 
-// unlockAndClose unlocks mu, and closes the source if the last reader was closed.
+// unlockAndClose unlocks mu. If End was called and the last reader was closed, it also
+// closes the source.
 func (b *BodyReplay) unlockAndClose() {
 	last := b.ended && b.open == 0 && b.current != nil && b.get == nil && !b.closed
 	b.closed = b.closed || last
@@ -129,11 +133,12 @@ func (b *BodyReplay) unlockAndClose() {
 	}
 }
 
-// replayReader is the body of one attempt. Its fields are guarded by the mutex of body.
+// replayReader is the body of one attempt. Its fields are guarded by the mutex of the
+// BodyReplay.
 type replayReader struct {
 	body *BodyReplay
 	pos  int64
-	err  error // returned by all Reads if not nil
+	err  error // all Reads return it; nil while the reader is valid
 }
 
 func (r *replayReader) Read(p []byte) (int, error) {
@@ -160,7 +165,8 @@ func (r *replayReader) Read(p []byte) (int, error) {
 	}
 }
 
-// fetch reads from the source. It unlocks the mutex while it reads.
+// fetch reads from the source into p and stores the bytes. The caller must hold the mutex,
+// which fetch unlocks while it reads.
 func (r *replayReader) fetch(p []byte) (n int, err error) {
 	b := r.body
 	b.fetching = true
@@ -178,8 +184,9 @@ func (r *replayReader) fetch(p []byte) (n int, err error) {
 	return b.source.Read(p)
 }
 
-// take stores bytes that r read from the source. If r is not valid any more, the current
-// reader will read them.
+// take stores the result of a read of the source by r: the bytes p and the error err. If r
+// is not valid any more, the current reader will read these bytes. The caller must hold the
+// mutex.
 func (r *replayReader) take(p []byte, err error) {
 	b := r.body
 	if b.err = err; len(p) == 0 {
@@ -204,56 +211,59 @@ func (r *replayReader) Close() error {
 }
 
 // Replayer has the functions that [Retry] and [Hedge] need for a protocol. The default
-// supports messages that are pointers to structs with a field Body of type
-// [io.ReadCloser]. It sends any other request unchanged.
+// Replayer supports requests and responses that are pointers to structs with a field Body
+// of type [io.ReadCloser]. It sends requests of other types unchanged.
 //
-// A Replayer may also have a method Outline(rsp Rsp) string, which returns a
-// description of a response for an [Explanation].
+// A Replayer may also have a method Outline(rsp Rsp) string. It returns a short description
+// of a response for an [Explanation].
 type Replayer[Req, Rsp any] interface {
 	// Idempotent reports whether sending req twice has the same effect as sending it once.
 	Idempotent(req Req) bool
 
-	// Replay prepares req for several attempts, and keeps up to limit bytes of its body. It
-	// does not read the body. It returns nil if req has no body and can be sent unchanged.
+	// Replay prepares req for several attempts, for which it stores up to limit bytes of
+	// the body. It does not read the body yet. It returns nil if req has no body and can be
+	// sent unchanged.
 	Replay(req Req, limit int64) Replay[Req]
 
-	// RetryAfter returns the wait that rsp, or err, requests before another attempt, or
-	// false. A negative wait forbids another attempt.
+	// RetryAfter returns the time to wait before another attempt, if rsp or err specifies
+	// one. Otherwise it returns false. A negative time forbids another attempt.
 	RetryAfter(rsp Rsp, err error) (time.Duration, bool)
 
-	// Peek waits for the first bytes of the body of rsp if the trailers may report a failure.
-	// It returns when ctx ends. ended reports whether the response has ended and has its
-	// trailers. whole is the response with its whole body. If ended is false, only whole may be
-	// used. For a protocol without trailers Peek returns rsp and false.
+	// Peek waits until it is known whether rsp is a failure. If trailers may report one, it
+	// reads the first bytes of the body. It returns when ctx ends. whole is the response
+	// with its whole body. ended reports whether the response has ended and has its
+	// trailers. If ended is false, rsp must not be used any more. For a protocol without
+	// trailers Peek returns rsp and false.
 	Peek(ctx context.Context, rsp Rsp) (whole Rsp, ended bool)
 
-	// Drain discards a response. It reads a small rest of the body, so that the
-	// connection can be reused, and closes the body.
+	// Drain discards a response. If only a little of the body is left, Drain reads it, so
+	// that the connection can be reused. It closes the body.
 	Drain(rsp Rsp)
 }
 
-// Replay is one request that may be sent several times. Its methods are safe for
-// concurrent use. The caller must close the body of an attempt that was not sent.
+// Replay is one request that may be sent several times. Its methods are safe for concurrent
+// use. If an attempt was not sent, the caller must close its body.
 type Replay[Req any] interface {
-	// Next returns the request for one more attempt, with a body from the beginning. It
-	// returns false if the body is larger than the limit, or reading it failed. Bodies
-	// of earlier attempts stay valid only if Whole returned true.
+	// Next returns the request for the next attempt, with a body that starts at its
+	// beginning. It returns false if the body is larger than the limit or reading it
+	// failed. Bodies of earlier attempts stay valid only if Whole returned true before.
 	Next() (Req, bool)
 
 	// Whole reports whether the body was read to its end and can be sent again.
 	Whole() bool
 
-	// End declares that no more attempts follow. Running attempts continue.
+	// End declares that no more attempts follow. Attempts in flight continue.
 	End()
 }
 
-// WithReplayer sets the Replayer of the protocol.
+// WithReplayer sets the [Replayer] for the protocol of a stack, for example that of
+// httplayer.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "WithReplayer: nil Replayer")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.replayer = r })
 }
 
-// replayerOf returns the Replayer of the options, or the default.
+// replayerOf returns the [Replayer] that was set by [WithReplayer], or the default one.
 func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
 	if given, ok := o.replayer.(Replayer[Req, Rsp]); ok {
 		return given
@@ -274,16 +284,16 @@ func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
 	return r
 }
 
-// fieldReplayer is the default Replayer. It uses the fields Method, GetBody and Body of
-// messages. An index is -1 if the field does not exist.
+// fieldReplayer is the default [Replayer]. It uses the fields Method, GetBody and Body of
+// messages, which it finds by reflection. The index of a field that does not exist is -1.
 type fieldReplayer[Req, Rsp any] struct {
 	method, getBody int
 	requests        bodyAccessor[Req]
 	responses       bodyAccessor[Rsp]
 }
 
-// Idempotent reports whether the method is idempotent by RFC 9110, section 9.2.2. It
-// returns true for a request without a method.
+// Idempotent reports whether the field Method of req is a method that is idempotent by RFC
+// 9110, section 9.2.2. It returns true if req has no method.
 func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	if r.method < 0 {
 		return true
@@ -299,8 +309,9 @@ func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	return false
 }
 
-// Replay calls GetBody of the request, if it has one, or keeps the bytes read. Each attempt is
-// a shallow copy of the request without GetBody, so that services below do not repeat it.
+// Replay returns a replay of req. Its attempts get their bodies from the function GetBody
+// of req, or else from the stored bytes. Each attempt is a shallow copy of req without
+// GetBody, so that services below do not send it again themselves.
 func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {
@@ -320,7 +331,7 @@ func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bo
 	return RetryAfter(err)
 }
 
-// Peek returns rsp and false.
+// Peek returns rsp and false, because such responses have no trailers.
 func (r fieldReplayer[Req, Rsp]) Peek(_ context.Context, rsp Rsp) (Rsp, bool) { return rsp, false }
 
 func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {
@@ -329,7 +340,7 @@ func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {
 	}
 }
 
-// fieldReplay is the Replay of a request with a body.
+// fieldReplay is the [Replay] of a request with a body, for fieldReplayer.
 type fieldReplay[Req, Rsp any] struct {
 	BodyReplay
 	req    Req
@@ -351,15 +362,15 @@ func (k *fieldReplay[Req, Rsp]) Next() (Req, bool) {
 	return copied, true
 }
 
-// drainBytes and drainTime are the limits of DrainBody.
+// drainBytes and drainTime limit how much, and for how long, [DrainBody] reads.
 const (
 	drainBytes = 8 << 10
 	drainTime  = 50 * time.Millisecond
 )
 
-// DrainBody implements Drain of a [Replayer] for a response body. It reads up to 8 KiB
-// for up to 50 ms, so that the connection can be reused, and closes the body. The body
-// may be closed concurrently.
+// DrainBody implements the method Drain of a [Replayer]. It reads up to 8 KiB of a response
+// body for up to 50 ms, so that the connection can be reused. Then it closes the body. The
+// body may be closed concurrently.
 func DrainBody(body io.ReadCloser) {
 	closed := sync.OnceFunc(func() { body.Close() }) // repeats a panic of the timer's call here
 	late := time.AfterFunc(drainTime, func() { _ = panics.Contain(closed) })

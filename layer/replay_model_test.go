@@ -13,8 +13,8 @@ import (
 )
 
 // A schedule is a list of pairs: an operation, and a reader or a size.
-// TestReplayKeepsItsModel draws schedules, and FuzzReplay takes them from its input.
-func TestReplayKeepsItsModel(t *testing.T) {
+// TestReplayModel draws schedules, and FuzzReplay takes them from its input.
+func TestReplayModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		schedule := rapid.SliceOfN(rapid.Byte(), 0, 120).Draw(rt, "schedule")
 		size, limit := rapid.IntRange(0, 60).Draw(rt, "size"), rapid.IntRange(-1, 80).Draw(rt, "limit")
@@ -165,8 +165,7 @@ func (m *replayModel) endsRight(r *modelReader, err error) string {
 	return ""
 }
 
-// closedRight compares how often the source was closed with how often it
-// should have been.
+// closedRight compares how often the source was closed with the expected number.
 func (m *replayModel) closedRight() string {
 	over := m.ended && len(m.readers) > 0
 	for _, r := range m.readers {

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// replaySource is the body of a request under watch.
+// replaySource is a request body that records its reads and Close.
 type replaySource struct {
 	data   io.Reader
 	gate   chan struct{} // if not nil, a Read waits for it
@@ -67,7 +67,7 @@ func readsPiece(t *testing.T, body io.Reader, want string) {
 	require.Equal(t, want, string(piece))
 }
 
-func TestReplayReadsTheSourceLazilyAndOnce(t *testing.T) {
+func TestReplayReadsSourceOnce(t *testing.T) {
 	source := sourceOf("hello, world")
 	b := layer.ReplayBody(source, nil, 100)
 	first := nextBody(t, b)
@@ -93,7 +93,7 @@ func TestReplayReadsTheSourceLazilyAndOnce(t *testing.T) {
 	require.EqualValues(t, 1, source.closes.Load())
 }
 
-func TestReplayKeepsUpToItsLimit(t *testing.T) {
+func TestReplayLimit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body  string
 		limit int64
@@ -119,13 +119,13 @@ func TestReplayKeepsUpToItsLimit(t *testing.T) {
 }
 
 // A body of which no byte was read can be sent again with any limit.
-func TestReplayOfAnUnreadBody(t *testing.T) {
+func TestReplayUnreadBody(t *testing.T) {
 	b := layer.ReplayBody(sourceOf("hello"), nil, 0)
 	nextBody(t, b).Close()
 	readsAs(t, nextBody(t, b), "hello")
 }
 
-func TestReplayOfABrokenSource(t *testing.T) {
+func TestReplayFailingSource(t *testing.T) {
 	broken := errors.New("broken")
 	source := &replaySource{data: io.MultiReader(strings.NewReader("he"), errReader{broken})}
 	b := layer.ReplayBody(source, nil, 100)
@@ -148,7 +148,7 @@ func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 // request had ended. Here the first attempt is still reading from the source when it
 // gets its response and the second attempt begins. The second continues with the bytes
 // of that Read, and the first gets an error.
-func TestReplayWhenTheResponseComesFirst(t *testing.T) {
+func TestReplayResponseBeforeRequestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello, world")
 		source.gate = make(chan struct{})
@@ -185,9 +185,8 @@ func TestReplayWhenTheResponseComesFirst(t *testing.T) {
 	})
 }
 
-// One that was given up and gets more than the limit does not take it from the
-// one that counts.
-func TestReplayOutlivesTheLimitOfARetiredTry(t *testing.T) {
+// An earlier attempt that reads more than the limit does not affect the current attempt.
+func TestReplayLimitInEarlierAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf(strings.Repeat("x", 50))
 		source.gate = make(chan struct{})
@@ -204,8 +203,8 @@ func TestReplayOutlivesTheLimitOfARetiredTry(t *testing.T) {
 	})
 }
 
-// A reader that waits for the Read of another one leaves when it is closed.
-func TestReplayCloseEndsAWait(t *testing.T) {
+// A reader that waits for the Read of another one returns when it is closed.
+func TestReplayCloseWakesReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello")
 		source.gate = make(chan struct{})
@@ -226,9 +225,9 @@ func TestReplayCloseEndsAWait(t *testing.T) {
 	})
 }
 
-// A rejected request is untouched: its reader was neither read nor closed, and so the
-// source is neither.
-func TestReplayOfARefusedRequest(t *testing.T) {
+// If a request is rejected, its reader was neither read nor closed, and so the source is
+// neither.
+func TestReplayRejectedRequest(t *testing.T) {
 	source := sourceOf("hello")
 	b := layer.ReplayBody(source, nil, 100)
 	nextBody(t, b)
@@ -237,7 +236,7 @@ func TestReplayOfARefusedRequest(t *testing.T) {
 	require.Zero(t, source.closes.Load())
 }
 
-func TestReplayOfASourceThatPanics(t *testing.T) {
+func TestReplaySourcePanic(t *testing.T) {
 	b := layer.ReplayBody(io.NopCloser(panicReader{}), nil, 100)
 	first := nextBody(t, b)
 	require.Panics(t, func() { first.Read(make([]byte, 1)) })
@@ -251,7 +250,7 @@ type panicReader struct{}
 
 func (panicReader) Read([]byte) (int, error) { panic("no") }
 
-// Attempts that begin while an earlier one still reads, over one source.
+// New attempts start while earlier ones still read from the source.
 func TestReplayStorm(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789abcdef"), 512)
 	for range 20 {
@@ -282,7 +281,7 @@ func TestReplayStorm(t *testing.T) {
 }
 
 // A request with GetBody has a body of its own for each attempt, of any length.
-func TestReplayOfGetBody(t *testing.T) {
+func TestReplayGetBody(t *testing.T) {
 	source := sourceOf("hello")
 	b := layer.ReplayBody(source, func() (io.ReadCloser, error) { return sourceOf("hello"), nil }, 0)
 	require.True(t, b.Whole())

@@ -42,7 +42,7 @@ func tried[Req any](t *testing.T, req Req, body func(Req) io.ReadCloser) (read [
 func noBody[Req any](Req) io.ReadCloser { return nil }
 
 // RFC 9110, section 9.2.2.
-func TestResendGoesByTheMethod(t *testing.T) {
+func TestReplayerIdempotentMethods(t *testing.T) {
 	for method, want := range map[string]int{
 		"GET": 3, "HEAD": 3, "OPTIONS": 3, "TRACE": 3, "PUT": 3, "DELETE": 3, "": 3,
 		"POST": 1, "PATCH": 1, "CONNECT": 1, "get": 1, "LOCK": 1,
@@ -55,7 +55,7 @@ func TestResendGoesByTheMethod(t *testing.T) {
 	assert.Len(t, tried(t, &struct{ Method int }{}, noBody[*struct{ Method int }]), 3, "which is no method")
 }
 
-func TestResendOfRequestsWithoutABody(t *testing.T) {
+func TestReplayerWithoutBody(t *testing.T) {
 	assert.Len(t, tried(t, "hello", noBody[string]), 3)
 	assert.Len(t, tried(t, &retryRequest{}, noBody[*retryRequest]), 3)
 	assert.Len(t, tried(t, struct{ Body io.ReadCloser }{}, noBody[struct{ Body io.ReadCloser }]), 3)
@@ -63,7 +63,7 @@ func TestResendOfRequestsWithoutABody(t *testing.T) {
 
 // moonrhythm/parapet#240: the body of a request with GetBody is not kept, so its size
 // has no limit.
-func TestResendAsksGetBody(t *testing.T) {
+func TestReplayerGetBody(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser
 		GetBody func() (io.ReadCloser, error)
@@ -85,7 +85,7 @@ func TestResendAsksGetBody(t *testing.T) {
 
 // A layer below cannot send the copies again. The body of a rejected copy is closed,
 // because no other component would close it.
-func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
+func TestReplayerGetBodyClosesRejected(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser
 		GetBody func() (io.ReadCloser, error)
@@ -112,8 +112,8 @@ func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
 	})
 }
 
-// Of tries that failed without taking their bodies, none is left open by the next.
-func TestResendOfGetBodyClosesWhatWasNotTaken(t *testing.T) {
+// If an attempt fails without taking its body, the next attempt closes that body.
+func TestReplayerGetBodyClosesUnsent(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser
 		GetBody func() (io.ReadCloser, error)
@@ -146,7 +146,7 @@ func TestResendOfGetBodyClosesWhatWasNotTaken(t *testing.T) {
 	})
 }
 
-func TestDiscardBody(t *testing.T) {
+func TestDrainBody(t *testing.T) {
 	short := &closeable{Reader: strings.NewReader("short")}
 	layer.DrainBody(short)
 	assert.True(t, short.closed)
@@ -160,7 +160,7 @@ func TestDiscardBody(t *testing.T) {
 	assert.Greater(t, long.Len(), 1<<20-16<<10, "traefik/traefik#1495: and no more than a little of it")
 }
 
-func TestDiscardBodyThatDoesNotCome(t *testing.T) {
+func TestDrainBodyTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		r, w := io.Pipe()
@@ -170,8 +170,8 @@ func TestDiscardBodyThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// A protocol's own Replayer is asked in place of the default.
-func TestResendOfAProtocol(t *testing.T) {
+// The Replayer of a protocol is used instead of the default one.
+func TestReplayerOfProtocol(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := &resendOfOne{}
 		sent := 0
@@ -190,8 +190,7 @@ func TestResendOfAProtocol(t *testing.T) {
 	})
 }
 
-// resendOfOne counts its request up, and says after two tries that it wants no
-// more.
+// resendOfOne counts in its request, and returns false after two attempts.
 type resendOfOne struct {
 	next      int
 	ended     int

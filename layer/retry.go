@@ -4,38 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/ctxreason"
 )
 
-// Retry sends a request again if it failed and another attempt may succeed. It retries
-// failures that the [Classifier] finds retryable and attempts that exceed
-// AttemptTimeout: if the request is idempotent, within the [Budget], and after a pause.
-// It retries rejections without the budget. Rejections by limits, rate limits, [Shed]
-// and [Queue] are returned at once, because another attempt would add load.
+// Retry sends a request again if it failed and another attempt may succeed. It retries failures
+// of class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry
+// needs an idempotent request and a pause, and withdraws from the [Budget]. Rejections are
+// retried without the budget. Rejections by limits, [Shed] and [Queue] are returned at once,
+// because another attempt adds load.
 //
-// Admission: every request is admitted. Ready is forwarded. If all attempts were
-// rejected, the result is a rejection.
+// Admission: every request is admitted. If all attempts were rejected, so is the request.
 //
-// Cancellation: the end of the context ends the pause and all attempts. A pause that
-// would exceed the caller's deadline is not started. All attempts share one [Attempts],
-// so that a balancer below chooses another endpoint.
+// Cancellation: the end of the context ends the pause and all attempts. All attempts share one
+// [Attempts], so that a balancer below chooses another endpoint.
 //
-// Body: the request body is kept while it is read, see [RetryPolicy]. If trailers may
-// report a failure, Call waits for the first bytes of the response body, see
-// [Replayer]. The context of an attempt ends with its response, see [WithCompletion].
+// Body: the request body is stored while it is read, see [RetryPolicy]. If trailers may report
+// a failure, Call waits for the first bytes of the response body, see [Replayer].
 //
-// Errors: the last response is returned, also if it is a failure. An error is wrapped
-// in an [Error] with the number of attempts and the reason of the end. A rejection
-// after an attempt that was sent has kind [ErrRetryRejected], or [ErrTimeout] after
-// fail-fast. An attempt that exceeds AttemptTimeout has kind [ErrAttemptTimeout].
+// Errors: the last response is returned, also if it is a failure. An error is wrapped in an
+// [Error] with the number of attempts. A rejection after an attempt that was sent has kind
+// [ErrRetryRejected], or [ErrTimeout] if it was an [ErrFailFast].
 //
-// Cost: one allocation and the copy of the body; with AttemptTimeout a timer and a context.
-//
-// Of nested Retry layers only the outermost one that will retry does so; the others
-// apply their AttemptTimeout. A [Hedge] below should share the Budget.
+// Cost: one allocation and the copy of the body. Of nested Retry layers, only the outermost one
+// retries. A [Hedge] below should share the Budget.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(policy)
@@ -76,7 +71,7 @@ type retry[Req, Rsp any] struct {
 	policy   RetryPolicy[Req, Rsp]
 	replayer Replayer[Req, Rsp]
 	requests bodyAccessor[Req]
-	whole    bool  // responses are complete when Call returns
+	whole    bool  // responses have no body, so each is complete when Call returns
 	tooLong  error // the cause of contexts that AttemptTimeout ended
 
 	retries  tally
@@ -107,7 +102,8 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.send(a, first, replay)
 }
 
-// attempt sends the request once. AttemptTimeout applies until the response headers arrive.
+// attempt sends the request once. It applies AttemptTimeout until the response headers
+// arrive.
 func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
@@ -115,12 +111,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	e := new(requestContext)
 	e.InitHidden(ctx, r.policy.AttemptTimeout, r.tooLong)
 	returned := false
-	defer func() {
-		if !returned {
-			defer e.End(nil)
-			r.drop(rsp, err)
-		}
-	}()
+	defer r.dropUnless(&returned, &rsp, &err, e)
 	rsp, err = r.Service.Call(e, req)
 	switch {
 	case err == nil && e.Lift():
@@ -141,16 +132,13 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	}
 }
 
-// send makes the first attempt, and the others if it fails.
+// send sends the first attempt, and further attempts if the first one fails. replay is nil
+// if req can be sent again unchanged or is not retried.
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
 	returned := false
-	defer func() {
-		if !returned { // a panic, or Goexit
-			r.drop(rsp, err)
-		}
-	}()
+	defer r.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = r.attempt(a, req)
-	got := r.look(a, replay, 1, rsp, err)
+	got := r.evaluate(a, replay, 1, rsp, err)
 	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(got.Outcome) {
 		a.budget.Deposit()
 		r.gauge.follow()
@@ -178,37 +166,45 @@ func (r *retry[Req, Rsp]) Describe() Node {
 		Attr{"budget", r.policy.Budget.Balance()}, Attr{"retries", r.retries.n.Load()}, Attr{"skipped", skipped})}
 }
 
-// attempt is the context of all attempts of one request.
+// attempt is the context of all attempts of one request. A Retry or Hedge below searches
+// the context for it, to find out whether a Retry is above.
 type attempt struct {
 	attemptsContext
 	budget  *Budget
-	retries bool // whether failures of this request are retried
+	retries bool                  // whether the request is sent again after a failure
+	route   atomic.Pointer[Route] // of the current attempt, see WithRoute; nil if a was not passed to WithRoute
 }
 
 type attemptKey struct{}
 
 func (a *attempt) Value(key any) any {
-	if key == (attemptKey{}) {
+	switch key {
+	case attemptKey{}:
 		return a
+	case routeKey{}:
+		if r := a.route.Load(); r != nil {
+			return r
+		}
 	}
 	return a.attemptsContext.Value(key)
 }
 
-// WillRetry reports whether a [Retry] above sends the request again if it fails. ctx is
-// the context of the request. A protocol uses it if it may return a response before it
+// WillRetry reports whether a [Retry] above will send the request again if it fails. ctx is
+// the context of the request. A protocol calls it if it may return a response before it
 // knows whether the request failed.
 func WillRetry(ctx context.Context) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.retries
 }
 
-// deposits reports whether the nearest Retry above deposits into b for the request.
+// deposits reports whether the nearest [Retry] above deposits into the budget b for the
+// request with the context ctx.
 func deposits(ctx context.Context, b *Budget) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.budget == b
 }
 
-// retrying is the state of a request whose first attempt failed.
+// retrying is the state of a request that may need another attempt.
 type retrying[Req, Rsp any] struct {
 	*retry[Req, Rsp]
 	ctx    *attempt
@@ -216,14 +212,15 @@ type retrying[Req, Rsp any] struct {
 	replay Replay[Req] // nil if req can be sent unchanged
 
 	attempts int
-	sent     bool  // at least one attempt was not rejected
-	failed   error // the error of the last attempt that was not rejected
-	waited   time.Duration
+	sent     bool          // at least one attempt was not rejected
+	failed   error         // the error of the last attempt that was not rejected; nil if it had a response
+	waited   time.Duration // the sum of the pauses
 }
 
-// run evaluates the first attempt and makes the others. It sets rsp and err after each
-// attempt, so that the caller can discard the response after a panic.
-func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
+// run evaluates the result of the first attempt, got, and sends further attempts as long as
+// needed. It sets rsp and err after each attempt, so that the caller can discard the
+// response after a panic.
+func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 	for {
 		if !got.rejected() {
 			if !s.sent {
@@ -247,14 +244,16 @@ func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
 		}
 		s.attempts++
 		s.retries.inc()
+		s.ctx.route.Store(nil)
 		*rsp, *err = s.attempt(s.ctx, s.req)
-		got = s.look(s.ctx, s.replay, s.attempts, *rsp, *err)
+		got = s.evaluate(s.ctx, s.replay, s.attempts, *rsp, *err)
 	}
 }
 
-// decide reports in again whether another attempt follows, and prepares the request for
-// it. Otherwise why is the reason.
-func (s *retrying[Req, Rsp]) decide(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
+// decide determines whether another attempt follows. got is the result of the last attempt.
+// If again is true, the next request is prepared, and pause is the time to wait before it
+// is sent. Otherwise why is the reason, or noSkip if got needs no retry.
+func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration, why skip, again bool) {
 	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {
 		return 0, noSkip, false
@@ -275,13 +274,15 @@ func (s *retrying[Req, Rsp]) decide(got answer[Rsp]) (pause time.Duration, why s
 	return pause, noSkip, true
 }
 
-// isFinal reports whether another attempt would be rejected too.
+// isFinal reports whether a request that got this rejection would be rejected again,
+// because the service is closed or in fail-fast.
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }
 
-// pause returns the wait before the next attempt: the backoff, or the wait that the
-// service requests if that is longer. It returns a reason if no attempt may follow.
+// pause returns the time to wait before the next attempt: the backoff, or the time that the
+// service requests, if that is longer. If no attempt may follow, the skip is the reason.
+// Otherwise it is noSkip.
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.attempts - 1)
 	after, asked := s.replayer.RetryAfter(rsp, err)
@@ -298,7 +299,8 @@ func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	return pause, noSkip
 }
 
-// prepare withdraws from the budget and sets the request of the next attempt.
+// prepare sets s.req for the next attempt and withdraws from the budget. It returns noSkip,
+// or the reason why no attempt may follow.
 func (s *retrying[Req, Rsp]) prepare() skip {
 	granted := s.policy.Budget.Withdraw()
 	s.gauge.show()
@@ -317,7 +319,8 @@ func (s *retrying[Req, Rsp]) prepare() skip {
 	return noSkip
 }
 
-// wait waits for the pause. It returns an error if the context ends first.
+// wait waits for the pause before the next attempt. If the context ends first, it returns
+// the error of the request. after is the error of the last attempt, or nil.
 func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	began := time.Now()
 	cause := backoff.Sleep(s.ctx, pause)
@@ -340,8 +343,10 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	return canceled
 }
 
-// last returns the error of the request after its last attempt. It returns nil for a response.
-func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
+// last returns the error that the Retry returns for the request, or nil if the result is a
+// response. got is the result of the last attempt. why is the reason why no other attempt
+// follows.
+func (s *retrying[Req, Rsp]) last(got attemptResult[Rsp], why skip) error {
 	switch {
 	case got.Err == nil:
 		return nil
@@ -367,7 +372,8 @@ func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 	return e
 }
 
-// closeBody closes the request body if the last attempt was sent.
+// closeBody closes the request body, unless all attempts were rejected. After a rejection,
+// the caller of Retry closes the body itself.
 func (s *retrying[Req, Rsp]) closeBody() {
 	if s.sent && s.replay != nil {
 		s.requests.closeBody(s.req)
@@ -381,8 +387,9 @@ func (s *retrying[Req, Rsp]) count() string {
 	return fmt.Sprintf("%d attempts", s.attempts)
 }
 
-// explain records in the Explanation why another attempt follows, or why not.
-func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
+// explain records in the Explanation of the request that another attempt follows, or the
+// reason why not.
+func (s *retrying[Req, Rsp]) explain(got attemptResult[Rsp], why skip, again bool) {
 	to := s.ctx.hints.Explanation
 	if to == nil {
 		return
@@ -403,8 +410,8 @@ func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
 	to.Add(n)
 }
 
-// describe returns a description of the result of an attempt.
-func (s *retrying[Req, Rsp]) describe(got answer[Rsp]) string {
+// describe returns a short description of the result of an attempt, for the Explanation.
+func (s *retrying[Req, Rsp]) describe(got attemptResult[Rsp]) string {
 	if got.Err != nil {
 		return got.Err.Error()
 	}
@@ -415,18 +422,18 @@ func (s *retrying[Req, Rsp]) describe(got answer[Rsp]) string {
 	return class
 }
 
-// answer is the result of one attempt.
-type answer[Rsp any] struct {
+// attemptResult is the result of one attempt, a response or an error.
+type attemptResult[Rsp any] struct {
 	Outcome[Rsp]     // the outcome to classify
-	whole        Rsp // the response to return, with its whole body
+	whole        Rsp // the response to return to the caller, with its whole body
 }
 
-func (a answer[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
+func (a attemptResult[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
 
-// look returns the outcome of an attempt. It waits for the trailers of the response if
-// they may lead to a retry.
-func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) answer[Rsp] {
-	got := answer[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
+// evaluate returns the result of an attempt that returned rsp and err. If the trailers of
+// rsp may report a failure that can be retried, it waits for them.
+func (r *retry[Req, Rsp]) evaluate(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) attemptResult[Rsp] {
+	got := attemptResult[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
 	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
 		return got
 	}
@@ -440,7 +447,7 @@ func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp
 	return got
 }
 
-// skip is the reason why a failure is not retried.
+// skip is a reason why a Retry does not send a request again after a failed attempt.
 type skip int
 
 const (
@@ -453,24 +460,16 @@ const (
 	noSkip // the attempt succeeded, or the request was canceled
 )
 
-// String returns the label of the instrument RetriesSkipped.
+// String returns the value of the label "reason" in the metric RetriesSkipped.
 func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the part of the error text that says why the retries stopped, or "" if the
-// number of attempts says so.
+// text returns the part of the error text that names the reason s. It returns "" if the
+// number of attempts, which is also in the text, explains the error.
 func (s skip) text() string {
-	switch s {
-	case skipPushback:
-		return "; the service requests a longer wait than allowed, or no retry"
-	case skipDeadline:
-		return "; no time before the deadline"
-	case skipBudget:
-		return "; no budget"
-	case skipBody:
-		return "; the request body cannot be sent again"
-	default:
-		return ""
-	}
+	return [...]string{
+		"", "", "; the service requests a longer wait than allowed, or no retry", "; no time before the deadline",
+		"; no budget", "; the request body cannot be sent again", "",
+	}[s]
 }

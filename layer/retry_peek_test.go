@@ -14,43 +14,43 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// verse is a response that says how it ended only when it was looked into.
-type verse struct {
+// peekResponse is a response that shows its outcome only after a Peek.
+type peekResponse struct {
 	failed, ahead bool
 	Body          io.ReadCloser // that it ends with
 }
 
 type fate struct{ peeked, discarded int }
 
-// versed is a Replayer with a Peek.
-type versed struct {
+// peekReplayer is a Replayer with a Peek.
+type peekReplayer struct {
 	fate  *fate
 	whole bool
 }
 
-func (versed) Idempotent(*retryRequest) bool { return true }
+func (peekReplayer) Idempotent(*retryRequest) bool { return true }
 
-func (versed) Replay(req *retryRequest, limit int64) layer.Replay[*retryRequest] {
+func (peekReplayer) Replay(req *retryRequest, limit int64) layer.Replay[*retryRequest] {
 	if req.Body == nil {
 		return nil
 	}
 	return keptAgain{layer.ReplayBody(req.Body, nil, limit)}
 }
 
-func (versed) RetryAfter(*verse, error) (time.Duration, bool) { return 0, false }
+func (peekReplayer) RetryAfter(*peekResponse, error) (time.Duration, bool) { return 0, false }
 
-func (r versed) Drain(v *verse) {
+func (r peekReplayer) Drain(v *peekResponse) {
 	if v.ahead {
 		r.fate.discarded++
 	}
 }
 
-func (r versed) Peek(_ context.Context, v *verse) (*verse, bool) {
+func (r peekReplayer) Peek(_ context.Context, v *peekResponse) (*peekResponse, bool) {
 	r.fate.peeked++
-	return &verse{ahead: true}, r.whole
+	return &peekResponse{ahead: true}, r.whole
 }
 
-func (versed) Outline(*verse) string { return "a verse" }
+func (peekReplayer) Outline(*peekResponse) string { return "a verse" }
 
 type keptAgain struct{ *layer.BodyReplay }
 
@@ -60,24 +60,24 @@ func (k keptAgain) Next() (*retryRequest, bool) {
 }
 
 // peeking is a Retry over a service that fails twice, in its trailers.
-func peeking(r versed, policy layer.RetryPolicy[*retryRequest, *verse], inner func(req *retryRequest)) layer.Service[*retryRequest, *verse] {
+func peeking(r peekReplayer, policy layer.RetryPolicy[*retryRequest, *peekResponse], inner func(req *retryRequest)) layer.Service[*retryRequest, *peekResponse] {
 	n := 0
 	if policy.MaxAttempts == 0 {
 		policy.MaxAttempts = 5
 	}
 	policy.Backoff = layer.Backoff{Min: 1, Max: 1}
-	policy.RetryIf = func(o layer.Outcome[*verse]) bool { return o.Ended && o.Response.failed }
-	classify := layer.WithClassifier(func(o layer.Outcome[*verse]) layer.Class {
+	policy.RetryIf = func(o layer.Outcome[*peekResponse]) bool { return o.Ended && o.Response.failed }
+	classify := layer.WithClassifier(func(o layer.Outcome[*peekResponse]) layer.Class {
 		if o.Ended && o.Response.failed {
 			return layer.Failure
 		}
 		return layer.Success
 	})
-	return layer.Retry(policy, layer.WithReplayer[*retryRequest](r), classify)(layer.Func[*retryRequest, *verse](
-		func(_ context.Context, req *retryRequest) (*verse, error) {
+	return layer.Retry(policy, layer.WithReplayer[*retryRequest](r), classify)(layer.Func[*retryRequest, *peekResponse](
+		func(_ context.Context, req *retryRequest) (*peekResponse, error) {
 			inner(req)
 			n++
-			return &verse{failed: n <= 2}, nil
+			return &peekResponse{failed: n <= 2}, nil
 		}))
 }
 
@@ -87,11 +87,11 @@ func readAll(req *retryRequest) {
 	}
 }
 
-func TestRetryPeeks(t *testing.T) {
+func TestRetryPeek(t *testing.T) {
 	unread := func(*retryRequest) {}
 	for name, tt := range map[string]struct {
 		whole             bool
-		policy            layer.RetryPolicy[*retryRequest, *verse]
+		policy            layer.RetryPolicy[*retryRequest, *peekResponse]
 		body              string
 		inner             func(*retryRequest)
 		peeked, discarded int
@@ -99,15 +99,15 @@ func TestRetryPeeks(t *testing.T) {
 	}{
 		"a failure in the trailers":   {whole: true, inner: unread, peeked: 3, discarded: 2, ahead: true},
 		"which come too late":         {inner: unread, peeked: 1, ahead: true},
-		"not of the last try":         {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{MaxAttempts: 2}, inner: unread, peeked: 1, discarded: 1},
+		"not of the last try":         {whole: true, policy: layer.RetryPolicy[*retryRequest, *peekResponse]{MaxAttempts: 2}, inner: unread, peeked: 1, discarded: 1},
 		"with a body that was sent":   {whole: true, body: "x", inner: readAll, peeked: 3, discarded: 2, ahead: true},
 		"with a body that was not":    {whole: true, body: "x", inner: unread},
-		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{MaxBodyBytes: 3}, body: "four", inner: readAll},
-		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{CanRetry: func(*retryRequest) bool { return false }}, inner: unread},
+		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *peekResponse]{MaxBodyBytes: 3}, body: "four", inner: readAll},
+		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *peekResponse]{CanRetry: func(*retryRequest) bool { return false }}, inner: unread},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := versed{new(fate), tt.whole}
+				r := peekReplayer{new(fate), tt.whole}
 				req := &retryRequest{}
 				if tt.body != "" {
 					req.Body = io.NopCloser(strings.NewReader(tt.body))
@@ -121,11 +121,11 @@ func TestRetryPeeks(t *testing.T) {
 	}
 }
 
-func TestRetryExplains(t *testing.T) {
+func TestRetryExplain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := versed{new(fate), true}
+		r := peekReplayer{new(fate), true}
 		ctx, why := layer.Explain(t.Context())
-		_, err := peeking(r, layer.RetryPolicy[*retryRequest, *verse]{}, readAll).Call(ctx, &retryRequest{})
+		_, err := peeking(r, layer.RetryPolicy[*retryRequest, *peekResponse]{}, readAll).Call(ctx, &retryRequest{})
 		require.NoError(t, err)
 		assert.Equal(t, `retry      attempt=2 because=failure: a verse budget=99
 retry      attempt=3 because=failure: a verse budget=98
@@ -134,7 +134,7 @@ retry      attempts=3 budget=98
 	})
 }
 
-func TestRetryExplainsWhyNot(t *testing.T) {
+func TestRetryExplainSkipped(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy retryPolicy
 		inner  retryInner

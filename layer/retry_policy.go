@@ -9,43 +9,45 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// RetryPolicy configures a [Retry]. Zero fields have their defaults.
+// RetryPolicy configures a [Retry]. A zero field has its default.
 type RetryPolicy[Req, Rsp any] struct {
-	// Budget limits the retries of all requests together. Several layers may share it.
-	// The default is NewBudget(0, 0, 0). A Retry always has a budget.
+	// Budget limits the number of retries for all requests together. Several layers may
+	// share it. The default is NewBudget(0, 0, 0), which has the default of each argument.
+	// A Retry always has a budget.
 	Budget *Budget
 
-	// MaxAttempts limits the attempts of a request, the first one included: 1
+	// MaxAttempts is the largest number of attempts of a request, the first one included: 1
 	// to 100, default 3.
 	MaxAttempts int
 
-	// AttemptTimeout limits the time from the start of an attempt to its response
-	// headers. Queues below and the upload of the body count. An attempt that exceeds
-	// it is retried. 0 means no limit.
+	// AttemptTimeout limits the time from the start of an attempt to its response headers.
+	// It includes waiting in queues below and the upload of the body. An attempt that
+	// exceeds it is canceled and may be retried. 0 means no limit.
 	AttemptTimeout time.Duration
 
-	// Backoff is the pause between attempts. The default is 25 ms to 250 ms with a
-	// jitter of 0.5. A zero Min or Max has its default.
+	// Backoff is the pause between two attempts. The default is 25 ms to 250 ms with a
+	// jitter of 0.5. If only Min or Max is 0, that field has its default.
 	Backoff Backoff
 
-	// MaxBodyBytes is the part of a request body that is kept for retries: default 64
-	// KiB. A request is not retried after more of its body was read. A negative value
-	// means that nothing is kept.
+	// MaxBodyBytes is the number of bytes of a request body that are stored for retries:
+	// default 64 KiB. When more of the body has been read, the request is not retried any
+	// more. If the value is negative, nothing is stored.
 	MaxBodyBytes int64
 
-	// MaxRetryAfter is the longest wait that a service may request, for example by
-	// Retry-After: default 5 s. If it requests a longer one, the failure is returned. A
-	// negative value means that every such request ends the retries.
+	// MaxRetryAfter is the longest wait that a service may request, for example by the
+	// header Retry-After: default 5 s. If the service requests a longer wait, the failure
+	// is returned. If the value is negative, every such request ends the retries.
 	MaxRetryAfter time.Duration
 
-	// CanRetry reports whether req may be sent again after a failed attempt. The
-	// default is the method Idempotent of the [Replayer]. It is not used for rejected
-	// attempts, because they were not sent.
+	// CanRetry reports whether req may be sent again after a failed attempt. The default is
+	// the method Idempotent of the [Replayer]. Rejected attempts are retried without it,
+	// because they were not sent.
 	CanRetry func(req Req) bool
 
-	// RetryIf reports whether another attempt may succeed. The default is true for rejections,
-	// attempt timeouts, and outcomes that the Classifier finds Retryable or Throttled. It is
-	// not called for [ErrClosed], [ErrFailFast], and rejections of limits and queues.
+	// RetryIf reports whether another attempt may succeed after the outcome o. The default
+	// returns true for rejections, attempt timeouts, and outcomes of class Retryable or
+	// Throttled. It is not called for [ErrClosed], [ErrFailFast], and rejections of limits
+	// and queues.
 	RetryIf func(o Outcome[Rsp]) bool
 }
 
@@ -60,7 +62,7 @@ func defaultRetryBackoff() Backoff {
 	return Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
 }
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p RetryPolicy[Req, Rsp]) Validate() error {
 	switch {
 	case p.MaxAttempts < 0 || p.MaxAttempts > maxRetryTries:
@@ -74,7 +76,7 @@ func (p RetryPolicy[Req, Rsp]) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields.
+// filled returns p with the defaults in place of zero fields.
 func (p RetryPolicy[Req, Rsp]) filled() RetryPolicy[Req, Rsp] {
 	if p.Budget == nil {
 		p.Budget = NewBudget(0, 0, 0)
@@ -96,8 +98,8 @@ func retryBackoff(b Backoff) Backoff {
 	return b
 }
 
-// bodyLimit returns the largest size of a body that a policy keeps. limit is the value
-// of the policy: 0 means def, and a negative value means 0. The result fits an int.
+// bodyLimit returns the largest size of a body that a layer stores. limit is the field of
+// the policy: 0 means def, and a negative value means 0. The result fits in an int32.
 func bodyLimit(limit, def int64) int64 {
 	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

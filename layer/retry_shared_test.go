@@ -16,7 +16,7 @@ import (
 )
 
 // Each attempt can read the endpoints of earlier attempts from its context.
-func TestRetryCarriesTheTries(t *testing.T) {
+func TestRetryAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
 		svc := retrying(retryPolicy{}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
@@ -39,9 +39,9 @@ func TestRetryCarriesTheTries(t *testing.T) {
 	})
 }
 
-// moonrhythm/parapet#223: nested retries multiply. Here only the outer one
-// retries; if it may not, the inner one does.
-func TestRetryInRetryDoesNotMultiply(t *testing.T) {
+// moonrhythm/parapet#223: nested retries multiply. Here only the outer one retries. If the
+// outer one may not retry, the inner one does.
+func TestRetryNested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for method, wantOuter := range map[string]int{"GET": 2, "POST": 0} {
 			sent := 0
@@ -63,7 +63,7 @@ func TestRetryInRetryDoesNotMultiply(t *testing.T) {
 
 // AttemptTimeout also limits an attempt of a Retry above, which then makes its next
 // attempt.
-func TestRetryInRetryLimitsItsTry(t *testing.T) {
+func TestRetryNestedAttemptTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
 		inner := retrying(retryPolicy{AttemptTimeout: time.Second}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
@@ -86,7 +86,7 @@ func TestRetryInRetryLimitsItsTry(t *testing.T) {
 }
 
 // Retries of stacks with the same Budget are limited together.
-func TestRetryShareABudget(t *testing.T) {
+func TestRetrySharedBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := layer.NewBudget(time.Minute, -1, 1)
 		sent := 0
@@ -102,9 +102,8 @@ func TestRetryShareABudget(t *testing.T) {
 	})
 }
 
-// A caller that goes while a try is under way gets what that returns, and not
-// a word more.
-func TestRetryReturnsWhatItsCallerCancelled(t *testing.T) {
+// If the caller cancels during an attempt, the error of the attempt is returned unchanged.
+func TestRetryCanceledInAttempt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	given := &response{Body: &closeable{}}
 	svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
@@ -117,9 +116,9 @@ func TestRetryReturnsWhatItsCallerCancelled(t *testing.T) {
 	require.False(t, given.Body.(*closeable).closed)
 }
 
-// The body of a try that was given up cannot be read any more, and one that
-// was made ready and never sent is closed.
-func TestRetryRetiresTheBodiesOfEarlierTries(t *testing.T) {
+// The body of an earlier attempt cannot be read any more. A body that was prepared but not
+// sent is closed.
+func TestRetryBodiesOfEarlierAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		source := sourceOf("hello")
@@ -134,7 +133,7 @@ func TestRetryRetiresTheBodiesOfEarlierTries(t *testing.T) {
 					cancel()
 				}()
 			}
-			return nil, errServer // and nobody closes a body
+			return nil, errServer // without closing the body
 		})
 		_, err := svc.Call(ctx, &retryRequest{Body: source})
 		require.ErrorIs(t, err, context.Canceled)

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// noRoom is a leaf whose requests last for a minute.
+// noRoom is a leaf with requests that last for a minute.
 func noRoom(ctx context.Context, _ int) (int, error) {
 	select {
 	case <-time.After(time.Minute):
@@ -24,7 +24,7 @@ func noRoom(ctx context.Context, _ int) (int, error) {
 }
 
 // A request that was shed is not sent again.
-func TestRetryPassesLoadThatWasShed(t *testing.T) {
+func TestRetryShedRequests(t *testing.T) {
 	key := func(int) int { return 1 }
 	normal := context.Background()
 	low := layer.WithPriority(normal, layer.PriorityBulk)
@@ -33,7 +33,6 @@ func TestRetryPassesLoadThatWasShed(t *testing.T) {
 		before []context.Context // those of the requests that take what room there is
 	}{
 		"limit":    {layer.Limit[int, int](1), []context.Context{normal}},
-		"limit_by": {layer.LimitBy[int, int, int](key, 1), []context.Context{normal}},
 		"adaptive": {layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{Min: 1, Max: 1, Initial: 1}), []context.Context{normal}},
 		"rate":     {layer.RateLimit[int, int](1, 1), []context.Context{normal}},
 		"rate_by":  {layer.RateLimitBy[int, int, int](key, 1, 1, 10), []context.Context{normal}},
@@ -72,7 +71,7 @@ func TestRetryPassesLoadThatWasShed(t *testing.T) {
 
 // The same if a balancer returns the rejections of its endpoints, or if the first
 // attempt failed.
-func TestRetryPassesLoadThatWasShedBelow(t *testing.T) {
+func TestRetryShedBelowBalancer(t *testing.T) {
 	_, full := layer.Limit[int, int](0)(layer.Func[int, int](echo)).Call(t.Context(), 1)
 	none := &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "0 of 3 endpoints ready", Err: full}
 	for name, tt := range map[string]struct {
@@ -100,8 +99,8 @@ func TestRetryPassesLoadThatWasShedBelow(t *testing.T) {
 	}
 }
 
-// README's stack, with no room for most: they hear so at once.
-func TestRetryOverAQueueThatIsFull(t *testing.T) {
+// The stack of the README without room for most requests. They are rejected at once.
+func TestRetryOverFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.NewStack[int](layer.WithClassifier(failuresAgain[int])).Retry(layer.RetryPolicy[int, int]{}).Queue(3, 3*time.Second).
 			Limit(2).Service(layer.Func[int, int](noRoom))

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// onceServer works on one request at a time, first come first served, and does
-// not notice when a caller gives up: the work is done all the same.
+// onceServer serves one request at a time in FIFO order. It serves a request to its end
+// even if the caller has canceled it.
 type onceServer struct {
 	takes time.Duration // each request
 
@@ -45,7 +45,7 @@ func (s *onceServer) Call(ctx context.Context, req int) (int, error) {
 	}
 }
 
-// stall keeps the server from working for d.
+// stall makes the server idle for d.
 func (s *onceServer) stall(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,9 +75,9 @@ func openLoop(svc layer.Service[int, int], rate int, d time.Duration, failed *sy
 	return &all
 }
 
-// After PierreZ/moonpool#193: 50 requests a second, a server that can serve 160, and a
-// stall of 650 ms. Retries without a bound keep the server busy with requests whose
-// callers have left, and it never recovers. With the budget it recovers.
+// After PierreZ/moonpool#193: 50 requests per second, a server that can serve 160, and a
+// stall of 650 ms. Unlimited retries keep the server busy with canceled requests, and it
+// never recovers. With the budget it recovers.
 func TestRetryStorm(t *testing.T) {
 	const rate, warmUp, trigger, after = 50, 10 * time.Second, 650 * time.Millisecond, 15 * time.Second
 	run := func(t *testing.T, budget *layer.Budget) (late int, behind time.Duration, seen int) {
@@ -117,15 +117,15 @@ func TestRetryStorm(t *testing.T) {
 	})
 }
 
-// otherProcess is ctx as it arrives in another process: it ends with the
-// caller's, and carries nothing.
+// otherProcess returns a context as it arrives in another process. It ends with ctx, but
+// has no values.
 type otherProcess struct{ context.Context }
 
 func (otherProcess) Value(any) any { return nil }
 
-// Three tiers that retry, over a leaf that fails: without budgets, one request
-// becomes 27. With them, each tier adds a fifth and its ten a second.
-func TestRetryThroughThreeTiers(t *testing.T) {
+// Three tiers retry over a leaf that fails. Without budgets, one request becomes 27. With
+// budgets, each tier adds a fifth, and its ten retries per second.
+func TestRetryThreeTiers(t *testing.T) {
 	const rate, lasts = 50, 30 * time.Second
 	run := func(t *testing.T, budget func() *layer.Budget) (seen [4]int64) {
 		var counts [4]atomic.Int64

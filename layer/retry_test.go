@@ -28,7 +28,7 @@ type (
 	retryInner  = func(ctx context.Context, try int, req *retryRequest) (*response, error)
 )
 
-// failuresAgain classifies errors as worth another try.
+// failuresAgain classifies errors as retryable.
 func failuresAgain[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
 		return layer.Retryable
@@ -36,7 +36,7 @@ func failuresAgain[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	return layer.Success
 }
 
-// retrying puts a Retry over f, which gets the number of the attempt.
+// retrying applies a Retry to f, which gets the number of the attempt.
 func retrying(p retryPolicy, f retryInner, opts ...layer.Option[*response]) layer.Service[*retryRequest, *response] {
 	var tries atomic.Int64
 	opts = append([]layer.Option[*response]{layer.WithClassifier(failuresAgain[*response])}, opts...)
@@ -55,7 +55,7 @@ func state[Req, Rsp any](svc layer.Service[Req, Rsp], key string) any {
 	return layer.Describe(svc).State.Get(key)
 }
 
-func TestRetrySendsAgainUntilItWorks(t *testing.T) {
+func TestRetryUntilSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		svc := retrying(retryPolicy{}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
@@ -76,7 +76,34 @@ func TestRetrySendsAgainUntilItWorks(t *testing.T) {
 	})
 }
 
-func TestRetryGivesUpAndSaysWhy(t *testing.T) {
+// Each attempt has the route that a router below has chosen for it. Without a choice, it has the
+// route of the caller.
+func TestRetryRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		caller := &layer.Route{Name: "caller"}
+		chosen := []*layer.Route{{Name: "a"}, nil, {Name: "b"}}
+		attempts := 0
+		svc := retrying(retryPolicy{MaxAttempts: 3}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
+			require.Same(t, caller, layer.RouteFromContext(ctx))
+			if r := chosen[try-1]; r != nil {
+				outer := layer.WithRoute(ctx, r)
+				inner := layer.WithRoute(outer, &layer.Route{Name: "inner"})
+				require.Same(t, r, layer.RouteFromContext(outer))
+				require.Equal(t, "inner", layer.RouteFromContext(inner).Name)
+				require.Nil(t, layer.RouteFromContext(layer.WithRoute(outer, nil)))
+			}
+			attempts++
+			return nil, errServer
+		})
+		ctx := layer.WithRoute(t.Context(), caller)
+		_, err := svc.Call(ctx, &retryRequest{})
+		require.ErrorIs(t, err, errServer)
+		require.Equal(t, 3, attempts)
+		require.Same(t, caller, layer.RouteFromContext(ctx))
+	})
+}
+
+func TestRetryErrors(t *testing.T) {
 	soon := func(d time.Duration) func(*testing.T) context.Context {
 		return func(t *testing.T) context.Context {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -94,26 +121,26 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 		req    *retryRequest
 		inner  retryInner
 		ctx    func(*testing.T) context.Context
-		says   string
+		text   string
 		reason string
 	}{
-		"tries":  {says: "retry: 3 attempts (waited ", reason: "attempts"},
-		"budget": {policy: retryPolicy{Budget: noBudget()}, says: "retry: 1 attempt; no budget: server failed", reason: "budget"},
-		"unsafe": {req: &retryRequest{Method: "POST"}, says: "server failed", reason: "unsafe"},
+		"tries":  {text: "retry: 3 attempts (waited ", reason: "attempts"},
+		"budget": {policy: retryPolicy{Budget: noBudget()}, text: "retry: 1 attempt; no budget: server failed", reason: "budget"},
+		"unsafe": {req: &retryRequest{Method: "POST"}, text: "server failed", reason: "unsafe"},
 		"by policy": {
 			policy: retryPolicy{CanRetry: func(r *retryRequest) bool { return r.Method == "POST" }},
-			says:   "server failed", reason: "unsafe",
+			text:   "server failed", reason: "unsafe",
 		},
-		"deadline":   {ctx: soon(20 * time.Millisecond), says: "retry: 1 attempt; no time before the deadline: server failed", reason: "deadline"},
-		"pushback":   {inner: asks(6 * time.Second), says: "retry: 1 attempt; the service requests a longer wait than allowed", reason: "pushback"},
-		"no waiting": {policy: retryPolicy{MaxRetryAfter: -1}, inner: asks(1), says: "longer wait than allowed", reason: "pushback"},
+		"deadline":   {ctx: soon(20 * time.Millisecond), text: "retry: 1 attempt; no time before the deadline: server failed", reason: "deadline"},
+		"pushback":   {inner: asks(6 * time.Second), text: "retry: 1 attempt; the service requests a longer wait than allowed", reason: "pushback"},
+		"no waiting": {policy: retryPolicy{MaxRetryAfter: -1}, inner: asks(1), text: "longer wait than allowed", reason: "pushback"},
 		"body": {
 			policy: retryPolicy{MaxBodyBytes: 3}, req: &retryRequest{Method: "PUT", Body: io.NopCloser(strings.NewReader("1234"))},
 			inner: func(_ context.Context, _ int, req *retryRequest) (*response, error) {
 				io.ReadAll(req.Body)
 				return nil, errServer
 			},
-			says: "retry: 1 attempt; the request body cannot be sent again: server failed", reason: "body",
+			text: "retry: 1 attempt; the request body cannot be sent again: server failed", reason: "body",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +160,7 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 				svc := retrying(tt.policy, tt.inner, layer.WithMetrics[*response](layer.Instruments{RetriesSkipped: only}))
 				_, err := svc.Call(ctx, tt.req)
 				require.ErrorIs(t, err, errServer)
-				assert.ErrorContains(t, err, tt.says)
+				assert.ErrorContains(t, err, tt.text)
 				assert.EqualValues(t, 1, skipped.Load())
 				assert.EqualValues(t, 1, state(svc, "skipped"))
 			})
@@ -141,7 +168,7 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestRetryReturnsTheLastResponseUntouched(t *testing.T) {
+func TestRetryLastResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := layer.WithClassifier(func(layer.Outcome[*response]) layer.Class { return layer.Throttled })
 		var given []*response
@@ -169,7 +196,7 @@ func (c *closeable) Close() error {
 	return nil
 }
 
-func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
+func TestRetryRequestedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		svc := retrying(retryPolicy{}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
@@ -185,7 +212,7 @@ func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
 }
 
 // Rejections by endpoints are retried for any method and without the budget.
-func TestRetryOfRefusalsIsFree(t *testing.T) {
+func TestRetryRejectionsWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rejected := &layer.Error{Layer: "reconnect", Kind: layer.ErrNotReady, Reason: "connecting"}
 		svc := retrying(retryPolicy{Budget: noBudget()}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
@@ -201,7 +228,7 @@ func TestRetryOfRefusalsIsFree(t *testing.T) {
 	})
 }
 
-func TestRetryOfRefusalsForGood(t *testing.T) {
+func TestRetryFinalRejections(t *testing.T) {
 	for name, rejection := range map[string]error{"closed": layer.ErrClosed, "fail-fast": layer.ErrFailFast} {
 		sent := 0
 		svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
@@ -214,9 +241,9 @@ func TestRetryOfRefusalsForGood(t *testing.T) {
 	}
 }
 
-// A request that was sent and then rejected is not untouched, so the error must not
+// A request that was sent and then rejected may have been processed, so the error must not
 // match a rejection. The request body is closed.
-func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
+func TestRetryRejectedAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello")
 		svc := retrying(retryPolicy{}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
@@ -236,7 +263,7 @@ func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 	})
 }
 
-func TestRetryLeavesWithItsCaller(t *testing.T) {
+func TestRetryCanceledCaller(t *testing.T) {
 	gone := errors.New("gone home")
 	for _, tt := range []struct {
 		fails     error
@@ -259,9 +286,9 @@ func TestRetryLeavesWithItsCaller(t *testing.T) {
 	}
 }
 
-// linkerd/linkerd2#3743: a try that takes too long is tried again; the limit of
-// all tries together is the caller's, and ends them.
-func TestRetryLimitsEachTry(t *testing.T) {
+// linkerd/linkerd2#3743: an attempt that takes too long is retried. The limit of all
+// attempts together is the caller's deadline, which ends them.
+func TestRetryAttemptTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		hangs := func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
@@ -295,7 +322,7 @@ func TestRetryLimitsEachTry(t *testing.T) {
 	})
 }
 
-// contextBody breaks when the context of its request ends.
+// contextBody fails when the context of its request ends.
 type contextBody struct {
 	ctx context.Context
 	io.Reader
@@ -310,9 +337,9 @@ func (b contextBody) Read(p []byte) (int, error) {
 
 func (contextBody) Close() error { return nil }
 
-// failsafe-go/failsafe-go#65, #123: the context of the try whose response is
-// returned ended with Call, and the body could not be read.
-func TestRetryLeavesTheBodyReadable(t *testing.T) {
+// failsafe-go/failsafe-go#65, #123: the context of the returned attempt ended with Call, so
+// the body could not be read.
+func TestRetryResponseBody(t *testing.T) {
 	for _, perTry := range []time.Duration{0, time.Second} {
 		var inner context.Context
 		svc := retrying(retryPolicy{AttemptTimeout: perTry}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
@@ -330,7 +357,7 @@ func TestRetryLeavesTheBodyReadable(t *testing.T) {
 	}
 }
 
-func TestRetrySendsTheBodyAgain(t *testing.T) {
+func TestRetryRequestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello")
 		req := &retryRequest{Method: "PUT", Body: source}
@@ -350,7 +377,7 @@ func TestRetrySendsTheBodyAgain(t *testing.T) {
 	})
 }
 
-func TestRetryLetsPanicsPass(t *testing.T) {
+func TestRetryPanics(t *testing.T) {
 	source := sourceOf("hello")
 	svc := retrying(retryPolicy{AttemptTimeout: time.Hour}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
 		defer req.Body.Close()
@@ -360,7 +387,7 @@ func TestRetryLetsPanicsPass(t *testing.T) {
 	require.EqualValues(t, 1, source.closes.Load())
 }
 
-// labelled counts only with the wanted label.
+// labelled is a counter that counts only with the given label.
 type labelled struct {
 	want string
 	n    *atomic.Int64
@@ -394,7 +421,7 @@ func TestRetryCanceledInPause(t *testing.T) {
 	})
 }
 
-func TestRetryPolicyValidates(t *testing.T) {
+func TestRetryPolicyValidate(t *testing.T) {
 	for want, p := range map[string]retryPolicy{
 		"":                                 {},
 		"MaxAttempts is -1, must be":       {MaxAttempts: -1},
@@ -428,8 +455,8 @@ func TestRetryPolicyMaxAttempts(t *testing.T) {
 	})
 }
 
-// The tree has the decisions.
-func TestRetryDescribes(t *testing.T) {
+// The description has the decisions.
+func TestRetryDescribe(t *testing.T) {
 	svc := retrying(retryPolicy{MaxAttempts: 2, AttemptTimeout: time.Second}, alwaysFails(new(int)))
 	require.Equal(t, "retry      attempts=2 per_attempt=1s budget=100 retries=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
 }

@@ -5,14 +5,15 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service that mk returns for its key. It calls mk for
-// each request. [Cache.Router] returns a Router that keeps the services in a [Cache]:
+// Router sends each request to the service of its key. key returns the key of a request,
+// and mk returns the service of the key. Router calls mk for each request. [Cache.Router]
+// returns a Router that keeps the services in a [Cache]:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)
 //
-// Admission: the service of the key decides. Ready returns nil, because the key of the
-// next request is unknown. Place a [Queue] into the services that mk makes.
+// Admission: the service of the key decides. Ready returns nil, because the key of the next
+// request is unknown. Place a [Queue] into the services that mk makes.
 //
 // Cancellation: the context is passed unchanged.
 //
@@ -22,6 +23,8 @@ import (
 // Errors of the service are passed unchanged.
 //
 // Cost: one call of key and of mk.
+//
+// It panics if key or mk is nil.
 func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService[K, Req, Rsp]) Service[Req, Rsp] {
 	check(key != nil, "Router: nil key function")
 	check(mk != nil, "Router: nil Make")
@@ -31,7 +34,7 @@ func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService
 type router[K comparable, Req, Rsp any] struct {
 	key    func(Req) (K, error)
 	mk     MakeService[K, Req, Rsp]
-	routes func() Node // describes the services; nil if they are unknown
+	routes func() Node // describes the services as children; nil if they are unknown
 }
 
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }

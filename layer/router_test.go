@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestRouterNamesWhatHasNoRoute(t *testing.T) {
+func TestRouterNoRoute(t *testing.T) {
 	unknown := errors.New(`no host in "x"`)
 	svc := layer.Router(func(req string) (string, error) {
 		if req == "x" {
@@ -31,9 +31,9 @@ func TestRouterNamesWhatHasNoRoute(t *testing.T) {
 	require.Equal(t, "router\n", layer.Describe(svc).String())
 }
 
-// A route that rejects permanently does not close the router: the next request is
-// routed separately.
-func TestRouterPassesWhatItsRouteSays(t *testing.T) {
+// If a route rejects permanently, the router is not closed. The next request is routed
+// separately.
+func TestRouterErrorsOfRoute(t *testing.T) {
 	full := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
 	svc := layer.Router(func(req string) (string, error) { return req, nil },
 		func(key string) layer.Service[string, string] {

@@ -10,20 +10,25 @@ import (
 // Service serves requests. Clients, servers, balancers, queues and limits are all
 // Services. Both methods must be safe for concurrent use.
 type Service[Req, Rsp any] interface {
-	// Ready waits until a Call would probably be admitted. It reserves nothing.
+	// Ready waits until a Call would probably be admitted. It does not reserve capacity for
+	// that Call.
 	//
-	// Ready checks capacity before ctx. Therefore Ready with a ctx that has ended does
-	// not wait, see [Poll]. It returns nil, or an error that matches the cause of ctx
-	// and may have a reason. An error that matches [ErrClosed] means that the service
-	// will never be ready again. Use Ready in accept loops, for failover, and to wait
-	// until an endpoint has recovered. Do not call it before each request.
+	// Ready checks capacity before ctx. Therefore Ready with a ctx that has ended does not
+	// wait, see [Poll]. It returns nil when the service is ready. If ctx ends first, it
+	// returns an error that matches the cause of ctx. The error may also have the reason
+	// why the service is not ready. An error that matches [ErrClosed] means that the
+	// service will never be ready again.
+	//
+	// Use Ready in accept loops, for failover, and to wait until an endpoint has recovered.
+	// Do not call it before each request.
 	Ready(ctx context.Context) error
 
 	// Call serves the request, or rejects it.
 	//
-	// A rejection is an error that matches [ErrNotReady]. It means that nothing was sent, the
-	// header was not changed and the body was not read, so that the caller may send the request
-	// elsewhere. After any other error the request may have been processed.
+	// A rejection is an error that matches [ErrNotReady]. After a rejection nothing was
+	// sent, the headers are unchanged and the body was not read. Therefore the caller may
+	// send the request elsewhere. After any other error the request may have been
+	// processed.
 	//
 	// A response body may be read after Call has returned. Therefore ctx must not end
 	// before that body is closed.
@@ -42,18 +47,19 @@ type Service[Req, Rsp any] interface {
 //	}
 type Layer[Req, Rsp any] func(next Service[Req, Rsp]) Service[Req, Rsp]
 
-// MakeService makes the Service of a target. A router calls it for each route, a balancer for
-// each endpoint, and a cache for each key. It must return at once; Ready or Call dials.
+// MakeService makes the [Service] of a target. A router calls it for each route, a balancer
+// for each endpoint, and a cache for each key. It must return at once. The Service opens
+// connections later, in Ready or Call.
 type MakeService[T, Req, Rsp any] func(target T) Service[Req, Rsp]
 
-// Func adapts a function to a Service. It is always ready, and rejects a
-// request whose context has ended.
+// Func is a function that is used as a [Service]. The Service is always ready, and rejects
+// a request if its context has ended.
 type Func[Req, Rsp any] func(ctx context.Context, req Req) (Rsp, error)
 
-// Ready returns nil.
+// Ready returns nil at once.
 func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 
-// Call runs f, unless ctx has ended.
+// Call calls f. If ctx has ended, it rejects the request instead.
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if reqctx.Ended(ctx) {
 		var zero Rsp
@@ -63,21 +69,22 @@ func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // Poll returns nil if svc is ready now. Otherwise it returns an error that matches
-// [ErrNotReady], or [ErrClosed]. It does not wait.
+// [ErrNotReady], or [ErrClosed] if svc will never be ready again. It does not wait.
 func Poll[Req, Rsp any](svc Service[Req, Rsp]) error {
 	return svc.Ready(polled)
 }
 
-// polled is a context that has ended with the cause ErrNotReady.
+// polled is the context with which [Poll] calls Ready. It has ended with the cause
+// ErrNotReady.
 var polled = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrNotReady)
 	return ctx
 }()
 
-// ReadyWhile returns the result of svc.Ready, and cancels its context when life ends.
-// The caller checks life afterwards. svc does not receive the cause of life, because
-// that may match [ErrClosed] although svc is not closed.
+// ReadyWhile calls svc.Ready with a context that ends with ctx or with life, and returns
+// the result. The caller must check afterwards whether life has ended. svc does not receive
+// the cause of life, because that may match [ErrClosed] although svc is not closed.
 func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
@@ -91,7 +98,8 @@ func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	return svc.Ready(until)
 }
 
-// isBare reports whether err adds nothing to the cause of the polled context.
+// isBare reports whether err, an error of [Poll], gives no reason why the service is not
+// ready: it is only the cause of the context.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil

@@ -9,16 +9,17 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// ShedPolicy configures a [Shed]. For each priority it has a share of the capacity
-// below. A request of that priority is admitted while all requests together fill less
-// than the share. The share of critical requests is 1. Zero fields have their defaults.
+// ShedPolicy configures a [Shed]. Each field is the share of the capacity below that
+// requests of one priority may use. A request is admitted while all requests together use
+// less than the share of its priority. The share of critical requests is 1. A zero field
+// has its default.
 type ShedPolicy struct {
-	Normal float64 // above 0 to 1; default 0.9
-	Low    float64 // at most Normal; default 0.75
-	Bulk   float64 // at most Low; default 0.5
+	Normal float64 // above 0, at most 1; default 0.9
+	Low    float64 // at most Normal; default 0.75, or Normal if that is less
+	Bulk   float64 // at most Low; default 0.5, or Low if that is less
 }
 
-// Validate returns an error that names the field that is out of range.
+// Validate returns an error that names the first field that is out of range, or nil.
 func (p ShedPolicy) Validate() error {
 	for _, f := range []struct {
 		name  string
@@ -38,7 +39,7 @@ func (p ShedPolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields. A default is not above the
+// filled returns p with the defaults in place of zero fields. A default is not above the
 // share of the next higher priority.
 func (p ShedPolicy) filled() ShedPolicy {
 	p.Normal = cmp.Or(p.Normal, 0.9)
@@ -47,23 +48,25 @@ func (p ShedPolicy) filled() ShedPolicy {
 	return p
 }
 
-// Shed rejects requests of low [Priority] before the layers below run out of
-// capacity. Place it above a [Limit], [AdaptiveLimit] or [Queue].
+// Shed rejects requests of low [Priority] before the layers below run out of capacity.
+// Place it above a [Limit], [AdaptiveLimit] or [Queue].
 //
-// Admission: a request is rejected while the requests in flight, of all priorities,
-// fill the share of its priority. One request is always admitted. The capacity is that
-// of the nearest Limit or AdaptiveLimit below, plus that of Queues in between. Without
-// a limit below, every request is admitted. Ready is forwarded.
+// Admission: a request is rejected while the requests in flight, of all priorities, use the
+// share that its priority has in the [ShedPolicy]. At least one request is admitted. The
+// capacity is that of the nearest Limit or AdaptiveLimit below, plus that of Queues in
+// between. Without such a limit, every request is admitted. Ready is forwarded.
 //
-// Cancellation: a request whose context has ended is rejected.
+// Cancellation: a request is rejected if its context has ended.
 //
-// Body: a request is in flight until its response ends, see [WithCompletion]. Use the
-// same Completion as the limit below.
+// Body: a request is in flight until its response ends, see [WithCompletion]. Use the same
+// Completion as the limit below.
 //
-// Errors: a rejection is an [Error] of kind [ErrNotReady] that names the
-// priority. Rejections of inner are returned unchanged.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] that names the priority.
+// Rejections of inner are returned unchanged.
 //
 // Cost: one context look-up and three atomic operations; no allocation.
+//
+// It panics if the policy is invalid.
 func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -84,8 +87,8 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
-// capacityOf returns a function for the number of requests that svc admits at a time,
-// or nil if it is unknown.
+// capacityOf returns a function that returns the number of requests that svc and its layers
+// admit at a time. It returns nil if svc has no [Limit] or [AdaptiveLimit].
 func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 	switch s := svc.(type) {
 	case *limit[Req, Rsp]:
@@ -107,10 +110,10 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 type shed[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	capacity   func() int64 // nil if unknown
+	capacity   func() int64 // returns the capacity below; nil if it is unknown
 	shares     [priorities]float64
 	inFlight   atomic.Int64
-	rejections [priorities]*Error // returned by all rejections; immutable
+	rejections [priorities]*Error // the rejection for each priority; immutable
 	rejected   tally
 	byRank     [priorities]atomic.Int64 // the number of rejected requests of each priority
 }
@@ -128,25 +131,18 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// enter counts a request and reports true, unless the share of its priority is full.
+// enter counts a request as in flight and returns true. If the share of its priority is
+// used up, it returns false. rank is the rank of the priority.
 func (s *shed[Req, Rsp]) enter(rank int) bool {
 	if s.capacity == nil || s.shares[rank] >= 1 {
 		s.inFlight.Add(1)
 		return true
 	}
-	share := max(int64(float64(s.capacity())*s.shares[rank]), 1)
-	for {
-		n := s.inFlight.Load()
-		if n >= share {
-			return false
-		}
-		if s.inFlight.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
+	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data and End implement Observer for every response.
+// Data and End make the layer itself the [Observer] of each response, so that a response
+// needs no allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }

@@ -37,7 +37,7 @@ func (r *shedRig) send(p layer.Priority) string {
 	return where.Layer
 }
 
-// fill sends requests until one is not admitted, and returns how many were.
+// fill sends requests until one is not admitted, and returns the number of admitted ones.
 func (r *shedRig) fill(p layer.Priority) (n int, by string) {
 	for by = r.send(p); by == "admitted"; by = r.send(p) {
 		n++

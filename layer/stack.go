@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Stack is a list of named layers in request order, the outermost first. A Stack is a
-// value: each method returns a new one. The zero Stack is empty and ready to use.
+// Stack is a list of named layers in the order in which a request passes them, the
+// outermost first. A Stack is a value: each method returns a new Stack and leaves the old
+// one unchanged. The zero Stack is empty and ready to use.
 type Stack[Req, Rsp any] struct {
 	layers []named[Req, Rsp]
 	opts   []Option[Rsp]
@@ -18,12 +19,14 @@ type named[Req, Rsp any] struct {
 	layer Layer[Req, Rsp]
 }
 
-// NewStack returns an empty stack. The options apply to the layers that its methods add.
+// NewStack returns an empty stack. The options apply to the layers that the methods of the
+// stack add, except With.
 func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
-// With returns a stack with l below the other layers. A nil layer adds nothing.
+// With returns a stack to which l was added below the other layers. name is shown by
+// [Describe]. If l is nil, the stack is returned unchanged.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
@@ -31,8 +34,8 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	return s
 }
 
-// Service returns leaf wrapped in the layers of the stack. It panics if leaf, or the
-// result of a layer, is nil.
+// Service returns leaf, the innermost service, wrapped in the layers of the stack. It
+// panics if leaf or the result of a layer is nil.
 func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	check(leaf != nil, "Stack: nil service")
 	if len(s.layers) == 0 {
@@ -56,17 +59,17 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether a layer returned its inner service. It returns false for types
-// that cannot be compared, such as functions.
+// same reports whether the service above is the service below, because a layer returned its
+// inner service. It returns false for types that cannot be compared, such as functions.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above
 }
 
-// Layer returns the stack as one layer.
+// Layer returns a layer that applies all layers of the stack.
 func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
 
-// stacked is the service of a stack. It has the names of the layers, for services that
-// are not Describers.
+// stacked is the service of a stack. It stores the names of the layers, because a service
+// that is not a [Describer] is shown by the name of its layer.
 type stacked[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	levels   []level[Req, Rsp]
@@ -83,10 +86,11 @@ func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
 
 type level[Req, Rsp any] struct {
 	name string
-	svc  Service[Req, Rsp] // nil if the layer does nothing
+	svc  Service[Req, Rsp] // the service that the layer returned; nil if the layer does nothing
 }
 
-// describe returns the nodes of the levels, above the node of the leaf.
+// describe returns the node of the outermost layer. The nodes of the other layers and leaf,
+// the node of the innermost service, follow as Next.
 func (s *stacked[Req, Rsp]) describe(leaf Node) Node {
 	next := leaf
 	for _, l := range slices.Backward(s.levels) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// tagged puts its tag before what inner is asked.
+// tagged puts its tag before the request.
 func tagged(tag string) layer.Layer[string, string] {
 	return func(next layer.Service[string, string]) layer.Service[string, string] {
 		return layer.Func[string, string](func(ctx context.Context, req string) (string, error) {
@@ -24,7 +24,7 @@ func tagged(tag string) layer.Layer[string, string] {
 
 func repeat(_ context.Context, req string) (string, error) { return req, nil }
 
-func TestStackIsWrittenInRequestOrder(t *testing.T) {
+func TestStackOrder(t *testing.T) {
 	svc := layer.NewStack[string, string]().With("a", tagged("a")).With("b", tagged("b")).
 		Service(layer.Func[string, string](repeat))
 	got, err := svc.Call(t.Context(), "")
@@ -46,14 +46,14 @@ func TestStackIsAValue(t *testing.T) {
 	require.Equal(t, "ab", nested)
 }
 
-func TestEmptyStackIsItsLeaf(t *testing.T) {
+func TestStackEmpty(t *testing.T) {
 	var stack layer.Stack[string, string]
 	got, err := stack.Service(layer.Func[string, string](repeat)).Call(t.Context(), "x")
 	require.NoError(t, err)
 	require.Equal(t, "x", got)
 }
 
-// forest is a service with children of its own.
+// forest is a service with children.
 type forest struct{ layer.Func[string, string] }
 
 func (forest) Describe() layer.Node {
@@ -64,7 +64,7 @@ func (forest) Describe() layer.Node {
 	}
 }
 
-func TestDescribeSeesThroughEveryWayToCompose(t *testing.T) {
+func TestDescribeCompositions(t *testing.T) {
 	svc := layer.NewStack[string, string]().
 		Timeout(time.Second).
 		With("own", tagged("a")). // does not describe itself
@@ -92,9 +92,9 @@ forest     trees=2
 		string(got))
 }
 
-// A layer that does nothing has its name in the tree and no state, in particular not
-// the state of the layer below.
-func TestDescribeShowsLayersThatDoNothing(t *testing.T) {
+// A layer that does nothing is shown by its name without a state, in particular without the
+// state of the layer below.
+func TestDescribeDisabledLayers(t *testing.T) {
 	leaf := layer.Func[string, string](repeat)
 	svc := layer.NewStack[string, string]().Timeout(0).Queue(0, 0).Limit(5).
 		Breaker(layer.BreakerPolicy{ConsecutiveFailures: -1}).Service(leaf)
@@ -108,7 +108,7 @@ func TestDescribeShowsLayersThatDoNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestStateHasNumbersThatJSONHasNot(t *testing.T) {
+func TestStateNonJSONNumbers(t *testing.T) {
 	leaf := layer.Func[string, string](repeat)
 	svc := layer.NewStack[string, string]().RateLimit(math.Inf(1), 3).
 		With("rate_by", layer.RateLimitBy[string, string, string](func(s string) string { return s }, math.Inf(1), 3, 1)).
@@ -124,12 +124,12 @@ func TestStateHasNumbersThatJSONHasNot(t *testing.T) {
 	require.JSONEq(t, `{"a":"NaN","b":"-Inf","c":0.5}`, string(got))
 }
 
-func TestStateThatCannotBeMarshalledSaysSo(t *testing.T) {
+func TestStateMarshalError(t *testing.T) {
 	_, err := json.Marshal(layer.Node{Name: "x", State: layer.State{{Key: "bad", Value: func() {}}}})
 	require.ErrorContains(t, err, "state bad")
 }
 
-func TestRouteTravelsDown(t *testing.T) {
+func TestRouteFromContext(t *testing.T) {
 	require.Nil(t, layer.RouteFromContext(t.Context()))
 	r := &layer.Route{Name: "vote"}
 	require.Same(t, r, layer.RouteFromContext(layer.WithRoute(t.Context(), r)))

@@ -10,25 +10,25 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Timeout limits the time from Call to the end of the response. It includes waiting in
+// Timeout limits the time from Call to the end of the response. This includes waiting in
 // queues below, sending the request and reading the response.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request gets a deadline, unless it has an earlier
-// one. It ends when the response ends.
+// Cancellation: the context of the request gets a deadline, unless it has an earlier one.
+// It ends when the response ends.
 //
-// Body: a Read after the deadline fails if the body observes the context, as the bodies
-// of net/http do.
+// Body: a Read after the deadline fails if the body observes the context, as the bodies of
+// net/http do.
 //
 // Errors: after the limit, an error of inner or of reading the body is wrapped in an
 // [Error] of kind [ErrTimeout]. Errors for other reasons, such as a cancellation by the
 // caller, are returned unchanged.
 //
-// Cost: one allocation and one clock reading. If a layer below calls Done of the
-// context, a timer and a channel are added.
+// Cost: one allocation and one clock reading. If a layer below calls Done of the context, a
+// timer and a channel are added.
 //
-// With 0 the layer does nothing. A negative value panics.
+// If after is 0, the layer does nothing. A negative value panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
@@ -39,14 +39,14 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	})
 }
 
-// ResponseHeaderTimeout limits the time from Call to the response headers. It includes waiting
-// in queues below and sending the request body. It does not limit the response body.
+// ResponseHeaderTimeout limits the time from Call to the response headers. This includes
+// waiting in queues below and sending the request body. The response body is not limited.
 //
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
 // Cancellation: at the limit the context of the request is canceled with a cause that
-// matches [ErrResponseHeaderTimeout]. It also ends when the response ends. It has no
-// deadline, because a deadline could not be removed when the headers arrive.
+// matches [ErrResponseHeaderTimeout]. The context also ends when the response ends. It has
+// no deadline, because a deadline could not be removed when the headers arrive.
 //
 // Body: not limited. A response that arrives just after the limit is closed.
 //
@@ -55,7 +55,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 //
 // Cost: the same as of [Timeout].
 //
-// With 0 the layer does nothing. A negative value panics.
+// If after is 0, the layer does nothing. A negative value panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
@@ -83,12 +83,12 @@ type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	bodies bodyAccessor[Rsp]
-	hidden bool    // the limit applies until the response headers arrive
+	hidden bool    // the limit ends when the response headers arrive, and the context has no deadline
 	over   overrun // the cause of every context that this layer cancels
 }
 
 func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	r := &timed{over: &t.over}
+	r := new(timed)
 	if t.hidden {
 		r.InitHidden(ctx, t.over.after, &t.over)
 	} else {
@@ -101,27 +101,28 @@ func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *timeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
-// timeLimit has the name, texts and counter of a time limit, which all its requests share.
+// timeLimit has the name, the texts and the counter of one time limit. All requests of the
+// layer share it.
 type timeLimit struct {
 	name    string // the name of the layer
 	target  string // the target of the stack
 	what    string // the part of the error text before the duration
 	of      string // the part of the error text after the duration
 	is      error  // the kind of the error
-	expired tally
+	expired tally  // counts the requests that the limit ended
 }
 
-// overrun is the error of an expired time limit. It is the cause of the contexts that
-// it canceled.
+// overrun is the error of a request that exceeded its time limit. It is also the cause with
+// which the context of the request is canceled.
 type overrun struct {
 	*timeLimit
-	after time.Duration // the limit
+	after time.Duration // the length of the limit
 }
 
 func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " exceeded" }
 func (o *overrun) Unwrap() error { return o.is }
 
-// wrap returns err, which occurred after the limit, in an Error.
+// wrap returns an [Error] with the cause err, which occurred because the limit has expired.
 func (o *overrun) wrap(err error) error {
 	return &Error{Layer: o.name, Target: o.target, Kind: o.is, Waited: o.after, Err: err}
 }
@@ -134,65 +135,70 @@ func (l *timeLimit) node(after time.Duration) Node {
 	return Node{Name: strings.ReplaceAll(l.name, " ", "_"), State: s}
 }
 
-// requestContext is the context of one request. It is also the Observer of the
-// response, whose End cancels it.
+// requestContext is the context of one request. It is also the [Observer] of its response:
+// End cancels the context.
 type requestContext struct{ reqctx.Context }
 
 // Data implements [Observer].
 func (c *requestContext) Data(int) {}
 
-// End cancels the context. It may be called more than once.
+// End cancels the context when the response has ended. It may be called more than once.
 func (c *requestContext) End(error) { c.Release() }
 
-// timed is the state of a request with a time limit, in one allocation: its context,
-// the Observer of its response, and the reader of the response body.
+// timed is the state of one request with a time limit. It is the context of the request,
+// the [Observer] of its response, and the reader of the response body, in one allocation.
+// The cause of the time limit is an overrun.
 type timed struct {
 	requestContext
 	io.ReadCloser
-	over *overrun
+}
+
+// over returns the cause of the time limit. It must only be called if the limit has expired.
+func (r *timed) over() *overrun {
+	over, _ := r.Cause().(*overrun) //nolint:errorlint // not wrapped
+	return over
 }
 
 func (r *timed) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && r.Expired() { //nolint:errorlint // a Reader ends with just this value
-		err = r.over.wrap(err)
+		err = r.over().wrap(err)
 	}
 	return n, err
 }
 
-// End cancels the context. It counts the limit if the limit ended the body.
+// End cancels the context when the response has ended. If the limit ended the body, End
+// counts that.
 func (r *timed) End(err error) {
 	defer r.requestContext.End(err)
 	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.Expired() {
-		r.over.expired.inc()
+		r.over().expired.inc()
 	}
 }
 
-// Pending implements the method of the same name of observedBody.
+// Pending returns the number of bytes that Read can return without waiting. eof is true if
+// the body ends after these bytes.
 func (r *timed) Pending() (n int, eof bool) { return bodyPending(r.ReadCloser) }
 
-// callWithLimit calls next with the context of r, which it cancels when the response
-// has ended. If hidden is true, the limit applies until the response headers arrive.
+// callWithLimit calls next with the context in r, which it cancels when the response has
+// ended. hidden is true for a limit that InitHidden of [reqctx.Context] has set.
+// callWithLimit removes such a limit when the response headers arrive.
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
 	returned := false
-	defer func() {
-		if !returned {
-			defer r.requestContext.End(nil)
-			opts.drop(rsp, err)
-		}
-	}()
+	defer opts.dropUnless(&returned, &rsp, &err, &r.requestContext)
 	rsp, err = next.Call(&r.requestContext, req)
 	if err == nil && hidden && !r.Lift() && bodies.closeBody(rsp) {
-		// The body cannot be read, because its context has ended.
+		// The response is dropped, because its body cannot be read after the end of its
+		// context.
 		var zero Rsp
-		rsp, err = zero, r.over
+		rsp, err = zero, r.over()
 	}
 	if err != nil {
 		if r.Expired() {
-			r.over.expired.inc()
-			err = r.over.wrap(err)
+			r.over().expired.inc()
+			err = r.over().wrap(err)
 		}
 		return rsp, err
 	}

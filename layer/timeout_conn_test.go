@@ -14,7 +14,7 @@ import (
 
 // The error names the limit also if the body is a connection, with CloseWrite and
 // without.
-func TestTimeoutOfAConnection(t *testing.T) {
+func TestTimeoutConnection(t *testing.T) {
 	for name, body := range map[string]func(net.Conn) net.Conn{
 		"whole":     func(c net.Conn) net.Conn { return c },
 		"by halves": func(c net.Conn) net.Conn { return halfClosed{c, new(bool)} },

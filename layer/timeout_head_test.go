@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestHeadTimeoutEndsTheWaitForTheHead(t *testing.T) {
+func TestResponseHeaderTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		var inner context.Context
@@ -39,7 +39,7 @@ func TestHeadTimeoutEndsTheWaitForTheHead(t *testing.T) {
 	})
 }
 
-func TestHeadTimeoutCoversTheWait(t *testing.T) { // tower-rs/tower#648
+func TestResponseHeaderTimeoutCoversQueue(t *testing.T) { // tower-rs/tower#648
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.ResponseHeaderTimeout[int, int](time.Second)(layer.Queue[int, int](10, time.Minute)(&gate{}))
 		start := time.Now()
@@ -49,7 +49,7 @@ func TestHeadTimeoutCoversTheWait(t *testing.T) { // tower-rs/tower#648
 	})
 }
 
-func TestHeadTimeoutLetsTheBodyTakeItsTime(t *testing.T) { // failsafe-go#65, #123
+func TestResponseHeaderTimeoutSlowBody(t *testing.T) { // failsafe-go#65, #123
 	for _, asks := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var inner context.Context
@@ -73,9 +73,9 @@ func TestHeadTimeoutLetsTheBodyTakeItsTime(t *testing.T) { // failsafe-go#65, #1
 	}
 }
 
-// A head that comes when the request has been cancelled is of no use if there
-// is a body to read, and all there is if there is none.
-func TestHeadTimeoutDropsAHeadThatIsTooLate(t *testing.T) {
+// If the headers arrive after the limit, a response with a body is dropped, because the
+// body cannot be read. A response without a body is returned.
+func TestResponseHeaderTimeoutLateHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := &closes{}
 		svc := layer.ResponseHeaderTimeout[int, *response](time.Second)(
@@ -86,7 +86,7 @@ func TestHeadTimeoutDropsAHeadThatIsTooLate(t *testing.T) {
 		rsp, err := svc.Call(t.Context(), 1)
 		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.Nil(t, rsp)
-		require.Equal(t, 1, body.n, "who replaces a response closes it")
+		require.Equal(t, 1, body.n, "the dropped response is closed")
 
 		bare := layer.ResponseHeaderTimeout[int, int](time.Second)(layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
 			<-ctx.Done()
@@ -98,13 +98,13 @@ func TestHeadTimeoutDropsAHeadThatIsTooLate(t *testing.T) {
 	})
 }
 
-// closes counts them.
+// closes is a body that counts the calls of Close.
 type closes struct{ n int }
 
 func (c *closes) Read([]byte) (int, error) { return 0, io.EOF }
 func (c *closes) Close() error             { c.n++; return nil }
 
-func TestHeadTimeoutLeavesTheCallersEndAlone(t *testing.T) {
+func TestResponseHeaderTimeoutCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -118,7 +118,7 @@ func TestHeadTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 	})
 }
 
-func TestHeadTimeoutReleasesItsContextWhenInnerPanics(t *testing.T) {
+func TestResponseHeaderTimeoutInnerPanic(t *testing.T) {
 	var inner context.Context
 	svc := layer.ResponseHeaderTimeout[int, int](time.Hour)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 		inner = ctx

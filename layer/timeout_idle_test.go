@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// paced is a body that takes its time for each piece, and ends with its
-// context.
+// paced is a body with a pause before each piece. It ends with its context.
 type paced struct {
 	ctx    context.Context
 	pauses []time.Duration
@@ -43,7 +42,7 @@ func pacedBy(pauses ...time.Duration) layer.Func[int, *response] {
 	}
 }
 
-func TestIdleTimeoutEndsASilentBody(t *testing.T) {
+func TestIdleTimeoutSilentBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inner context.Context
 		expired := byLabel{}
@@ -70,7 +69,7 @@ func TestIdleTimeoutEndsASilentBody(t *testing.T) {
 	})
 }
 
-func TestIdleTimeoutDoesNotPunishASlowReader(t *testing.T) {
+func TestIdleTimeoutSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.IdleTimeout[int, *response](time.Second)(pacedBy(time.Second-1, time.Second-1, time.Second-1))
 		rsp, err := svc.Call(t.Context(), 1)
@@ -86,9 +85,9 @@ func TestIdleTimeoutDoesNotPunishASlowReader(t *testing.T) {
 	})
 }
 
-// It fails if, and only if, one Read waits for longer than the limit, wherever
-// the pauses of source and reader lie.
-func TestIdleTimeoutIsThatOfOneRead(t *testing.T) {
+// The body fails if and only if one Read waits for longer than the limit. The pauses of the
+// reader do not matter.
+func TestIdleTimeoutPerRead(t *testing.T) {
 	const limit = 100 * time.Millisecond
 	around := rapid.SampledFrom([]time.Duration{0, 1, limit / 2, limit - 1, limit + 1, 3 * limit})
 	rapid.Check(t, func(rt *rapid.T) {
@@ -125,9 +124,8 @@ func TestIdleTimeoutIsThatOfOneRead(t *testing.T) {
 	})
 }
 
-// A piece that comes at the very end of the limit is there, or it is late;
-// never both.
-func TestIdleTimeoutRacesWithThePiece(t *testing.T) {
+// A piece that arrives exactly at the limit is either returned or late, but never both.
+func TestIdleTimeoutDataAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 100 {
 			rsp, err := layer.IdleTimeout[int, *response](time.Second)(pacedBy(time.Second, 0)).Call(t.Context(), 1)
@@ -143,8 +141,8 @@ func TestIdleTimeoutRacesWithThePiece(t *testing.T) {
 	})
 }
 
-// A timer that was left behind would end, and count, a request that is over.
-func TestIdleTimeoutLeavesNoTimer(t *testing.T) {
+// A timer that was not stopped would end and count a request that is already over.
+func TestIdleTimeoutStopsTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		svc := layer.IdleTimeout[int](time.Minute, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(pacedBy(0, 0))
@@ -167,7 +165,7 @@ func TestIdleTimeoutLeavesNoTimer(t *testing.T) {
 	})
 }
 
-func TestIdleTimeoutLeavesTheCallersEndAlone(t *testing.T) {
+func TestIdleTimeoutCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		rsp, err := layer.IdleTimeout[int, *response](time.Minute)(pacedBy(time.Hour)).Call(ctx, 1)
@@ -178,17 +176,17 @@ func TestIdleTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 	})
 }
 
-// deaf does not heed its context.
-type deaf struct{ until chan struct{} }
+// ignoresContext is a body that ignores its context.
+type ignoresContext struct{ until chan struct{} }
 
-func (d deaf) Read([]byte) (int, error) { <-d.until; return 0, io.EOF }
-func (deaf) Close() error               { return nil }
+func (d ignoresContext) Read([]byte) (int, error) { <-d.until; return 0, io.EOF }
+func (ignoresContext) Close() error               { return nil }
 
-// A request whose caller has gone is over, even while a Read hangs on.
-func TestIdleTimeoutDoesNotCountWhatIsOver(t *testing.T) {
+// A canceled request is over, even while a Read is still waiting.
+func TestIdleTimeoutCanceledDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
-		body := deaf{make(chan struct{})}
+		body := ignoresContext{make(chan struct{})}
 		svc := layer.IdleTimeout[int](time.Minute, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
 			layer.Func[int, *response](func(context.Context, int) (*response, error) { return &response{Body: body}, nil }))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -207,7 +205,7 @@ type silentStream struct{ *paced }
 
 func (silentStream) Write(p []byte) (int, error) { return len(p), nil }
 
-func TestIdleTimeoutLeavesUpgradedConnectionsAlone(t *testing.T) {
+func TestIdleTimeoutUpgradedConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.IdleTimeout[int, *response](time.Second)(
 			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
@@ -223,7 +221,7 @@ func TestIdleTimeoutLeavesUpgradedConnectionsAlone(t *testing.T) {
 	})
 }
 
-func TestIdleTimeoutReleasesItsContext(t *testing.T) {
+func TestIdleTimeoutReleasesContext(t *testing.T) {
 	var inner context.Context
 	svc := layer.IdleTimeout[int, *response](time.Hour)(
 		layer.Func[int, *response](func(ctx context.Context, how int) (*response, error) {
@@ -248,7 +246,7 @@ func TestIdleTimeoutReleasesItsContext(t *testing.T) {
 	require.Error(t, inner.Err())
 }
 
-func TestIdleTimeoutOfNothingIsNoLayer(t *testing.T) {
+func TestIdleTimeoutZero(t *testing.T) {
 	_, same := layer.IdleTimeout[int, *response](0)(plain).(layer.Func[int, *response])
 	require.True(t, same)
 	_, same = layer.IdleTimeout[int, int](time.Second)(layer.Func[int, int](echo)).(layer.Func[int, int])

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A timer may have begun to run when the piece comes that it waited for. That
-// run ends nothing, whether it comes before or within the next Read.
-func TestIdleTimeoutForgivesATimerThatIsUnderWay(t *testing.T) {
+// The timer of a Read may already run when the data arrives. It must not end the request,
+// whether it runs before or during the next Read.
+func TestIdleTimeoutLateTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := &overrun{&timeLimit{name: "idle timeout", is: ErrIdleTimeout}, time.Minute}
 		over.expired.to = Instruments{}.orDiscard().Timeouts

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestTimeoutEndsTheRequest(t *testing.T) {
+func TestTimeoutEndsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.Timeout[int, int](5*time.Second, layer.WithTarget[int]("web:80"))(
 			layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
@@ -35,7 +35,7 @@ func TestTimeoutEndsTheRequest(t *testing.T) {
 	})
 }
 
-func TestTimeoutCoversTheWait(t *testing.T) { // tower-rs/tower#648
+func TestTimeoutCoversQueue(t *testing.T) { // tower-rs/tower#648
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.NewStack[int, int]().Timeout(time.Second).Queue(10, time.Minute).Service(&gate{})
 		start := time.Now()
@@ -46,7 +46,7 @@ func TestTimeoutCoversTheWait(t *testing.T) { // tower-rs/tower#648
 	})
 }
 
-func TestTimeoutLeavesTheCallersEndAlone(t *testing.T) {
+func TestTimeoutCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -60,7 +60,7 @@ func TestTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 	})
 }
 
-// waitingBody ends when its context does.
+// waitingBody ends when its context ends.
 type waitingBody struct{ ctx context.Context }
 
 func (b waitingBody) Read(p []byte) (int, error) {
@@ -72,7 +72,7 @@ func (b waitingBody) Read(p []byte) (int, error) {
 }
 func (waitingBody) Close() error { return nil }
 
-func TestTimeoutContextLivesUntilTheBodyIsClosed(t *testing.T) { // failsafe-go#65, #123
+func TestTimeoutContextUntilBodyClosed(t *testing.T) { // failsafe-go#65, #123
 	synctest.Test(t, func(t *testing.T) {
 		var inner context.Context
 		svc := layer.Timeout[int, *response](5 * time.Second)(
@@ -97,7 +97,7 @@ func TestTimeoutContextLivesUntilTheBodyIsClosed(t *testing.T) { // failsafe-go#
 	})
 }
 
-func TestTimeoutReleasesItsContextWhenInnerPanics(t *testing.T) {
+func TestTimeoutInnerPanic(t *testing.T) {
 	var inner context.Context
 	svc := layer.Timeout[int, int](time.Hour)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 		inner = ctx
@@ -107,15 +107,14 @@ func TestTimeoutReleasesItsContextWhenInnerPanics(t *testing.T) {
 	require.Error(t, inner.Err())
 }
 
-func TestTimeoutOfNothingIsNoLayer(t *testing.T) {
+func TestTimeoutZero(t *testing.T) {
 	inner := layer.Func[int, int](echo)
 	svc := layer.Timeout[int, int](0)(inner)
 	_, same := svc.(layer.Func[int, int])
 	require.True(t, same)
 }
 
-// plainBody ends with its context as those of HTTP/2 do: of the cause it knows
-// nothing.
+// plainBody ends with its context, but does not return the cause, as the bodies of HTTP/2.
 type plainBody struct{ ctx context.Context }
 
 func (b plainBody) Read([]byte) (int, error) {
@@ -124,12 +123,12 @@ func (b plainBody) Read([]byte) (int, error) {
 }
 func (plainBody) Close() error { return nil }
 
-// plain answers with a plainBody.
+// plain responds with a plainBody.
 var plain = layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 	return &response{Body: plainBody{ctx}}, nil
 })
 
-func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
+func TestTimeoutBodyError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		below := &recorder{}
@@ -146,7 +145,7 @@ func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.EqualError(t, err, "timeout web:80 (waited 5s): context deadline exceeded")
 		require.NoError(t, rsp.Body.Close())
-		synctest.Wait() // the end of the context is told in a goroutine of its own
+		synctest.Wait() // the end of the context is reported on another goroutine
 		require.EqualValues(t, 1, *expired["total"], "once")
 		require.Len(t, below.ends, 1)
 		require.ErrorIs(t, below.ends[0], layer.ErrTimeout, "the layers below hear it too")
@@ -154,7 +153,7 @@ func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
 	})
 }
 
-func TestTimeoutNamesTheLimitThatRanOut(t *testing.T) {
+func TestTimeoutNestedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
 		for name, tt := range map[string]struct {
@@ -181,8 +180,8 @@ func TestTimeoutNamesTheLimitThatRanOut(t *testing.T) {
 	})
 }
 
-// A body that was closed before the limit, or read to its end, is not late.
-func TestTimeoutCountsOnlyWhatRanOut(t *testing.T) {
+// A body that was closed before the limit, or read to its end, does not count as expired.
+func TestTimeoutCountsExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		svc := layer.Timeout[int](time.Second, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
@@ -217,7 +216,7 @@ func TestTimeoutCountsOnlyWhatRanOut(t *testing.T) {
 	})
 }
 
-func TestTimeoutIsOneAllocation(t *testing.T) {
+func TestTimeoutAllocations(t *testing.T) {
 	svc := layer.Timeout[int, int](time.Hour)(layer.Func[int, int](echo))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -225,7 +224,7 @@ func TestTimeoutIsOneAllocation(t *testing.T) {
 }
 
 // Buffered data can be read after the limit.
-func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
+func TestTimeoutBufferedBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.Timeout[int, *response](time.Second)(
 			layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("hello"), nil }))
@@ -239,7 +238,7 @@ func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
 }
 
 // A body that failed for another reason is not counted.
-func TestTimeoutDoesNotCountOthers(t *testing.T) {
+func TestTimeoutOtherBodyErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		svc := layer.Timeout[int](time.Second, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(plain)
@@ -255,7 +254,7 @@ func TestTimeoutDoesNotCountOthers(t *testing.T) {
 
 // The result is the same whether layers below wait for the end of the context always,
 // sometimes or never.
-func TestTimeoutWhoeverAsks(t *testing.T) {
+func TestTimeoutContextObservers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		svc := layer.Timeout[bool](time.Second, layer.WithTarget[int]("web:80"),

@@ -5,40 +5,39 @@ import (
 	"errors"
 )
 
-// Span records one request of a [Trace]. Its methods are called in order and never
+// Span records one request for a [Trace]. Its methods are called in order and never
 // concurrently, but possibly on different goroutines.
 type Span[Rsp any] interface {
-	// Head is called at most once, with the response headers. It must not modify the response.
+	// Head is called at most once, with the response when its headers have arrived. It must
+	// not modify the response.
 	Head(rsp Rsp)
 
-	// End is called exactly once, also after a panic. c is the class of the outcome.
-	// err is nil for a complete response, or the error of Call or of the body, such as
-	// [ErrBodyClosedEarly].
+	// End is called exactly once, also after a panic. c is the class of the outcome. err is
+	// nil if the response is complete. Otherwise err is the error of Call or of reading the
+	// body, such as [ErrBodyClosedEarly].
 	End(c Class, err error)
 }
 
-// Trace starts a span for each request and reports its outcome. start returns
-// the context for the layers below, which carries the span.
+// Trace starts a [Span] for each request, and reports the outcome of the request to it.
+// start returns the Span, and a context with the Span for the layers below:
 //
 //	func start(ctx context.Context, req *http.Request) (context.Context, layer.Span[*http.Response]) {
 //		ctx, s := tracer.Start(ctx, req.Method)
 //		return ctx, span{s}
 //	}
 //
-// start must be safe for concurrent use. The context that it returns must derive from
-// ctx; nil means ctx. If it returns a nil Span, the request is not traced.
+// The context that start returns must derive from ctx; nil means ctx. A request with a nil
+// Span is not traced. A nil start panics.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
-// Cancellation: the context that start returns is passed to inner.
+// Cancellation: not changed.
 //
 // Body: a span ends when the response ends, see [WithCompletion].
 //
 // Errors: passed unchanged.
 //
 // Cost: one call of start, and one allocation for a traced request.
-//
-// A nil start panics.
 func Trace[Req, Rsp any](
 	start func(ctx context.Context, req Req) (context.Context, Span[Rsp]), opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
@@ -55,7 +54,8 @@ type traced[Req, Rsp any] struct {
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
 
-// errNotReturned is the error of a span whose call did not return.
+// errNotReturned is the error that the [Span] of a request gets if Call or Read panicked or
+// called runtime.Goexit.
 var errNotReturned = errors.New("the call panicked or ended its goroutine")
 
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -90,7 +90,7 @@ func (t *traced[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *traced[Req, Rsp]) Describe() Node { return Node{Name: "trace"} }
 
-// traceEnd is the Observer of one response.
+// traceEnd is the [Observer] of one response. It ends the span when the response ends.
 type traceEnd[Rsp any] struct {
 	*options[Rsp]
 	ctx  context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service

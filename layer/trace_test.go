@@ -38,7 +38,7 @@ func (s loggedSpan) End(c layer.Class, err error) { s.say(fmt.Sprintf("%v %v", c
 
 type spanKey struct{}
 
-// start is a tracer with spans that know their parent.
+// start starts spans that have their parent.
 func (l *spanLog) start(name string) func(context.Context, string) (context.Context, layer.Span[*response]) {
 	return func(ctx context.Context, req string) (context.Context, layer.Span[*response]) {
 		s := loggedSpan{l, name}
@@ -49,7 +49,7 @@ func (l *spanLog) start(name string) func(context.Context, string) (context.Cont
 	}
 }
 
-func TestTraceTellsEverySpanItsEndOnce(t *testing.T) {
+func TestTraceEndsSpansOnce(t *testing.T) {
 	boom := errors.New("boom")
 	inner := layer.Func[string, *response](func(ctx context.Context, how string) (*response, error) {
 		switch how {
@@ -123,7 +123,7 @@ type iotestErr struct{ err error }
 
 func (r iotestErr) Read([]byte) (int, error) { return 0, r.err }
 
-func TestTraceTellsTheClassOfTheStack(t *testing.T) {
+func TestTraceClassifier(t *testing.T) {
 	var log spanLog
 	svc := layer.Trace(log.start("a"), layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 		if !o.Ended {
@@ -138,7 +138,7 @@ func TestTraceTellsTheClassOfTheStack(t *testing.T) {
 	require.Equal(t, []string{"a head true", "a retryable <nil>"}, log.told)
 }
 
-func TestTraceContextReachesInner(t *testing.T) {
+func TestTraceContext(t *testing.T) {
 	var log spanLog
 	var seen any
 	svc := layer.Trace(log.start("a"))(layer.Trace(log.start("b"))(
@@ -152,15 +152,15 @@ func TestTraceContextReachesInner(t *testing.T) {
 	require.Equal(t, []string{"a/b head true", "a/b success <nil>", "a head true", "a success <nil>"}, log.told, "inner first")
 }
 
-// A span that panics in Head is ended like one whose call did.
-type brittleSpan struct{ loggedSpan }
+// If Head of a span panics, the span is ended as after a panic of Call.
+type headPanicSpan struct{ loggedSpan }
 
-func (s brittleSpan) Head(*response) { panic("brittle") }
+func (s headPanicSpan) Head(*response) { panic("brittle") }
 
-func TestTraceEndsASpanThatPanics(t *testing.T) {
+func TestTraceSpanPanic(t *testing.T) {
 	var log spanLog
 	svc := layer.Trace(func(ctx context.Context, _ string) (context.Context, layer.Span[*response]) {
-		return ctx, brittleSpan{loggedSpan{&log, "a"}}
+		return ctx, headPanicSpan{loggedSpan{&log, "a"}}
 	})(layer.Func[string, *response](func(context.Context, string) (*response, error) { return &response{}, nil }))
 	require.PanicsWithValue(t, "brittle", func() { _, _ = svc.Call(t.Context(), "") })
 	require.Len(t, log.told, 1)

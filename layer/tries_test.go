@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestTries(t *testing.T) {
+func TestAttempts(t *testing.T) {
 	tries := new(layer.Attempts)
 	ctx := layer.WithAttempts(t.Context(), tries)
 	require.Same(t, tries, layer.AttemptsFromContext(ctx))
@@ -27,7 +27,7 @@ func TestTries(t *testing.T) {
 	}
 }
 
-func TestNoTries(t *testing.T) {
+func TestAttemptsNil(t *testing.T) {
 	tries := layer.AttemptsFromContext(t.Context())
 	require.Nil(t, tries)
 	tries.Add(1)
@@ -35,7 +35,7 @@ func TestNoTries(t *testing.T) {
 	assert.Zero(t, tries.Len())
 }
 
-func TestTriesSideBySide(t *testing.T) {
+func TestAttemptsConcurrent(t *testing.T) {
 	tries := new(layer.Attempts)
 	var hedges sync.WaitGroup
 	for i := range 8 {
@@ -48,7 +48,7 @@ func TestTriesSideBySide(t *testing.T) {
 	assert.Equal(t, 4, tries.Len())
 }
 
-func TestFewTriesAllocateNothingMore(t *testing.T) {
+func TestAttemptsAllocations(t *testing.T) {
 	endpoints := [2]*int{new(int), new(int)}
 	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() {
 		tries := new(layer.Attempts) // the one

@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Metrics makes instruments of one meter provider. It implements httpclient.Metrics. It is
-// safe for concurrent use. The names are those of package instrument with the prefix
-// "gotower.", and the attributes are target, route and the label of the instrument.
-// Histograms are in seconds.
+// Metrics makes instruments that write to one meter provider. It implements
+// httpclient.Metrics and is safe for concurrent use. The names are those of package
+// instrument with the prefix "gotower.". The attributes are target, route and the label of
+// the instrument. Histograms are in seconds.
 type Metrics struct {
 	meter metric.Meter
 
@@ -37,8 +37,8 @@ func NewMetrics(p metric.MeterProvider) *Metrics {
 // Layer returns the instruments of the layers of a target.
 func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", target) }
 
-// Route returns the instruments of the layers of a route. The target is that of the route's
-// requests, or "" if a split chooses it.
+// Route returns the instruments of the layers of a route. target is the target of the
+// requests of the route, or "" if a split chooses it.
 func (m *Metrics) Route(route, target string) layer.Instruments {
 	return instrument.Layer(bound{m, attributes(target, route)})
 }
@@ -58,13 +58,14 @@ func attributes(target, route string) (all []attribute.KeyValue) {
 	return all
 }
 
-// bound makes instruments with the attributes of a target.
+// bound is an instrument.Provider that adds the attributes of a target and a route.
 type bound struct {
 	*Metrics
 	attrs []attribute.KeyValue
 }
 
-// must panics if the name of an instrument is invalid, which is a defect of this package.
+// must returns v. It panics if err is not nil, because an invalid instrument name is a
+// defect of this package.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic("oteltower: " + err.Error())
@@ -84,10 +85,10 @@ func newCounter(to metric.Float64Counter, attrs []attribute.KeyValue) counter {
 type counter struct {
 	to    metric.Float64Counter
 	attrs []attribute.KeyValue
-	opts  []metric.AddOption // made once
+	opts  []metric.AddOption // made once, because that allocates
 }
 
-// With binds labels. The layers call it at construction.
+// With binds labels. Layers and balancers call it when they are created.
 func (c counter) With(labelValues ...string) metrics.Counter {
 	return newCounter(c.to, with(c.attrs, labelValues))
 }
@@ -115,18 +116,19 @@ type histogram struct {
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 
-// Observe gets milliseconds.
+// Observe records a duration in milliseconds.
 func (h histogram) Observe(ms float64) { h.to.Record(context.Background(), ms/1000, h.opts...) }
 
-// gaugeVec has the values of one gauge by attributes. They are read when metrics are
-// collected, because gauges of go-kit can be set and added to.
+// gaugeVec has the values of one gauge, one for each set of attributes. The values are read
+// when metrics are collected, because OpenTelemetry has no gauge that can both be set and
+// be added to.
 type gaugeVec struct {
 	mu     sync.Mutex
 	values map[attribute.Distinct]*gaugeValue
 }
 
 type gaugeValue struct {
-	bits atomic.Uint64
+	bits atomic.Uint64 // the bits of a float64
 	opt  metric.ObserveOption
 }
 
@@ -173,7 +175,7 @@ type gauge struct {
 	value *gaugeValue // nil until the label is bound
 }
 
-// With binds labels. The layers call it at construction.
+// With binds labels. Layers and balancers call it when they are created.
 func (g gauge) With(labelValues ...string) metrics.Gauge {
 	attrs := with(g.attrs, labelValues)
 	return gauge{vec: g.vec, attrs: attrs, value: g.vec.value(attrs)}

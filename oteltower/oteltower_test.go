@@ -4,10 +4,13 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -19,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/internal/grafanatest"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/oteltower"
@@ -107,6 +111,64 @@ func value(t *testing.T, reader *sdkmetric.ManualReader, name string, label []st
 		}
 	}
 	return -1
+}
+
+// The dashboard of promtower works with the names that Prometheus gives to the metrics: an
+// underscore for each dot, the unit, and _total for a counter.
+func TestMetricsDashboard(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	m := oteltower.NewMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	layers, balancer := m.Route("books", "web"), m.Balance("web")
+	layers.Requests.Add(1)
+	layers.Responses.With("class", "success").Add(0)
+	layers.LayerRejections.With("layer", "limit").Add(0)
+	layers.Timeouts.With("limit", "total").Add(0)
+	layers.Retries.Add(0)
+	layers.RetriesSkipped.With("reason", "budget").Add(0)
+	layers.Latency.Observe(1)
+	layers.QueueWait.Observe(1)
+	for _, g := range []metrics.Gauge{layers.Budget, layers.InFlight, layers.QueueLength, layers.BreakerOpen} {
+		g.Set(1)
+	}
+	balancer.Rejections.Add(0)
+	balancer.Endpoints.With("endpoint_state", "ready").Set(1)
+	balancer.Ejections.With("cause", "outlier").Add(0)
+	var all metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &all))
+	var series []grafanatest.Series
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		name := strings.ReplaceAll(m.Name, ".", "_")
+		add := func(attributes attribute.Set, more ...string) {
+			labels := map[string]string{"__name__": name}
+			for _, a := range attributes.ToSlice() {
+				labels[string(a.Key)] = a.Value.AsString()
+			}
+			for _, l := range more {
+				labels[l] = ""
+			}
+			series = append(series, grafanatest.Series{Labels: labels})
+		}
+		switch d := m.Data.(type) {
+		case metricdata.Sum[float64]:
+			name += "_total"
+			for _, p := range d.DataPoints {
+				add(p.Attributes)
+			}
+		case metricdata.Gauge[float64]:
+			for _, p := range d.DataPoints {
+				add(p.Attributes)
+			}
+		case metricdata.Histogram[float64]:
+			require.Equal(t, "s", m.Unit)
+			name += "_seconds_bucket"
+			for _, p := range d.DataPoints {
+				add(p.Attributes, "le")
+			}
+		}
+	}
+	dashboard, err := os.ReadFile("../promtower/grafana.json")
+	require.NoError(t, err)
+	assert.Empty(t, grafanatest.Missing(t, dashboard, series, false))
 }
 
 // A request has one trace: the span of the gateway, and below it one of each attempt.

@@ -13,25 +13,26 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// ServerTrace is a layer that starts a span of kind server for each request, as a child of the
-// context in its traceparent header. Place it outermost, in front of a gateway or a mux. The
-// span has the route, the target, the endpoint and the number of attempts, if layers below
-// report them to the [layer.Record] of the request.
+// ServerTrace is a layer that starts a span of kind server for each request. The parent of
+// the span is the span context in the traceparent header of the request. Place the layer
+// outermost, in front of a gateway or a mux. The span has the route, the target, the
+// endpoint and the number of attempts, if layers below report them to the [layer.Record] of
+// the request.
 //
 // Admission, Cancellation, Body, Errors: as for [layer.Trace].
 //
-// Cost: that of layer.Trace and of the span, and a Record.
+// Cost: the cost of layer.Trace, of the span and of a Record.
 func ServerTrace(p trace.TracerProvider) httplayer.Layer {
 	return traced(p, trace.SpanKindServer)
 }
 
-// ClientTrace is a layer that starts a span of kind client for each request, and sends its
-// context in the traceparent header. Place it above an endpoint, to trace each attempt, or
-// above a client. It copies the headers of each request.
+// ClientTrace is a layer that starts a span of kind client for each request. It sends the
+// context of the span in the traceparent header. Place it above an endpoint, to trace each
+// attempt, or above a client. It copies the headers of each request.
 //
 // Admission, Cancellation, Body, Errors: as for [layer.Trace].
 //
-// Cost: that of layer.Trace, of the span and of the copied headers.
+// Cost: the cost of layer.Trace, of the span and of the copied headers.
 func ClientTrace(p trace.TracerProvider) httplayer.Layer {
 	return traced(p, trace.SpanKindClient)
 }
@@ -64,7 +65,7 @@ func traced(p trace.TracerProvider, kind trace.SpanKind) httplayer.Layer {
 	}
 }
 
-// injector sends the context of a span.
+// injector adds the context of the current span to the headers of a copy of each request.
 type injector struct{ httplayer.Service }
 
 func (i *injector) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -80,11 +81,11 @@ func (i *injector) Next() httplayer.Service { return i.Service }
 
 func (i *injector) Describe() layer.Node { return layer.Node{Name: "traceparent"} }
 
-// span adapts a span to layer.Span.
+// span adapts a span of OpenTelemetry to layer.Span.
 type span struct {
 	trace.Span
 
-	record *layer.Record
+	record *layer.Record // nil for a client span
 }
 
 func (s *span) Head(rsp *http.Response) {

@@ -14,11 +14,11 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// backend is a target whose readiness the test sets.
+// backend is a target. The test sets its readiness.
 type backend struct {
 	authority string
-	unready   atomic.Bool // says so, and refuses
-	refusing  atomic.Bool // refuses, but says that it is ready
+	unready   atomic.Bool // Ready fails, and Call rejects
+	refusing  atomic.Bool // Call rejects, but Ready returns nil
 	closed    atomic.Bool
 	changed   notify.Broadcast
 	calls     atomic.Int64 // that were served

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -98,10 +97,6 @@ func BenchmarkRouter(b *testing.B) {
 		acting := routesOf(10, literal)
 		acting[9].Retryable, acting[9].Timeout = true, time.Minute
 		bench(b, &profiles.Profile{Routes: acting, RetryBudget: budget()}, standard())
-	})
-	b.Run("routes=10,onresponse", func(b *testing.B) {
-		bench(b, &profiles.Profile{Routes: ten},
-			profiles.WithOnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
 	})
 	b.Run("parallel", func(b *testing.B) {
 		r := benchRouter(b, &profiles.Profile{Routes: ten, Targets: halves})

@@ -41,7 +41,7 @@ func (g *budgetShown) now() float64 {
 }
 
 // A route shows the budget that it has, and none where it has none.
-func TestBudgetGaugeIsThatOfTheProfile(t *testing.T) {
+func TestBudgetGauge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()

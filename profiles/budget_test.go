@@ -18,7 +18,7 @@ import (
 
 // The example of spec/profiles.md: ratio 0.2, min 10/s, ttl 10 s allow 100
 // retries in 10 s, and one more for every five requests.
-func TestBudgetWorkedExample(t *testing.T) {
+func TestBudgetExample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startStorm(t, profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second})
 		defer s.stop()
@@ -33,7 +33,7 @@ func TestBudgetWorkedExample(t *testing.T) {
 	})
 }
 
-func TestBudgetIsOneForAllRoutes(t *testing.T) {
+func TestBudgetSharedByRoutes(t *testing.T) {
 	p := retryable()
 	p.Routes = append(p.Routes, p.Routes[0])
 	p.Routes[0].Match, p.Routes[1].Match = profiles.Path("/a"), profiles.Path("/b")
@@ -42,7 +42,7 @@ func TestBudgetIsOneForAllRoutes(t *testing.T) {
 	assert.EqualValues(t, 1, tries(t, r, bs, request{method: "GET", path: "/b"}))
 }
 
-func TestBudgetOutlivesProfiles(t *testing.T) {
+func TestBudgetKeptAcrossProfiles(t *testing.T) {
 	src := newScript()
 	bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 	asked := map[string]int{}
@@ -72,7 +72,7 @@ func TestBudgetOutlivesProfiles(t *testing.T) {
 	assert.Equal(t, map[string]int{"r": 3, "new": 1}, asked, "instruments stay until the budget changes")
 }
 
-func TestLimitOutlivesProfiles(t *testing.T) {
+func TestLimitKeptAcrossProfiles(t *testing.T) {
 	src := newScript()
 	bs := &backends{}
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard())
@@ -209,7 +209,7 @@ func TestRetryStorm(t *testing.T) {
 
 // A profile that changes every 100 ms under load causes no error, and its
 // budget stays the same.
-func TestProfileThatChanges(t *testing.T) {
+func TestBudgetOfChangingProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startStorm(t, profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 5, TTL: 2 * time.Second})
 		var group sync.WaitGroup
@@ -237,7 +237,7 @@ func TestProfileThatChanges(t *testing.T) {
 }
 
 // A budget that is removed and returns keeps its balance.
-func TestBudgetsInTurn(t *testing.T) {
+func TestBudgetChanges(t *testing.T) {
 	steady := func() *profiles.Profile { return retryable() }
 	for name, tt := range map[string]struct {
 		turns []*profiles.Profile

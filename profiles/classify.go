@@ -3,33 +3,34 @@ package profiles
 import (
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// ResponseClass specifies whether responses that match are failures.
+// ResponseClass defines a class of responses: the responses for which Match holds are
+// failures or successes.
 type ResponseClass struct {
 	Match   Match // a condition of Status, GRPCStatus, Trailer, All, Any and Not
-	Failure bool
+	Failure bool  // whether the responses are failures
 }
 
-// Validate returns the reason why a Router would leave the class out, or nil.
+// Validate returns the reason why a Router would ignore the class, or nil if the class is
+// valid.
 func (c ResponseClass) Validate() error {
-	_, err := compileResponse(c.Match, &compiler{drop: func(error) {}})
+	_, err := compileResponse(c.Match, func(error) {})
 	return err
 }
 
-// classifier has the compiled classes of a route. The first class that matches decides.
-// If none matches, linkerd's rules apply:
+// classifier has the compiled ResponseClasses of a route. The first class that matches a
+// response decides. If no class matches, linkerd's rules apply:
 //
 //   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
 //     in the trailers. Without a status it is a success.
 //   - In a route without classes, other requests fail if the HTTP status is 5xx.
 //   - In a route with classes, the gRPC status decides, or the HTTP status without one.
 //
-// A class that needs the trailers is undecided until the end of the response. Until
-// then the later classes decide.
+// A class that needs the trailers is undecided until the end of the response. Until then
+// the later classes decide.
 type classifier []responseClass
 
 type responseClass struct {
@@ -37,13 +38,13 @@ type responseClass struct {
 	class layer.Class
 }
 
-// headerClass is the class of a response according to its headers.
+// headerClass is the class of a response as far as its headers determine it.
 type headerClass struct {
 	class layer.Class // Success or Failure
 	open  bool        // a gRPC status in the trailers takes precedence
 
 	undecided classifier // the classes from the first undecided one; they take precedence
-	status    int
+	status    int        // the HTTP status of the response
 }
 
 func (c classifier) head(grpc bool, status int, header layer.Header) headerClass {
@@ -77,7 +78,8 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 	return h
 }
 
-// end returns the class of a response that ended without an error.
+// end returns the final class of a response that ended without an error. trailer has the
+// trailers of the response.
 func (h headerClass) end(trailer layer.Header) layer.Class {
 	// If a class is undecided, the header has no gRPC status, and no other part of it is used.
 	for _, k := range h.undecided {
@@ -93,13 +95,9 @@ func (h headerClass) end(trailer layer.Header) layer.Class {
 	return h.class
 }
 
-// isGRPC reports whether a request with this content type is a gRPC request.
-func isGRPC(contentType string) bool {
-	return strings.HasPrefix(contentType, "application/grpc")
-}
-
-// grpcClass returns the class of the gRPC status in header or trailer fields. It returns false
-// without a status. RESOURCE_EXHAUSTED is a success, as in linkerd, because a retry would not help.
+// grpcClass returns the class of the gRPC status in fields, which are headers or trailers.
+// It returns false without a status. RESOURCE_EXHAUSTED is a success, as in linkerd,
+// because a retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
@@ -109,9 +107,10 @@ func grpcClass(fields layer.Header) (layer.Class, bool) {
 	return classOf(class.IsFailure() && class != layer.Throttled), true
 }
 
-// grpcCode returns the gRPC status in header or trailer fields. It returns false without a number.
+// grpcCode returns the gRPC status in fields, which are headers or trailers. It returns
+// false if the status is missing or not a number.
 func grpcCode(fields layer.Header) (uint32, bool) {
-	text := fields.Get("grpc-status")
+	text := fields.Get("Grpc-Status")
 	if text == "" {
 		return 0, false // the error of ParseUint takes two allocations
 	}
@@ -126,12 +125,12 @@ func classOf(failure bool) layer.Class {
 	return layer.Success
 }
 
-func compileClasses(classes []ResponseClass, c *compiler) classifier {
+func compileClasses(classes []ResponseClass, drop func(error)) classifier {
 	var compiled classifier
 	for i, k := range classes {
-		m, err := compileResponse(k.Match, c)
+		m, err := compileResponse(k.Match, drop)
 		if err != nil {
-			c.drop(fmt.Errorf("response class %d: %w", i, err))
+			drop(fmt.Errorf("response class %d: %w", i, err))
 			continue
 		}
 		compiled = append(compiled, responseClass{m, classOf(k.Failure)})

@@ -32,9 +32,9 @@ type matcher interface {
 	String() string // the condition, for explanations
 }
 
-// leaf is implemented by the conditions on requests that have no members.
+// leaf is a condition on requests that does not combine other conditions, such as [Path].
 type leaf interface {
-	compile(c *compiler) (matcher, error)
+	compile() (matcher, error)
 }
 
 // compiledRoute is the compiled form of a Route.
@@ -43,78 +43,61 @@ type compiledRoute struct {
 	needs   needs
 	info    *layer.Route // nil without a name and labels
 	classes classifier
-	repeats int // instructions that repeats add to its expressions
 }
 
-// compiler compiles the routes of one profile within the limits of its expressions.
-type compiler struct {
-	drop    func(error) // called with an error for each part that is left out
-	repeats int         // instructions that repeats have added so far
-}
-
-// route compiles the route at position i of a profile.
-func (c *compiler) route(i int, r Route) (compiledRoute, error) {
-	inRoute := &compiler{drop: func(err error) { c.drop(routeError(i, r, err)) }}
+// compileRoute compiles r, which is the route at position i of a profile. It calls drop with
+// an error for each part that is left out.
+func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
+	inRoute := func(err error) { drop(routeError(i, r, err)) }
 	match, err := compileMatch(r.Match, inRoute)
 	if err != nil {
 		return compiledRoute{}, routeError(i, r, err)
 	}
-	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute), repeats: inRoute.repeats}
+	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute)}
 	if r.Name != "" || len(r.Labels) > 0 {
 		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels}
-	}
-	if err := c.add(compiled.repeats); err != nil {
-		return compiledRoute{}, routeError(i, r, err)
 	}
 	return compiled, nil
 }
 
-// add adds the repeats of a route to the sum. It returns an error above the limit.
-func (c *compiler) add(repeats int) error {
-	if c.repeats+repeats > maxRepeats {
-		return fmt.Errorf("%w: repeats add more than %d instructions to the expressions of the profile", errTooLarge, maxRepeats)
-	}
-	c.repeats += repeats
-	return nil
-}
-
 var errNoCondition = errors.New("no condition")
 
-// compileMatch compiles a condition on requests. Invalid members of All and Any are left out.
-func compileMatch(m Match, c *compiler) (matcher, error) {
+// compileMatch compiles a condition on requests. It leaves out invalid members of an All or
+// Any, and reports them to drop.
+func compileMatch(m Match, drop func(error)) (matcher, error) {
 	switch m := m.(type) {
 	case nil:
 		return nil, errNoCondition
 	case All:
-		members := compileMembers(m, c)
+		members := compileMembers(m, drop)
 		if len(members) == 1 {
 			return members[0], nil
 		}
 		return allOf(members), nil
 	case Any:
-		members := compileMembers(m, c)
+		members := compileMembers(m, drop)
 		if len(members) == 1 {
 			return members[0], nil
 		}
 		return anyOf(members), nil
 	case Not:
-		member, err := compileMatch(m.Match, c)
+		member, err := compileMatch(m.Match, drop)
 		if err != nil {
 			return nil, fmt.Errorf("not: %w", err)
 		}
 		return notOf{member}, nil
 	case leaf:
-		return m.compile(c)
+		return m.compile()
 	}
 	return nil, fmt.Errorf("%T is not a condition on a request", m)
 }
 
-func compileMembers(members []Match, c *compiler) []matcher {
+func compileMembers(members []Match, drop func(error)) []matcher {
 	compiled := make([]matcher, 0, len(members))
 	for _, m := range members {
-		member, err := compileMatch(m, c)
+		member, err := compileMatch(m, drop)
 		if err != nil {
-			c.drop(fmt.Errorf("member of a condition: %w", err))
+			drop(fmt.Errorf("member of a condition: %w", err))
 			continue
 		}
 		compiled = append(compiled, member)
@@ -122,21 +105,16 @@ func compileMembers(members []Match, c *compiler) []matcher {
 	return compiled
 }
 
-const (
-	// maxExpression limits the bytes of one expression, and its instructions with all
-	// repeats written out. "(a?){1000}" has 4000 instructions, and each byte of a path
-	// may visit all of them.
-	maxExpression = 10_000
-
-	// maxRepeats limits the instructions that repeats add to the expressions of a
-	// profile. At the limit, a path of 2 KB takes at most about 0.1 s.
-	maxRepeats = 20_000
-)
+// maxExpression is the largest size of one expression: its length in bytes, and its
+// number of instructions with all repeats written out. For example, "(a?){1000}" has
+// 4000 instructions, and each byte of a path may visit all of them.
+const maxExpression = 10_000
 
 var errTooLarge = errors.New("regular expression is too large")
 
-// regex parses an expression and checks the limits.
-func (c *compiler) regex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
+// parseRegex parses a regular expression. It returns an error if the expression is invalid, or if
+// its length or its number of instructions is above maxExpression.
+func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 	if len(pattern) > maxExpression {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", errTooLarge, len(pattern), maxExpression)
 	}
@@ -144,19 +122,16 @@ func (c *compiler) regex(pattern string, flags syntax.Flags) (*syntax.Regexp, er
 	if err != nil {
 		return nil, err
 	}
-	n := instructions(tree)
-	if n > maxExpression {
+	if n := instructions(tree); n > maxExpression {
 		return nil, fmt.Errorf("%w: %d instructions with its repeats written out, at most %d", errTooLarge, n, maxExpression)
-	}
-	if c.repeats += max(0, n-len(pattern)); c.repeats > maxRepeats {
-		return nil, errTooLarge // the whole route is rejected
 	}
 	return tree, nil
 }
 
-// instructions returns an upper bound for the number of instructions of an expression
-// with its repeats written out. A class of characters counts by its memory. The result
-// cannot overflow, because the parser limits nested repeats to 1000.
+// instructions returns an upper bound for the number of instructions of an expression with
+// its repeats written out. A large character class counts as several instructions, because
+// it uses as much memory. The result cannot overflow, because the parser limits nested
+// repeats to 1000.
 func instructions(tree *syntax.Regexp) int {
 	n := 0
 	for _, sub := range tree.Sub {

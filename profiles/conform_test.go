@@ -3,7 +3,6 @@ package profiles_test
 import (
 	"context"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 
 	"github.com/gotower/gotower/layer"
@@ -41,22 +40,19 @@ func TestConforms(t *testing.T) {
 	pass := profiles.WithPerRoute(func(_ profiles.Route, next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})
-	counted := new(ended)
 	all := profiles.Route{Name: "all", Match: profiles.All{profiles.Method("GET"), profiles.Path("/")}}
 	for _, tt := range []struct {
 		what        string
 		profile     *profiles.Profile
 		opts        []kitOption
 		transparent bool
-		ended       func() int
 	}{
-		{"default", &profiles.Profile{}, nil, true, nil},
-		{"a route without labels", &profiles.Profile{Routes: []profiles.Route{{Match: all.Match}}}, nil, true, nil},
-		{"a route", &profiles.Profile{Routes: []profiles.Route{all}}, nil, false, nil},
-		{"a stack", &profiles.Profile{Routes: []profiles.Route{all}}, []kitOption{pass}, false, nil},
-		{"a split", &profiles.Profile{Targets: two}, nil, false, nil},
-		{"a report", &profiles.Profile{}, []kitOption{counted.option()}, false, counted.count},
-		{"all of it", &profiles.Profile{Routes: []profiles.Route{all}, Targets: two}, []kitOption{pass, new(ended).option()}, false, nil},
+		{"default", &profiles.Profile{}, nil, true},
+		{"a route without labels", &profiles.Profile{Routes: []profiles.Route{{Match: all.Match}}}, nil, true},
+		{"a route", &profiles.Profile{Routes: []profiles.Route{all}}, nil, false},
+		{"a stack", &profiles.Profile{Routes: []profiles.Route{all}}, []kitOption{pass}, false},
+		{"a split", &profiles.Profile{Targets: two}, nil, false},
+		{"all of it", &profiles.Profile{Routes: []profiles.Route{all}, Targets: two}, []kitOption{pass}, false},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			layertest.Run(t, layertest.Layer{
@@ -68,17 +64,7 @@ func TestConforms(t *testing.T) {
 					return r
 				},
 				Transparent: tt.transparent,
-				Ended:       tt.ended,
 			})
 		})
 	}
 }
-
-// ended counts responses that a Router has reported.
-type ended struct{ n atomic.Int64 }
-
-func (e *ended) option() kitOption {
-	return profiles.WithOnResponse[kitRequest, kitResponse](func(*layer.Route, layer.Class, error) { e.n.Add(1) })
-}
-
-func (e *ended) count() int { return int(e.n.Load()) }

@@ -108,7 +108,7 @@ func (s *switchboard) read(conn net.Conn, n int) string {
 
 // A split is drawn for each connection, which stays where it is when the
 // profile changes.
-func TestASplitIsDrawnForEachConnection(t *testing.T) {
+func TestSplitOfConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchboard(t, &profiles.Profile{OpaqueProtocol: true, Name: "db", Targets: []profiles.Target{
 			{Authority: "v1:5432", Weight: 3}, {Authority: "v2:5432", Weight: 1},
@@ -142,7 +142,7 @@ func TestASplitIsDrawnForEachConnection(t *testing.T) {
 
 // Each new connection follows the Dispatch of the profile: with or without protocol
 // detection, to one endpoint or to the apex.
-func TestConnectionsGoByTheDispatch(t *testing.T) {
+func TestDispatchOfConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchboard(t, &profiles.Profile{OpaqueProtocol: true, Endpoint: pod("10.0.0.4:5432")})
 		conn, at := s.dial()

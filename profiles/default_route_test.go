@@ -59,18 +59,18 @@ func TestDefaultRoute(t *testing.T) {
 func TestOnProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
-	var told []string
+	var calls []string
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk,
-		profiles.WithOnUpdate[request, *reply](func(p *profiles.Profile) { told = append(told, fmt.Sprint(p.Name, " ", len(p.Routes))) }),
+		profiles.WithOnUpdate[request, *reply](func(p *profiles.Profile) { calls = append(calls, fmt.Sprint(p.Name, " ", len(p.Routes))) }),
 		profiles.WithPerRoute(func(route profiles.Route, next service) service {
-			told = append(told, route.Name)
+			calls = append(calls, route.Name)
 			return next
 		}))
 	all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
 	for _, p := range []*profiles.Profile{{Name: "web", Routes: all}, {Name: "web", Routes: all}, {Name: "new", Routes: all}, nil} {
 		src.send(p, nil)
 	}
-	assert.Equal(t, []string{" 0", "web 1", "all", "web 1", "new 1", "all", " 0"}, told)
+	assert.Equal(t, []string{" 0", "web 1", "all", "web 1", "new 1", "all", " 0"}, calls)
 	send(t, r, "GET", "/")
 }
 
@@ -87,4 +87,15 @@ func TestDefaultRouteConforms(t *testing.T) {
 			return r
 		},
 	})
+}
+
+func TestRoutesOnly(t *testing.T) {
+	var bs backends
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	src.send(&profiles.Profile{RoutesOnly: true, Routes: []profiles.Route{{Match: profiles.Path("/a")}}}, nil)
+	assert.Equal(t, target, send(t, r, "GET", "/a").from)
+	_, err := r.Call(t.Context(), request{method: "GET", path: "/b"})
+	require.ErrorIs(t, err, layer.ErrNoRoute)
+	require.NotErrorIs(t, err, layer.ErrNotReady)
 }

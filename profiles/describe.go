@@ -18,6 +18,9 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 	if s.profile.Name != "" {
 		n.State = append(n.State, layer.Attr{Key: "name", Value: s.profile.Name})
 	}
+	if s.profile.Policy != nil {
+		n.State = append(n.State, layer.Attr{Key: "policy", Value: s.profile.Policy.Name})
+	}
 	if s.budget != nil {
 		n.State = append(n.State, layer.Attr{Key: "retry_budget", Value: s.budget.Balance()})
 	}
@@ -28,6 +31,9 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 		child := layer.Node{Name: "route", Next: new(layer.Describe(route.stack))}
 		if route.info != nil && route.info.Name != "" {
 			child.State = layer.State{{Key: "name", Value: route.info.Name}}
+		}
+		if route.split != nil {
+			child.State = append(child.State, layer.Attr{Key: "targets", Value: route.split.describeTargets()})
 		}
 		n.Children = append(n.Children, child)
 	}
@@ -45,11 +51,12 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 	return n
 }
 
-// maxExplained limits the routes and targets of an explanation.
+// maxExplained is the largest number of routes, and of targets, in an explanation.
 const maxExplained = 16
 
-// explain adds the chosen route to the explanation. For each route before it, it adds
-// the part of the condition that did not hold.
+// explain adds the chosen route of req to the explanation. chosen is nil for the default
+// route. For each candidate that precedes the chosen route, explain adds the part of the
+// condition that did not hold.
 func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
@@ -58,13 +65,13 @@ func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp],
 		{Key: "target", Value: r.target}, {Key: "route", Value: chosen.label()},
 	}}
 	passed := 0
-	for _, route := range s.routes {
-		if route == chosen {
+	for _, c := range s.candidates {
+		if c.match.holds(q.facts) {
 			break
 		}
 		if passed++; passed <= maxExplained {
 			d.Children = append(d.Children, layer.Node{Name: "route", State: layer.State{
-				{Key: "route", Value: route.label()}, {Key: "failed", Value: failing(route.match, q.facts)},
+				{Key: "route", Value: c.route.label()}, {Key: "failed", Value: failing(c.match, q.facts)},
 			}})
 		}
 	}
@@ -74,7 +81,8 @@ func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp],
 	to.Add(d)
 }
 
-// label returns the name of a route, or its condition if it has none.
+// label returns the name of a route, or its condition if it has no name. The label of a nil
+// route is "default".
 func (s *liveRoute[Req, Rsp]) label() string {
 	switch {
 	case s == nil:
@@ -85,7 +93,8 @@ func (s *liveRoute[Req, Rsp]) label() string {
 	return s.match.String()
 }
 
-// failing returns the part of m that does not hold.
+// failing returns the text of a part of the condition m that does not hold for f. m must
+// not hold for f.
 func failing(m matcher, f facts) string {
 	switch m := m.(type) {
 	case allOf:
@@ -104,8 +113,8 @@ func failing(m matcher, f facts) string {
 	return m.String()
 }
 
-// explain adds the target chosen for an attempt to the explanation, and all targets
-// with their weights.
+// explain adds the split to the explanation: the target that was drawn for an attempt, and
+// all targets with their weights. drawn is the index of the drawn target.
 func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},

@@ -2,7 +2,7 @@ package profiles
 
 import "context"
 
-// Dispatch tells a server of connections where to send a connection.
+// Dispatch specifies where a server of connections sends a connection.
 //
 //	profile                                    To
 //	Name, and Routes or Targets                ToRoutes     if opaque, Targets
@@ -13,12 +13,12 @@ import "context"
 //
 // linkerd's proxy uses the same rules, but ignores the routes of profiles without a name.
 type Dispatch struct {
-	// Opaque turns protocol detection off: bytes are forwarded unchanged, and the
-	// server may send first. A split is applied once to the connection.
+	// Opaque turns protocol detection off: bytes are forwarded unchanged, and the server
+	// may send first. A split selects one target for the whole connection.
 	Opaque bool
 
-	// To is the kind of destination, and Authority is its name: the apex, the address
-	// of the endpoint, or the target.
+	// To is the kind of destination, and Authority is the name of the destination: the
+	// apex, the address of the endpoint, or the target.
 	To        Destination
 	Authority string
 	Endpoint  *Endpoint // for ToEndpoint; must not be changed
@@ -44,8 +44,9 @@ func (d Destination) String() string {
 	return "unknown"
 }
 
-// Dispatch returns the destination of connections to target if p is its profile. It
-// ignores an invalid name or endpoint; see Validate.
+// Dispatch returns the destination of the connections to target, by the table at the type
+// [Dispatch]. p must be the profile of target. An invalid Name or Endpoint is ignored: see
+// [Profile.Validate].
 func (p *Profile) Dispatch(target string) Dispatch {
 	apex, err := p.apex(target)
 	named := p.Name != "" && err == nil
@@ -61,10 +62,11 @@ func (p *Profile) Dispatch(target string) Dispatch {
 	return d
 }
 
-// Dispatch returns the destination of a connection to the Router's target by the
-// current profile. It waits for the first profile as Call does, see [WithInitialWait].
-// It returns an error only if ctx ends before. A server must call it before it reads
-// the first byte, because an opaque connection is not read for protocol detection.
+// Dispatch returns the destination of a connection to the target of the Router, according
+// to the current profile. It waits for the first profile as Call does: see
+// [WithInitialWait]. It returns an error only if ctx ends before that. A server must call
+// Dispatch before it reads the first byte, because an opaque connection is not read for
+// protocol detection.
 func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {
 		return Dispatch{}, r.reject(ctx, 0)

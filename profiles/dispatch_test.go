@@ -18,7 +18,7 @@ func pod(addr string) *profiles.Endpoint {
 	return &profiles.Endpoint{Addr: netip.MustParseAddrPort(addr), Labels: map[string]string{"pod": "web-1"}}
 }
 
-// The table of linkerd's proxy: what a profile says, in the order in which it
+// The table of linkerd's proxy: what a profile serve, in the order in which it
 // is looked at.
 func TestDispatch(t *testing.T) {
 	const name, apex, asked = "web.ns.svc", "web.ns.svc:8080", "10.0.0.9:8080"
@@ -53,7 +53,7 @@ func TestDispatch(t *testing.T) {
 }
 
 // Whether a connection may be looked into has to be known before it is.
-func TestDispatchWaitsForTheFirstProfile(t *testing.T) {
+func TestDispatchInitialWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs backends
 		source := newScript()
@@ -72,7 +72,7 @@ func TestDispatchWaitsForTheFirstProfile(t *testing.T) {
 	})
 }
 
-// forwarding is a Router whose endpoints' services the test counts.
+// forwarding is a Router with services of endpoints that the test counts.
 type forwarding struct {
 	t      *testing.T
 	source profiles.Static
@@ -96,22 +96,22 @@ func newForwarding(t *testing.T, bs *backends, opts ...option) *forwarding {
 	return f
 }
 
-func (f *forwarding) says(p *profiles.Profile) *reply {
+func (f *forwarding) serve(p *profiles.Profile) *reply {
 	f.t.Helper()
 	f.source.Set(target, p)
 	synctest.Wait()
 	return send(f.t, f.router, "GET", "/")
 }
 
-func TestForwardGoesToTheEndpoint(t *testing.T) {
+func TestForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs backends
 		log := newLog()
 		f := newForwarding(t, &bs, log.option())
 		one := "10.0.0.1:80"
 		all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
-		assert.Equal(t, one, f.says(&profiles.Profile{Endpoint: pod(one), Targets: []profiles.Target{{"v2:80", 1}}}).from, "no split")
-		rsp := f.says(&profiles.Profile{Endpoint: pod(one), Routes: all})
+		assert.Equal(t, one, f.serve(&profiles.Profile{Endpoint: pod(one), Targets: []profiles.Target{{"v2:80", 1}}}).from, "no split")
+		rsp := f.serve(&profiles.Profile{Endpoint: pod(one), Routes: all})
 		assert.Equal(t, &layer.Route{Name: "all"}, rsp.route, "routes act there, too")
 		assert.Equal(t, []string{one}, f.made, "an equal endpoint keeps its service")
 		assert.Equal(t, map[string]string{"pod": "web-1"}, f.labels[0])
@@ -119,17 +119,17 @@ func TestForwardGoesToTheEndpoint(t *testing.T) {
 
 		renamed := pod(one)
 		renamed.Labels = map[string]string{"pod": "web-2"}
-		assert.Equal(t, one, f.says(&profiles.Profile{Endpoint: renamed}).from)
+		assert.Equal(t, one, f.serve(&profiles.Profile{Endpoint: renamed}).from)
 		assert.Equal(t, []string{one, one}, f.made)
 
-		assert.Equal(t, "web.ns:80", f.says(&profiles.Profile{Name: "web.ns", Endpoint: renamed}).from, "a name comes first")
-		assert.Equal(t, target, f.says(&profiles.Profile{Endpoint: &profiles.Endpoint{Authority: "a b"}}).from, "one that is not valid is left out")
+		assert.Equal(t, "web.ns:80", f.serve(&profiles.Profile{Name: "web.ns", Endpoint: renamed}).from, "a name comes first")
+		assert.Equal(t, target, f.serve(&profiles.Profile{Endpoint: &profiles.Endpoint{Authority: "a b"}}).from, "one that is not valid is left out")
 		assert.Equal(t, []string{"endpoint invalid AddrPort: want an IP address and a port"}, log.errors("left out of a profile"))
 		assert.Len(t, f.made, 2)
 	})
 }
 
-func TestWithoutForwardEndpointsAreNotLookedAt(t *testing.T) {
+func TestRouterWithoutForward(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Endpoint: pod("10.0.0.1:80")}, &bs)
 	assert.Equal(t, target, send(t, r, "GET", "/").from)

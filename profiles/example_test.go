@@ -50,7 +50,7 @@ func Example() {
 	// some of them new: true
 }
 
-// A stack of its own for each route, made from what the route says.
+// A stack of its own for each route, made from the fields of the route.
 func ExampleWithPerRoute() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -73,7 +73,7 @@ func ExampleWithPerRoute() {
 	}
 	slow := func(string) layer.Service[request, *reply] {
 		return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
-			if _, limited := ctx.Deadline(); limited { // it takes longer than anybody waits
+			if _, limited := ctx.Deadline(); limited { // it takes longer than the callers wait
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
@@ -90,36 +90,6 @@ func ExampleWithPerRoute() {
 	// Output:
 	// search ran out of time: true
 	// report: 200 <nil>
-}
-
-// Count successes and failures by route. The counters can be looked up once for each
-// route, because the pointer of a route does not change.
-func ExampleWithOnResponse() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var source profiles.Static
-	source.Set("web:80", &profiles.Profile{Routes: []profiles.Route{{
-		Name: "vote", Match: profiles.Path("/vote"), Labels: map[string]string{"team": "polls"},
-		Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 404, Max: 404}, Failure: true}},
-	}}})
-	notFound := func(string) layer.Service[request, *reply] {
-		return layer.Func[request, *reply](func(context.Context, request) (*reply, error) {
-			return &reply{status: 404}, nil
-		})
-	}
-	web := profiles.New(ctx, "web:80", &source, access{}, notFound,
-		profiles.WithInitialWait[request, *reply](time.Minute),
-		profiles.WithOnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
-			if route == nil {
-				route = &layer.Route{Name: "(default)"}
-			}
-			fmt.Println(route.Name, route.Labels, class)
-		}))
-	_, _ = web.Call(ctx, request{method: "GET", path: "/vote"})
-	_, _ = web.Call(ctx, request{method: "GET", path: "/list"})
-	// Output:
-	// vote map[team:polls] failure
-	// (default) map[] success
 }
 
 // A route that is retryable sends a failed request again, within the profile's

@@ -67,7 +67,7 @@ func TestExplainWithholdsSecrets(t *testing.T) {
 }
 
 // An explanation has the reason of each attempt and the balance of the budget.
-func TestExplainTries(t *testing.T) {
+func TestExplainAttempts(t *testing.T) {
 	left := 2
 	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
 		if left--; left == 1 {
@@ -88,7 +88,7 @@ retry      target=web:80 attempts=3 budget=8
 `, why.String())
 }
 
-func TestExplainWhyThereIsNoOtherTry(t *testing.T) {
+func TestExplainWithoutRetry(t *testing.T) {
 	p := retryable(func(r *profiles.Route) { r.MaxRetries = 1 })
 	r, _ := serving(t, p, status(503))
 	ctx, why := layer.Explain(t.Context())

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,30 +11,35 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Fault injects a delay, a response, or both, to test the callers. It applies once to
-// each request, before retries. Timeout includes the delay. Metrics count an injected
-// response for the requests of the route, not for its attempts.
+// Fault injects a delay, a response, or both, in order to test the callers. A fault applies
+// once to each request, before retries. The Timeout of the route includes the delay. The
+// metrics for requests count an injected response, the metrics for attempts do not.
 type Fault struct {
-	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets
-	// at most one fault of a route: with 0.1 and 0.2, 10 % get the first and 20 % the
-	// second. The sum of a route is at most 1.
+	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets at
+	// most one fault of a route: with fractions of 0.1 and 0.2, 10 % get the first fault
+	// and 20 % the second. The sum of the fractions of a route is at most 1.
 	Fraction float64
 
-	Delay, Jitter time.Duration // before the response or the forwarding; up to Jitter more, at random
+	// Delay is the wait before the request is answered or forwarded. A random time of up to
+	// Jitter is added.
+	Delay, Jitter time.Duration
 
-	// Status is the HTTP status of the injected response, 400 to 599. With 0 the
-	// request is forwarded after the delay. GRPC, 1 to 16, is the status for gRPC
-	// requests. With 0 it is derived from Status.
+	// Status is the HTTP status of the injected response, 400 to 599. With 0, the request
+	// is forwarded after the delay. GRPC is the gRPC status of the response to a gRPC
+	// request, 1 to 16. With 0, the gRPC status is derived from Status.
 	Status int
 	GRPC   uint32
 
-	// TTL is the life of the fault in this process. It must be more than 0. It starts
-	// with the first profile that has the route, and again after a change of the route
-	// or the RetryBudget. A delay ends with it.
+	Message string // text of the injected response; "" means "injected fault"
+
+	// TTL is the time after which the fault ends in this process. It must be more than 0.
+	// The TTL starts with the first profile that has the route, and again after a change of
+	// the route or the RetryBudget. A delay in progress ends when the TTL is over.
 	TTL time.Duration
 }
 
-// Validate returns the reason why a Router would leave the fault out, or nil.
+// Validate returns the reason why a Router would leave the fault out of a route, or nil if
+// the fault is valid.
 func (f Fault) Validate() error {
 	if err := f.problem(); err != nil {
 		return fmt.Errorf("fault: %w", err)
@@ -63,10 +69,10 @@ func (f Fault) problem() error {
 	return nil
 }
 
-// errFault marks an injected response. It is not returned to callers.
+// errFault is returned by layer.FaultInjection when a response must be injected.
+// faultService then returns the response instead of errFault.
 var errFault = errors.New("injected response")
 
-// addFaults adds a layer for Faults, made of one [layer.FaultInjection] for each.
 func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if len(a.route.Faults) == 0 {
 		return st
@@ -89,16 +95,18 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 	})
 }
 
-// faultService sends a fraction of the requests through each fault.
+// faultService sends a fraction of the requests through each fault, and the other requests
+// directly to the service below.
 type faultService[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	target string
 	edit   layer.Editor[Req, Rsp] // nil if no fault has a response
 	faults []faultShare[Req, Rsp]
-	rand   func() float64
+	rand   func() float64 // returns a number from 0 to below 1
 }
 
-// faultShare is a fault, the service that injects it, and its range of random numbers.
+// faultShare is a fault, the service that injects the fault, and the range of random
+// numbers for which a request gets the fault.
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
@@ -125,7 +133,9 @@ func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, 
 	case err == nil:
 	case errors.Is(err, errFault):
 		f.explain(ctx)
-		return s.edit.NewResponse(req, layer.DirectResponse{Status: f.Status, GRPC: f.GRPC, Message: "injected fault"}), nil
+		return s.edit.NewResponse(req, layer.DirectResponse{
+			Status: f.Status, GRPC: f.GRPC, Message: cmp.Or(f.Message, "injected fault"),
+		}), nil
 	case errors.Is(err, layer.ErrInjected) && ctx.Err() != nil:
 		// Layers above treat this error like that of a slow target.
 		err = &layer.Error{Layer: "fault", Target: s.target, Reason: "canceled during the injected delay", Err: context.Cause(ctx)}
@@ -155,7 +165,7 @@ func (f *faultShare[Req, Rsp]) node() layer.Node {
 
 func (s *faultService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return s.Service }
 
-// Describe returns each fault as a child, with the number of injections.
+// Describe returns each fault as a child, with the number of its injections.
 func (s *faultService[Req, Rsp]) Describe() layer.Node {
 	n := layer.Node{Name: "faults"}
 	for _, f := range s.faults {

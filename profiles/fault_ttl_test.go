@@ -16,7 +16,7 @@ func faulting(t *testing.T, r *router) bool {
 	return send(t, r, "GET", "/").status == 503
 }
 
-func TestFaultEndsByItself(t *testing.T) {
+func TestFaultTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
 		r, _ := bubbled(t, src, nil)
@@ -32,7 +32,7 @@ func TestFaultEndsByItself(t *testing.T) {
 
 // A change of the route begins the TTL again. Another change of the profile does
 // not.
-func TestFaultBeginsAgainWithItsRoute(t *testing.T) {
+func TestFaultTTLOfChangedRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
 		r, _ := bubbled(t, src, nil)
@@ -55,7 +55,7 @@ func TestFaultBeginsAgainWithItsRoute(t *testing.T) {
 }
 
 // Each fault ends separately. The fraction of one that ended is forwarded.
-func TestFaultsEndOneByOne(t *testing.T) {
+func TestFaultTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newScript()
 		r, _ := bubbled(t, src, nil)

@@ -15,7 +15,7 @@ import (
 
 type methodIs string
 
-func (m Method) compile(*compiler) (matcher, error) {
+func (m Method) compile() (matcher, error) {
 	if !isToken(string(m)) {
 		return nil, fmt.Errorf("method %q is not a token", string(m))
 	}
@@ -26,7 +26,7 @@ func (m methodIs) holds(f facts) bool { return f.method == string(m) }
 func (methodIs) needs() needs         { return 0 }
 func (m methodIs) String() string     { return fmt.Sprintf("method %q", string(m)) }
 
-// isToken reports whether s is a token of HTTP, such as a method or a field name.
+// isToken reports whether s is an HTTP token (RFC 9110), such as a method or a field name.
 func isToken(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !isAlphanumeric(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
@@ -41,17 +41,15 @@ type headerCondition struct {
 	value stringMatcher
 }
 
-func (h Header) compile(c *compiler) (matcher, error) {
-	return compileField("header", h.Name, h.Value, c)
+func (h Header) compile() (matcher, error) {
+	return compileField("header", h.Name, h.Value)
 }
 
-// compileField compiles a condition on a header or trailer field. kind is "header" or
-// "trailer", for errors.
-func compileField(kind, name string, m StringMatch, c *compiler) (headerCondition, error) {
+func compileField(kind, name string, m StringMatch) (headerCondition, error) {
 	if !isToken(name) {
 		return headerCondition{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
 	}
-	value, err := compileStringMatch(m, false, c)
+	value, err := compileStringMatch(m, false)
 	if err != nil {
 		return headerCondition{}, fmt.Errorf("%s %q: %w", kind, name, err)
 	}
@@ -69,8 +67,8 @@ func (h headerCondition) holds(f facts) bool {
 	return h.holdsForOne(f.header)
 }
 
-// holdsForOne reports whether one of the values matches. It is a separate function,
-// because it allocates.
+// holdsForOne reports whether one of several values of the header field satisfies the
+// condition. It is a separate function, because it allocates.
 func (h headerCondition) holdsForOne(fields layer.Header) bool {
 	for name, v := range fields.All() {
 		if strings.EqualFold(name, h.name) && h.value.holds(v) {
@@ -82,7 +80,7 @@ func (h headerCondition) holdsForOne(fields layer.Header) bool {
 
 func (headerCondition) needs() needs { return needHeader }
 
-// String describes the condition. The value of a field with credentials is withheld.
+// String describes the condition. It hides the value of a field that may have credentials.
 func (h headerCondition) String() string {
 	if h.value.kind != matchPresent && secret.Field(strings.ToLower(h.name)) {
 		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
@@ -95,18 +93,20 @@ type queryCondition struct {
 	value stringMatcher
 }
 
-func (q Query) compile(c *compiler) (matcher, error) {
+func (q Query) compile() (matcher, error) {
 	if q.Name == "" {
 		return nil, errors.New("query: the name of the parameter is empty")
 	}
-	value, err := compileStringMatch(q.Value, false, c)
+	value, err := compileStringMatch(q.Value, false)
 	if err != nil {
 		return nil, fmt.Errorf("query parameter %q: %w", q.Name, err)
 	}
 	return queryCondition{q.Name, value}, nil
 }
 
-// holds parses the query as url.ParseQuery does, but allocates no map.
+// holds reports whether the query has the parameter, and one of the values of the parameter
+// satisfies the condition. It parses the query as url.ParseQuery does, but allocates no
+// map.
 func (q queryCondition) holds(f facts) bool {
 	for rest := f.query; rest != ""; {
 		var pair string
@@ -130,15 +130,17 @@ func (q queryCondition) String() string { return fmt.Sprintf("query parameter %q
 
 type hostIs stringMatcher
 
-// compile returns an error if the value cannot be a host, such as one with a port.
-func (h Host) compile(c *compiler) (matcher, error) {
+// compile compiles the condition. It returns an error if the value cannot be a host, for
+// example because it has a port.
+func (h Host) compile() (matcher, error) {
 	if t, ok := h.Value.(Exact); ok {
 		_, err := netip.ParseAddr(string(t))
 		if t == "" || err != nil && strings.ContainsAny(string(t), ":[]/ ") {
 			return nil, fmt.Errorf("host %q is not a name or an address without port and brackets", string(t))
 		}
+		h.Value = Exact(strings.TrimSuffix(string(t), "."))
 	}
-	value, err := compileStringMatch(h.Value, true, c)
+	value, err := compileStringMatch(h.Value, true)
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
@@ -154,6 +156,9 @@ func (h hostIs) holds(f facts) bool {
 		return strings.EqualFold(host, h.want)
 	case h.kind == matchPrefix:
 		return len(host) >= len(h.want) && strings.EqualFold(host[:len(h.want)], h.want)
+	case h.kind == matchSuffix:
+		n := len(host) - len(h.want)
+		return n > 0 && strings.EqualFold(host[n:], h.want)
 	}
 	return stringMatcher(h).holds(host)
 }
@@ -161,7 +166,8 @@ func (h hostIs) holds(f facts) bool {
 func (hostIs) needs() needs     { return needAuthority }
 func (h hostIs) String() string { return "host " + stringMatcher(h).String() }
 
-// hostname returns authority without its port and the brackets of an IPv6 address.
+// hostname returns authority without its port, the brackets of an IPv6 address and a final
+// dot.
 func hostname(authority string) string {
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
 		authority = authority[:i]
@@ -169,5 +175,25 @@ func hostname(authority string) string {
 	if n := len(authority); n >= 2 && authority[0] == '[' && authority[n-1] == ']' {
 		return authority[1 : n-1]
 	}
-	return authority
+	return strings.TrimSuffix(authority, ".")
+}
+
+// hasName reports whether match returns true for the name of one of the fields.
+func hasName(fields layer.Header, match func(name string) bool) bool {
+	if h, ok := fields.(interface {
+		HasName(func(name string) bool) bool
+	}); ok {
+		return h.HasName(match)
+	}
+	return hasNameOf(fields, match)
+}
+
+// hasNameOf is a separate function, because it allocates.
+func hasNameOf(fields layer.Header, match func(name string) bool) bool {
+	for name := range fields.All() {
+		if match(name) {
+			return true
+		}
+	}
+	return false
 }

@@ -88,9 +88,9 @@ func TestSwapKeepsRoutes(t *testing.T) {
 	assert.Empty(t, found(after, on("GET", "/x/b")))
 }
 
-// A route whose condition is of another kind, and otherwise reads the same, is
+// A route with a condition of another kind, which otherwise reads the same, is
 // another one.
-func TestSwapSeesTheKindOfACondition(t *testing.T) {
+func TestSwapConditionKind(t *testing.T) {
 	r := routerFor()
 	before := r.compile(&Profile{Routes: []Route{{Name: "a", Match: Path("/a")}}}, nil)
 	after := r.compile(&Profile{Routes: []Route{{Name: "a", Match: PathPrefix("/a")}}}, before)

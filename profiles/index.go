@@ -9,45 +9,76 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the routes whose condition the path of a request may meet. It is a prefix tree. A
-// route is represented by its position in the profile, and lists of positions are ascending.
+// index finds the candidates for a request by its path and host. A candidate is a route, or
+// one of the alternatives of its condition. Candidates are identified by their position in
+// the order of precedence. The index is a prefix tree with ascending lists of positions:
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
 //	                                 └─ "/orders" end: 1
 //
-// The result is the smallest position whose whole condition holds.
+// Routes that require a host are in a separate tree for each host. The result of a search
+// is the smallest position of a candidate for which the whole condition holds.
 type index struct {
-	root branch
+	root     branch             // for any host
+	exact    map[string]*branch // by host in lower case
+	suffixes map[string]*branch // by the end of the host in lower case, which begins with a dot
 }
 
-// branch is a node of the tree. It is reached from its parent by text, or by the
-// remainder of a segment if it is the parent's rest.
+// branch is a node of the tree. The field text has the part of the path that leads from the
+// parent to the branch. If the branch is the field rest of its parent, the remainder of any
+// segment leads to it instead.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
 	initials string    // the first bytes of the texts of children
 	rest     *branch   // reached by any bytes up to the next '/' or the end of the path
-	here     []int32   // routes for paths that end here
-	below    []int32   // routes for all paths that pass here
+	here     []int32   // candidates for paths that end here
+	below    []int32   // candidates for all paths that pass here
 	first    int32     // the smallest position in this branch and its descendants
 }
 
 const notFound = math.MaxInt32
 
-// add adds a route. Positions must be added in ascending order.
+// add adds the candidate at the given position, which has the condition m. Candidates must
+// be added in ascending order of their positions.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
 	if keys == nil {
 		keys = []key{{parts: []string{""}, open: true}}
 	}
+	hosts := hostsOf(m)
 	for _, k := range keys {
-		x.addPath(position, k)
+		if hosts == nil {
+			x.root.addPath(position, k)
+		}
+		for _, h := range hosts {
+			x.tree(h, position).addPath(position, k)
+		}
 	}
 }
 
-func (x *index) addPath(position int32, k key) {
-	b := &x.root
+// tree returns the tree for the host h. It creates the tree if it is missing. position is
+// the candidate that is being added.
+func (x *index) tree(h hostKey, position int32) *branch {
+	trees := &x.exact
+	if h.suffix {
+		trees = &x.suffixes
+	}
+	if *trees == nil {
+		*trees = make(map[string]*branch)
+	}
+	b := (*trees)[h.text]
+	if b == nil {
+		b = &branch{first: position}
+		(*trees)[h.text] = b
+	}
+	return b
+}
+
+// addPath adds the candidate at position for the paths that match the key k. b is the root
+// of a tree.
+func (b *branch) addPath(position int32, k key) {
 	for i, part := range k.parts {
 		if i > 0 {
 			if b.rest == nil {
@@ -64,7 +95,8 @@ func (x *index) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch for text below b, and creates missing branches.
+// reach returns the branch that is reached from b by text. It creates missing branches.
+// position is the candidate that is being added.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -85,7 +117,8 @@ func (b *branch) reach(text string, position int32) *branch {
 	return b
 }
 
-// split returns a new branch for the first n bytes of b.text, with b as its child.
+// split splits b in two: it returns a new branch for the first n bytes of b.text, which has
+// b with the other bytes as its child.
 func (b *branch) split(n int) *branch {
 	upper := &branch{text: b.text[:n], first: b.first, children: []*branch{b}, initials: b.text[n : n+1]}
 	b.text = b.text[n:]
@@ -100,7 +133,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// appendOnce appends position to list unless it is the last element.
+// appendOnce appends position to list, unless the last element of list is position.
 func appendOnce(list []int32, position int32) []int32 {
 	if n := len(list); n > 0 && list[n-1] == position {
 		return list
@@ -108,30 +141,79 @@ func appendOnce(list []int32, position int32) []int32 {
 	return append(list, position)
 }
 
-// search finds the route of one request. It is kept on the stack. A value of the
-// request is read from the accessor when the first condition needs it.
+// search finds the route of one request. It is not allocated on the heap. When a condition
+// needs a value of the request for the first time, the search reads the value from the
+// accessor.
 type search[Req, Rsp any] struct {
-	routes []*liveRoute[Req, Rsp]
-	access layer.Accessor[Req, Rsp]
-	req    Req
-	facts  facts
-	has    needs
-	best   int32 // the smallest position found so far
+	candidates []candidate[Req, Rsp]
+	access     layer.Accessor[Req, Rsp]
+	req        Req
+	facts      facts
+	has        needs
+	best       int32 // the smallest matching position so far
 }
 
-// match returns the first route that matches, or nil.
+// candidate is a route with its condition, or with one of the alternatives of the
+// condition.
+type candidate[Req, Rsp any] struct {
+	match matcher
+	needs needs
+	route *liveRoute[Req, Rsp]
+	rank  // of MostSpecific
+}
+
 func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *liveRoute[Req, Rsp] {
-	q := search[Req, Rsp]{routes: s.routes, access: access, req: req, best: notFound}
+	q := search[Req, Rsp]{candidates: s.candidates, access: access, req: req, best: notFound}
 	q.facts.method, q.facts.path = access.Method(req), access.Path(req)
+	if s.index.exact != nil || s.index.suffixes != nil {
+		q.walkHosts(&s.index)
+	}
 	q.walk(&s.index.root, q.facts.path)
 	if q.best == notFound {
 		return nil
 	}
-	return s.routes[q.best]
+	return s.candidates[q.best].route
 }
 
-// walk tries the routes of all branches on the path below b. Longer branches come
-// first, because their routes are few and often decide.
+// maxHost is the longest host that walkHosts converts to lower case without an allocation.
+const maxHost = 64
+
+// walkHosts tries the candidates in the trees for the host of the request: the tree for the
+// exact host, and the trees for the ends of the host.
+func (q *search[Req, Rsp]) walkHosts(x *index) {
+	q.read(needAuthority)
+	host := hostname(q.facts.authority)
+	var buffer [maxHost]byte
+	lower := appendLower(buffer[:0], host)
+	if b := x.exact[string(lower)]; b != nil {
+		q.walk(b, q.facts.path)
+	}
+	if x.suffixes == nil {
+		return
+	}
+	for i, c := range lower {
+		if c == '.' {
+			if b := x.suffixes[string(lower[i:])]; b != nil {
+				q.walk(b, q.facts.path)
+			}
+		}
+	}
+}
+
+func appendLower(b []byte, s string) []byte {
+	for i := range len(s) {
+		c := s[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	return b
+}
+
+// walk tries the candidates of b and of those branches below b that are reached by the
+// beginning of path. Longer branches come first, because their candidates are few and often
+// decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -154,24 +236,25 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try sets best to the first of positions whose condition holds, if it is less.
+// try tries the candidates at positions, which are ascending. It sets best to the first
+// position below best for which the condition holds.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
 			return
 		}
-		if q.holds(q.routes[position]) {
+		if q.holds(&q.candidates[position]) {
 			q.best = position
 			return
 		}
 	}
 }
 
-func (q *search[Req, Rsp]) holds(route *liveRoute[Req, Rsp]) bool {
-	if missing := route.needs &^ q.has; missing != 0 {
+func (q *search[Req, Rsp]) holds(c *candidate[Req, Rsp]) bool {
+	if missing := c.needs &^ q.has; missing != 0 {
 		q.read(missing)
 	}
-	return route.match.holds(q.facts)
+	return c.match.holds(q.facts)
 }
 
 func (q *search[Req, Rsp]) read(missing needs) {
@@ -194,8 +277,9 @@ type key struct {
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns the key of an expression that is anchored at its start. ended reports
-// whether it is anchored at its end too.
+// keyOf returns the key of the paths that an expression matches. The expression is the
+// concatenation of steps, anchored at its start. ended is whether it is also anchored at
+// its end.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary
@@ -225,7 +309,7 @@ func keyOf(steps []*syntax.Regexp, ended bool) key {
 	return k
 }
 
-// withinSegment reports whether the expression matches only text without '/'.
+// withinSegment reports whether the expression tree matches only text without '/'.
 func withinSegment(tree *syntax.Regexp) bool {
 	switch tree.Op { //nolint:exhaustive // the others consist of these
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
@@ -248,11 +332,54 @@ func withinSegment(tree *syntax.Regexp) bool {
 	return true
 }
 
-// maxKeys limits the number of keys of one route.
+// maxKeys is the largest number of path keys, and of hosts, of one candidate. A condition
+// with more path keys counts as if it did not restrict the path. A condition with more
+// hosts counts as if it did not restrict the host.
 const maxKeys = 64
 
-// keysOf returns keys such that each path for which m holds matches one of them. It
-// returns nil if m does not restrict the path.
+// hostKey is a host in lower case, or the end of a host, which begins with a dot.
+type hostKey struct {
+	text   string
+	suffix bool
+}
+
+// hostsOf returns a list of hosts. Each host for which m holds matches an element of the
+// list. It returns nil if m does not restrict the host, or if m has a host that is not
+// ASCII.
+func hostsOf(m matcher) []hostKey {
+	switch m := m.(type) {
+	case hostIs:
+		text := string(appendLower(nil, m.want))
+		if strings.ToLower(m.want) != text { //nolint:gocritic // EqualFold is another comparison
+			return nil // case folding beyond ASCII
+		}
+		switch {
+		case m.kind == matchExact:
+			return []hostKey{{text, false}}
+		case m.kind == matchSuffix && text[0] == '.':
+			return []hostKey{{text, true}}
+		}
+	case allOf:
+		for _, member := range m {
+			if hosts := hostsOf(member); hosts != nil {
+				return hosts
+			}
+		}
+	case anyOf:
+		var all []hostKey
+		for _, member := range m {
+			hosts := hostsOf(member)
+			if all = append(all, hosts...); hosts == nil || len(all) > maxKeys {
+				return nil
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+// keysOf returns a list of keys. Each path for which m holds matches an element of the
+// list. It returns nil if m does not restrict the path.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
 	case exactPath:
@@ -304,8 +431,8 @@ func (g grpcCondition) key() key {
 	return key{parts: []string{"/" + g.service + "/" + g.method}}
 }
 
-// weight returns a measure of the fixed text of the least specific key. A higher weight
-// is more specific.
+// weight returns a measure of the fixed text in the least specific key of keys. A higher
+// weight means a more specific key. The weight of an empty list is 0.
 func weight(keys []key) int {
 	least := 0
 	for i, p := range keys {

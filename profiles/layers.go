@@ -3,23 +3,29 @@ package profiles
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// WithRouteLayers gives each route the layers that its fields require. From the caller
-// to the target:
+// WithRouteLayers gives each route the layers that its fields require, the outermost first:
 //
 //	ResponseHeader             all responses
 //	Limit, Rate                reject
 //	[WithMetrics], requests    each request that these admitted
 //	Redirect                   answers
 //	Mirrors                    one copy of each request
+//	Policy.RequestTimeout      [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
-//	Retryable, AttemptTimeout  [layer.Retry]
+//	Retryable, AttemptTimeout  [layer.Retry], or Policy.Retry
 //	Hedge                      [layer.Hedge]
 //	[WithMetrics], attempts    each attempt and each copy of a hedge
+//	Policy.ResponseTimeout     [layer.Timeout]
+//	Policy.IdleTimeout         [layer.IdleTimeout]
 //	RequestHeader              forwarded requests
 //
 // For HTTP the arguments are httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify, which
@@ -36,10 +42,11 @@ func WithRouteLayers[Req, Rsp any](
 	})
 }
 
-// WithMetrics makes [WithRouteLayers] count. instruments is called once for each route. It returns
-// the instruments for the requests of the route, to which its layers write, and for the attempts
-// (see [layer.Instruments]). A route that is equal in the next profile keeps them. A request that
-// is rejected below the route counts only in Rejections.
+// WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function
+// instruments is called once for each route. It returns the instruments to which the layers
+// write: for the requests of the route, and for their attempts. A route that is equal in
+// the next profile keeps its instruments. A request that a service below the layers rejects
+// counts only in Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }
@@ -51,18 +58,21 @@ type routeLayers[Req, Rsp any] struct {
 	classify layer.Classifier[Rsp] // classifies errors
 }
 
-// routeStack builds the layers of one route.
+// routeStack builds the stack of layers of one route.
 type routeStack[Req, Rsp any] struct {
 	*Router[Req, Rsp]
-	route              Route // invalid parts have their zero value
+	route              Route // the route; invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
+	unlimited          *layer.Budget // of Policy.Retry; it allows any number of retries
 	requests, attempts layer.Instruments
 	mirrors            []layer.Layer[Req, Rsp]
+	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
 }
 
-// stackOf returns the layers of a route with below as the innermost service. It returns
-// below if the route needs no layers.
+// stackOf returns the route def as a service: its layers, with below as the innermost
+// service. It returns below if def needs no layers. It logs the invalid parts of def. The
+// caller must hold mu.
 func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {
@@ -76,15 +86,15 @@ func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.
 	}
 	a := &routeStack[Req, Rsp]{
 		Router: r, route: route, retryBudget: budget,
-		classes: compileClasses(route.Classes, &compiler{drop: func(error) {}}),
+		classes: compileClasses(route.Classes, func(error) {}),
 	}
 	if r.metrics != nil {
 		a.requests, a.attempts = r.metrics(route)
 	}
-	st := layer.NewStack[Req](a.options(r.layers.classify)...)
-	if edit, change := r.layers.edit, route.ResponseHeader; !change.Empty() {
-		st = st.MapResponse(func(rsp Rsp) Rsp { return edit.EditResponse(rsp, change) })
+	if route.Policy != nil && route.MayRetry() {
+		a.unlimited = layer.NewBudget(time.Second, 100, math.MaxInt32)
 	}
+	st := a.changeResponses(layer.NewStack[Req](a.options(r.layers.classify)...))
 	if route.Limit > 0 {
 		st = st.Limit(route.Limit)
 	}
@@ -92,18 +102,35 @@ func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.
 		st = st.RateLimit(route.Rate.PerSecond, route.Rate.burst())
 	}
 	a.mirrors = a.mirrorLayers()
-	if r.metrics == nil && !route.Retryable && route.AttemptTimeout == 0 && route.Hedge == 0 {
-		return a.changeRequests(a.addOnce(st)).Service(below) // no class of responses is needed
+	if route.Policy == nil || !route.Policy.Overrides {
+		return st.Service(a.admitted(below))
 	}
-	return st.Service(&byProtocol[Req, Rsp]{
-		Service: below, access: r.access, grpc: a.classified(true).Service(below), other: a.classified(false).Service(below),
-	})
+	b := *a
+	b.overridden = true
+	if r.layers.edit != nil {
+		b.route.RequestHeader.Remove = slices.Concat(route.RequestHeader.Remove, overrideFields[:])
+	}
+	return st.Service(&overrides[Req, Rsp]{Service: a.admitted(below), access: r.access, overridden: b.admitted(below)})
 }
 
-// withoutEdits returns r without the fields that require an Editor. It returns false if
-// one of them is set.
+// admitted returns the service of the requests that Limit and Rate have admitted.
+func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+	if a.metrics == nil && !a.route.MayRetry() && a.route.AttemptTimeout == 0 && a.route.Hedge == 0 {
+		st := layer.NewStack[Req](a.options(a.layers.classify)...) // no class of responses is needed
+		return a.changeRequests(a.addAttemptTimeouts(a.addOnce(st))).Service(below)
+	}
+	return &byProtocol[Req, Rsp]{
+		Service: below, access: a.access, grpc: a.classified(true).Service(below), other: a.classified(false).Service(below),
+	}
+}
+
+// withoutEdits returns r without the fields that require an Editor. The second result is
+// false if r has such a field.
 func withoutEdits(r Route) (Route, bool) {
 	ok := r.RequestHeader.Empty() && r.ResponseHeader.Empty() && r.Redirect == nil && len(r.Mirrors) == 0
+	if r.Policy != nil && r.Policy.hasEdits() {
+		ok = false
+	}
 	r.RequestHeader, r.ResponseHeader = layer.HeaderMutation{}, layer.HeaderMutation{}
 	r.Redirect, r.Mirrors = nil, nil
 	var faults []Fault
@@ -125,8 +152,8 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the layers that need the class of responses. There are two
-// versions, because gRPC requests are classified differently.
+// classified returns the part of the stack with the layers that need the class of
+// responses. A route has two such parts, because gRPC requests are classified differently.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {
@@ -135,7 +162,7 @@ func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	return a.addAttempts(a.addOnce(st), grpc)
 }
 
-// addOnce adds the layers that apply once to each request.
+// addOnce adds to st the layers that apply once to each request, and not to its attempts.
 func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if a.route.Redirect != nil {
 		st = st.With("redirect", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
@@ -145,13 +172,36 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	for _, l := range a.mirrors {
 		st = st.With("mirror", l)
 	}
+	if p := a.route.Policy; p != nil {
+		st = a.addTimeout(st, p.RequestTimeout, overrideRequest, overrideTimeout)
+	}
 	if a.route.Timeout > 0 {
 		st = st.ResponseHeaderTimeout(a.route.Timeout)
 	}
 	return a.addFaults(st)
 }
 
-// changeRequests adds the layer of RequestHeader.
+// addAttemptTimeouts adds to st the limits of the RoutePolicy that apply to each attempt.
+func (a *routeStack[Req, Rsp]) addAttemptTimeouts(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
+	p := a.route.Policy
+	if p == nil {
+		return st
+	}
+	st = a.addTimeout(st, p.ResponseTimeout, overrideResponse)
+	if p.IdleTimeout > 0 {
+		st = st.IdleTimeout(p.IdleTimeout)
+	}
+	return st
+}
+
+func (a *routeStack[Req, Rsp]) changeResponses(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
+	c, edit := a.route.ResponseHeader, a.layers.edit
+	if c.Empty() {
+		return st
+	}
+	return st.MapResponse(func(rsp Rsp) Rsp { return edit.EditResponse(rsp, c) })
+}
+
 func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	c, edit := a.route.RequestHeader, a.layers.edit
 	if c.Empty() {
@@ -160,32 +210,29 @@ func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.St
 	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
 }
 
-// class returns the class of an outcome by the classes of the route.
+// class returns the class of the outcome o by the classes of the route. grpc is whether the
+// request is a gRPC request.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
 		return a.layers.classify(o)
 	}
-	h := a.head(grpc, o.Response)
+	h := a.classes.head(grpc, a.access.Status(o.Response), a.access.ResponseHeader(o.Response))
 	if o.Ended {
 		return h.end(a.access.ResponseTrailer(o.Response))
 	}
 	return h.class
 }
 
-// head returns the class of a response by its headers.
-func (a *routeStack[Req, Rsp]) head(grpc bool, rsp Rsp) headerClass {
-	return a.classes.head(grpc, a.access.Status(rsp), a.access.ResponseHeader(rsp))
-}
-
-// byProtocol sends gRPC requests to grpc and all others to other.
+// byProtocol is a service that sends gRPC requests to the service grpc, and all other
+// requests to the service other.
 type byProtocol[Req, Rsp any] struct {
-	layer.Service[Req, Rsp] // the service below both, for Ready
+	layer.Service[Req, Rsp] // the service below grpc and other, for Ready
 	access                  layer.Accessor[Req, Rsp]
 	grpc, other             layer.Service[Req, Rsp]
 }
 
 func (b *byProtocol[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if isGRPC(b.access.RequestHeader(req).Get("content-type")) {
+	if strings.HasPrefix(b.access.RequestHeader(req).Get("Content-Type"), "application/grpc") {
 		return b.grpc.Call(ctx, req)
 	}
 	return b.other.Call(ctx, req)

@@ -75,7 +75,7 @@ func TestResponseHeader(t *testing.T) {
 
 // The header of a response is the caller's, while its end is still awaited, and
 // judged, elsewhere.
-func TestResponseHeaderOfAStream(t *testing.T) {
+func TestResponseHeaderOfStream(t *testing.T) {
 	c := newCounters()
 	p := retryable(func(r *profiles.Route) { r.ResponseHeader.Set = pairs("X-Frame-Options", "DENY") })
 	r, _ := grpcTown(t, p, func(w http.ResponseWriter, r *http.Request, _ int64) {
@@ -101,7 +101,7 @@ func TestResponseHeaderOfAStream(t *testing.T) {
 	assert.EqualValues(t, 10, of(c.tries.Responses, "success"))
 }
 
-// front is a gateway in front of a router whose targets must not be called.
+// front is a gateway in front of a router. The targets of the router must not be called.
 func front(t *testing.T, route profiles.Route) *httptest.Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,7 +140,7 @@ func ask(t *testing.T, srv *httptest.Server, method, wire string) *http.Response
 	return rsp
 }
 
-func TestRedirectOfRequestsOfAllShapes(t *testing.T) {
+func TestRedirectRequestForms(t *testing.T) {
 	moved := front(t, profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", OldPrefix: "/v1", NewPrefix: "/v2", Status: 301}})
 	for _, tt := range []struct {
 		what, method, wire string
@@ -161,18 +161,18 @@ func TestRedirectOfRequestsOfAllShapes(t *testing.T) {
 			rsp := ask(t, moved, tt.method, tt.wire)
 			assert.Equal(t, tt.status, rsp.StatusCode)
 			assert.Equal(t, tt.location, rsp.Header.Get("Location"))
-			assert.NotZero(t, rsp.ContentLength, "HEAD too is told how long it is")
+			assert.NotZero(t, rsp.ContentLength, "HEAD also has the length")
 		})
 	}
 }
 
-func TestRedirectWithAHostOfItsOwn(t *testing.T) {
+func TestRedirectHost(t *testing.T) {
 	rsp := ask(t, front(t, profiles.Route{Redirect: &profiles.Redirect{Host: "b"}}), "GET", "GET /a HTTP/1.0\r\n\r\n")
 	assert.Equal(t, "http://b/a", rsp.Header.Get("Location"))
 }
 
 // The answer to a gRPC request is a status in nothing but a header.
-func TestAnswersToGRPC(t *testing.T) {
+func TestRedirectAndFaultOfGRPC(t *testing.T) {
 	for want, route := range map[string]profiles.Route{
 		"5":  {Redirect: &profiles.Redirect{Host: "b"}},
 		"14": {Faults: []profiles.Fault{abort(1, 503)}},

@@ -20,14 +20,14 @@ func one(r profiles.Route) *profiles.Profile {
 	return &profiles.Profile{Routes: []profiles.Route{r}}
 }
 
-func TestRedirectAnswers(t *testing.T) {
+func TestRedirectResponse(t *testing.T) {
 	c := newCounters()
 	p := one(profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", Host: "b", Status: 308}, Retryable: true})
 	p.RetryBudget = budget()
 	r, bs := serving(t, p, nil, answering(), c.option())
 	rsp := send(t, r, "GET", "/a")
 	assert.Equal(t, 308, rsp.status)
-	assert.Equal(t, fields{"Location": "https://b/a", "says": "redirected to https://b/a"}, rsp.header)
+	assert.Equal(t, fields{"Location": "https://b/a", "message": "redirected to https://b/a"}, rsp.header)
 	assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
 	rsp, err := r.Call(t.Context(), request{method: "POST", path: "/a", contentType: "application/grpc"})
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestRedirectAnswers(t *testing.T) {
 }
 
 // A place that is where the request came to would only send it round.
-func TestRedirectToTheSamePlaceForwards(t *testing.T) {
+func TestRedirectSameLocation(t *testing.T) {
 	r, bs := serving(t, one(profiles.Route{Redirect: &profiles.Redirect{OldPrefix: "/v1", NewPrefix: "/v2"}}), nil, answering())
 	assert.Equal(t, 302, send(t, r, "GET", "/v1/a").status)
 	assert.Equal(t, 200, send(t, r, "GET", "/v2/a").status)
@@ -47,7 +47,7 @@ func TestRedirectToTheSamePlaceForwards(t *testing.T) {
 }
 
 // Of a request that never reaches a target nothing below is asked.
-func TestRedirectIsAboveFaultsAndBelowLimits(t *testing.T) {
+func TestRedirectOrder(t *testing.T) {
 	route := profiles.Route{
 		Redirect: &profiles.Redirect{Host: "b"}, Faults: []profiles.Fault{abort(1, 503)}, Rate: profiles.Rate{PerSecond: 1e-9},
 	}
@@ -60,7 +60,7 @@ func TestRedirectIsAboveFaultsAndBelowLimits(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-func TestRedirectIsExplainedAndDescribed(t *testing.T) {
+func TestRedirectExplainAndDescribe(t *testing.T) {
 	r, _ := serving(t, one(profiles.Route{Redirect: &profiles.Redirect{Host: "::1", Port: 81}}), nil, answering())
 	ctx, why := layer.Explain(t.Context())
 	_, err := r.Call(ctx, get)

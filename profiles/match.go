@@ -15,26 +15,27 @@ type Match interface {
 
 // The kinds of Match.
 type (
-	// All holds if every member holds. An empty All holds for every request. For
-	// responses it is invalid.
+	// All holds if every member holds. An empty All holds for every request, but is invalid
+	// as a condition on responses.
 	All []Match
 
-	// Any holds if one of its members holds. An empty Any holds for no request.
-	// For responses it is invalid.
+	// Any holds if one of its members holds. An empty Any holds for no request, and is
+	// invalid as a condition on responses.
 	Any []Match
 
-	// Not holds if its member does not hold.
+	// Not holds if the condition Match does not hold.
 	Not struct{ Match Match }
 
-	// Path is a regular expression for the path of a request, without the query. Space around it is
-	// removed. It is anchored as in linkerd, without a group: '^' is added at the start and '$' at
-	// the end if missing. So "/a|/b" means "^/a|/b$". Write "(/a|/b)" to match one of two paths.
+	// Path is a regular expression for the path of a request, without the query. Space
+	// around it is removed. As in linkerd, missing anchors are added without a group: '^'
+	// at the start and '$' at the end. So "/a|/b" means "^/a|/b$". Write "(/a|/b)" to match
+	// one of two paths.
 	//
-	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s are ASCII
-	// only, "&&" and "--" in a class have no special meaning, and a repeat count is at most 1000.
-	// An expression is invalid above 10 000 bytes, or above 10 000 instructions with its repeats
-	// written out ("[^/]{1,64}" has 128). Repeats may add at most 20 000 instructions to a profile;
-	// a route that exceeds this is left out.
+	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s are
+	// ASCII only, "&&" and "--" in a class have no special meaning, and a repeat count is
+	// at most 1000. An expression is invalid above 10 000 bytes, or above 10 000
+	// instructions with its repeats written out ("[^/]{1,64}" has 128). The expressions of a
+	// profile together have no limit.
 	Path string
 
 	// PathPrefix holds for paths that begin with its segments: "/a" holds for "/a",
@@ -42,8 +43,8 @@ type (
 	// '/' at its end has no effect. Percent-encoded characters are compared as sent.
 	PathPrefix string
 
-	// Method holds if the method of the request is equal to it. Case matters. It must
-	// be an HTTP token.
+	// Method holds if the method of the request is equal to it, including case. It must be
+	// an HTTP token.
 	Method string
 
 	// Header holds if one of the values of the request header field Name satisfies Value. Name must
@@ -61,26 +62,28 @@ type (
 		Value StringMatch
 	}
 
-	// Host holds if the authority of a request, without the port and the brackets of an
-	// IPv6 address, satisfies Value. Case does not matter. [AnyValue] holds for every
-	// request with a host.
+	// Host holds if the authority of a request satisfies Value, without the port, the brackets
+	// of an IPv6 address and a final dot. Case does not matter. [AnyValue] holds for every
+	// request with a host. The number of routes with Exact hosts, or with a Suffix that begins
+	// with a dot, has little effect on the time of a match.
 	Host struct{ Value StringMatch }
 
-	// GRPC holds for paths "/Service/Method" of two segments. An empty Service or
-	// Method matches any. Service includes its package: "books.v1.Books".
+	// GRPC holds for paths of the form "/Service/Method". An empty Service or Method
+	// matches any service or method. Service includes its package: "books.v1.Books".
 	GRPC struct{ Service, Method string }
 
 	// Status holds if the status of a response is from Min to Max, both included.
 	// Both must be from 100 to 999.
 	Status struct{ Min, Max int }
 
-	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both included. Max is
-	// at most 16. The status is in the trailers, or in the header of a response without a body.
+	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both included.
+	// Max is at most 16. The status is in the trailers, or in the headers of a response
+	// without a body.
 	GRPCStatus struct{ Min, Max uint32 }
 
-	// Trailer holds if one of the values of the trailer field Name satisfies Value.
-	// Name must be a token; case does not matter. If the header has a gRPC status, the
-	// header is used as the trailers.
+	// Trailer holds if one of the values of the trailer field Name satisfies Value. Name
+	// must be a token; case does not matter. If the headers have a gRPC status, the
+	// condition applies to the headers, because such a response has no trailers.
 	Trailer struct {
 		Name  string
 		Value StringMatch

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// The first route whose condition holds is the request's. A request for an
+// The first route with a condition that holds is the route of the request. A request for an
 // explanation hears why those before it were not.
 func ExampleMatch() {
 	var source profiles.Static

@@ -53,7 +53,7 @@ func TestMatch(t *testing.T) {
 		{"unregistered method", Method("X-Y!"), "X-Y!", "/", true},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			f, err := compileMatch(tt.match, &compiler{drop: noDrop(t)})
+			f, err := compileMatch(tt.match, noDrop(t))
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, f.holds(on(tt.method, tt.path)))
 		})
@@ -78,7 +78,7 @@ func TestMatchInvalid(t *testing.T) {
 		{"a foreign kind", struct{ Match }{All{}}, "is not a condition on a request"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			_, err := compileMatch(tt.match, &compiler{drop: noDrop(t)})
+			_, err := compileMatch(tt.match, noDrop(t))
 			require.ErrorContains(t, err, tt.err)
 			require.EqualError(t, Route{Match: tt.match}.Validate(), err.Error())
 		})
@@ -107,7 +107,7 @@ func TestMatchDropsInvalidMembers(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			var dropped []error
-			f, err := compileMatch(tt.match, &compiler{drop: func(err error) { dropped = append(dropped, err) }})
+			f, err := compileMatch(tt.match, func(err error) { dropped = append(dropped, err) })
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, f.holds(on(tt.method, "/")))
 			assert.Len(t, dropped, tt.dropped)
@@ -118,10 +118,10 @@ func TestMatchDropsInvalidMembers(t *testing.T) {
 	}
 }
 
-func TestMatchIsWhatItSays(t *testing.T) {
+func TestMatchModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := trees().Draw(t, "tree")
-		f, err := compileMatch(m, &compiler{drop: func(error) {}})
+		f, err := compileMatch(m, func(error) {})
 		require.Equal(t, err, Route{Match: m}.Validate())
 		for _, method := range []string{"GET", "PUT", "get", ""} {
 			for _, path := range []string{"", "/", "/a", "/b", "/A", "/a/b", "/ab"} {
@@ -148,9 +148,9 @@ func TestMatchDeMorgan(t *testing.T) {
 		}
 		path := rapid.SampledFrom([]string{"/", "/a", "/b"}).Draw(t, "path")
 		for _, pair := range [][2]Match{{Not{All(members)}, Any(negated)}, {Not{Any(members)}, All(negated)}} {
-			left, err := compileMatch(pair[0], &compiler{drop: func(error) {}})
+			left, err := compileMatch(pair[0], func(error) {})
 			require.NoError(t, err)
-			right, err := compileMatch(pair[1], &compiler{drop: func(error) {}})
+			right, err := compileMatch(pair[1], func(error) {})
 			require.NoError(t, err)
 			require.Equal(t, left.holds(on("GET", path)), right.holds(on("GET", path)))
 		}
@@ -163,7 +163,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}
 	f, err := compileMatch(All{
 		Not{Method("PUT")}, Any{Path("/a"), Path("/books/[^/]*"), Path(".*/(x|y)z?")}, Method("GET"),
-	}, &compiler{drop: noDrop(t)})
+	}, noDrop(t))
 	require.NoError(t, err)
 	held := true
 	allocs := testing.AllocsPerRun(100, func() { held = held && f.holds(on("GET", "/books/17")) && !f.holds(on("GET", "/books/17/author")) })

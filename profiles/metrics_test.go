@@ -60,7 +60,7 @@ func (l labelled) Add(float64) {}
 
 func of(c metrics.Counter, label string) int64 { return count(c.(labelled)[label]) }
 
-func TestNoBudgetLeft(t *testing.T) {
+func TestMetricsBudgetExhausted(t *testing.T) {
 	c := newCounters()
 	r, bs := serving(t, retryable(), status(503), c.option())
 	assert.EqualValues(t, 11, tries(t, r, bs, get))

@@ -6,14 +6,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Mirror sends copies of requests to another target and discards the responses.
-// Requests neither wait for their copies nor fail with them. [layer.Mirror] documents
-// which requests are copied, and when.
+// Mirror sends copies of requests to another target and discards the responses. Requests
+// neither wait for their copies nor fail with them. [layer.Mirror] documents which requests
+// are copied, and when.
 //
-// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is canceled
-// after 10 s. All header fields are copied, credentials included, unless RequestHeader removes
-// them. The target should receive no other requests, because both share its queue and limits. A
-// request that a Fault answers is copied too, unless its body is not read.
+// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is
+// canceled after 10 s. All header fields are copied, credentials included, unless
+// RequestHeader removes them. The mirror target should receive no other requests, because
+// copies and other requests share its queue and limits. A request that a Fault answers is
+// copied too, unless its body is not read.
 type Mirror struct {
 	Authority    string  // target of the copies; see Target
 	Fraction     float64 // share of the requests that are copied, above 0 to 1; 0 means all
@@ -21,14 +22,16 @@ type Mirror struct {
 	MaxInFlight  int     // maximum number of concurrent copies; 0 means 100
 }
 
-// MirrorHeader is the header field of copies. Its value is the target of the request.
-// (Envoy changes the host instead, which may select another virtual host.)
+// MirrorHeader is a header field that is added to each copy. Its value is the target of the
+// original request. (Envoy changes the host instead, which may select another virtual
+// host.)
 //
-// A request with this field is not copied, so that two targets can mirror each other.
-// If a target trusts the field, a gateway must remove it from requests of clients.
+// A request with this field is not copied, so that two targets can mirror each other. If a
+// target trusts the field, a gateway must remove it from requests of clients.
 const MirrorHeader = "Mirrored-From"
 
-// Validate returns the reason why a Router would leave the mirror out, or nil.
+// Validate returns the reason why a Router would leave the mirror out of a route, or nil if
+// the mirror is valid.
 func (m Mirror) Validate() error {
 	if err := (Target{Authority: m.Authority}).Validate(); err != nil {
 		return fmt.Errorf("mirror: %w", err)
@@ -44,8 +47,9 @@ func (m Mirror) Validate() error {
 	return nil
 }
 
-// mirrorLayers returns a layer for each mirror. It is called once for each route, because the
-// layers count gRPC and HTTP requests together. The caller holds the Router's mu.
+// mirrorLayers returns a layer for each mirror of the route. It is called once for each
+// route, because the stacks for gRPC and for other requests must share the layers and their
+// limits. The caller must hold the Router's mu.
 func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	edit := a.layers.edit
 	layers := make([]layer.Layer[Req, Rsp], 0, len(a.route.Mirrors))

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func TestMirrorsOfMirrors(t *testing.T) {
+func TestMirrorOfCopies(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		w.post(t, "a copy", profiles.MirrorHeader, "elsewhere:80")
 		require.Equal(t, "elsewhere:80", w.at(target)[0].header.Get(profiles.MirrorHeader))
@@ -25,7 +25,7 @@ func TestMirrorsOfMirrors(t *testing.T) {
 	})
 }
 
-func TestMirrorsEach(t *testing.T) {
+func TestMirrorSeveral(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Targets = []profiles.Target{{"a:80", 1}, {"b:80", 1}}
 		p.Routes[0].Mirrors = []profiles.Mirror{{Authority: shadow}, {Authority: "a:80", MaxBodyBytes: -1}, {Authority: "10.0.0.1:80"}}
@@ -83,7 +83,7 @@ func hanging(ctx context.Context) (webResponse, error) {
 	return nil, context.Cause(ctx)
 }
 
-func TestMirrorOutlivesProfiles(t *testing.T) {
+func TestMirrorKeptAcrossProfiles(t *testing.T) {
 	one := func(p *profiles.Profile) { p.Routes[0].Mirrors[0].MaxInFlight = 1 }
 	inTown(t, one, func(t *testing.T, w *town) {
 		w.serve[shadow] = hanging
@@ -109,7 +109,7 @@ func TestMirrorOutlivesProfiles(t *testing.T) {
 	})
 }
 
-func TestMirrorEndsWithTheRouter(t *testing.T) {
+func TestMirrorRouterEnds(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		ended := 0
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
@@ -149,7 +149,7 @@ func TestMirrorMetrics(t *testing.T) {
 }
 
 // The copy knows its route, for tap and metrics, and nothing else of its caller.
-func TestMirrorHasTheRoute(t *testing.T) {
+func TestMirrorRoute(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		routes := make(chan *layer.Route, 1)
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
@@ -165,7 +165,7 @@ func TestMirrorHasTheRoute(t *testing.T) {
 }
 
 // A request that the route refuses, or answers itself, is not copied.
-func TestMirrorOfUnsentRequests(t *testing.T) {
+func TestMirrorUnsentRequests(t *testing.T) {
 	inTown(t, func(p *profiles.Profile) { p.Routes[0].Limit = 1 }, func(t *testing.T, w *town) {
 		rsp, err := w.Call(t.Context(), post(t, "order"))
 		require.NoError(t, err)

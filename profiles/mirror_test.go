@@ -49,7 +49,7 @@ type town struct {
 	serve map[string]func(ctx context.Context) (webResponse, error)
 }
 
-// inTown runs a test with a town whose profile is of one route with one mirror.
+// inTown runs a test with a town. Its profile has one route with one mirror.
 func inTown(t *testing.T, change func(*profiles.Profile), f func(t *testing.T, w *town), opts ...webOption) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func (w *town) post(t *testing.T, body string, fields ...string) {
 	assert.NoError(t, rsp.Body.Close())
 }
 
-func TestMirrorGetsWhatTheTargetGets(t *testing.T) {
+func TestMirrorRequest(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Routes[0].RequestHeader = layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Via", Value: "us"}}, Remove: []string{"Authorization"}}
 	}
@@ -156,7 +156,7 @@ func TestMirrorGetsWhatTheTargetGets(t *testing.T) {
 	})
 }
 
-func TestMirrorCopiesOnceForAllTries(t *testing.T) {
+func TestMirrorCopiesOncePerRequest(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Routes[0].Retryable, p.Routes[0].MaxRetries, p.RetryBudget = true, 2, budget()
 		p.Routes[0].Hedge, p.Routes[0].RetryNonIdempotent = time.Millisecond, true
@@ -177,17 +177,17 @@ func TestMirrorCopiesOnceForAllTries(t *testing.T) {
 	})
 }
 
-func TestMirrorNeverTouchesThePrimary(t *testing.T) {
+func TestMirrorFailures(t *testing.T) {
 	hang := func(ctx context.Context) (webResponse, error) {
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
 	}
 	for name, serve := range map[string]func(context.Context) (webResponse, error){
-		"hangs":    hang,
-		"fails":    func(context.Context) (webResponse, error) { return nil, errors.New("down") },
-		"refuses":  func(context.Context) (webResponse, error) { return nil, layer.ErrNotReady },
-		"panics":   func(context.Context) (webResponse, error) { panic("down") },
-		"says 500": func(context.Context) (webResponse, error) { return answer(500), nil },
+		"hangs":      hang,
+		"fails":      func(context.Context) (webResponse, error) { return nil, errors.New("down") },
+		"refuses":    func(context.Context) (webResponse, error) { return nil, layer.ErrNotReady },
+		"panics":     func(context.Context) (webResponse, error) { panic("down") },
+		"status 500": func(context.Context) (webResponse, error) { return answer(500), nil },
 	} {
 		for what, change := range map[string]func(*profiles.Route){
 			"alone":        func(*profiles.Route) {},
@@ -213,7 +213,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 	}
 }
 
-func TestMirrorOfAFailingPrimary(t *testing.T) {
+func TestMirrorPrimaryFails(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		down := errors.New("down")
 		w.serve[target] = func(context.Context) (webResponse, error) { return nil, down }

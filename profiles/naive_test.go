@@ -65,14 +65,14 @@ func naiveLeaf(m Match, f facts) (holds, valid bool) {
 		values, _ := url.ParseQuery(f.query)
 		return slices.ContainsFunc(values[m.Name], func(v string) bool { return naiveText(m.Value, v) }), compileErr(m) == nil
 	case Host:
-		host := (&url.URL{Host: strings.ToLower(f.authority)}).Hostname()
+		host := strings.TrimSuffix((&url.URL{Host: strings.ToLower(f.authority)}).Hostname(), ".")
 		return host != "" && naiveText(m.Value, host), compileErr(m) == nil
 	}
 	return false, false
 }
 
 func compileErr(l leaf) error {
-	_, err := l.compile(new(compiler))
+	_, err := l.compile()
 	return err
 }
 
@@ -83,6 +83,8 @@ func naiveText(t StringMatch, v string) bool {
 		return v == string(t)
 	case Prefix:
 		return strings.HasPrefix(v, string(t))
+	case Suffix:
+		return strings.HasSuffix(v, string(t)) && v != string(t)
 	case Regex:
 		return regexp.MustCompile(`\A(?:` + string(t) + `)\z`).MatchString(v)
 	}
@@ -97,7 +99,7 @@ func naiveRegexp(s string) (*regexp.Regexp, error) {
 	if s[len(s)-1] != '$' {
 		s += "$"
 	}
-	if _, err := new(compiler).regex(s, syntax.Perl); errors.Is(err, errTooLarge) {
+	if _, err := parseRegex(s, syntax.Perl); errors.Is(err, errTooLarge) {
 		return nil, err
 	}
 	return regexp.Compile(s)
@@ -114,6 +116,7 @@ var leaves = rapid.OneOf(
 		GRPC{"books.v1", "Get"}, GRPC{"books.v1", ""}, GRPC{"", "Get"}, GRPC{"", "b"}, GRPC{}, GRPC{"/", ""},
 		Header{"x-v", Exact("1")}, Header{"X-V", AnyValue{}}, Header{"x-v", Regex("1|2")}, Header{"x-v", nil},
 		Query{"v", Exact("1")}, Query{"v", AnyValue{}}, Query{"v", Prefix("2")}, Host{Exact("a")}, Host{Regex("[^b]")}, Host{AnyValue{}},
+		Host{Exact("x.b")}, Host{Suffix(".b")}, Host{Suffix("b")}, Host{Suffix(".x.b")},
 	}),
 )
 

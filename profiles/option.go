@@ -18,9 +18,9 @@ type options[Req, Rsp any] struct {
 	defaultRoute func(layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 	onUpdate     func(*Profile)
 	forward      layer.MakeService[*Endpoint, Req, Rsp]
-	layers       *routeLayers[Req, Rsp] // nil without WithRouteLayers
-	metrics      func(Route) (requests, attempts layer.Instruments)
-	onResponse   func(*layer.Route, layer.Class, error)
+	backends     layer.MakeService[*Backend, Req, Rsp]
+	layers       *routeLayers[Req, Rsp]                             // nil without WithRouteLayers
+	metrics      func(Route) (requests, attempts layer.Instruments) // see WithMetrics
 	log          *slog.Logger
 }
 
@@ -28,9 +28,10 @@ type optionFunc[Req, Rsp any] func(*options[Req, Rsp])
 
 func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
 
-// WithInitialWait makes requests wait for the first profile, until d after New. Then
-// the default profile is used until the first one arrives. The default is not to wait:
-// the default profile may send a request to a target that the profile excludes.
+// WithInitialWait makes requests wait for the first profile. The wait ends at the latest
+// when d has passed since the call of [New]. After that the default profile is used until
+// the first profile arrives. Without this option requests do not wait. They may then reach
+// a target that the first profile excludes.
 //
 // This is the only wait in a Router. All other waits are in queues.
 func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
@@ -38,13 +39,13 @@ func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 }
 
 // WithPerRoute inserts the result of stack between each route and its targets. stack is
-// called once for each route, may return next, and must return at once. The result is
-// used while profiles have an equal route and RetryBudget; see also [WithOnUpdate].
+// called once for each route, may return next, and must return at once. The result is used
+// as long as profiles have an equal route and RetryBudget; see also [WithOnUpdate].
 // [WithDefaultRoute] does the same for the default route.
 //
-// With [WithRouteLayers], next has these layers. Each Call of next chooses a target
-// from the profile that was current when the request arrived. The context has that
-// profile, so call next with the context of the call or one derived from it.
+// With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses
+// a target from the profile that was current when the request arrived. The context has that
+// profile. Therefore call next with the context of the call, or with one derived from it.
 func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
 }
@@ -55,12 +56,13 @@ func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) lay
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.defaultRoute = stack })
 }
 
-// WithOnUpdate calls f with each profile, including the default one, before it takes effect. f is
-// called before the functions of [WithPerRoute], [WithDefaultRoute] and [WithMetrics]. It can
-// remove the metrics of routes that no longer exist. Calls are sequential; f must return at once.
+// WithOnUpdate calls f with each profile, including the default one, before it takes
+// effect. f is called before the functions of [WithPerRoute], [WithDefaultRoute] and
+// [WithMetrics]. It can remove the metrics of routes that no longer exist. Calls of f are
+// not concurrent. f must return at once.
 //
-// With this option, all routes are built again when the profile's Name changes. They
-// start with new limits and rates. Requests in flight keep the old ones.
+// With this option, all routes are built again when the profile's Name changes. The new
+// routes start with new limits and rates. Requests in flight keep the old routes.
 func WithOnUpdate[Req, Rsp any](f func(p *Profile)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onUpdate = f })
 }
@@ -74,21 +76,6 @@ func Join[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 			}
 		}
 	})
-}
-
-// WithOnResponse calls report once for each request that ended: at the end of its response, as
-// Complete of the Accessor defines it, or with its error. route is nil for the default route and
-// for routes without name and labels. Equal routes have the same pointer, so that report can cache
-// data by pointer. err is the error that ended the request or its response.
-//
-// An aborted response is a failure. A response that the caller ended, by closing the body early or
-// canceling the context, has the class of the received part. Not reported are rejected requests,
-// because they may be served elsewhere, and requests that the caller canceled before a response. A
-// deadline that passed before a response is a failure.
-//
-// report must return quickly and be safe for concurrent use.
-func WithOnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {
-	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onResponse = report })
 }
 
 // WithLogger logs to l: new profiles (Debug), invalid parts that are left out, and

@@ -11,32 +11,39 @@ import (
 )
 
 // Profile specifies how the requests of one destination are treated. It must not be
-// changed after it was passed on. The zero Profile is the default one: it has no
-// routes, and every request goes to its target.
+// modified after it was passed to [Static.Set] or yielded by a [Source]. The zero Profile
+// is the default one: it has no routes, and every request goes to its target.
 type Profile struct {
-	// Name is the fully qualified name of the destination, without a port. If it is a DNS name, the
-	// apex is Name with the port of the target. Otherwise the apex is the target.
+	// Name is the fully qualified name of the destination, without a port. The apex is the
+	// destination of requests without a split. If Name is a DNS name, the apex is Name with
+	// the port of the target. Otherwise the apex is the target.
 	Name string
 
-	// Routes are tried in order. The first one that matches is the route of a request. If none
-	// matches, the request has the default route, which has no name, labels and classes.
-	Routes []Route
+	// Routes select the requests to which they apply. Precedence determines which of
+	// several matching routes applies. If no route matches, the request has the default
+	// route, which has no name, no labels and no classes. With RoutesOnly, such a request
+	// fails with [layer.ErrNoRoute] instead, which is the HTTP status 404.
+	Routes     []Route
+	Precedence Precedence
+	RoutesOnly bool
 
-	// Targets share the requests by weight. If no valid target has a weight, all
-	// requests go to the apex.
+	// Targets share the requests in proportion to their weights. If no valid target has a
+	// weight, all requests go to the apex.
 	Targets []Target
 
 	// OpaqueProtocol turns protocol detection off for connections, see [Dispatch]. It
 	// has no effect on requests.
 	OpaqueProtocol bool
 
-	// Endpoint is the address of a destination that has only one, and no Name. See
-	// [Profile.Dispatch]. A Router uses it only with [WithForward].
+	// Endpoint is the address of a destination that has only one address and no Name. See
+	// [Profile.Dispatch]. A Router uses Endpoint only with [WithForward].
 	Endpoint *Endpoint
 
-	// RetryBudget limits the retries and hedges of all routes together. Without it,
-	// requests are neither retried nor hedged.
+	// RetryBudget limits the retries and hedges of all routes together. If it is nil,
+	// requests are neither retried nor hedged, except by Retry of a [RoutePolicy].
 	RetryBudget *RetryBudget
+
+	Policy *Policy // for client policies; may be nil
 }
 
 // Route selects requests and specifies how they are treated. Routes are equal if they
@@ -54,26 +61,29 @@ type Route struct {
 	// attempts and waits.
 	Timeout time.Duration
 
-	// AttemptTimeout limits the time of one attempt up to its response headers. A late
-	// attempt is retried if the route is Retryable. Otherwise the request fails.
+	// AttemptTimeout limits the time of one attempt up to its response headers. An attempt
+	// that takes longer is retried if the route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
 
-	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
-	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
-	// Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent also allows retries of all other
-	// requests if Retryable is set, as linkerd's isRetryable does. MaxRetries limits the retries of
-	// one request, 0 to 99. With 0 only the budget and Timeout limit them.
+	// Retryable allows retries of failed requests that are idempotent, within the
+	// RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and
+	// requests with an Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent also
+	// allows retries of all other requests if Retryable is set, as linkerd's isRetryable
+	// does. MaxRetries is the largest number of retries of one request, up to 99. With 0
+	// only the budget and Timeout limit the retries.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
 
-	// Hedge is the wait for response headers before a copy of the request is sent to
-	// another endpoint. Each copy is withdrawn from the RetryBudget. Only requests that
-	// may be retried are copied, even if Retryable is not set.
+	// Hedge is the time without response headers after which a copy of the request is sent
+	// to another endpoint. Each copy is withdrawn from the RetryBudget, like a retry. Only
+	// requests that Retryable would allow to retry are copied. Retryable itself need not be
+	// set.
 	Hedge time.Duration
 
-	// Limit is the maximum number of concurrent requests, up to the end of their responses. Rate is
-	// the maximum rate of new requests. Further requests are rejected.
+	// Limit is the maximum number of concurrent requests, up to the end of their responses.
+	// Rate is the maximum rate of new requests. Requests above a limit are rejected. 0
+	// means no limit.
 	Limit int
 	Rate  Rate
 
@@ -82,18 +92,21 @@ type Route struct {
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
-	// Redirect answers every request that is not already at its location. At most one
-	// of Faults applies to a request, selected at random by the fractions. Each request
-	// is copied once to every one of Mirrors, regardless of retries.
+	// Redirect answers every request, unless the request is already at the location of
+	// Redirect. At most one of Faults applies to a request, selected at random by the
+	// fractions. Each request is copied once to every one of Mirrors. Its retries are not
+	// copied.
 	Redirect *Redirect
 	Faults   []Fault
 	Mirrors  []Mirror
+
+	Policy *RoutePolicy // for routes of client policies; may be nil
 }
 
 // Rate is a limit of requests per second.
 type Rate struct {
 	PerSecond float64 // 0 means no limit
-	Burst     int     // requests at once; 0 means those of one second, at least 1
+	Burst     int     // requests at once; 0 means the number of one second, and at least 1
 }
 
 // RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any
@@ -101,16 +114,18 @@ type Rate struct {
 // routes that are Retryable or hedged count. If the next profile has an equal
 // RetryBudget, the balance is kept. Otherwise all routes are built again.
 //
-// linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and never
-// higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as that.
+// linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
+// never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as
+// 1 000 000.
 type RetryBudget struct {
 	Ratio        float64       // retries per request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1
 	TTL          time.Duration // how long a request counts, 1 s to 60 s
 }
 
-// Validate returns an error for each part that a Router would leave out of p, joined,
-// or nil. The rest of an invalid profile is used.
+// Validate returns an error for each part of p that a Router would leave out, joined into
+// one error. It returns nil if p is valid. A Router uses the valid parts of an invalid
+// profile.
 func (p *Profile) Validate() error {
 	var problems []error
 	add := func(err error) {
@@ -120,9 +135,8 @@ func (p *Profile) Validate() error {
 	}
 	_, err := p.apex("")
 	add(err)
-	c := &compiler{drop: add}
 	for i, r := range p.Routes {
-		_, err := c.route(i, r)
+		_, err := compileRoute(i, r, add)
 		add(err)
 		_, invalid := r.valid()
 		for _, err := range invalid {
@@ -141,18 +155,19 @@ func (p *Profile) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Validate returns the reason why a Router would leave the route out, or nil. It does
-// not report invalid parts of a route; [Profile.Validate] does.
+// Validate returns the reason why a Router would leave the route out of a profile, or nil
+// if the route is valid. A route with invalid parts, such as a timeout, may be valid:
+// [Profile.Validate] reports such parts.
 func (r Route) Validate() error {
-	_, err := compileMatch(r.Match, &compiler{drop: func(error) {}})
+	_, err := compileMatch(r.Match, func(error) {})
 	return err
 }
 
 // maxRetries is the maximum of layer.Retry.
 const maxRetries = 99
 
-// valid returns a copy of r in which invalid timeouts, limits, header edits and the
-// like have their zero value, and an error for each of them. It does not check Match.
+// valid returns a copy of r without invalid timeouts, limits, header changes, redirects,
+// faults and mirrors, and an error for each of them. It does not check Match.
 func (r Route) valid() (Route, []error) {
 	var problems []error
 	invalid := func(err error) bool {
@@ -215,6 +230,10 @@ func (r Route) valid() (Route, []error) {
 		}
 	}
 	r.Mirrors = mirrors
+	if r.Policy != nil {
+		p, errs := r.Policy.valid()
+		r.Policy, problems = &p, append(problems, errs...)
+	}
 	return r, problems
 }
 
@@ -252,7 +271,6 @@ func (b RetryBudget) Validate() error {
 	return nil
 }
 
-// budget returns a new budget with the values of b.
 func (b RetryBudget) budget() *layer.Budget {
 	ratio, perSecond := b.Ratio, int(b.MinPerSecond)
 	if ratio == 0 {
@@ -264,7 +282,9 @@ func (b RetryBudget) budget() *layer.Budget {
 	return layer.NewBudget(b.TTL, ratio, perSecond)
 }
 
-// apex returns the destination of requests without a split, and an error if Name is invalid.
+// apex returns the destination of requests if the profile has no split: Name with the port
+// of target, or target if Name is empty. If Name is invalid, it returns target and an
+// error.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil

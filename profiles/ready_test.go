@@ -17,7 +17,7 @@ import (
 
 var two = []profiles.Target{{Authority: "a:80", Weight: 1}, {Authority: "b:80", Weight: 1}}
 
-func TestReadyIsThatOfAnyTarget(t *testing.T) {
+func TestReadyAnyTarget(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Targets: two}, &bs)
 	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
@@ -73,7 +73,7 @@ func TestReadyWaits(t *testing.T) {
 	}
 }
 
-func TestReadyReturnsTheCause(t *testing.T) {
+func TestReadyCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.unready.Store(true) }}
 		r := routerOf(t, &profiles.Profile{Targets: two}, &bs)
@@ -85,7 +85,7 @@ func TestReadyReturnsTheCause(t *testing.T) {
 }
 
 // Ready returns ErrClosed only after the last profile.
-func TestReadyIsClosedWhenEveryTargetIs(t *testing.T) {
+func TestReadyAllTargetsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.unready.Store(true) }}
 		src := newScript()
@@ -168,7 +168,7 @@ func (s tardy) Ready(ctx context.Context) error {
 }
 
 // No goroutine waits in a target after Ready returned.
-func TestReadyLeavesNothingBehind(t *testing.T) {
+func TestReadyLeaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var left atomic.Bool
 		src := newScript()

@@ -26,15 +26,16 @@ type Redirect struct {
 	Host   string // a DNS name or an IP address, without a port
 	Port   uint16 // 0 keeps the port, or means the default port if Scheme is set
 
-	// Path replaces the path. If it has a query, that replaces the query of the request. Without
-	// Path, NewPrefix replaces the segments OldPrefix at the start of the path: with "/v1" and
-	// "/v2", "/v1/books" becomes "/v2/books", and "/v10" is kept. All are percent-encoded.
+	// Path replaces the path. If Path has a query, this query replaces that of the request.
+	// Without Path, NewPrefix replaces the segments OldPrefix at the start of the path:
+	// with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" is kept. The values
+	// of all three fields are percent-encoded.
 	Path                 string
 	OldPrefix, NewPrefix string
 }
 
-// Validate returns the reason why a Router would leave the redirect out and forward
-// requests, or nil.
+// Validate returns the reason why a Router would leave the redirect out of a route, or nil
+// if the redirect is valid. Without the redirect, the requests are forwarded.
 func (r Redirect) Validate() error { //nolint:gocyclo // a list of rules
 	switch {
 	case r.Status != 0 && !slices.Contains([]int{301, 302, 303, 307, 308}, r.Status):
@@ -65,13 +66,12 @@ func (r Redirect) Validate() error { //nolint:gocyclo // a list of rules
 	return nil
 }
 
-// isAddress reports whether s is an IP address without a zone.
 func isAddress(s string) bool {
 	addr, err := netip.ParseAddr(s)
 	return err == nil && addr.Zone() == ""
 }
 
-// redirectService answers requests with a Redirect.
+// redirectService answers requests as a Redirect specifies.
 type redirectService[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // receives requests that are at the location
 	access                  layer.Accessor[Req, Rsp]
@@ -92,13 +92,14 @@ func (r *redirectService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, err
 	return r.edit.NewResponse(req, answer), nil
 }
 
-// The gRPC statuses of responses to redirected requests.
+// The gRPC statuses of responses to redirected gRPC requests.
 const (
 	grpcInvalidArgument = 3
 	grpcNotFound        = 5
 )
 
-// answer returns the response to req, or false if req is already at the location.
+// answer returns the response to req. It returns false if req is already at the location
+// and must be forwarded.
 func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	from, known := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
 	if !known && r.redirect.Host == "" {
@@ -119,7 +120,8 @@ func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool)
 
 func (r *redirectService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
 
-// Describe returns an example of a location.
+// Describe shows an example of a request, and the location to which that request is
+// redirected.
 func (r *redirectService[Req, Rsp]) Describe() layer.Node {
 	from := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
 	return layer.Node{Name: "redirect", State: layer.State{
@@ -128,7 +130,7 @@ func (r *redirectService[Req, Rsp]) Describe() layer.Node {
 	}}
 }
 
-// location is an absolute URI with scheme http or https.
+// location is an absolute URI with the scheme http or https.
 type location struct {
 	scheme      string
 	host        string // an IPv6 address without brackets
@@ -136,8 +138,8 @@ type location struct {
 	path, query string
 }
 
-// locationOf returns the location of a request, or false if its authority has no valid
-// host. A scheme other than https becomes http.
+// locationOf returns the location of a request. It returns false if the authority has no
+// valid host. A scheme other than https becomes http.
 func locationOf(scheme, authority, path, query string) (location, bool) {
 	if scheme != "https" {
 		scheme = "http"
@@ -146,8 +148,8 @@ func locationOf(scheme, authority, path, query string) (location, bool) {
 	return location{scheme, host, port, path, query}.normalized(), ok
 }
 
-// splitAuthority returns the host and the optional port of authority. It returns false
-// if the host is neither a name nor an IP address.
+// splitAuthority returns the host in authority, and the port or 0. It returns false if the
+// host is neither a name nor an IP address.
 func splitAuthority(authority string) (host string, port uint16, ok bool) {
 	host = authority
 	if h, number, err := net.SplitHostPort(authority); err == nil {
@@ -162,7 +164,6 @@ func splitAuthority(authority string) (host string, port uint16, ok bool) {
 	return host, port, isName(host) || isAddress(host)
 }
 
-// apply returns the location to which a request at l is redirected.
 func (r Redirect) apply(l location) location {
 	if r.Scheme != "" {
 		l.scheme, l.port = r.Scheme, 0
@@ -228,8 +229,8 @@ func (l location) String() string {
 	return string(b)
 }
 
-// appendEscaped appends a percent-encoded path or query. It encodes characters that are
-// not encoded but must be.
+// appendEscaped appends s, a path or a query, to b. It percent-encodes the characters that
+// must be encoded and are not encoded yet. path is whether s is a path.
 func appendEscaped(b []byte, s string, path bool) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {

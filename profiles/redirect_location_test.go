@@ -40,7 +40,7 @@ func TestLocation(t *testing.T) {
 		{"scheme and port", "http://web/a", Redirect{Scheme: "https", Port: 8443}, "https://web:8443/a"},
 		{"scheme and its port", "http://web:80/a", Redirect{Scheme: "https", Port: 443}, "https://web/a"},
 		{"scheme of no place", "javascript://web/%0Aalert(1)", Redirect{Path: "/"}, "http://web/"},
-		{"scheme, not said", "://web/a", Redirect{Host: "b"}, "http://b/a"},
+		{"scheme, missing", "://web/a", Redirect{Host: "b"}, "http://b/a"},
 
 		{"host", "http://a/x?y", Redirect{Host: "b.example.com"}, "http://b.example.com/x?y"},
 		{"host, with a port", "http://a:8080/x", Redirect{Host: "b"}, "http://b:8080/x"},
@@ -92,7 +92,7 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-func TestLocationOfOptionsAndConnect(t *testing.T) {
+func TestLocationOptionsAndConnect(t *testing.T) {
 	for _, path := range []string{"", "*"} {
 		from, _ := locationOf("http", "a", path, "")
 		assert.Equal(t, "https://a/", Redirect{Scheme: "https"}.apply(from).String())

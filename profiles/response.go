@@ -7,14 +7,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// response has the values of a response that conditions read. trailer is nil before the end of the
-// response. header is nil at the end, because conditions on the header are decided before.
+// response has the values of a response that conditions read. Before the end of the
+// response, trailer is nil. At the end, header is nil, because conditions on the header
+// have already been decided.
 type response struct {
 	status          int
 	header, trailer layer.Header
 }
 
-// truth is the value of a condition: yes, no or open.
+// truth is the value of a condition on a response: yes, no, or open. It is open if the
+// condition needs the trailers.
 type truth uint8
 
 const (
@@ -35,39 +37,41 @@ type responseMatcher interface {
 	holds(r response) truth
 }
 
-// responseLeaf is implemented by the conditions on responses that have no members.
+// responseLeaf is a condition on responses that does not combine other conditions, such as
+// [Status].
 type responseLeaf interface {
-	compileResponse(c *compiler) (responseMatcher, error)
+	compileResponse() (responseMatcher, error)
 }
 
-// compileResponse compiles a condition on responses. Unlike compileMatch, it returns an
-// error for an All or Any without a valid member, as linkerd does.
-func compileResponse(m Match, c *compiler) (responseMatcher, error) {
+// compileResponse compiles a condition on responses. It leaves out invalid members of an
+// All or Any. Unlike compileMatch, it returns an error if no valid member is left, as
+// linkerd does.
+func compileResponse(m Match, drop func(error)) (responseMatcher, error) {
 	switch m := m.(type) {
 	case nil:
 		return nil, errNoCondition
 	case All:
-		return compileResponses(m, no, c)
+		return compileResponses(m, no, drop)
 	case Any:
-		return compileResponses(m, yes, c)
+		return compileResponses(m, yes, drop)
 	case Not:
-		member, err := compileResponse(m.Match, c)
+		member, err := compileResponse(m.Match, drop)
 		if err != nil {
 			return nil, fmt.Errorf("not: %w", err)
 		}
 		return responseNot{member}, nil
 	case responseLeaf:
-		return m.compileResponse(c)
+		return m.compileResponse()
 	}
 	return nil, fmt.Errorf("%T is not a condition on a response", m)
 }
 
-func compileResponses(members []Match, decisive truth, c *compiler) (responseMatcher, error) {
+func compileResponses(members []Match, decisive truth, drop func(error)) (responseMatcher, error) {
 	joined := responseJoin{decisive: decisive}
 	for _, m := range members {
-		compiled, err := compileResponse(m, c)
+		compiled, err := compileResponse(m, drop)
 		if err != nil {
-			c.drop(fmt.Errorf("member of a response class: %w", err))
+			drop(fmt.Errorf("member of a response class: %w", err))
 			continue
 		}
 		joined.members = append(joined.members, compiled)
@@ -78,7 +82,9 @@ func compileResponses(members []Match, decisive truth, c *compiler) (responseMat
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. The first member with the value decisive decides.
+// responseJoin is a compiled All or Any. If a member has the value in the field decisive,
+// this is the result: no for an All, and yes for an Any. Otherwise the result is open if a
+// member is open, and the opposite of decisive if none is.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any
@@ -107,7 +113,7 @@ func (n responseNot) holds(r response) truth {
 	return open
 }
 
-func (s Status) compileResponse(*compiler) (responseMatcher, error) {
+func (s Status) compileResponse() (responseMatcher, error) {
 	if s.Min < 100 || s.Min > 999 || s.Max < 100 || s.Max > 999 {
 		return nil, fmt.Errorf("status %d to %d is not within 100 to 999", s.Min, s.Max)
 	}
@@ -118,7 +124,7 @@ func (s Status) holds(r response) truth { return truthOf(s.Min <= r.status && r.
 
 const maxGRPC = 16 // UNAUTHENTICATED, the largest gRPC status
 
-func (g GRPCStatus) compileResponse(*compiler) (responseMatcher, error) {
+func (g GRPCStatus) compileResponse() (responseMatcher, error) {
 	if g.Min > g.Max || g.Max > maxGRPC {
 		return nil, fmt.Errorf("gRPC status %d to %d is not a range within 0 to %d", g.Min, g.Max, maxGRPC)
 	}
@@ -140,8 +146,8 @@ func (g GRPCStatus) holds(r response) truth {
 // trailerCondition is a compiled Trailer.
 type trailerCondition struct{ headerCondition }
 
-func (t Trailer) compileResponse(c *compiler) (responseMatcher, error) {
-	field, err := compileField("trailer", t.Name, t.Value, c)
+func (t Trailer) compileResponse() (responseMatcher, error) {
+	field, err := compileField("trailer", t.Name, t.Value)
 	return trailerCondition{field}, err
 }
 

@@ -58,7 +58,7 @@ func TestClassifyByTrailers(t *testing.T) {
 		{"not, decided", []ResponseClass{{Not{code(0, 0)}, true}}, true, 200, grpcStatus("0"), nil, success, false, success},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			v := compileClasses(tt.classes, &compiler{drop: noDrop(t)}).head(tt.grpc, tt.status, tt.header)
+			v := compileClasses(tt.classes, noDrop(t)).head(tt.grpc, tt.status, tt.header)
 			assert.Equal(t, tt.head, v.class, "by the head")
 			assert.Equal(t, tt.awaits, (v.open || v.undecided != nil))
 			assert.Equal(t, tt.end, v.end(tt.trailer))
@@ -94,7 +94,7 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 
 // The end of a response does not undo a decision of its headers. The result is the same
 // as if headers and trailers were known at once.
-func TestClassesDecideOnce(t *testing.T) {
+func TestClassesFirstDecides(t *testing.T) {
 	leaf := rapid.SampledFrom([]Match{
 		Status{200, 200}, Status{500, 599}, GRPCStatus{0, 0}, GRPCStatus{1, 16}, Trailer{"x-sum", Exact("42")}, Trailer{"x-sum", AnyValue{}},
 	})
@@ -104,7 +104,7 @@ func TestClassesDecideOnce(t *testing.T) {
 		return ResponseClass{m, rapid.Bool().Draw(t, "failure")}
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		classes := compileClasses(rapid.SliceOfN(class, 0, 4).Draw(t, "classes"), &compiler{drop: func(err error) { t.Fatal(err) }})
+		classes := compileClasses(rapid.SliceOfN(class, 0, 4).Draw(t, "classes"), func(err error) { t.Fatal(err) })
 		status := rapid.SampledFrom([]int{200, 404, 503}).Draw(t, "status")
 		grpc := rapid.Bool().Draw(t, "grpc")
 		trailer := rapid.SampledFrom([]fieldMap{nil, grpcStatus("0"), grpcStatus("2"), {"X-Sum": "42"}, {"X-Sum": "1", "grpc-status": "7"}}).Draw(t, "trailer")

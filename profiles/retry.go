@@ -13,13 +13,22 @@ const (
 	maxErrorWait = time.Second // longest wait before a retry that an error may request
 )
 
-// noBackoff returns the shortest Backoff. The zero Backoff would mean the default.
+// noBackoff returns the shortest valid Backoff. The zero Backoff would mean the default.
 func noBackoff() layer.Backoff { return layer.Backoff{Min: 1, Max: 1} }
 
-// addAttempts adds the layers that send a request more than once, and the layers below
-// these, which apply to each attempt.
+// addAttempts adds to st the layers that send a request more than once, and the layers
+// below these, which apply to each attempt. grpc is whether the stack is for gRPC requests.
 func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) layer.Stack[Req, Rsp] {
 	route, budget := a.route, a.retryBudget
+	if p := route.Policy; p != nil && (p.Retry != nil || a.overridden) && a.layers.replayer != nil {
+		if route.Retryable, route.AttemptTimeout, route.Hedge = false, 0, 0; a.overridden {
+			st = st.With("retry", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+				return &overriddenRetry[Req, Rsp]{Service: next, stack: a, options: a.options(a.layers.classify)}
+			})
+		} else {
+			st = st.Retry(a.retryPolicy(p.Retry))
+		}
+	}
 	if gauge := a.requests.Budget; gauge != nil && budget == nil {
 		gauge.Set(0)
 	}
@@ -51,7 +60,7 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	if a.metrics != nil {
 		st = st.Metrics(a.attempts)
 	}
-	return a.changeRequests(st)
+	return a.changeRequests(a.addAttemptTimeouts(st))
 }
 
 // retryable reports whether the outcome of an attempt allows a retry: the attempt was
@@ -66,7 +75,8 @@ func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
 }
 
-// routeReplayer ignores the wait that a response requests, as linkerd does.
+// routeReplayer is the Replayer of a route. It ignores a Retry-After in a response, as
+// linkerd does.
 type routeReplayer[Req, Rsp any] struct {
 	layer.Replayer[Req, Rsp]
 	access layer.Accessor[Req, Rsp]
@@ -74,7 +84,8 @@ type routeReplayer[Req, Rsp any] struct {
 
 func (routeReplayer[Req, Rsp]) RetryAfter(Rsp, error) (time.Duration, bool) { return 0, false }
 
-// Outline returns a short text about a response for an explanation.
+// Outline returns the HTTP status and the gRPC status of rsp as a short text for an
+// explanation.
 func (r routeReplayer[Req, Rsp]) Outline(rsp Rsp) string {
 	outline := "status " + strconv.Itoa(r.access.Status(rsp))
 	code, ok := grpcCode(r.access.ResponseHeader(rsp))

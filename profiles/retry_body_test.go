@@ -31,7 +31,7 @@ type received struct {
 }
 
 // webTown is a router over a real server, which answers with the status that
-// the path says until it was asked as often as the query says.
+// the path specifies, until it was called as often as the query specifies.
 func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request, *http.Response], func() []received) {
 	t.Helper()
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request,
 	}
 }
 
-// streamed is a request whose body is read once, as that of a proxy.
+// streamed is a request with a body that is read once, as in a proxy.
 func streamed(t *testing.T, url string, body io.Reader, length int64) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://web"+url, io.NopCloser(body))
@@ -145,7 +145,7 @@ func TestRetryOfResetConnection(t *testing.T) {
 
 // The client gets the rejection of the retry as the cause, but not as a rejection,
 // because the request was sent.
-func TestARetryThatIsRefused(t *testing.T) {
+func TestRetryRejected(t *testing.T) {
 	for kind, want := range map[error]int{layer.ErrNotReady: 503, layer.ErrClosed: 503, layer.ErrFailFast: 504} {
 		first := true
 		r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
@@ -163,7 +163,7 @@ func TestARetryThatIsRefused(t *testing.T) {
 }
 
 // A URL without a path is sent with the path "/".
-func TestRouteOfAnEmptyPath(t *testing.T) {
+func TestRouteEmptyPath(t *testing.T) {
 	r, came := webTown(t, retryable(func(r *profiles.Route) { r.Match = profiles.PathPrefix("/") }))
 	rsp, err := r.Call(t.Context(), streamed(t, "?fails=1", strings.NewReader("hello"), 5))
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestRouteOfAnEmptyPath(t *testing.T) {
 }
 
 // The timeout ends with the head of a response.
-func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
+func TestTimeoutExcludesBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Second
 		var network layertest.Network

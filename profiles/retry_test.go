@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// resend is the Replayer of the test's protocol, whose requests can be sent again
+// resend is the Replayer of the test's protocol. Its requests can be sent again
 // unchanged. Only GET is idempotent. It counts discarded responses.
 type resend struct{ discarded *atomic.Int64 }
 
@@ -147,8 +147,8 @@ func TestRetryTriggers(t *testing.T) {
 		{"5xx", get, status(500), true},
 		{"4xx", get, status(400), false},
 		{"any method", request{method: "POST", path: "/"}, status(500), true},
-		{"a class says failure", get, status(404), true},
-		{"a class says success", get, status(503), false},
+		{"class failure", get, status(404), true},
+		{"class success", get, status(503), false},
 		{"gRPC status in the header", grpc, answer(200, fields{"grpc-status": "14"}, nil), true},
 		{"gRPC status in the header, RESOURCE_EXHAUSTED", grpc, answer(200, fields{"grpc-status": "8"}, nil), false},
 		{"gRPC, nothing but a bad HTTP status, no class", request{method: "POST", path: "/none", contentType: "application/grpc"}, status(500), false},

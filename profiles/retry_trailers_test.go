@@ -162,7 +162,7 @@ func TestRetryByCustomTrailer(t *testing.T) {
 
 // A stream is returned with its first message and not retried afterwards. It is
 // counted.
-func TestNoRetryOfAStream(t *testing.T) {
+func TestRetryOfStream(t *testing.T) {
 	c, seen := newCounters(), make(chan struct{})
 	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -188,7 +188,7 @@ func TestNoRetryOfAStream(t *testing.T) {
 
 // A bidirectional call must not be delayed: its client may wait for the headers before
 // it continues, and the server for the client.
-func TestNoPeekWhileTheRequestIsSent(t *testing.T) {
+func TestRetryWhileRequestIsSent(t *testing.T) {
 	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		message(w, "")
 		word := make([]byte, 5)
@@ -225,7 +225,7 @@ func TestTimeoutDuringPeek(t *testing.T) {
 
 // A retry waits for the backoff of an endpoint. After the last attempt the error is
 // that of the connection.
-func TestRetryOfASingleEndpoint(t *testing.T) {
+func TestRetryOfSingleEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const addr = "10.0.0.1:80"
 		var network layertest.Network
@@ -264,7 +264,7 @@ func TestRetryOfASingleEndpoint(t *testing.T) {
 	})
 }
 
-// dormant is an endpoint whose server starts after the first error.
+// dormant is an endpoint with a server that starts after the first error.
 type dormant struct {
 	httplayer.Service
 	once sync.Once

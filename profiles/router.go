@@ -35,25 +35,28 @@ type Router[Req, Rsp any] struct {
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
 	watch   atomic.Pointer[watchState]         // never nil
 
-	mu        sync.Mutex // held to replace current
-	services  map[string]layer.Service[Req, Rsp]
-	forwarded endpointService[Req, Rsp]
-	budget    *layer.Budget // the budget that was built last
-	budgetOf  RetryBudget   // the values of budget
-	invalid   oncelog.Logger
+	mu        sync.Mutex                         // held to replace current
+	services  map[string]layer.Service[Req, Rsp] // by authority
+	forwarded endpointService[Req, Rsp]          // the service of the profile's Endpoint: see WithForward
+
+	backendServices map[string]layer.Service[Req, Rsp] // by Backend.key
+
+	budget   *layer.Budget // the budget that was built last
+	budgetOf RetryBudget   // the values of budget
+	invalid  oncelog.Logger
 
 	done chan struct{} // closed when no further profile will arrive
 }
 
-// New returns a Router for target. It watches the profile of target in source until ctx ends. After
-// that the last profile stays current. Requests go to target until the first profile arrives.
+// New returns a Router for target. It watches the profile of target in source until ctx
+// ends. After that the last profile stays current. Requests go to target until the first
+// profile arrives.
 //
-// mk returns the service of a target with this authority, usually a balancer with a queue. It is
-// called once for each authority during the life of the Router. mk must release the services of
-// called once for each authority during the life of the Router. mk must release
-// services that are not used any more, as layer.Cache does. If mk returns nil, the
-// authority is closed:
-// its requests go to other targets or are rejected with an error that matches [layer.ErrNoRoute].
+// mk returns the service for an authority of the profile's targets, usually a balancer with
+// a queue. It is called once for each authority during the life of the Router. mk must
+// release services that are not used any more, as layer.Cache does. If mk returns nil, the
+// authority is closed. Its requests then go to other targets, or are rejected with an error
+// that matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -90,42 +93,39 @@ func New[Req, Rsp any](
 	return r
 }
 
-// Profile returns the current profile, including its invalid parts. It must not be changed.
+// Profile returns the current profile, including its invalid parts. The caller must not
+// modify the profile.
 func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
 
-// Call sends the request according to the current profile. A later profile does not affect it.
-func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var zero Rsp
+// Call sends req according to the current profile. A later profile does not affect the
+// request.
+func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
-		return zero, r.reject(ctx, 0)
+		return rsp, r.reject(ctx, 0)
 	}
 	s := r.current.Load()
 	if s.provisional {
-		var err error
 		if s, err = r.await(ctx, s); err != nil {
-			return zero, err
+			return rsp, err
 		}
 	}
 	var route *liveRoute[Req, Rsp]
-	if len(s.routes) > 0 {
+	if len(s.candidates) > 0 {
 		route = s.match(r.access, req)
 	}
 	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		r.explain(why, s, route, req)
 	}
-	if route != nil && route.info != nil {
+	if route != nil && route.info != nil && route.split == nil {
 		ctx = layer.WithRoute(ctx, route.info)
 	}
-	if r.onResponse != nil {
-		return r.report(ctx, s, route, req)
-	}
-	return r.serve(ctx, s, route, req)
-}
-
-func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *liveRoute[Req, Rsp], req Req) (rsp Rsp, err error) {
 	switch {
+	case route != nil && route.split != nil: // its stack does not read the snapshot
+		rsp, err = route.stack.Call(ctx, req)
 	case route != nil && route.stack != nil:
 		rsp, err = route.stack.Call(context.WithValue(ctx, r, s), req)
+	case route == nil && s.profile.RoutesOnly:
+		return rsp, &layer.Error{Layer: layerName, Target: r.target, Kind: layer.ErrNoRoute, Reason: "no route matches the request"}
 	case route == nil && s.defaultRoute != nil:
 		rsp, err = s.defaultRoute.Call(ctx, req)
 	default:
@@ -140,8 +140,8 @@ func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], rou
 	return rsp, err
 }
 
-// await waits for the first profile or the end of the initial wait. It returns the
-// snapshot that is current then.
+// await waits for the first profile or the end of the initial wait. It returns the snapshot
+// that is then current, or a rejection if ctx ends first. s is the current snapshot.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {
@@ -155,7 +155,8 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 	return s, nil
 }
 
-// notClosed wraps an error so that it does not match ErrClosed.
+// notClosed wraps an error of a target, so that the error does not match ErrClosed. A
+// Router is not closed while another profile may arrive.
 type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
 func (u notClosed) Is(target error) bool {
@@ -164,7 +165,8 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request whose context ended after this wait.
+// reject returns the rejection of a request that waited for the first profile until its
+// context ended. waited is the duration of the wait.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func TestFirstMatchingRouteWins(t *testing.T) {
+func TestRouterFirstMatch(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
 		{Name: "one book", Match: profiles.Path("/books/[^/]*"), Labels: map[string]string{"route": "one"}},
@@ -27,7 +27,7 @@ func TestFirstMatchingRouteWins(t *testing.T) {
 	assert.Equal(t, &layer.Route{Name: "puts"}, send(t, r, "PUT", "/authors").route)
 }
 
-func TestNoMatchIsTheDefaultRoute(t *testing.T) {
+func TestRouterNoMatch(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Name: "a", Match: profiles.Path("/a")}}}, &bs)
 	rsp := send(t, r, "GET", "/b")
@@ -37,7 +37,7 @@ func TestNoMatchIsTheDefaultRoute(t *testing.T) {
 
 // A route without name and labels tells the layers below nothing; a route of
 // an outer router is then still theirs.
-func TestRouteWithoutNameOrLabelsIsNotCarried(t *testing.T) {
+func TestRouteWithoutNameAndLabels(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Match: profiles.All{}}}}, &bs)
 	assert.Nil(t, send(t, r, "GET", "/").route)
@@ -48,7 +48,7 @@ func TestRouteWithoutNameOrLabelsIsNotCarried(t *testing.T) {
 	assert.Same(t, outer, rsp.route)
 }
 
-func TestRouteWithLabelsAlone(t *testing.T) {
+func TestRouteWithoutName(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
 		{Match: profiles.All{}, Labels: map[string]string{"team": "web"}},
@@ -56,7 +56,7 @@ func TestRouteWithLabelsAlone(t *testing.T) {
 	assert.Equal(t, &layer.Route{Labels: map[string]string{"team": "web"}}, send(t, r, "GET", "/").route)
 }
 
-func TestInvalidRouteIsDroppedOthersKept(t *testing.T) {
+func TestRouterInvalidRoute(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
 		{Name: "no condition"},
@@ -110,7 +110,7 @@ func TestRouterPassesErrors(t *testing.T) {
 	}
 }
 
-// A request whose context is done goes nowhere.
+// A request with a done context is not sent.
 func TestRouterRejectsDoneContext(t *testing.T) {
 	var bs backends
 	src := newScript()
@@ -258,7 +258,7 @@ func TestDescribe(t *testing.T) {
 `, abridged(layer.Describe[request, *reply](r)))
 }
 
-func TestDescribeTheWatch(t *testing.T) {
+func TestDescribeWatch(t *testing.T) {
 	for want, end := range map[string]func(*script){
 		"source=watching":                        func(*script) {},
 		"source=lost: refused":                   func(src *script) { src.send(nil, errors.New("refused")) },

@@ -4,16 +4,20 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 )
 
-// snapshot is a compiled profile. It is immutable once it is current.
+// snapshot is a compiled profile. It is not modified after it has become current.
 type snapshot[Req, Rsp any] struct {
 	profile      *Profile
 	routes       []*liveRoute[Req, Rsp]
+	candidates   []candidate[Req, Rsp] // in the order of precedence
 	index        index
 	split        split[Req, Rsp]
 	defaultRoute layer.Service[Req, Rsp] // nil means split
@@ -22,16 +26,18 @@ type snapshot[Req, Rsp any] struct {
 	replaced     chan struct{}           // closed when another snapshot is current
 }
 
-// liveRoute is a route and its stack. All snapshots with an equal route share it.
+// liveRoute is a compiled route with its stack. All snapshots with an equal route share the
+// same liveRoute.
 type liveRoute[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
 	key   string                  // routeKey of def
 	stack layer.Service[Req, Rsp] // nil means split
+	split *split[Req, Rsp]        // of a RoutePolicy; nil means that of the snapshot
 }
 
-// compile compiles p. Routes of old that are equal in p are used again, with the state
-// of their stacks. The caller holds mu.
+// compile compiles p. If a route of p is equal to a route of old, compile uses the
+// liveRoute of old, with the state of its stack. The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()
@@ -41,42 +47,46 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 			drop(fmt.Errorf("the function of WithOnUpdate: %w", err))
 		}
 	}
-	known := make(routeSet[Req, Rsp])
-	var same []*liveRoute[Req, Rsp] // routes that may be equal at the same position
-	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) {
+	var known routeSet[Req, Rsp]
+	var same []*liveRoute[Req, Rsp] // the routes of old that may be equal in p
+	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) &&
+		maps.Equal(old.profile.Policy.labels(), p.Policy.labels()) {
 		same = old.routes
-		for _, route := range old.routes {
-			known[route.key] = append(known[route.key], route)
-		}
 	}
-	c := &compiler{drop: drop}
+	next := 0 // the position in same that probably has the next route of p
 	for i, def := range p.Routes {
 		var key string
 		var route *liveRoute[Req, Rsp]
-		if i < len(same) && same[i].isOf(&p.Routes[i]) {
-			route = same[i]
+		if next < len(same) && same[next].isOf(&p.Routes[i]) {
+			route = same[next]
 		} else {
+			if known == nil {
+				known = routeSetOf(same)
+			}
 			key = routeKey(def)
-			route = known.find(key, &p.Routes[i])
+			if route = known.find(key, &p.Routes[i]); route != nil {
+				next = slices.Index(same, route)
+			}
 		}
 		if route != nil {
-			if err := c.add(route.repeats); err != nil {
-				drop(routeError(i, def, err))
-				continue
-			}
+			next++
 		} else {
 			var err error
-			if route, err = r.makeRoute(c, i, def, s.budget); err != nil {
+			if route, err = r.makeRoute(i, def, s, drop); err != nil {
 				drop(err)
 				continue
 			}
 			route.key = key
 			known[key] = append(known[key], route)
 		}
-		s.index.add(int32(len(s.routes)), route.match)
 		s.routes = append(s.routes, route)
 	}
+	s.candidates = candidatesOf(s.routes, p.Precedence)
+	for i, c := range s.candidates {
+		s.index.add(int32(i), c.match)
+	}
 	s.split = r.splitOf(p, drop)
+	r.releaseBackends(s)
 	if r.defaultRoute != nil {
 		if err := panics.Contain(func() { s.defaultRoute = r.defaultRoute(targets[Req, Rsp]{r, &s.split}) }); err != nil {
 			drop(fmt.Errorf("the layers of WithDefaultRoute: %w", err))
@@ -85,22 +95,22 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	return s
 }
 
-// makeRoute compiles the route at position i and builds its stack.
-func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *layer.Budget) (*liveRoute[Req, Rsp], error) {
-	compiled, err := c.route(i, def)
+func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], drop func(error)) (*liveRoute[Req, Rsp], error) {
+	compiled, err := compileRoute(i, def, drop)
 	if err != nil {
 		return nil, err
 	}
 	route := &liveRoute[Req, Rsp]{compiledRoute: compiled, def: def}
 	err = panics.Contain(func() {
-		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r})
+		route.split = r.routeSplit(route, s.profile.Policy.labels(), drop)
+		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r, split: route.split})
 		next := below
 		if r.layers != nil {
-			next = r.stackOf(def, budget, below)
+			next = r.stackOf(def, s.budget, below)
 		}
 		if r.perRoute != nil {
 			route.stack = r.perRoute(def, next)
-		} else if next != below {
+		} else if next != below || route.split != nil {
 			route.stack = next
 		}
 	})
@@ -110,8 +120,9 @@ func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *laye
 	return route, nil
 }
 
-// budgetFor returns the budget of p. It is the previous one if the values are equal,
-// and nil if p has no valid RetryBudget.
+// budgetFor returns the retry budget of p, or nil if p has no valid RetryBudget. If the
+// values of the RetryBudget have not changed, it returns the same budget as before. It
+// calls drop for an invalid RetryBudget. The caller must hold mu.
 func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget {
 	b := p.RetryBudget
 	if b == nil {
@@ -127,10 +138,19 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 	return r.budget
 }
 
-// routeSet maps each routeKey to its routes.
+// routeSet maps the routeKey of each route to all routes with this key.
 type routeSet[Req, Rsp any] map[string][]*liveRoute[Req, Rsp]
 
-// routeKey returns a text that is the same for equal routes.
+func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] {
+	s := make(routeSet[Req, Rsp], len(routes))
+	for _, route := range routes {
+		s[route.key] = append(s[route.key], route)
+	}
+	return s
+}
+
+// routeKey returns a text that is the same for equal routes. It may be the same for
+// different routes too.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name
@@ -138,7 +158,7 @@ func routeKey(r Route) string {
 	return fmt.Sprint(r.Match)
 }
 
-// find returns the route that is deeply equal to def, or nil.
+// find returns the route with the given routeKey that is deeply equal to def, or nil.
 func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 	for _, route := range s[key] {
 		if route.isOf(def) {
@@ -148,12 +168,13 @@ func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 	return nil
 }
 
-// isOf reports whether the definition of l is deeply equal to def. It compares pointers to
-// the routes, because DeepEqual would copy the routes.
+// isOf reports whether the definition of l is deeply equal to def. It passes pointers to
+// DeepEqual, because copies of the routes would be allocated.
 func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool { return reflect.DeepEqual(&l.def, def) }
 
-// splitOf returns a split with the endpoint of p if requests go there. Otherwise the
-// split has the valid targets of p, or the apex without valid targets.
+// splitOf returns the split of p. If all requests go to the endpoint of p, the split has
+// only that endpoint. Otherwise it has the valid targets of p, or the apex if p has no
+// valid target. It calls drop for each part that it leaves out. The caller must hold mu.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s
@@ -179,7 +200,8 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	return s
 }
 
-// service returns the service of an authority. It calls mk the first time. The caller holds mu.
+// service returns the service of an authority. At the first call for an authority, it makes
+// the service by the function mk of [New]. The caller must hold mu.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
 	if ok {
@@ -198,7 +220,8 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	return svc
 }
 
-// closedTarget is the service of an authority for which mk returned nil.
+// closedTarget rejects all requests with err. It replaces the service of an authority if the
+// function that makes the services of targets returned nil.
 type closedTarget[Req, Rsp any] struct{ err error }
 
 func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }
@@ -207,8 +230,8 @@ func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) 
 
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// targets is the service at the bottom of the stack of each route. It sends a request to a
-// backend of the split.
+// targets is the service at the bottom of the stack of each route. It sends a request to
+// one of the profile's targets.
 type targets[Req, Rsp any] struct {
 	router *Router[Req, Rsp]
 	split  *split[Req, Rsp] // nil means the split of the snapshot in the context
@@ -217,7 +240,7 @@ type targets[Req, Rsp any] struct {
 func (t targets[Req, Rsp]) Ready(ctx context.Context) error { return t.router.Ready(ctx) }
 
 func (t targets[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if ctx.Err() != nil {
+	if reqctx.Ended(ctx) {
 		var zero Rsp
 		return zero, t.router.reject(ctx, 0)
 	}

@@ -15,17 +15,18 @@ import (
 
 // Source watches the profiles of destinations.
 //
-// The sequence ends when ctx ends or the consumer breaks, and then has released its resources. Each
-// profile replaces the previous one completely. After an error, the last profile stays current and
-// the source tries again. An error that matches [ErrNoProfile] is the last item.
+// The sequence ends when ctx ends or the consumer breaks. When the sequence has ended, the
+// Source has released the resources of the watch. Each profile replaces the previous one
+// completely. After an error, the last profile stays current and the Source tries again. An
+// error that matches [ErrNoProfile] is the last item.
 //
 // A Source is safe for concurrent use. Each call of Watch is a separate stream.
 type Source interface {
 	Watch(ctx context.Context, target string) iter.Seq2[*Profile, error]
 }
 
-// ErrNoProfile means that a source will never have a profile for a target, because it
-// does not know the name.
+// ErrNoProfile means that a source will never have a profile for a target, because it does
+// not support names of this form.
 var ErrNoProfile = errors.New("no profile for this name")
 
 // Static is a Source of profiles that the program sets. The zero Static is ready to
@@ -36,8 +37,8 @@ type Static struct {
 	changed  notify.Broadcast
 }
 
-// Set sets the profile of target, which must not be changed afterwards. Watchers
-// receive it at once. nil means the default profile.
+// Set sets the profile of target. p must not be modified afterwards. Watchers receive p at
+// once. nil means the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {
@@ -51,8 +52,8 @@ func (s *Static) Set(target string, p *Profile) {
 	s.changed.Wake()
 }
 
-// Watch yields the profile of target, and again after each Set. If the consumer is
-// slow, it may miss profiles between the first and the last.
+// Watch yields the profile of target, and again after each Set. If the consumer is slow, it
+// receives the last profile, but may miss profiles before that.
 func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, error] {
 	return func(yield func(*Profile, error) bool) {
 		seen := s.get(target)
@@ -78,11 +79,12 @@ func (s *Static) get(target string) *Profile {
 	return s.profiles[target]
 }
 
-// watchState is the state of the watch, for Describe.
+// watchState is the state of the watch by which a Router follows its Source. Describe shows
+// it.
 type watchState struct {
 	profiles int   // number of profiles received
 	err      error // the last error; nil after a profile
-	ended    bool
+	ended    bool  // whether the sequence of the Source has ended
 }
 
 func (w *watchState) String() string {
@@ -99,7 +101,8 @@ func (w *watchState) String() string {
 	return "watching"
 }
 
-// follow makes each profile of the source current, until the source ends or yields ErrNoProfile.
+// follow makes each profile of the Source current. It returns when the sequence of the
+// Source ends or yields ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	if r.initialWait > 0 {
 		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })
@@ -138,7 +141,8 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	r.watch.Store(new(w))
 }
 
-// endInitialWait makes the default profile current if the first one has not arrived.
+// endInitialWait makes the default profile current at the end of the initial wait, unless
+// the first profile has arrived.
 func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,18 +162,18 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
 }
 
-// swap compiles p and makes it current. The caller holds mu.
+// swap compiles p and makes it current. The caller must hold mu.
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	r.current.Store(r.compile(p, old))
 	close(old.replaced)
 }
 
-// errReplaced is returned by snapshot.ready if another profile became current.
+// errReplaced is the error of snapshot.ready if another profile has become current.
 var errReplaced = errors.New("profile replaced")
 
-// poll returns nil if a target is ready, an error that matches ErrClosed if all are
-// closed, and another error otherwise.
+// poll returns nil if a target of the split is ready, an error that matches ErrClosed if
+// all targets are closed, and another error otherwise.
 func (s *snapshot[Req, Rsp]) poll() error {
 	result := layer.ErrNotReady // without targets, while the first profile has not arrived
 	for i := range s.split.parts {
@@ -184,9 +188,9 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready waits until a target is ready, the profile is replaced or ctx ends. It also
-// ends when all targets are closed and done is closed. It starts one goroutine for each
-// target, and all have ended when it returns.
+// ready waits until a target of the split is ready, ctx ends or another profile becomes
+// current. If all targets are closed, it also returns when done is closed. It starts one
+// goroutine for each target. All of these goroutines have ended when ready returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

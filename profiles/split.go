@@ -5,55 +5,73 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// split shares requests among targets by weight. It has at least one target, except
-// before the first profile.
+// split shares requests among targets in proportion to their weights. It has at least one
+// target, except before the first profile.
 type split[Req, Rsp any] struct {
-	apex  string
+	apex  string // the target of errors and explanations: see Profile.Name
 	parts []part[Req, Rsp]
 	total uint64 // sum of all weights
+
+	ordered bool // the first ready target receives all requests
 }
 
 // part is a target and its service.
 type part[Req, Rsp any] struct {
 	Target
-	svc layer.Service[Req, Rsp]
+	svc   layer.Service[Req, Rsp]
+	key   string       // of the service in Router.backendServices
+	route *layer.Route // route of the requests to a backend of a policy; nil for other targets
+}
+
+// call sends req to the target.
+func (p *part[Req, Rsp]) call(ctx context.Context, req Req) (Rsp, error) {
+	if p.route != nil {
+		ctx = layer.WithRoute(ctx, p.route)
+	}
+	return p.svc.Call(ctx, req)
 }
 
 func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
-	s.parts = append(s.parts, part[Req, Rsp]{t, svc})
+	s.parts = append(s.parts, part[Req, Rsp]{Target: t, svc: svc})
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to a target. If that target rejects it, every other target is tried once.
+// Call sends the request to a target that is drawn by weight. If that target rejects it,
+// Call tries every other target once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
-		return s.parts[0].svc.Call(ctx, req)
+		return s.parts[0].call(ctx, req)
 	}
 	i := s.draw()
 	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		s.explain(why, i)
 	}
-	rsp, err := s.parts[i].svc.Call(ctx, req)
+	rsp, err := s.parts[i].call(ctx, req)
 	if err == nil || !errors.Is(err, layer.ErrNotReady) {
 		return rsp, err
 	}
 	return s.callOthers(ctx, req, i, err)
 }
 
-// draw returns the index of a ready target, chosen at random by weight.
+// draw returns the index of a ready target, chosen at random by weight. In an ordered
+// split, it returns the first ready target.
 //
-// The first draw is among all targets, and counts if that target is ready. Otherwise a
-// second draw is among the ready targets. A ready target of weight w still gets its
-// share of the ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all
-// targets and R
+// The first draw is among all targets, and counts if the drawn target is ready. Otherwise a
+// second draw is among the ready targets. A ready target of weight w still gets its share
+// of the ready weight: w/W + (1 − R/W)·w/R = w/R. W is the weight of all targets, and R is
+// the weight of the ready ones.
 //
-// If no target is ready the first draw counts. The service below, such as a queue, then
-// waits or rejects the request.
+// If no target is ready, the first draw counts. A service below the drawn target, such as a
+// queue, then waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
+	if s.ordered {
+		return max(0, slices.IndexFunc(s.parts, func(p part[Req, Rsp]) bool { return layer.Poll(p.svc) == nil }))
+	}
 	first := 0
 	for n := rand.Uint64N(s.total); n >= uint64(s.parts[first].Weight); first++ {
 		n -= uint64(s.parts[first].Weight)
@@ -67,9 +85,10 @@ func (s *split[Req, Rsp]) draw() int {
 	return first
 }
 
-// drawFrom returns the index of a target for which wanted returns true, chosen at
-// random by weight, or -1 without such a target. It takes one pass: each target replaces the
-// previous choice with the probability of its weight among the targets so far.
+// drawFrom returns the index of a target for which wanted returns true, chosen at random by
+// weight. It returns -1 if wanted returns true for none. It takes one pass: each target
+// replaces the previous choice with a probability of its weight divided by the weight of
+// all targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {
@@ -85,8 +104,9 @@ func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	return drawn
 }
 
-// callOthers tries the targets other than i, which rejected the request with cause.
-// Ready targets are tried first.
+// callOthers tries the targets other than the target i, which has rejected the request with
+// the error cause. Ready targets are tried first. If all targets reject the request,
+// callOthers returns a rejection.
 func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause error) (Rsp, error) {
 	tried := make([]bool, len(s.parts))
 	tried[i] = true
@@ -99,7 +119,7 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 		if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 			s.explain(why, i)
 		}
-		rsp, err := s.parts[i].svc.Call(ctx, req)
+		rsp, err := s.parts[i].call(ctx, req)
 		if err == nil || !errors.Is(err, layer.ErrNotReady) {
 			return rsp, err
 		}

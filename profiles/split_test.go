@@ -242,7 +242,7 @@ func TestSplitStopsAfterCancellation(t *testing.T) {
 
 // A target that has closed tells nothing of those that were not asked, also
 // where no other profile will come.
-func TestSplitIsNotClosedByOneOfItsTargets(t *testing.T) {
+func TestSplitOneTargetClosed(t *testing.T) {
 	var bs backends
 	src := newScript()
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk)

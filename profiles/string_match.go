@@ -9,7 +9,7 @@ import (
 )
 
 // StringMatch is a condition on the value of a header field, a query parameter or a
-// host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
+// host: an [Exact], a [Prefix], a [Suffix], a [Regex] or [AnyValue].
 type StringMatch interface {
 	isStringMatch()
 }
@@ -23,8 +23,12 @@ type (
 	// to match every value.
 	Prefix string
 
-	// Regex is a regular expression of package regexp that must match the whole value. It has the
-	// limits of a [Path]. Unlike a Path, it is anchored with a group around it.
+	// Suffix holds for values that end with it and are longer. It must not be empty. The hosts
+	// below a domain are Suffix(".example.com").
+	Suffix string
+
+	// Regex is a regular expression of package regexp that must match the whole value. The
+	// limits of a [Path] apply. Unlike a Path, it is anchored with a group around it.
 	Regex string
 
 	// AnyValue holds for every value, including an empty one.
@@ -33,6 +37,7 @@ type (
 
 func (Exact) isStringMatch()    {}
 func (Prefix) isStringMatch()   {}
+func (Suffix) isStringMatch()   {}
 func (Regex) isStringMatch()    {}
 func (AnyValue) isStringMatch() {}
 
@@ -42,18 +47,20 @@ const (
 	matchPresent stringKind = iota
 	matchExact
 	matchPrefix
+	matchSuffix
 	matchRegex
 )
 
 // stringMatcher is a compiled StringMatch.
 type stringMatcher struct {
 	kind stringKind
-	want string // the text of the Exact, Prefix or Regex
+	want string // the text of the Exact, Prefix, Suffix or Regex
 	re   *regexp.Regexp
 }
 
-// compileStringMatch compiles a condition on a value. If fold is true, it ignores case.
-func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, error) {
+// compileStringMatch compiles a condition on a value. fold is whether the condition ignores
+// case.
+func compileStringMatch(t StringMatch, fold bool) (stringMatcher, error) {
 	switch t := t.(type) {
 	case nil:
 		return stringMatcher{}, errors.New("no value: AnyValue holds for any")
@@ -64,8 +71,13 @@ func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, e
 			return stringMatcher{}, errors.New("prefix is empty: AnyValue holds for any value")
 		}
 		return stringMatcher{kind: matchPrefix, want: string(t)}, nil
+	case Suffix:
+		if t == "" {
+			return stringMatcher{}, errors.New("suffix is empty: AnyValue holds for any value")
+		}
+		return stringMatcher{kind: matchSuffix, want: string(t)}, nil
 	case Regex:
-		re, err := t.compile(fold, c)
+		re, err := t.compile(fold)
 		return stringMatcher{kind: matchRegex, want: string(t), re: re}, err
 	case AnyValue:
 		return stringMatcher{}, nil
@@ -73,14 +85,15 @@ func compileStringMatch(t StringMatch, fold bool, c *compiler) (stringMatcher, e
 	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
-// compile parses the expression before it adds a group, because "a)|(b" would end the
-// group, and "\Qa" would quote its end.
-func (r Regex) compile(fold bool, c *compiler) (*regexp.Regexp, error) {
+// compile returns the expression with anchors and with a group around it. It parses the
+// expression before it adds the group, because "a)|(b" would end the group, and "\Qa" would
+// quote its end.
+func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	flags := syntax.Perl
 	if fold {
 		flags |= syntax.FoldCase
 	}
-	tree, err := c.regex(string(r), flags)
+	tree, err := parseRegex(string(r), flags)
 	if err != nil {
 		return nil, fmt.Errorf("regex %s: %w", quote(string(r)), err)
 	}
@@ -97,6 +110,8 @@ func (t stringMatcher) holds(s string) bool {
 		return s == t.want
 	case matchPrefix:
 		return strings.HasPrefix(s, t.want)
+	case matchSuffix:
+		return len(s) > len(t.want) && strings.HasSuffix(s, t.want)
 	case matchRegex:
 		return t.re.MatchString(s)
 	case matchPresent:
@@ -110,6 +125,8 @@ func (t stringMatcher) String() string {
 		return fmt.Sprintf("is %q", t.want)
 	case matchPrefix:
 		return fmt.Sprintf("begins with %q", t.want)
+	case matchSuffix:
+		return fmt.Sprintf("ends with %q", t.want)
 	case matchRegex:
 		return fmt.Sprintf("matches %q", t.want)
 	case matchPresent:

@@ -109,7 +109,7 @@ func versionOf(authority string) string {
 
 // An unchanged route keeps its stack, and what the stack knows; a changed one
 // gets a new one. Where in the list it stands does not matter.
-func TestUnchangedRoutesKeepTheirStacks(t *testing.T) {
+func TestSwapUnchangedRoutes(t *testing.T) {
 	var bs backends
 	src := newScript()
 	var made []string
@@ -162,7 +162,7 @@ func TestUnchangedRoutesKeepTheirStacks(t *testing.T) {
 }
 
 // The same profile again is re-evaluated without visible change.
-func TestIdenticalProfileChangesNothing(t *testing.T) {
+func TestSwapIdenticalProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
 	stacks := 0
@@ -191,8 +191,7 @@ func TestStorm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := profiles.New(ctx, target, &src, access{}, bs.mk,
-		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }),
-		profiles.WithOnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
+		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }))
 	var group sync.WaitGroup
 	for range 500 {
 		group.Go(func() {

@@ -21,8 +21,9 @@ type Target struct {
 	Weight    uint32 // share of the requests; a target with 0 receives none
 }
 
-// Validate returns the reason why a Router would leave the target out, or nil. The
-// authority must be a DNS name, not an IP address, with a port from 1 to 65535.
+// Validate returns the reason why a Router would leave the target out of a split, or nil if
+// the target is valid. The authority must be a DNS name, not an IP address, with a port
+// from 1 to 65535.
 func (t Target) Validate() error {
 	i := strings.LastIndexByte(t.Authority, ':')
 	if i < 0 {
@@ -70,8 +71,8 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Endpoint is the only address of a destination. For example, it is the pod to which an
-// IP address belongs.
+// Endpoint is the address of a destination that has only one address, such as the IP
+// address of a pod.
 type Endpoint struct {
 	Addr   netip.AddrPort
 	Labels map[string]string // for metrics and tap ("pod", "zone")
@@ -83,9 +84,9 @@ type Endpoint struct {
 	Authority  string   // replaces the authority of requests; "" keeps it
 	OpaquePort uint16   // port for opaque transport; 0 means none
 
-	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING is
-	// sent after an interval without received data. The connection is closed if the
-	// answer takes longer than the timeout. 0 means no PING.
+	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A PING
+	// is sent when nothing was received for PingInterval. The connection is closed if the
+	// answer takes longer than PingTimeout. A PingInterval of 0 means no PING.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 }
@@ -103,7 +104,8 @@ const (
 // String returns the address.
 func (e *Endpoint) String() string { return e.Addr.String() }
 
-// Validate returns the reason why a Router would not use e, or nil.
+// Validate returns the reason why a Router would ignore the endpoint, or nil if the
+// endpoint is valid.
 func (e *Endpoint) Validate() error {
 	switch {
 	case !e.Addr.IsValid() || e.Addr.Port() == 0:
@@ -118,25 +120,27 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// WithForward sends requests to the profile's [Endpoint] if [Profile.Dispatch] returns
-// [ToEndpoint]. The split is not used. Routes apply there too, unlike in linkerd's proxy,
-// whose controller sends no routes with an endpoint. An invalid endpoint is left out.
-// Without this option a Router ignores endpoints.
+// WithForward sends requests to the [Endpoint] of the profile if [Profile.Dispatch] returns
+// [ToEndpoint]. The split is not used then. Routes still apply, unlike in linkerd's proxy,
+// because linkerd's controller sends no routes together with an endpoint. An invalid
+// endpoint is ignored. Without this option a Router ignores all endpoints.
 //
-// mk is called once for each endpoint that is not deeply equal to the previous one. mk
-// must release the services of earlier endpoints.
+// mk makes the service of an endpoint. It is called if the endpoint is not deeply equal to
+// the previous endpoint. mk must release the services of earlier endpoints.
 func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 
-// endpointService is the last endpoint and its service.
+// endpointService is the last endpoint for which a service was made by the function of
+// WithForward, and this service.
 type endpointService[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]
 }
 
-// forwardOf returns a split with only the endpoint of p, or false if requests do not go
-// to an endpoint. The caller holds mu.
+// forwardOf returns a split that has only the endpoint of p. It returns false if requests
+// must not be forwarded to an endpoint. It calls drop for an invalid endpoint. The caller
+// must hold mu.
 func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req, Rsp], ok bool) {
 	if r.forward == nil || p.Endpoint == nil {
 		return s, false

@@ -21,7 +21,7 @@ func named(route string) *profiles.Profile {
 	return &profiles.Profile{Routes: []profiles.Route{{Name: route, Match: profiles.All{}}}}
 }
 
-func TestDefaultProfileServesUntilTheFirst(t *testing.T) {
+func TestRouterBeforeFirstProfile(t *testing.T) {
 	var bs backends
 	src := newScript()
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
@@ -96,7 +96,7 @@ func TestErrorKeepsLastProfile(t *testing.T) {
 }
 
 // An outage of any length logs two lines.
-func TestLogOfAnOutage(t *testing.T) {
+func TestLogOutage(t *testing.T) {
 	log := newLog()
 	src := newScript()
 	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
@@ -121,7 +121,7 @@ func TestLogOfAnOutage(t *testing.T) {
 
 // Streams that end cleanly and brought nothing are an outage as well, unless we
 // ended them.
-func TestLogOfEmptyStreams(t *testing.T) {
+func TestLogEmptyStreams(t *testing.T) {
 	log := newLog()
 	src := newScript()
 	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
@@ -170,7 +170,7 @@ func TestLastProfileAfterWatch(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWithItsContext(t *testing.T) {
+func TestWatchContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	src := newScript()
 	profiles.New(ctx, target, src, access{}, new(backends).mk)

@@ -8,7 +8,7 @@
 // _seconds. The file grafana.json is a dashboard for them.
 //
 // go.mod requires a low version of client_golang, so that this module does not raise the
-// version of a program that imports other packages of it.
+// version for programs that import only its other packages.
 package promtower
 
 import (
@@ -33,8 +33,9 @@ type Metrics struct {
 	histograms map[string]*prometheus.HistogramVec
 }
 
-// New returns Metrics that are registered in reg at their first use. Make one for each
-// registry, because a registry does not allow a metric twice. It panics if reg is nil.
+// New returns Metrics that write to reg. A metric is registered at its first use. Make one
+// Metrics for each registry, because a registry does not allow a metric twice. New panics
+// if reg is nil.
 func New(reg prometheus.Registerer) *Metrics {
 	if reg == nil {
 		panic("promtower: nil Registerer")
@@ -48,8 +49,8 @@ func New(reg prometheus.Registerer) *Metrics {
 // Layer returns the instruments of the layers of a target.
 func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", target) }
 
-// Route returns the instruments of the layers of a route. The target is that of the route's
-// requests, or "" if a split chooses it.
+// Route returns the instruments of the layers of a route. target is the target of the
+// requests of the route, or "" if a split chooses it.
 func (m *Metrics) Route(route, target string) layer.Instruments {
 	return instrument.Layer(bound{m, []string{target, route}})
 }
@@ -59,10 +60,10 @@ func (m *Metrics) Balance(target string) balance.Instruments {
 	return instrument.Balance(bound{m, []string{target, ""}})
 }
 
-// buckets are the limits of histograms in seconds: from 1 ms to 1 min.
+// buckets are the upper bounds of the buckets of histograms in seconds, from 1 ms to 1 min.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60} //nolint:gochecknoglobals // a constant
 
-// bound makes instruments with the values of the labels target and route.
+// bound is a Provider that binds the labels target and route to values.
 type bound struct {
 	*Metrics
 	values []string
@@ -76,15 +77,16 @@ func labels(label string) []string {
 	return names
 }
 
-// once returns the vector called name, which it makes and registers at the first use.
-func once[V prometheus.Collector](m *Metrics, all map[string]V, name string, mk func() V) V {
+// once returns the vector with the given name. At the first use of a name, it calls mk to
+// make the vector, registers it and stores it in vectors.
+func once[V prometheus.Collector](m *Metrics, vectors map[string]V, name string, mk func() V) V {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v, ok := all[name]
+	v, ok := vectors[name]
 	if !ok {
 		v = mk()
 		m.reg.MustRegister(v)
-		all[name] = v
+		vectors[name] = v
 	}
 	return v
 }
@@ -117,13 +119,16 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 	return histogram{vec.WithLabelValues(b.values...)}
 }
 
-// counter is a counter whose labels are bound, or the function that binds the last one.
+// counter is an instrument that may have one label, such as "op". While this label is not
+// bound, the field Counter is nil. The function in the field with then returns the counter
+// for a value of the label.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter
 }
 
-// With binds the label of the instrument. The layers call it at construction.
+// With binds the label of the instrument. Layers and balancers call it when they are
+// created.
 func (c counter) With(labelValues ...string) metrics.Counter {
 	if c.with == nil || len(labelValues) != 2 {
 		return c
@@ -131,7 +136,7 @@ func (c counter) With(labelValues ...string) metrics.Counter {
 	return counter{Counter: c.with(labelValues[1])}
 }
 
-// Add does nothing before the label is bound.
+// Add adds delta. Before the label is bound, it does nothing.
 func (c counter) Add(delta float64) {
 	if c.Counter != nil {
 		c.Counter.Add(delta)
@@ -166,5 +171,5 @@ type histogram struct{ prometheus.Observer }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 
-// Observe gets milliseconds.
+// Observe records a duration in milliseconds.
 func (h histogram) Observe(ms float64) { h.Observer.Observe(ms / 1000) }

@@ -48,8 +48,6 @@
 //
 // Resolvers can be combined. A wrapper panics if a resolver is nil.
 //
-//	Dedupe         removes updates that change nothing
-//	Subset         selects a share of the endpoints for each client
 //	ServeStale     keeps endpoints during outages and delays an empty answer after one
 //	Fallback       uses another resolver for names that the first does not know
 //	Merge          combines the endpoints of several resolvers in one set

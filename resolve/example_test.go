@@ -33,7 +33,7 @@ func ExampleSet() {
 	// does not exist: added 0, removed 1, does not exist
 }
 
-// A source whose streams fail becomes a source that continues. Its last set stays until
+// A source with failing streams becomes a source that continues. Its last set stays until
 // it is back, and is then replaced as a whole.
 func ExampleReconnect() {
 	answers := [][]resolve.Endpoint{

@@ -8,25 +8,25 @@ import (
 	"slices"
 )
 
-// Fallback returns a Resolver that uses first. While first reports that the target does
-// not exist or cannot be resolved ([ErrUnresolvable]), it uses second. If the target is
-// empty or first returns another error, second is not used.
+// Fallback returns a Resolver that uses primary. While primary reports that the target does
+// not exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. If the target is
+// empty or primary returns another error, secondary is not used.
 //
-// Switching yields one Replace, Empty or DoesNotExist. The endpoints of first stay
-// until second has answered. second is resolved only while it is used. Its
-// ErrUnresolvable counts as DoesNotExist. If both return ErrUnresolvable, the sequence
-// ends with an error that matches it.
+// Switching yields one Replace, Empty or DoesNotExist. The endpoints of primary stay until
+// secondary has answered. secondary is resolved only while it is used. ErrUnresolvable of
+// secondary counts as DoesNotExist. If both return ErrUnresolvable, the sequence ends with
+// an error that matches it.
 //
-// If first recovers from an error and the target still does not exist, the endpoints of
-// second are yielded again, because the error is over. If the sequence of a resolver
-// ends otherwise, the current endpoints stay and are yielded again, and the resolver is
-// not used again. Wrap it in [Reconnect] to avoid that.
-func Fallback(first, second Resolver) Resolver {
-	requireResolvers(first, second)
+// If primary recovers from an error and the target still does not exist, the endpoints of
+// secondary are yielded again, because the error is over. If the sequence of a resolver
+// ends without ErrUnresolvable, the current endpoints stay and are yielded again, and the
+// resolver is not used again. Wrap the resolver in [Reconnect] to avoid that.
+func Fallback(primary, secondary Resolver) Resolver {
+	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
-			f := fallback{second: second, target: target, messages: make(chan message), yield: yield}
-			defer startFeed(ctx, first, target, isFirst, f.messages).close()
+			f := fallback{second: secondary, target: target, messages: make(chan message), yield: yield}
+			defer startFeed(ctx, primary, target, isFirst, f.messages).close()
 			defer func() { f.standIn.close() }()
 			for ctx.Err() == nil {
 				select {
@@ -59,7 +59,8 @@ type fallback struct {
 	final              [2]error // the ErrUnresolvable of first and of second
 }
 
-// apply applies a message and yields its effect. It returns false if the stream has ended.
+// apply applies m, a message of the first or the second resolver, and yields the resulting
+// update or error. It returns false if the stream must end.
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
@@ -81,7 +82,8 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields the current set, unless it is pending.
+// repeat yields the current set again, unless that set is pending. It returns false if the
+// consumer broke.
 func (f *fallback) repeat() bool {
 	known := &f.primary
 	if f.standIn != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// journal writes down what a stream says.
+// journal writes down what a stream yielding.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -152,7 +152,7 @@ func TestFallbackKeepsSet(t *testing.T) {
 		first.send("web", add(a1))
 		assert.Equal(t, []string{"replace " + a1}, j.news())
 		first.cut("web")
-		assert.Equal(t, ended("replace "+a1), j.news(), "an error is no answer")
+		assert.Equal(t, ended("replace "+a1), j.news(), "an error is not an answer")
 		cancel()
 		assert.Equal(t, []string{"end"}, j.news())
 	})

@@ -9,32 +9,33 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// message is an item of one of several sources.
+// message is an item of a resolver that is one of several in a Merge or Fallback.
 type message struct {
-	from   int // index of the source
+	from   int // index of the resolver
 	update Update
 	err    error
-	ended  bool // whether this is the last item of the source; err is then the reason
+	ended  bool // whether this is the last item of the resolver; err is then the reason
 }
 
-// feed reads a source on its own goroutine and sends the items to a channel.
+// feed reads one resolver on its own goroutine and sends the items to a channel.
 type feed struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// startFeed sends the items of r to into, which must be unbuffered, until the feed is
-// closed or r ends. A panic of r is sent as an error, followed by the end.
-func startFeed(ctx context.Context, r Resolver, target string, from int, into chan<- message) *feed {
+// startFeed starts a feed that sends the items of r to messages, until the feed is closed
+// or r ends. messages must be unbuffered. index is the number of r in the messages. A panic
+// of r is sent as an error, followed by the end of r.
+func startFeed(ctx context.Context, r Resolver, target string, index int, messages chan<- message) *feed {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &feed{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
 		defer cancel()
 		send := func(m message) bool {
-			m.from = from
+			m.from = index
 			select {
-			case into <- m:
+			case messages <- m:
 				return !m.ended
 			case <-ctx.Done():
 				return false
@@ -59,8 +60,8 @@ func startFeed(ctx context.Context, r Resolver, target string, from int, into ch
 	return f
 }
 
-// close ends the feed and waits until its source has returned. It may be called again,
-// and for a nil feed.
+// close ends the feed and waits until its resolver has returned. A second call does
+// nothing, and so does a call on a nil feed.
 func (f *feed) close() {
 	if f != nil {
 		f.cancel()

@@ -10,24 +10,26 @@ import (
 	"time"
 )
 
-// mergeGrace is the time for which a Merge waits for all resolvers. linkerd's proxy
-// waits as long for its control plane.
+// mergeGrace is the time after which the first update of a Merge no longer waits for
+// resolvers that have not answered. linkerd's proxy waits as long for its control plane.
 const mergeGrace = 10 * time.Second
 
 // Merge returns a Resolver with the endpoints of all rs. If several resolvers yield the
-// same address, it has the [ID], weight and labels of the first of them.
+// same address, the endpoint has the [ID], weight and labels from the first of these
+// resolvers.
 //
-// A target exists if any resolver has endpoints. Otherwise it does not exist if every
-// resolver reports that, and is empty if not. [ErrUnresolvable] counts as DoesNotExist.
-// If all report it, the sequence ends. Without resolvers no target exists.
+// A target exists if any resolver has endpoints. Otherwise, if every resolver reports that
+// the target does not exist, it does not exist. In all other cases it is empty.
+// [ErrUnresolvable] counts as DoesNotExist. If all resolvers report ErrUnresolvable, the
+// sequence ends. Without resolvers no target exists.
 //
-// The first update is yielded when all resolvers have answered, or after 10 s, so that
-// it does not remove endpoints of slow resolvers.
+// The first update is yielded when all resolvers have answered, or after 10 s, so that it
+// does not remove endpoints of slow resolvers.
 //
 // An error is yielded at once, with the number of its resolver from 1. It leaves the
-// endpoints of that resolver unchanged. The end of a resolver is such an error: wrap
-// the resolver in [Reconnect]. The first answer after an error yields the whole set
-// even if nothing has changed. The sequence ends when all resolvers have ended.
+// endpoints of that resolver unchanged. The end of a resolver counts as such an error: wrap
+// the resolver in [Reconnect]. The first answer after an error yields the whole set even if
+// nothing has changed. The sequence ends when all resolvers have ended.
 //
 // [ServeStale] around a Merge treats an update of any resolver as an answer of all.
 // ServeStale around each resolver drops the endpoints of that resolver only.
@@ -61,18 +63,19 @@ func merge(ctx context.Context, sources []Resolver, target string, yield func(Up
 	}
 }
 
-// union is the state of one merged stream: the set of each source, and the union that
-// was yielded last.
+// union is the state of one stream of a Merge: the set of each resolver, and the union of
+// these sets that was yielded last.
 type union struct {
-	sets    []Set   // the set of each source
-	lost    []bool  // whether the last item of a source is an error
-	ended   []error // why a source ended, or nil
-	started bool    // whether all sources have answered, or mergeGrace is over
-	known   Set     // the set that was yielded
-	back    bool    // whether a lost source has answered or ended since the last update
+	sets    []Set   // the set of each resolver
+	lost    []bool  // whether the last item of a resolver is an error
+	ended   []error // why a resolver ended, or nil
+	started bool    // whether all resolvers have answered, or mergeGrace is over
+	known   Set     // the union that was yielded last
+	back    bool    // whether a resolver has recovered or ended since the last update
 }
 
-// apply applies a message and yields its error. It returns false if the stream has ended.
+// apply applies m to the set of its resolver. If m has an error, apply yields the error. It
+// returns false if the stream must end.
 func (all *union) apply(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
 		all.update(m.from, m.update)
@@ -103,7 +106,8 @@ func (all *union) update(from int, u Update) {
 	}
 }
 
-// final returns the last error. It matches ErrUnresolvable if the errors of all sources do.
+// final returns the error that ends the stream. It matches ErrUnresolvable if the errors of
+// all resolvers match it.
 func (all *union) final() error {
 	err := errors.Join(all.ended...)
 	if slices.ContainsFunc(all.ended, func(err error) bool { return !errors.Is(err, ErrUnresolvable) }) {
@@ -112,8 +116,9 @@ func (all *union) final() error {
 	return err
 }
 
-// emit yields the change of the union, or the whole set after an error. It yields
-// nothing before the start.
+// emit yields the change of the union since the last update. After an error, it yields the
+// whole set. It yields nothing before all resolvers have answered or mergeGrace is over. It
+// returns false if the consumer broke.
 func (all *union) emit(yield func(Update, error) bool) bool {
 	pending := 0
 	for n := range all.sets {
@@ -130,7 +135,6 @@ func (all *union) emit(yield func(Update, error) bool) bool {
 	return !changed || yield(u, nil)
 }
 
-// whole returns the union as one update.
 func (all *union) whole() Update {
 	absent := 0
 	byAddr := make(map[netip.AddrPort]struct{})
@@ -142,7 +146,7 @@ func (all *union) whole() Update {
 		for addr, e := range all.sets[n].byAddr {
 			if _, taken := byAddr[addr]; !taken {
 				byAddr[addr] = struct{}{}
-				endpoints = append(endpoints, e)
+				endpoints = append(endpoints, *e)
 			}
 		}
 	}

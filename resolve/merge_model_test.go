@@ -126,9 +126,9 @@ type mergeModel struct {
 	over    [3]bool
 	lost    [3]bool // the last word is an error
 	began   time.Time
-	said    bool
-	told    model
-	idle    int // updates that only said that an error is over
+	started bool
+	yielded model
+	idle    int // updates that only end an error
 }
 
 // take returns how many updates there must be of what a step brought.
@@ -147,14 +147,14 @@ func (m *mergeModel) take(s step) int {
 		}
 	}
 	now, ok := m.union()
-	same := now.state == m.told.state && slices.EqualFunc(now.endpoints(), m.told.endpoints(), Endpoint.Equal)
+	same := now.state == m.yielded.state && slices.EqualFunc(now.endpoints(), m.yielded.endpoints(), Endpoint.Equal)
 	switch {
 	case !ok || same && !back:
 		return 0
 	case same:
 		m.idle++
 	}
-	m.told = now.clone()
+	m.yielded = now.clone()
 	return 1
 }
 
@@ -169,7 +169,7 @@ func (m *mergeModel) union() (all model, ok bool) {
 		}
 		all.apply(Update{Kind: Add, Endpoints: m.sources[n].endpoints()})
 	}
-	m.said = m.said || answered == 3 || answered > 0 && time.Since(m.began) >= 10*time.Second
+	m.started = m.started || answered == 3 || answered > 0 && time.Since(m.began) >= 10*time.Second
 	switch {
 	case len(all.list) > 0:
 	case absent == 3:
@@ -177,7 +177,7 @@ func (m *mergeModel) union() (all model, ok bool) {
 	default:
 		all.state = StateEmpty
 	}
-	return all, m.said
+	return all, m.started
 }
 
 func checkMerge(t *testing.T, steps []step) (err error) {
@@ -209,7 +209,7 @@ func checkMerge(t *testing.T, steps []step) (err error) {
 				}
 				return
 			}
-			err = errors.Join(differs(&now.set, &m.told), now.tidy(errs, updates, m.idle))
+			err = errors.Join(differs(&now.set, &m.yielded), now.tidy(errs, updates, m.idle))
 			if err != nil || now.ended {
 				err = fmt.Errorf("step %d, ended %v: %w", n, now.ended, err)
 				return

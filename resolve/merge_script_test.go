@@ -15,16 +15,16 @@ import (
 
 var errReset = errors.New("connection reset")
 
-// script is a resolver whose streams say what the test says, message by
-// message, and break when it says so. A stream begins with all there is.
+// script is a resolver that yields the updates of the test, one by
+// one. A stream ends when the test ends it. It begins with the whole set.
 type script struct {
 	mu      sync.Mutex
 	targets map[string]*line
 }
 
-// line is what a script says of one target.
+// line has the updates of one target.
 type line struct {
-	said    []resolve.Update // since the first set; all streams follow it
+	updates []resolve.Update // since the first set; all streams follow it
 	streams int              // how many streams are open
 	opened  int              // how many there were
 	breaks  int              // how often streams were ended
@@ -51,7 +51,7 @@ func (s *script) change(target string, how func(*line)) {
 }
 
 func (s *script) send(target string, u resolve.Update) {
-	s.change(target, func(l *line) { l.said = append(l.said, u) })
+	s.change(target, func(l *line) { l.updates = append(l.updates, u) })
 }
 
 func (s *script) set(target string, endpoints ...resolve.Endpoint) {
@@ -87,12 +87,12 @@ func (s *script) Resolve(ctx context.Context, target string) iter.Seq2[resolve.U
 			case l.broken || l.breaks != breaks:
 				yield(resolve.Update{}, l.why)
 				return
-			case at < len(l.said):
-				u := l.said[at]
+			case at < len(l.updates):
+				u := l.updates[at]
 				at++
 				if first {
-					first, at = false, len(l.said)
-					u = sum(l.said)
+					first, at = false, len(l.updates)
+					u = sum(l.updates)
 				}
 				if !yield(u, nil) {
 					return
@@ -164,7 +164,6 @@ func TestWrappersConform(t *testing.T) {
 	}
 	for name, wrap := range map[string]func(testing.TB, resolve.Resolver) resolve.Resolver{
 		"script": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return r },
-		"dedupe": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Dedupe(r) },
 		"merge":  func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Merge(none, r, none) },
 		"first":  func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(r, none) },
 		"second": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(none, r) },
@@ -176,7 +175,7 @@ func TestWrappersConform(t *testing.T) {
 		},
 		"all of them": func(t testing.TB, r resolve.Resolver) resolve.Resolver {
 			kept := resolve.ServeStale(resolve.Fallback(r, none), resolve.StalePolicy{Grace: time.Millisecond})
-			return resolve.Dedupe(resolve.Merge(kept, none))
+			return resolve.Merge(kept, none)
 		},
 	} {
 		t.Run(name, func(t *testing.T) { resolvetest.Run(t, under(wrap)) })

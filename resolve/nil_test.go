@@ -17,13 +17,11 @@ func TestConstructorsPanic(t *testing.T) {
 		return func(func(resolve.Update, error) bool) {}
 	})
 	for name, construct := range map[string]func(){
-		"Dedupe":          func() { resolve.Dedupe(nil) },
 		"Fallback, first": func() { resolve.Fallback(nil, well) },
 		"Fallback":        func() { resolve.Fallback(well, nil) },
 		"ServeStale":      func() { resolve.ServeStale(nil, resolve.StalePolicy{}) },
 		"Merge":           func() { resolve.Merge(well, nil) },
 		"Reconnect":       func() { resolve.Reconnect(nil, resolve.Backoff{}) },
-		"Subset":          func() { resolve.Subset(nil, resolve.SubsetPolicy{}) },
 	} {
 		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, "resolve: nil resolver", construct) })
 	}

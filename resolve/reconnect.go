@@ -11,21 +11,22 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Backoff is the wait between attempts: min(Min·2ⁿ, Max) after attempt n, plus a random
-// share of it of up to Jitter, at most Max in total. The zero Backoff means 100 ms to
-// 60 s with a jitter of 0.1.
+// Backoff is the wait between attempts. After attempt n, it is min(Min·2ⁿ, Max), plus a
+// random part of up to Jitter times this value. The total is at most Max. The zero Backoff
+// means 100 ms to 60 s with a jitter of 0.1.
 type Backoff = backoff.Backoff
 
-// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r ends or
-// yields an error. The error is passed unchanged. An error that matches [ErrUnresolvable] is
-// the last item. The backoff is reset after a stream that yielded an update and lasted 10 s, or
-// Max if that is less. Therefore a source whose streams end at once is not called too often.
+// Reconnect returns a Resolver that resolves again, after a backoff, when a stream of r
+// ends or yields an error. The error is passed unchanged. An error that matches
+// [ErrUnresolvable] is the last item. The backoff is reset after a stream that yielded an
+// update and lasted 10 s, or Max if Max is less. Therefore a source is not called too often
+// if its streams end at once.
 //
-// The first update of a stream is the whole set. An Add is converted to a Replace, and
-// a Remove or an empty Add is dropped. Until then the last set stays.
+// The first update of a stream is the whole set. An Add is converted to a Replace, and a
+// Remove or an empty Add is dropped. Until the first update, the last set stays.
 //
-// The context for r ends with its stream. A field of b that is 0 has its default.
-// Reconnect panics if b is invalid.
+// The context that r gets ends when the stream has ended. A field of b that is 0 has its
+// default. Reconnect panics if b is invalid.
 func Reconnect(r Resolver, b Backoff) Resolver {
 	requireResolvers(r)
 	filled := b.OrDefault()
@@ -41,7 +42,8 @@ func Reconnect(r Resolver, b Backoff) Resolver {
 	})
 }
 
-// restart returns one stream of r whose first update is the whole set.
+// restart resolves target once by r. It converts the first update to one with the whole
+// set. When the stream of r ends, restart yields an error.
 func restart(ctx context.Context, r Resolver, target string) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		awaiting := true

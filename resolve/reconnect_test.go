@@ -25,7 +25,7 @@ type item struct {
 }
 
 // streams is a resolver that plays one list of items a stream, and after the
-// last list says that the target is unresolvable.
+// last list ends with ErrUnresolvable.
 type streams struct {
 	lists  [][]item
 	opened []time.Time
@@ -127,7 +127,7 @@ func TestReconnectBackoff(t *testing.T) {
 		"it grows to max": {
 			Backoff{Min: time.Second, Max: 3 * time.Second}, [][]item{fails, fails, {}, fails}, []time.Duration{1, 2, 3, 3},
 		},
-		"it starts anew": {
+		"it starts again": {
 			Backoff{Min: time.Second, Max: time.Minute},
 			[][]item{fails, fails, lasts(10 * time.Second), fails}, []time.Duration{1, 2, 1, 2},
 		},

@@ -22,7 +22,7 @@ type Resolver interface {
 	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
 }
 
-// requireResolvers panics if one of rs is nil.
+// requireResolvers panics if one of the resolvers rs is nil.
 func requireResolvers(rs ...Resolver) {
 	for _, r := range rs {
 		if r == nil {
@@ -39,8 +39,8 @@ func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, erro
 	return f(ctx, target)
 }
 
-// ErrUnresolvable reports that a resolver can never resolve a target, because it does
-// not support this form of name.
+// ErrUnresolvable reports that a resolver can never resolve a target, because it does not
+// support names of this form.
 var ErrUnresolvable = errors.New("not a name that this resolver resolves")
 
 // Kind is the kind of an Update.
@@ -70,9 +70,9 @@ type Endpoint struct {
 	Labels map[string]string // for metrics and tap ("pod", "zone"); must not be modified
 }
 
-// ID is the identity of an endpoint: its address, and all parameters of its
-// connections. It is comparable. As long as the ID stays the same, the connections and
-// statistics of the endpoint are kept.
+// ID is the identity of an endpoint: its address, and all parameters of its connections. An
+// ID is comparable. As long as the ID stays the same, the connections and statistics of the
+// endpoint are kept.
 type ID struct {
 	Addr       netip.AddrPort
 	Protocol   Protocol // the protocol of the endpoint, if known
@@ -81,9 +81,9 @@ type ID struct {
 	Authority  string   // the authority to send instead of the request's; "" means the request's
 	OpaquePort uint16   // the port for opaque transport; 0 means none
 
-	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A
-	// PING is sent when nothing was received for PingInterval. The connection is closed
-	// if the answer takes longer than PingTimeout. 0 means no PING.
+	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A PING
+	// is sent when nothing was received for PingInterval. The connection is closed if the
+	// answer takes longer than PingTimeout. A PingInterval of 0 means no PING.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 }
@@ -98,68 +98,41 @@ const (
 	Opaque                  // a protocol that must not be parsed
 )
 
+// nameOf returns the element of names at the index v. It returns kind and the number v if
+// that element is missing or empty.
+func nameOf[T ~uint8](v T, kind string, names ...string) string {
+	if int(v) < len(names) && names[v] != "" {
+		return names[v]
+	}
+	return fmt.Sprintf("%s %d", kind, uint8(v))
+}
+
 // String returns "replace", "add", "remove", "empty" or "does not exist".
 func (k Kind) String() string {
-	switch k {
-	case Replace:
-		return "replace"
-	case Add:
-		return "add"
-	case Remove:
-		return "remove"
-	case Empty:
-		return "empty"
-	case DoesNotExist:
-		return "does not exist"
-	}
-	return fmt.Sprintf("kind %d", uint8(k))
+	return nameOf(k, "kind", "", "replace", "add", "remove", "empty", "does not exist")
 }
 
 // String returns "pending", "exists", "empty" or "does not exist".
 func (s State) String() string {
-	switch s {
-	case StatePending:
-		return "pending"
-	case StateExists:
-		return "exists"
-	case StateEmpty:
-		return "empty"
-	case StateDoesNotExist:
-		return "does not exist"
-	}
-	return fmt.Sprintf("state %d", uint8(s))
+	return nameOf(s, "state", "pending", "exists", "empty", "does not exist")
 }
 
 // MarshalText returns the result of String.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // String returns "unknown", "h2" or "opaque".
-func (p Protocol) String() string {
-	switch p {
-	case Unknown:
-		return "unknown"
-	case H2:
-		return "h2"
-	case Opaque:
-		return "opaque"
-	}
-	return fmt.Sprintf("protocol %d", uint8(p))
-}
+func (p Protocol) String() string { return nameOf(p, "protocol", "unknown", "h2", "opaque") }
 
 // MarshalText returns the result of String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText parses the result of MarshalText. "" means Unknown.
 func (p *Protocol) UnmarshalText(text []byte) error {
-	switch string(text) {
-	case "", "unknown":
-		*p = Unknown
-	case "h2":
-		*p = H2
-	case "opaque":
-		*p = Opaque
-	default:
-		return fmt.Errorf("resolve: protocol %q is not unknown, h2 or opaque", text)
+	for known := Unknown; known <= Opaque; known++ {
+		if len(text) == 0 || string(text) == known.String() {
+			*p = known
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("resolve: protocol %q is not unknown, h2 or opaque", text)
 }

@@ -21,11 +21,11 @@ const (
 // The zero value is pending and ready to use. A Set is not safe for concurrent use.
 type Set struct {
 	state  State
-	byAddr map[netip.AddrPort]Endpoint
+	byAddr map[netip.AddrPort]*Endpoint // pointers, because a map of large values wastes memory
 }
 
-// Diff is the effect of one update. Its lists are sorted by address. Apply Removed
-// before Added, because an address whose [ID] changed is in both.
+// Diff is the effect of one update. Its lists are sorted by address. Apply Removed before
+// Added, because an address is in both lists if its [ID] changed.
 type Diff struct {
 	Before, After State
 	Added         []Endpoint // endpoints with new IDs
@@ -40,10 +40,10 @@ func (d Diff) HasChanges() bool {
 
 // Apply applies u and returns its effect.
 //
-// If a list has an address twice, the last one counts. An Add of a known address with
-// another ID replaces the endpoint. A Remove removes the endpoint of an address
-// regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the
-// first answer, a Remove and an empty Add have no effect. Labels are not copied.
+// If a list in u has an address twice, the last entry counts. An Add of a known address
+// with another ID replaces the endpoint. A Remove removes the endpoint of an address
+// regardless of its ID. If no endpoints are left, the state is StateEmpty. Before the first
+// answer, a Remove and an empty Add have no effect. Labels are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
@@ -86,34 +86,37 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds and changes endpoints. It returns them by address.
-func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]Endpoint {
-	named := make(map[netip.AddrPort]Endpoint, len(endpoints))
-	for _, e := range endpoints {
-		named[e.Addr] = e
+// put adds endpoints to the set, and replaces those with the same addresses. It adds the
+// changes to d. It returns the given endpoints by address.
+func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
+	named := make(map[netip.AddrPort]*Endpoint, len(endpoints))
+	for i := range endpoints {
+		named[endpoints[i].Addr] = &endpoints[i]
 	}
 	if s.byAddr == nil {
-		s.byAddr = make(map[netip.AddrPort]Endpoint, len(named))
+		s.byAddr = make(map[netip.AddrPort]*Endpoint, len(named))
 	}
 	for addr, e := range named {
-		old, known := s.byAddr[addr]
+		old := s.byAddr[addr]
 		switch {
-		case !known:
-			d.Added = append(d.Added, e)
+		case old == nil:
+			d.Added = append(d.Added, *e)
 		case old.ID != e.ID:
-			d.Removed = append(d.Removed, old)
-			d.Added = append(d.Added, e)
-		case !old.Equal(e):
-			d.Changed = append(d.Changed, e)
+			d.Removed = append(d.Removed, *old)
+			d.Added = append(d.Added, *e)
+		case !old.Equal(*e):
+			d.Changed = append(d.Changed, *e)
+		default:
+			continue
 		}
-		s.byAddr[addr] = e
+		s.byAddr[addr] = new(*e)
 	}
 	return named
 }
 
 func (s *Set) drop(addr netip.AddrPort, d *Diff) {
-	if old, known := s.byAddr[addr]; known {
-		d.Removed = append(d.Removed, old)
+	if old := s.byAddr[addr]; old != nil {
+		d.Removed = append(d.Removed, *old)
 		delete(s.byAddr, addr)
 	}
 }
@@ -126,7 +129,12 @@ func (s *Set) Len() int { return len(s.byAddr) }
 
 // Endpoints returns a copy of the endpoints in the order of their addresses.
 func (s *Set) Endpoints() []Endpoint {
-	return slices.SortedFunc(maps.Values(s.byAddr), byAddress)
+	var all []Endpoint //nolint:prealloc // nil without endpoints
+	for _, e := range s.byAddr {
+		all = append(all, *e)
+	}
+	slices.SortFunc(all, byAddress)
+	return all
 }
 
 func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }

@@ -54,16 +54,16 @@ type mirror map[ID]Endpoint
 
 func (m mirror) follow(t require.TestingT, d Diff) {
 	for _, e := range d.Removed {
-		require.Contains(t, m, e.ID, "removed what was not there")
-		require.True(t, m[e.ID].Equal(e), "removed is as it was")
+		require.Contains(t, m, e.ID, "removed a missing endpoint")
+		require.True(t, m[e.ID].Equal(e), "removed is unchanged")
 		delete(m, e.ID)
 	}
 	for _, e := range d.Added {
-		require.NotContains(t, m, e.ID, "added what was there")
+		require.NotContains(t, m, e.ID, "added an existing endpoint")
 		m[e.ID] = e
 	}
 	for _, e := range d.Changed {
-		require.Contains(t, m, e.ID, "changed what was not there")
+		require.Contains(t, m, e.ID, "changed a missing endpoint")
 		require.False(t, m[e.ID].Equal(e), "changed without a change")
 		m[e.ID] = e
 	}

@@ -19,12 +19,12 @@ type StalePolicy struct {
 	// filled its caches. A negative value means no delay.
 	Grace time.Duration
 
-	// MaxAge is the time for which a set is kept that its source does not confirm. 0 or
-	// a negative value means no limit.
+	// MaxAge is the time for which a set is kept if its source does not confirm it. 0 or a
+	// negative value means no limit.
 	MaxAge time.Duration
 
-	// Log receives a warning for each outage with a delayed answer, and for each
-	// dropped set. Nil means no log.
+	// Log receives a warning for each outage in which an answer was delayed, and for each
+	// dropped set. If Log is nil, nothing is logged.
 	Log *slog.Logger
 }
 
@@ -37,17 +37,18 @@ type StaleResolver struct {
 	streams map[*staleStream]struct{}
 }
 
-// ServeStale returns a Resolver that keeps the endpoints of a target during an outage
-// of r. If the first answer after an error has no endpoints, it is delayed, and the
-// last set stays. A lost stream that [Reconnect] opens again is such an error.
+// ServeStale returns a Resolver that keeps the endpoints of a target during an outage of r.
+// If the first answer after an error has no endpoints, it is delayed, and the last set
+// stays. A lost stream that [Reconnect] opens again is such an error.
 //
 // The delay ends with the next update that has an endpoint, or after Grace. Then one
-// Replace has all that r has sent. Another error drops the delayed answer, and Grace
-// starts again with the next one.
+// Replace has the whole set that r has sent. Another error drops the delayed answer, and
+// Grace starts again with the next one.
 //
-// The age of a set starts with the first error after the last answer that was passed
-// on. Without an error it is 0, because silence means that nothing has changed. At
-// MaxAge the set is replaced by the delayed answer, or else by Empty.
+// The age of a set starts with the first error after the last answer that was passed on.
+// Before an error the age is 0, because silence means that nothing has changed. At MaxAge
+// the set is replaced by the delayed answer, or else by Empty.
+//
 // An error that matches [ErrUnresolvable] is passed unchanged and ends the sequence. The
 // sequence also ends with r. Therefore r should continue after errors, as Reconnect does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
@@ -140,8 +141,8 @@ func (r *StaleResolver) locked(f func()) {
 	f()
 }
 
-// staleStream is one stream of a StaleResolver. Only its own goroutine modifies it,
-// with the lock of the resolver held.
+// staleStream is one stream of a StaleResolver. Only its own goroutine modifies it, with
+// the lock of the resolver held.
 type staleStream struct {
 	StalePolicy
 	target string
@@ -157,8 +158,9 @@ type staleStream struct {
 	err        error     // the last error since lostAt
 }
 
-// step applies a message, or checks the deadline if the message is zero. ok reports
-// whether u must be yielded. log, if not nil, writes a log line.
+// step applies the message m. If m is zero, it checks instead whether the deadline has
+// passed. ok reports whether the caller must yield u. If log is not nil, the caller must
+// call log to write a log line.
 func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	switch {
 	case m.err != nil:
@@ -189,7 +191,7 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	switch {
 	case s.latest.State() == StatePending:
 		return u, !s.differ, nil // the source has not answered yet
-	case s.doubtful():
+	case s.mustDelay():
 		if s.heldAt.IsZero() {
 			s.heldAt = time.Now()
 		}
@@ -206,13 +208,13 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	return s.accept(u), true, log
 }
 
-// doubtful reports whether the answer must be delayed.
-func (s *staleStream) doubtful() bool {
+// mustDelay reports whether the latest answer has no endpoints and must be delayed.
+func (s *staleStream) mustDelay() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
 
-// accept makes the latest set the served one. It returns u, or the whole set if a
-// delayed answer preceded u.
+// accept makes the latest set the served set. It returns the update to yield: u, or the
+// whole set if the served set may differ from the set before u.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)
@@ -223,7 +225,8 @@ func (s *staleStream) accept(u Update) Update {
 	return u
 }
 
-// deadline returns the time at which step must be called without a message, or zero.
+// deadline returns the time at which the caller must call step with the zero message. It
+// returns the zero time if no such call is necessary.
 func (s *staleStream) deadline() time.Time {
 	var at time.Time
 	if !s.heldAt.IsZero() {

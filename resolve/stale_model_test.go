@@ -13,19 +13,19 @@ import (
 
 // staleModel is a StaleResolver that looks at itself once a second.
 type staleModel struct {
-	policy      StalePolicy
-	said, force model
-	lost, held  time.Duration // how long; less than 0 is not
-	waiting     bool          // for the first update after an error
-	err         error
+	policy        StalePolicy
+	source, force model
+	lost, held    time.Duration // how long; less than 0 is not
+	waiting       bool          // for the first update after an error
+	err           error
 }
 
 func (m *staleModel) doubt() bool {
-	return len(m.force.list) > 0 && len(m.said.list) == 0
+	return len(m.force.list) > 0 && len(m.source.list) == 0
 }
 
 func (m *staleModel) believe() {
-	m.force, m.lost, m.held, m.waiting = m.said.clone(), -1, -1, false
+	m.force, m.lost, m.held, m.waiting = m.source.clone(), -1, -1, false
 }
 
 func (m *staleModel) take(s step) {
@@ -33,8 +33,8 @@ func (m *staleModel) take(s step) {
 		m.waiting, m.lost, m.held, m.err = true, max(m.lost, 0), -1, s.err
 		return
 	}
-	m.said.apply(s.update)
-	if m.said.state == StatePending {
+	m.source.apply(s.update)
+	if m.source.state == StatePending {
 		return
 	}
 	if !m.waiting && m.held < 0 || !m.doubt() {

@@ -105,7 +105,7 @@ func TestServeStaleGrace(t *testing.T) {
 	}
 }
 
-func TestServeStaleWithoutAnError(t *testing.T) {
+func TestServeStaleWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := begin(t, resolve.StalePolicy{MaxAge: time.Second})
 		defer o.cancel()
@@ -191,7 +191,7 @@ func TestServeStaleMaxAge(t *testing.T) {
 
 func TestServeStaleSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := read(t.Context(), resolve.ServeStale(says(add(a1)), resolve.StalePolicy{}), "web")
+		j := read(t.Context(), resolve.ServeStale(yielding(add(a1)), resolve.StalePolicy{}), "web")
 		assert.Equal(t, []string{"add " + a1, "connection reset", "end"}, j.news())
 	})
 }

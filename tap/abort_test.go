@@ -24,8 +24,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// aborts are responses that break off after they began, on a server that ends
-// before each returns.
+// aborts are responses that are aborted after they started. Each function returns when its
+// server has stopped.
 var aborts = map[string]func(*testing.T, *Registry){
 	"HTTP handler panics": func(t *testing.T, reg *Registry) {
 		halfOf(t, httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound)), func() {
@@ -76,7 +76,8 @@ var aborts = map[string]func(*testing.T, *Registry){
 	},
 }
 
-// halfOf has a handler behind wrap write half of a response before it continues.
+// halfOf serves a handler behind wrap, which writes half of a response and then calls then.
+// The client must get an error.
 func halfOf(t *testing.T, wrap func(http.Handler) http.Handler, then func()) {
 	t.Helper()
 	server := httptest.NewServer(wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -92,7 +93,7 @@ func halfOf(t *testing.T, wrap func(http.Handler) http.Handler, then func()) {
 	_ = rsp.Body.Close()
 }
 
-// spoiling has the service answer, and returns an error all the same.
+// spoiling calls the service, and then returns an error in place of its response.
 type spoiling struct{ httplayer.Service }
 
 func (f spoiling) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
@@ -113,9 +114,9 @@ func (panicServer) StreamingOutputCall(
 	panic("after the first message")
 }
 
-// A response that breaks off after it began is a failure for all watchers. Top
-// counts the same with and without other watchers.
-func TestAbortedAfterItBegan(t *testing.T) {
+// A response that is aborted after its start is a failure for all watchers. Top counts the
+// same with and without other watchers.
+func TestResponseAbortedAfterStart(t *testing.T) {
 	for name, abort := range aborts {
 		for _, watched := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", watched ", watched), func(t *testing.T) {

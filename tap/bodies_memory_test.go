@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Bodies of requests in flight, and of events that are not read, take room in
-// the buffer of the watcher, and no more memory than that.
+// Bodies of open requests and of unread events use only the memory of the buffer of the
+// watcher.
 func TestMemoryOfBodies(t *testing.T) {
 	const size = 200 << 10
 	heap := func() int64 {
@@ -68,8 +68,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Once its watcher has left, nothing more of a body is kept.
-func TestBodiesAfterTheWatcherLeft(t *testing.T) {
+// No more of a body is kept after the watcher was closed.
+func TestBodiesAfterWatcherClose(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	x := newBodies(w, fields{})

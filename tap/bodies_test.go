@@ -59,7 +59,7 @@ func endOf(t testing.TB, all []Event) *ResponseEnd {
 	return all[2].ResponseEnd
 }
 
-func TestBodiesAreOffUnlessAHookSeesThem(t *testing.T) {
+func TestBodiesRequireRedact(t *testing.T) {
 	for name, opts := range map[string][]RegistryOption{
 		"no option": nil, "no hook": {WithBodies(10, nil)}, "no bytes": {WithBodies(0, asItIs)},
 	} {
@@ -114,7 +114,7 @@ func TestBodies(t *testing.T) {
 	require.False(t, endOf(t, readAll(w)).ResponseBody.Cut)
 }
 
-func TestThereMayBeNoBody(t *testing.T) {
+func TestBodiesAbsent(t *testing.T) {
 	reg := NewRegistry(WithBodies(16, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {
@@ -134,7 +134,7 @@ func TestThereMayBeNoBody(t *testing.T) {
 	require.Nil(t, endOf(t, readAll(w)).ResponseBody)
 }
 
-func TestAHookMayWithholdAndPanic(t *testing.T) {
+func TestBodiesRedactWithholdsAndPanics(t *testing.T) {
 	reg := NewRegistry(WithBodies(16, func(_ string, body []byte) []byte {
 		if string(body) == "boom" {
 			panic("boom")
@@ -150,7 +150,7 @@ func TestAHookMayWithholdAndPanic(t *testing.T) {
 }
 
 // Only the part of a body that was read before the end is shown.
-func TestOnlyWhatWasReadIsShown(t *testing.T) {
+func TestBodiesReadInPart(t *testing.T) {
 	reg := NewRegistry(WithBodies(16, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	var late io.Reader
@@ -173,7 +173,7 @@ func TestOnlyWhatWasReadIsShown(t *testing.T) {
 }
 
 // A body that is sent again, from any place that was reached, is the same body.
-func TestExcerptIsThePrefix(t *testing.T) {
+func TestExcerptPrefix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "body")
 		reg := NewRegistry(WithBodies(rapid.IntRange(1, 2000).Draw(t, "most"), asItIs))

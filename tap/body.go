@@ -12,20 +12,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// maxBodies is the upper limit of the maxBytes of WithBodies. Two bodies of this size
-// fit into the buffer of a watcher.
+// maxBodies is the upper limit of the parameter maxBytes of WithBodies, in bytes. A request
+// body and a response body of this size fit together into the buffer of a watcher.
 const maxBodies = 256 << 10
 
-// WithBodies shows the bodies of requests and responses to watchers that request them.
-// The first maxBytes of each body are kept, at most 256 KiB. Without this option, or if
-// redact is nil, a watcher that requests bodies is rejected.
+// WithBodies allows watchers to request the bodies of requests and responses. At most
+// maxBytes bytes from the beginning of each body are kept. A maxBytes above 256 KiB means
+// 256 KiB. A watcher that requests bodies is rejected without this option, or if maxBytes
+// is not positive or redact is nil.
 //
-// redact returns the part of a body that may be shown. It gets the kept bytes as they
-// were sent: they may end anywhere and may be compressed. It should withhold a body
-// that it cannot parse. contentType is cut to 256 bytes. redact may change and keep its
-// argument. Several watchers call it concurrently. If it panics, the body is withheld.
+// redact returns the part of a body that may be shown. Its argument body holds the kept
+// bytes as they were sent. They may end in the middle of a value and may be compressed. It
+// should return nil for a body that it cannot parse. contentType is cut to 256 bytes.
+// redact may change and keep its argument. It is called concurrently. If it panics, the
+// body is withheld.
 //
-// A body that net/http copies by itself, such as a file, is shown as cut.
+// If net/http copies a body past the layer, as it does with the content of a file, the body
+// is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
@@ -35,8 +38,9 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns e with redacted bodies. The function redact gets all kept bytes. Its
-// result is cut to the length that the watcher requested.
+// shown returns the form of e that is sent to the watcher. It returns e itself if e has no
+// bodies. Otherwise it returns a copy. Each body of the copy is the result of the function
+// of WithBodies for the kept bytes, cut to the length that the watcher requested.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -48,7 +52,9 @@ func (w *watcher) shown(e Event) Event {
 	return e
 }
 
-// redacted returns b after redact, cut to limit bytes. It returns nil if b is nil.
+// redacted returns the body that a watcher sees instead of b: the result of the function of
+// WithBodies, cut to limit bytes. It returns nil if b is nil. If the function panics, it
+// returns an empty Body that is marked as cut.
 func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	if b == nil {
 		return nil
@@ -65,8 +71,8 @@ func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 	return out
 }
 
-// excerpt is the beginning of one body, kept for one watcher. Its bytes count as text
-// in the buffer of the watcher.
+// excerpt is the beginning of one body, kept for one watcher. Its bytes count against the
+// text limit of the buffer of the watcher.
 type excerpt struct {
 	w           *watcher
 	room        *buffer
@@ -78,20 +84,22 @@ type excerpt struct {
 	over bool
 }
 
-// take keeps the bytes of p that follow the kept ones. at is the offset of p in the
-// body. Parts that arrive after body or drop was called are ignored.
-func (x *excerpt) take(at int64, p []byte) {
+// take keeps the bytes of p, the part of the body at the given offset, that are not kept
+// yet. It ignores p if bytes before offset are missing, or if the excerpt has ended. take
+// ends the excerpt if the bytes do not fit into the buffer, or if the watcher has been
+// closed.
+func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	have := int64(len(x.data))
-	if x.over || at > have || at+int64(len(p)) <= have {
+	if x.over || offset > have || offset+int64(len(p)) <= have {
 		return // known, or after a gap
 	}
 	if x.w.buf.Load() == nil {
 		x.end()
 		return
 	}
-	p = p[have-at:]
+	p = p[have-offset:]
 	most := x.w.reg.maxBody - len(x.data)
 	if len(p) > most {
 		p, x.cut = p[:most], true
@@ -104,15 +112,15 @@ func (x *excerpt) take(at int64, p []byte) {
 	x.data = append(x.data, p...)
 }
 
-// markCut marks the body as cut.
+// markCut records that the body is longer than the kept bytes.
 func (x *excerpt) markCut() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.cut = true
 }
 
-// grow increases the capacity by n bytes. It returns false if the buffer of the watcher
-// has no room for them.
+// grow makes room for n more bytes in data. It returns false if the buffer of the watcher
+// has no room for them. The caller holds mu.
 func (x *excerpt) grow(n int) bool {
 	size := len(x.data) + n
 	if size <= cap(x.data) {
@@ -126,13 +134,15 @@ func (x *excerpt) grow(n int) bool {
 	return true
 }
 
-// end releases the bytes and ignores later parts. The caller holds mu.
+// end discards the kept bytes and releases their room in the buffer. Later calls of take
+// are ignored. The caller holds mu.
 func (x *excerpt) end() {
 	x.room.release(int64(cap(x.data)))
 	x.data, x.over = nil, true
 }
 
-// body ends the excerpt and returns its bytes, or nil for an empty body.
+// body ends the excerpt and returns the kept bytes. It returns nil if no byte was kept and
+// none was cut off.
 func (x *excerpt) body() *Body {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -144,7 +154,7 @@ func (x *excerpt) body() *Body {
 	return &Body{Data: data, Cut: x.cut, contentType: x.contentType}
 }
 
-// bodies has the excerpts of one request and its response, for one watcher.
+// bodies has the excerpts of the bodies of one request and its response, for one watcher.
 type bodies struct{ request, response excerpt }
 
 func newBodies(w *watcher, header layer.Header) *bodies {
@@ -157,7 +167,7 @@ func newBodies(w *watcher, header layer.Header) *bodies {
 	return b
 }
 
-// drop ends both excerpts without showing them.
+// drop ends both excerpts, which discards their bytes. b may be nil.
 func (b *bodies) drop() {
 	if b == nil {
 		return
@@ -169,20 +179,21 @@ func (b *bodies) drop() {
 	}
 }
 
-// contentType returns a copy of the content-type field, cut to 256 bytes.
+// contentType returns a copy of the content-type field of header, cut to 256 bytes.
 func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }
 
-// HTTP/2 error codes, RFC 9113 §7.
+// HTTP/2 error codes that this package reports itself, from RFC 9113, section 7.
 const (
 	resetInternal uint32 = 2
 	resetRefused  uint32 = 7
 	resetCancel   uint32 = 8
 )
 
-// streamError matches net/http's unexported error of an HTTP/2 stream reset. The As
-// method of that error fills any struct with these fields.
+// streamError has the fields of net/http's unexported error of an HTTP/2 stream reset.
+// [errors.As] fills it, because the method As of that error fills any struct with these
+// fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -191,8 +202,9 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request that ended with err, or nil if
-// it has no code. ctx is the context of the request.
+// resetCode returns the HTTP/2 error code of a request that ended with err. It returns nil
+// for a complete response, for a body that its reader closed early, and for an error
+// without a code. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader
@@ -215,8 +227,8 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode returns the reset code that net/http's HTTP/2 server sends when a handler
-// aborts a response: CANCEL if ctx has ended, otherwise INTERNAL_ERROR.
+// abortCode returns the HTTP/2 error code that net/http's server sends for a response that
+// its handler aborted. It is CANCEL if ctx has ended, and INTERNAL_ERROR otherwise.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {
 		return new(resetCancel)
@@ -224,7 +236,8 @@ func abortCode(ctx context.Context) *uint32 {
 	return new(resetInternal)
 }
 
-// grpcStatus parses a grpc-status field. It returns nil if it is not a number.
+// grpcStatus parses s, the value of a grpc-status field. It returns nil if s is not a
+// number.
 func grpcStatus(s string) *codes.Code {
 	if s == "" { // the error of ParseUint allocates
 		return nil

@@ -2,12 +2,13 @@ package tap
 
 import "sync/atomic"
 
-// maxText is the limit of the text in one buffer, in bytes. With it, a watcher with 400
-// events takes less than 1 MiB.
+// maxText is the limit of the text in one buffer, in bytes. With this limit, a watcher with
+// 400 events takes less than 1 MiB.
 const maxText = 768 << 10
 
-// buffer holds the unread events of a watcher. It also counts the requests that are
-// held until their outcome is known. Writers never wait.
+// buffer holds the events of a watcher that have not been sent yet. It also limits the
+// number of requests that are held until their outcome is known. Adding an event never
+// waits.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
@@ -20,7 +21,8 @@ func newBuffer(events int) *buffer {
 	return b
 }
 
-// reserve reserves n bytes of text until release. It returns false if they do not fit.
+// reserve reserves room for n bytes of text. It returns false, and reserves nothing, if the
+// bytes do not fit. The caller must later return the room with release.
 func (b *buffer) reserve(n int64) bool {
 	if b.room.Add(-n) < 0 {
 		b.room.Add(n)
@@ -31,7 +33,7 @@ func (b *buffer) reserve(n int64) bool {
 
 func (b *buffer) release(n int64) { b.room.Add(n) }
 
-// offer adds e. It returns false if e does not fit.
+// offer adds e to the buffer. It returns false, and adds nothing, if e does not fit.
 func (b *buffer) offer(e Event) bool {
 	n := e.weight()
 	if !b.reserve(n) {
@@ -46,11 +48,13 @@ func (b *buffer) offer(e Event) bool {
 	}
 }
 
-// releaseEvent releases the bytes of an event that was received from events.
+// releaseEvent releases the room that offer reserved for e. It is called after e was
+// received from the channel events.
 func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
-// hold reserves n bytes for a request that is held until its end. It returns false if
-// they do not fit, or if as many requests as events are held.
+// hold counts a held request and reserves n bytes for it. It returns false, and does
+// neither, if the bytes do not fit or if the number of held requests has reached the
+// capacity of events.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)
@@ -59,7 +63,8 @@ func (b *buffer) hold(n int64) bool {
 	return true
 }
 
-// unhold undoes hold.
+// unhold ends the hold of a request: it no longer counts the request, and releases its n
+// bytes.
 func (b *buffer) unhold(n int64) {
 	b.release(n)
 	b.held.Add(-1)

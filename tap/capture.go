@@ -17,11 +17,11 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// redacted is shown in place of a secret value.
+// redacted is the text that watchers see in place of a secret value.
 const redacted = secret.Withheld
 
-// requestFields returns the header fields of the request as watchers see them, with the
-// pseudo-header fields first if it is an HTTP/2 request.
+// requestFields returns the header fields of the request with secret values replaced. For a
+// request over HTTP/2, the pseudo-header fields come first.
 func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	out := []Field{}
 	if x.access.RequestOverHTTP2(x.req) {
@@ -40,8 +40,8 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields returns the header fields of rsp as watchers see them, with ":status"
-// first if it is an HTTP/2 response. header is the header of rsp.
+// responseFields returns the fields of header, which are the headers of rsp, with secret
+// values replaced. For a response over HTTP/2, the field ":status" comes first.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
@@ -50,7 +50,8 @@ func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.H
 	return r.capture(out, header)
 }
 
-// pseudo appends a pseudo-header field to fields, unless its value is empty.
+// pseudo appends the pseudo-header field with the given name and value to fields, with
+// secret parts of the value replaced. It appends nothing if value is empty.
 func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	if value == "" {
 		return fields
@@ -58,22 +59,24 @@ func (r *Registry) pseudo(fields []Field, name, value string) []Field {
 	return append(fields, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends fields to to, sorted by name and with secret values replaced. If to
-// has pseudo-header fields, those among fields are skipped.
-func (r *Registry) capture(to []Field, fields layer.Header) []Field {
-	first := len(to)
+// capture appends fields to out, sorted by name and with secret values replaced. If out is
+// not empty, it has the pseudo-header fields already, and capture does not append them a
+// second time.
+func (r *Registry) capture(out []Field, fields layer.Header) []Field {
+	first := len(out)
 	for name, value := range fields.All() {
 		name = strings.ToLower(name)
 		if first > 0 && strings.HasPrefix(name, ":") {
-			continue // to has it
+			continue // out has it
 		}
-		to = append(to, Field{name, r.shownValue(name, value)})
+		out = append(out, Field{name, r.shownValue(name, value)})
 	}
-	slices.SortStableFunc(to[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-	return to
+	slices.SortStableFunc(out[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
-// shownValue returns the value of a field as watchers see it.
+// shownValue returns value with its secret parts replaced, for the field with the given
+// name.
 func (r *Registry) shownValue(name, value string) string {
 	if mask := r.mask(name); mask != nil {
 		return mask(value)
@@ -81,8 +84,9 @@ func (r *Registry) shownValue(name, value string) string {
 	return value
 }
 
-// mask returns the function that redacts the values of the field called name, or nil if
-// they are shown. name is in lower case.
+// mask returns the function that replaces the secret parts of a value of the header field
+// with the given name. It returns nil if such a value is shown unchanged. name is in lower
+// case.
 func (r *Registry) mask(name string) func(string) string {
 	switch name {
 	case "host", ":authority":
@@ -105,8 +109,9 @@ func (r *Registry) mask(name string) func(string) string {
 	return nil
 }
 
-// secret reports whether the whole value of a field is withheld. WithRedacted and
-// WithRevealed take precedence over the default names.
+// secret reports whether values of the header field or query parameter with the given name
+// are withheld completely. The names of WithRedacted and WithRevealed take precedence over
+// the default names. name is in lower case.
 func (r *Registry) secret(name string) bool {
 	if hide, set := r.secrets[name]; set {
 		return hide
@@ -114,19 +119,19 @@ func (r *Registry) secret(name string) bool {
 	return secret.Field(name)
 }
 
-// showsQueries reports whether WithRevealed("query") is set.
+// showsQueries reports whether the option WithRevealed("query") is set.
 func (r *Registry) showsQueries() bool {
 	hide, set := r.secrets["query"]
 	return set && !hide
 }
 
-// withoutUser removes the user information from an authority.
+// withoutUser returns authority without its user information and the "@" that follows.
 func withoutUser(authority string) string {
 	return authority[strings.LastIndexByte(authority, '@')+1:]
 }
 
-// withoutQuery removes the user information from a URI, and replaces its query and
-// fragment. Text may precede the URI.
+// withoutQuery returns uri without its user information, and with its query and fragment
+// replaced. Text may precede the URI, as in a Refresh field.
 func withoutQuery(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 && i+1 < len(uri) {
 		uri = uri[:i+1] + redacted
@@ -134,8 +139,8 @@ func withoutQuery(uri string) string {
 	return withoutUserInfo(uri)
 }
 
-// withoutCredentials removes the user information from a URI, and replaces the values
-// of secret query parameters. Text may precede the URI.
+// withoutCredentials returns uri without its user information, and with the values of
+// secret query parameters replaced. Text may precede the URI, as in a Refresh field.
 func (r *Registry) withoutCredentials(uri string) string {
 	uri = withoutUserInfo(uri)
 	start := strings.IndexByte(uri, '?') + 1
@@ -156,7 +161,8 @@ func (r *Registry) withoutCredentials(uri string) string {
 	return uri
 }
 
-// secretParam reports whether the value of a query parameter is withheld.
+// secretParam reports whether the value of the query parameter with the given name is
+// withheld. The value is also withheld if name has invalid escapes.
 func (r *Registry) secretParam(name string) bool {
 	plain, err := url.QueryUnescape(name)
 	return err != nil || r.secret(strings.ToLower(plain))
@@ -174,16 +180,17 @@ func withoutUserInfo(uri string) string {
 	return uri
 }
 
-// terms are the validated parameters of a watcher.
+// terms are the validated parameters of a watcher: its condition, its limits and the
+// optional parts of its events.
 type terms struct {
 	match    *condition
-	limit    uint64        // number of requests, or unlimited
+	limit    uint64        // maximum number of requests, or unlimited
 	sample   float64       // fraction of the requests; 0 means all
 	outcome  *outcome      // condition on the end of a request; nil means any
 	duration time.Duration // 0 means no limit
 	fields   bool          // whether header and trailer fields are shown
 	explain  bool
-	body     int    // number of bytes shown of each body
+	body     int    // maximum number of bytes shown of each body; 0 means no bodies
 	maxRPS   uint32 // requests per second; 0 means no limit
 
 	connections bool // whether connections are shown too
@@ -191,7 +198,8 @@ type terms struct {
 
 const unlimited = math.MaxUint64
 
-// terms validates req and returns the parameters of its watcher. Its errors are rejections.
+// terms validates req and returns the parameters of the watcher that req describes. An
+// error has the type rejection.
 func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t := terms{
 		limit: req.GetLimit(), sample: req.GetSample(),
@@ -218,7 +226,8 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	return t, err
 }
 
-// checkNumbers checks the numbers of req that do not depend on the process.
+// checkNumbers returns an error if the sample or the duration of req is out of range. It is
+// separate from terms because Follow checks req before it calls a process.
 func checkNumbers(req *tappb.WatchRequest) error {
 	if s := req.GetSample(); math.IsNaN(s) || s < 0 || s > 1 {
 		return fmt.Errorf("sample: %v must be from 0 to 1", s)

@@ -15,14 +15,16 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxConditions bounds the cost of one watcher for every request.
+// maxConditions and maxMatchBytes limit the size of one match: the number of its conditions
+// and its bytes. They bound the cost that one watcher adds to every request.
 const (
 	maxConditions = 1000
 	maxMatchBytes = 64 << 10
 )
 
-// invalid is the error of a match that cannot be compiled. where is the path of the
-// invalid part in the message, outermost first.
+// invalid is the error of a match that cannot be compiled. The field where has the path of
+// the invalid field in the match, such as ".all[1].source". The field what describes the
+// problem.
 type invalid struct{ where, what string }
 
 func (e *invalid) Error() string { return "match" + e.where + ": " + e.what }
@@ -31,7 +33,8 @@ func bad(where, format string, args ...any) error {
 	return &invalid{where, fmt.Sprintf(format, args...)}
 }
 
-// compile validates m and returns it as a condition. The error names the invalid part.
+// compile validates m and converts it to a condition. An error names the invalid field of
+// m.
 func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if m.GetMatch() == nil {
 		return nil, bad("", "missing")
@@ -44,6 +47,7 @@ func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.reads = c.needs()
 	return &c, nil
 }
 
@@ -77,8 +81,9 @@ func (k *compiler) match(where string, m *pb.ObserveRequest_Match) (condition, e
 	return condition{}, bad(where, "missing")
 }
 
-// seq compiles the members of an all or any. Members without a value are skipped, as
-// linkerd's proxy does.
+// seq compiles the members of seq into one condition with the operator op, which is opAll
+// or opAny. Members without a value are skipped, as in linkerd's proxy. The argument where
+// has the path of seq in the match, for errors.
 func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (condition, error) {
 	c := condition{op: op}
 	for i, m := range seq.GetMatches() {
@@ -94,8 +99,8 @@ func (k *compiler) seq(op op, where string, seq *pb.ObserveRequest_Match_Seq) (c
 	return c, nil
 }
 
-// filter returns a condition that holds if m and all of headers hold. A nil m always
-// holds. Its errors are rejections.
+// filter returns a condition that holds for a request if m and all of headers match it. A
+// nil m matches every request. An error has the type rejection.
 func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMatch) (*condition, error) {
 	size := proto.Size(m)
 	for _, h := range headers {
@@ -130,8 +135,9 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 		all.subs = append(all.subs, c)
 	}
 	if len(all.subs) == 1 {
-		return &all.subs[0], nil
+		all = all.subs[0]
 	}
+	all.reads = all.needs()
 	return &all, nil
 }
 
@@ -243,8 +249,8 @@ func stringMatch(where string, s *pb.ObserveRequest_Match_Http_StringMatch, op o
 	return condition{}, bad(where, "neither exact nor prefix")
 }
 
-// isToken reports whether s is a token of RFC 9110 §5.6.2. Methods are tokens,
-// and schemes are a subset.
+// isToken reports whether s is a token of RFC 9110, section 5.6.2. Methods, schemes and
+// header names must be tokens.
 func isToken(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)

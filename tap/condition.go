@@ -9,16 +9,48 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// condition is a compiled match. Which fields are used depends on op.
+// condition is a compiled match: a tree of operators. The operator op determines which of
+// the other fields are used.
 type condition struct {
 	op     op
-	subs   []condition         // of all, any and not
-	key    string              // of a label, or the name of a header field
-	text   string              // the value to compare with
-	starts bool                // text is compared with the beginning of the value
-	mask   func(string) string // returns the visible part of the value; nil: all of it
+	subs   []condition         // operands of opAll, opAny and opNot
+	key    string              // key of a label, or name of a header field
+	text   string              // value that is compared
+	starts bool                // whether text must be a prefix of the value, not equal to it
+	mask   func(string) string // replaces the secret parts of a value; nil if it has none
 	prefix netip.Prefix        // network of an address; if invalid, lo and hi are used
 	lo, hi uint16              // range of ports, both included
+	reads  reads               // values that the whole condition compares; set at the root only
+}
+
+// reads is a set of groups of values in a view.
+type reads uint8
+
+const (
+	readsCommon reads = 1 << iota // addresses and labels
+	readsMethod                   // method and path
+	readsTarget                   // scheme and authority
+	readsHeader
+	readsAll = 1<<iota - 1
+)
+
+// needs returns the values that c and its operands compare.
+func (c *condition) needs() reads {
+	switch {
+	case c.op >= opHeader:
+		return readsHeader
+	case c.op == opScheme, c.op == opAuthority:
+		return readsTarget
+	case c.op == opMethod, c.op == opPath:
+		return readsMethod
+	case c.op >= opSource:
+		return readsCommon
+	}
+	var all reads
+	for i := range c.subs {
+		all |= c.subs[i].needs()
+	}
+	return all
 }
 
 type op uint8
@@ -39,15 +71,18 @@ const (
 	opHeaderPresent
 )
 
-// view has the values of a request or connection that conditions read.
+// view has the values of one request or connection that are compared with conditions.
 type view struct {
-	common Event        // addresses and labels
-	init   RequestInit  // of a request
-	header layer.Header // of a request; nil for a connection
+	has    reads        // the values that have been read
+	common Event        // addresses and labels of the request or connection
+	init   RequestInit  // method, scheme, authority and path of a request
+	header layer.Header // headers of a request
+
+	isConnection bool
 }
 
-// requestInit returns a copy of v.init. It copies the texts into one string, because
-// they may refer to a long request line, which the events would keep in memory.
+// requestInit returns a copy of v.init. The copy has its own text, because the text of
+// v.init may be part of a long request line, which events would keep in memory.
 func (v *view) requestInit() *RequestInit {
 	all := v.init.Method + v.init.Scheme + v.init.Authority + v.init.Path
 	next := func(s string) string {
@@ -59,10 +94,10 @@ func (v *view) requestInit() *RequestInit {
 	}
 }
 
-// holds reports whether the request or connection matches c. Conditions on HTTP do not
-// match connections.
+// holds reports whether the request or connection in v matches c. Conditions on HTTP values
+// never match a connection.
 func (c *condition) holds(v *view) bool {
-	if c.op >= opScheme && v.header == nil {
+	if c.op >= opScheme && v.isConnection {
 		return false
 	}
 	switch c.op {
@@ -98,16 +133,16 @@ func (c *condition) holds(v *view) bool {
 	return false
 }
 
-// address reports whether a is in the network or the range of ports. An unknown address
-// does not match.
-func (c *condition) address(a netip.AddrPort) bool {
-	if !a.IsValid() {
+// address reports whether addr matches c. With a network in c, the IP must be in the
+// network. Otherwise the port must be in the range of c. An unknown address does not match.
+func (c *condition) address(addr netip.AddrPort) bool {
+	if !addr.IsValid() {
 		return false
 	}
 	if c.prefix.IsValid() {
-		return c.prefix.Contains(a.Addr())
+		return c.prefix.Contains(addr.Addr())
 	}
-	return c.lo <= a.Port() && a.Port() <= c.hi
+	return c.lo <= addr.Port() && addr.Port() <= c.hi
 }
 
 func (c *condition) string(s string) bool {
@@ -117,11 +152,17 @@ func (c *condition) string(s string) bool {
 	return s == c.text
 }
 
-// field reports whether the visible part of one of the fields called c.key matches.
+// field reports whether c matches at least one value of the header field c.key. Values are
+// compared after their secret parts have been replaced.
 func (c *condition) field(fields layer.Header) bool {
 	if v, ok := fields.(interface{ Values(name string) []string }); ok { // does not allocate
 		return slices.ContainsFunc(v.Values(c.key), c.value)
 	}
+	return c.anyField(fields)
+}
+
+// anyField is a part of field. It is a separate function, because it allocates.
+func (c *condition) anyField(fields layer.Header) bool {
 	for name, value := range fields.All() {
 		if strings.EqualFold(name, c.key) && c.value(value) {
 			return true
@@ -130,7 +171,8 @@ func (c *condition) field(fields layer.Header) bool {
 	return false
 }
 
-// value reports whether value matches after its hidden part has been removed.
+// value reports whether one header value matches c. The value is compared after its secret
+// parts have been replaced.
 func (c *condition) value(value string) bool {
 	if c.op == opHeaderPresent {
 		return true

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// subject is one request with all that conditions can ask of it.
+// subject is one request with all values that conditions compare.
 type subject struct {
 	call
 	destination netip.AddrPort
@@ -27,7 +27,9 @@ func (s *subject) view() *view {
 		ctx = layer.WithRoute(ctx, s.route)
 	}
 	layer := Layer[*call, *reply](nil, newAccess(), WithDestination(s.destination, s.labels))(nil).(*tapped[*call, *reply])
-	return layer.view(new(view), ctx, &s.call)
+	v := new(view)
+	layer.read(v, readsAll, ctx, &s.call)
+	return v
 }
 
 func (s *subject) meets(t interface {

@@ -16,7 +16,7 @@ type (
 	testRsp = *layertest.Response
 )
 
-// testAccess knows nothing of a request and everything of a body.
+// testAccess returns constant values for requests, and implements the methods for bodies.
 type testAccess struct{}
 
 var noFields layer.Header = fields{}
@@ -42,12 +42,12 @@ func TestConform(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		layertest.Run(t, layertest.Layer{Layer: tapped(new(Registry)), Transparent: true})
 	})
-	t.Run("watched in vain", func(t *testing.T) {
+	t.Run("watched without match", func(t *testing.T) {
 		reg := new(Registry)
 		watch(t, reg, match.Method("PUT"), 1<<32-1, true)
 		layertest.Run(t, layertest.Layer{Layer: tapped(reg), Transparent: true})
 	})
-	t.Run("watched by two who do not read", func(t *testing.T) {
+	t.Run("two watchers that do not read", func(t *testing.T) {
 		reg := new(Registry)
 		watch(t, reg, match.All(), 1<<32-1, true)
 		w := watch(t, reg, match.All(), 1<<32-1, false)
@@ -56,7 +56,7 @@ func TestConform(t *testing.T) {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
-	t.Run("watched by one with all wishes", func(t *testing.T) {
+	t.Run("one watcher with all features", func(t *testing.T) {
 		reg := NewRegistry(WithBodies(100, asItIs))
 		w := watchOn(t, reg, &tappb.WatchRequest{
 			Response: &tappb.ResponseMatch{Failures: true}, Sample: .9, Fields: true, Explain: true, BodyBytes: 9,
@@ -66,7 +66,7 @@ func TestConform(t *testing.T) {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
-	t.Run("watched by one who reads", func(t *testing.T) {
+	t.Run("one watcher that reads", func(t *testing.T) {
 		layertest.Run(t, layertest.Layer{New: func(
 			ctx context.Context, next layer.Service[testReq, testRsp],
 		) layer.Service[testReq, testRsp] {

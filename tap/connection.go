@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,22 +17,23 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Connections shows the connections that a [tcplayer.Service] makes to the watchers of
-// [Registry.Watch] and [Watch]:
+// Connections returns a layer that shows the connections of a [tcplayer.Service] to the
+// watchers of [Registry.Watch] and [Watch]:
 //
 //	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
 // A connection causes an Open event, and a Close event when it is closed. A failed dial
-// causes only a Close. Conditions on HTTP match no connection. With the conditions
-// Failures or SlowerThan, Open and Close are sent at the end. Observe and Top ignore
-// connections. Defaults are the direction [Outbound] and the remote address.
+// causes only a Close event. Conditions on HTTP match no connection. If a watcher has the
+// condition Failures or SlowerThan, it gets both events at the close. Observe and Top
+// ignore connections. The default direction is [Outbound], and the default destination is
+// the remote address.
 //
 // Admission: Ready is forwarded.
 //
 // Cancellation: a dial that fails because its ctx ended is not shown.
 //
-// Body: a watched connection is wrapped to count its bytes. This process copies them,
-// without the help of the kernel (splice).
+// Body: a watched connection is wrapped to count its bytes. The process then copies the
+// bytes itself, because the kernel cannot copy them directly (splice).
 //
 // Errors: forwarded.
 //
@@ -60,11 +62,18 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	if present == nil || err == nil && conn == nil || err != nil && ctx.Err() != nil {
 		return conn, err
 	}
-	x := &connection{common: c.place.event(ctx, req.Client), start: began}
-	if !x.common.Destination.IsValid() && conn != nil {
-		x.common.Destination = normalizeAddr(caller.Addr(conn.RemoteAddr()))
+	v := view{isConnection: true}
+	c.place.fill(ctx, &v.common, req.Client)
+	if !v.common.Destination.IsValid() && conn != nil {
+		v.common.Destination = normalizeAddr(caller.Addr(conn.RemoteAddr()))
 	}
-	x.findWatchers(c.reg, present)
+	x := c.findWatchers(&v, present, began)
+	if x == nil {
+		return conn, err
+	}
+	if present.explain {
+		x.explanation = shownNodes(layer.PickInfoFromContext(ctx).Explanation.Choices(), strings.NewReplacer())
+	}
 	if err != nil {
 		x.close(0, 0, err.Error())
 		return conn, err
@@ -78,10 +87,12 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 // Next returns the inner service, for [layer.Describe].
 func (c *connecting) Next() tcplayer.Service { return c.Service }
 
-// Describe returns the number of watchers and of dropped events.
+// Describe returns a node with the number of watchers and the number of dropped events of
+// the registry.
 func (c *connecting) Describe() layer.Node { return c.reg.summary() }
 
-// watchedConn counts the bytes of a connection and keeps its first error.
+// watchedConn is a connection that at least one watcher sees. It counts the bytes and keeps
+// the first error for the Close event.
 type watchedConn struct {
 	net.Conn
 	shown          *connection
@@ -104,8 +115,8 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed records the first error that is neither the end of the stream nor caused by
-// the user of the connection, such as a deadline.
+// failed records err if it is the first error of the connection. It ignores the end of the
+// stream, and errors that a Close or a deadline of the user of the connection causes.
 func (c *watchedConn) failed(err error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
@@ -116,7 +127,8 @@ func (c *watchedConn) failed(err error) {
 }
 
 // CloseWrite closes the sending direction. A TLS handshake is completed first, because
-// crypto/tls cannot close a direction during the handshake.
+// crypto/tls cannot close one direction during the handshake. It returns
+// [errors.ErrUnsupported] if the wrapped connection has no method CloseWrite.
 func (c *watchedConn) CloseWrite() error {
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -129,41 +141,50 @@ func (c *watchedConn) CloseWrite() error {
 	return fmt.Errorf("close one direction of %T: %w", c.Conn, errors.ErrUnsupported)
 }
 
-// NetConn returns the wrapped connection.
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
 func (c *watchedConn) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
-		why := ""
+		reason := ""
 		if first := c.broken.Load(); first != nil {
-			why = (*first).Error()
+			reason = (*first).Error()
 		}
-		c.shown.close(c.sent.Load(), c.received.Load(), why)
+		c.shown.close(c.sent.Load(), c.received.Load(), reason)
 	})
 	return err
 }
 
-// connection sends the events of a connection, or of a failed dial, to its watchers.
+// connection sends the events of one connection, or of one failed dial, to the watchers
+// that match it.
 type connection struct {
 	common     Event
 	start      time.Time // start of the dial, or of the open connection
 	opened     bool
 	recipients []recipient
+
+	explanation []layer.Node // for the recipients that request it
 }
 
-// findWatchers adds the watchers that match the connection as recipients.
-func (x *connection) findWatchers(reg *Registry, present *audience) {
-	v, d := view{common: x.common}, draw{reg: reg}
+func (c *connecting) findWatchers(v *view, present *audience, began time.Time) *connection {
+	var x *connection
+	d := draw{reg: c.reg}
 	for _, w := range present.watchers {
-		if w.connections && w.admits(&d) && w.match.holds(&v) {
-			x.recipients = append(x.recipients, recipient{watcher: w})
+		if !w.connections || !w.admits(&d) || !w.match.holds(v) {
+			continue
 		}
+		if x == nil {
+			x = &connection{common: v.common, start: began}
+		}
+		x.recipients = append(x.recipients, recipient{watcher: w})
 	}
+	return x
 }
 
-// open sends the Open event. A watcher whose buffer has no room for it does not see the
-// connection. A watcher with a condition on the outcome gets the event in close.
+// open sends the Open event to the recipients. It sends nothing to a recipient with a
+// condition on the outcome, because the outcome is not known yet. The method close sends
+// the Open event to such a recipient. open removes a recipient if its buffer has no room
+// for the event.
 func (x *connection) open() {
 	x.start, x.opened = time.Now(), true
 	kept := x.recipients[:0]
@@ -181,12 +202,17 @@ func (x *connection) opening() Event {
 	return e
 }
 
-// close sends the Close event with the text of the first error. It is called once.
-func (x *connection) close(sent, received uint64, why string) {
-	e := x.common
-	e.Close = &ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: why}
+// close sends the Close event to the recipients. reason is the text of the first error of
+// the connection or of the dial, or "". close is called once.
+func (x *connection) close(sent, received uint64, reason string) {
+	end := ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: reason}
+	explained := end
+	explained.Explanation = x.explanation
 	for i := range x.recipients {
-		s := &x.recipients[i]
+		s, e := &x.recipients[i], x.common
+		if e.Close = &end; s.explain {
+			e.Close = &explained
+		}
 		switch {
 		case s.outcome != nil && !s.outcome.holdsForConnection(e.Close):
 			continue
@@ -203,7 +229,8 @@ func (x *connection) close(sent, received uint64, why string) {
 	}
 }
 
-// holdsForConnection reports whether a connection that ended like this matches o.
+// holdsForConnection reports whether o holds for a connection with the Close event end. A
+// condition on an HTTP or gRPC status never holds.
 func (o *outcome) holdsForConnection(end *ConnectionClose) bool {
 	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

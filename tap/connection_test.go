@@ -34,7 +34,7 @@ func tcpServer(t testing.TB, serve func(*net.TCPConn)) string {
 	return l.Addr().String()
 }
 
-// answer reads a question to its end, and answers.
+// answer reads a question to its end, and responds.
 func answer(conn *net.TCPConn) {
 	_, _ = io.ReadAll(conn)
 	_, _ = io.WriteString(conn, "four")
@@ -58,7 +58,7 @@ func connect(t testing.TB, svc tcplayer.Service) net.Conn {
 	return conn
 }
 
-func TestConnectionIsShown(t *testing.T) {
+func TestConnectionEvents(t *testing.T) {
 	addr := tcpServer(t, answer)
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
@@ -92,7 +92,7 @@ func TestConnectionIsShown(t *testing.T) {
 
 // An unwatched TCP connection is not wrapped, and a watched one keeps the fast
 // copy of the kernel.
-func TestConnectionKeepsItsType(t *testing.T) {
+func TestConnectionType(t *testing.T) {
 	addr := tcpServer(t, answer)
 	reg := new(Registry)
 	svc := Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr))
@@ -115,7 +115,7 @@ func TestConnectionKeepsItsType(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-func TestConnectionThatCannotBeMade(t *testing.T) {
+func TestConnectionFailedDial(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Limit: 2})
 	down := func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, errors.New("no route to host") }
@@ -139,8 +139,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	require.True(t, isDone(w))
 }
 
-// The Close event has the reason, whichever side breaks the connection.
-func TestConnectionThatBreaks(t *testing.T) {
+// The Close event has the error, for an error of either side.
+func TestConnectionBroken(t *testing.T) {
 	reg := new(Registry)
 	closing := func(t *testing.T, serve func(*net.TCPConn), breaks func(net.Conn)) *ConnectionClose {
 		t.Helper()
@@ -162,7 +162,7 @@ func TestConnectionThatBreaks(t *testing.T) {
 		require.Contains(t, end.Err, "connection reset by peer")
 		require.EqualValues(t, 5, end.Sent)
 	})
-	t.Run("nobody", func(t *testing.T) {
+	t.Run("read deadline", func(t *testing.T) {
 		end := closing(t, hold, func(c net.Conn) {
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(-time.Second)))
 			_, err := c.Read(make([]byte, 1))
@@ -170,4 +170,37 @@ func TestConnectionThatBreaks(t *testing.T) {
 		})
 		require.Empty(t, end.Err, "a deadline breaks nothing")
 	})
+}
+
+// The Close event has the explanation for watchers that request it, also of a failed dial.
+func TestConnectionExplanation(t *testing.T) {
+	reg := new(Registry)
+	choice := layer.Node{Name: "chosen", State: layer.State{{Key: "endpoint", Value: 1}}}
+	fails := false
+	svc := Explain[tcplayer.Request, net.Conn](reg)(layer.Func[tcplayer.Request, net.Conn](
+		func(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
+			if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
+				why.Add(choice)
+			}
+			return Connections(reg)(layer.Func[tcplayer.Request, net.Conn](func(context.Context, tcplayer.Request) (net.Conn, error) {
+				if fails {
+					return nil, errors.New("no route to host")
+				}
+				ours, theirs := net.Pipe()
+				return ours, theirs.Close()
+			})).Call(ctx, req)
+		}))
+	plain, explained := watchOn(t, reg, &tappb.WatchRequest{}), watchOn(t, reg, &tappb.WatchRequest{Explain: true})
+	require.NoError(t, connect(t, svc).Close())
+	fails = true
+	_, err := svc.Call(t.Context(), tcplayer.Request{Client: clientAddr})
+	require.Error(t, err)
+	for w, want := range map[*watcher][]layer.Node{plain: nil, explained: {choice}} {
+		all := readAll(w)
+		require.Len(t, all, 3)
+		for _, e := range []Event{all[1], all[2]} {
+			require.Equal(t, want, e.Close.Explanation)
+			require.Len(t, watchEventOf(e.watchProto()).Close.Explanation, len(want))
+		}
+	}
 }

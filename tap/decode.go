@@ -15,7 +15,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// eventOf converts a message of linkerd's service. Missing and unknown values become zero.
+// eventOf converts a message of linkerd's tap service to an Event. Missing and unknown
+// values become zero.
 func eventOf(m *pb.TapEvent) Event {
 	e := Event{
 		Direction:         Direction(m.GetProxyDirection()),
@@ -87,8 +88,8 @@ func fieldsOf(m *http_types.Headers) []Field {
 	return fields
 }
 
-// tcpOf converts an address. It returns the zero AddrPort if m has no IP, and cuts the
-// port to 16 bits, as linkerd's proxy does.
+// tcpOf converts m to an AddrPort. It returns the zero AddrPort if m has no IP. A port is
+// cut to 16 bits, as in linkerd's proxy.
 func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
 	ip, ok := ipOf(m.GetIp())
 	if !ok {
@@ -126,7 +127,8 @@ func orEmpty(labels map[string]string) map[string]string {
 	return labels
 }
 
-// methodOf returns the name of a method, or "" if m has none or is an unknown number.
+// methodOf returns the name of the HTTP method m, such as "GET". It returns "" if m is
+// empty or has an unknown number.
 func methodOf(m *http_types.HttpMethod) string {
 	switch m := m.GetType().(type) {
 	case *http_types.HttpMethod_Registered_:
@@ -137,7 +139,8 @@ func methodOf(m *http_types.HttpMethod) string {
 	return ""
 }
 
-// schemeOf returns the name of a scheme, or "" if m has none or is an unknown number.
+// schemeOf returns the name of the URI scheme m in lower case. It returns "" if m is empty
+// or has an unknown number. A scheme that m has as a text is returned unchanged.
 func schemeOf(m *http_types.Scheme) string {
 	switch m := m.GetType().(type) {
 	case *http_types.Scheme_Registered_:
@@ -148,7 +151,8 @@ func schemeOf(m *http_types.Scheme) string {
 	return ""
 }
 
-// watchEventOf converts a message of gotower's service, as eventOf does.
+// watchEventOf converts a message of gotower's tap service to an Event. Missing and unknown
+// values become zero.
 func watchEventOf(m *tappb.WatchResponse) Event {
 	if n := m.GetDropped(); n > 0 {
 		return Event{Dropped: n}
@@ -170,6 +174,7 @@ func watchEventOf(m *tappb.WatchResponse) Event {
 		c := own.GetClose()
 		id, e.Close = c.GetId(), &ConnectionClose{
 			SinceOpen: c.GetSinceOpen().AsDuration(), Sent: c.GetSent(), Received: c.GetReceived(), Err: c.GetError(),
+			Explanation: nodesOf(own.GetExplanation()),
 		}
 	}
 	e.ID = StreamID{Base: id.GetBase(), Stream: id.GetStream()}

@@ -32,8 +32,8 @@ func TestDescribeOverGRPC(t *testing.T) {
 	require.NotNil(t, tree.Next, "the tree is not changed")
 }
 
-// A panic of the tree is the answer, and does not end the process.
-func TestDescribeThatPanics(t *testing.T) {
+// A panic of the function is the response, and does not end the process.
+func TestDescribePanic(t *testing.T) {
 	p := listen(t, NewServer(nil, WithDescribe(func() layer.Node { panic("oh\xff") })), nil)
 	for range 2 {
 		rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
@@ -44,7 +44,7 @@ func TestDescribeThatPanics(t *testing.T) {
 	}
 }
 
-func TestDescribeWithoutATree(t *testing.T) {
+func TestDescribeWithoutFunction(t *testing.T) {
 	p := listen(t, NewServer(nil), nil)
 	_, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))

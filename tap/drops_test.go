@@ -32,13 +32,13 @@ func (c *count) add(e Event) {
 	c.sent++
 }
 
-// happened returns the number of events of so many requests: three of each that
-// is shown, and one of each that is not.
+// happened returns the number of events of requests: three of each shown request, and one
+// of each other.
 func (c *count) happened(requests int) int { return 3*c.shown + requests - c.shown }
 
 // In any order of requests, ends and reads, sent + dropped = happened. This
 // holds at each report, and at the end in the trailer.
-func TestDropsAreToldExactly(t *testing.T) {
+func TestDropsReportedExactly(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		capacity := rapid.IntRange(1, 9).Draw(rt, "capacity")
 		held := rapid.Bool().Draw(rt, "kept back")
@@ -93,7 +93,7 @@ func checkDrops(t *testing.T, capacity int, held bool, steps []int) {
 	require.EqualValues(t, got.dropped, srv.reg.Describe().State.Get("dropped"))
 }
 
-// takeOne reports whether something came once all is still.
+// takeOne reports whether an event was sent when all goroutines are blocked.
 func takeOne(sent <-chan Event, got *count) bool {
 	synctest.Wait()
 	select {
@@ -106,7 +106,7 @@ func takeOne(sent <-chan Event, got *count) bool {
 }
 
 // The same over a connection, with concurrent requests and a slow reader.
-func TestDropsAreToldExactlyOverGRPC(t *testing.T) {
+func TestDropsReportedExactlyOverGRPC(t *testing.T) {
 	const requesters, requests = 4, 1500
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
@@ -142,7 +142,7 @@ func TestDropsAreToldExactlyOverGRPC(t *testing.T) {
 
 // A drop is reported at once, even if no event follows. One event is too large
 // for the buffer.
-func TestADropIsToldAtOnce(t *testing.T) {
+func TestDropsReportedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
 		var got []Event
@@ -169,7 +169,7 @@ func TestADropIsToldAtOnce(t *testing.T) {
 }
 
 // linkerd's API reports drops in the trailer only.
-func TestObserveIsNotToldInBetween(t *testing.T) {
+func TestDropsInObserveTrailerOnly(t *testing.T) {
 	reg := NewRegistry(WithCapacity(0, 1))
 	w := watch(t, reg, match.All(), 1, false)
 	send(t, stand(reg, respond("x")), get("/"))

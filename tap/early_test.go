@@ -22,7 +22,7 @@ type httpLayer = layer.Layer[*http.Request, *http.Response]
 
 type httpFunc = layer.Func[*http.Request, *http.Response]
 
-// answered is a response that no handler wrote.
+// answered is a response of a layer, without a handler.
 func answered(r *http.Request) *http.Response {
 	return &http.Response{
 		StatusCode: http.StatusNonAuthoritativeInfo, Header: http.Header{"A": {"b"}}, Request: r,
@@ -55,7 +55,7 @@ func nothingBetween(next layer.Service[*http.Request, *http.Response]) layer.Ser
 }
 
 // A response that a layer returns in place of a handler is shown once.
-func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
+func TestEarlyResponseOfLayer(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	answers := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
@@ -68,7 +68,7 @@ func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
 }
 
 // A response that a layer above returns in place of an error is not shown.
-func TestWhatIsPutInAnErrorsPlaceIsNotTold(t *testing.T) {
+func TestEarlyResponseReplacesError(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	req := &tappb.WatchRequest{BodyBytes: 100, Fields: true}
 	w := watchOn(t, reg, req)
@@ -91,8 +91,8 @@ func TestWhatIsPutInAnErrorsPlaceIsNotTold(t *testing.T) {
 	require.EqualValues(t, maxText, held.buf.Load().room.Load(), "what was kept back gave back what it took")
 }
 
-// Of two tries, the one that the handler served has its response.
-func TestARefusedTryHearsNothingOfTheNext(t *testing.T) {
+// Of two attempts, only the one that the handler served has its response.
+func TestEarlyResponseAfterRejectedAttempt(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	calls := 0
@@ -124,7 +124,7 @@ func TestARefusedTryHearsNothingOfTheNext(t *testing.T) {
 }
 
 // A file that the kernel copies is shown as a cut body.
-func TestABodyThatIsNotAtHandIsCut(t *testing.T) {
+func TestEarlyBodyCopiedByKernel(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	dir := t.TempDir()
@@ -147,8 +147,8 @@ func TestABodyThatIsNotAtHandIsCut(t *testing.T) {
 	require.True(t, end.ResponseBody.Cut)
 }
 
-// The same for a response in place of a panic.
-func TestWhatIsPutInAPanicsPlaceIsNotTold(t *testing.T) {
+// A response that a layer above returns in place of a panic is not shown.
+func TestEarlyResponseReplacesPanic(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	panics := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {

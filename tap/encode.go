@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// proto converts e to a message of linkerd's service. Text that is not valid UTF-8 is
-// replaced, because messages cannot carry it.
+// proto converts e to a message of linkerd's tap service. Bytes that are not valid UTF-8
+// are replaced, because the text fields of messages cannot carry them.
 func (e *Event) proto() *pb.TapEvent {
 	m := &pb.TapEvent{
 		Source:          tcpProto(e.Source),
@@ -112,7 +112,8 @@ func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
 }
 
-// labelsProto returns labels, or a copy with replacements if one is not valid UTF-8.
+// labelsProto returns labels in a form that a message can carry. It returns labels itself
+// if all keys and values are valid UTF-8, or else a copy with the invalid bytes replaced.
 func labelsProto(labels map[string]string) map[string]string {
 	isValid := true
 	for k, v := range labels {
@@ -142,7 +143,7 @@ func schemeProto(name string) *http_types.Scheme {
 	return match.Scheme(valid(name)).GetHttp().GetScheme()
 }
 
-// watchProto converts e to a message of gotower's service.
+// watchProto converts e to a message of gotower's tap service.
 func (e *Event) watchProto() *tappb.WatchResponse {
 	if e.Dropped > 0 {
 		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
@@ -157,6 +158,7 @@ func (e *Event) watchProto() *tappb.WatchResponse {
 			Id: id, SinceOpen: durationpb.New(e.Close.SinceOpen),
 			Sent: e.Close.Sent, Received: e.Close.Received, Error: valid(e.Close.Err),
 		}
+		m.Explanation = nodesProto(e.Close.Explanation)
 	case e.ResponseEnd != nil:
 		m.Explanation = nodesProto(e.ResponseEnd.Explanation)
 		m.RequestBody, m.ResponseBody = e.ResponseEnd.RequestBody.proto(), e.ResponseEnd.ResponseBody.proto()
@@ -179,7 +181,8 @@ func nodesProto(nodes []layer.Node) []*tappb.Node {
 	return out
 }
 
-// nodeProto converts n and appends its inner node (Next) to its children.
+// nodeProto converts n to a message. The inner node n.Next becomes the last child, because
+// a message has no field for it.
 func nodeProto(n layer.Node) *tappb.Node {
 	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
 	for _, a := range n.State {

@@ -9,17 +9,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one event of a tapped request or connection. Exactly one of RequestInit,
-// ResponseInit, ResponseEnd, Open and Close is set. None of them is set if Dropped is
-// set, or if the server sent an event that this package does not know.
+// Event is one event of a watched request or connection. Exactly one of RequestInit,
+// ResponseInit, ResponseEnd, Open and Close is set, with two exceptions. None is set in an
+// event that reports dropped events (see Dropped). None is set if the server sent an event
+// that this package does not know.
 //
-// Events share their maps, slices and pointers. Do not change them.
+// Events of different watchers share their maps, slices and pointers. Do not change them.
 type Event struct {
 	Direction Direction
 	ID        StreamID
 
-	Source      netip.AddrPort // the client; the zero AddrPort if unknown
-	Destination netip.AddrPort // the endpoint, or the original destination
+	Source netip.AddrPort // the client; the zero AddrPort if unknown
+	// Destination is the endpoint of an outbound request, or the address at which an
+	// inbound request arrived.
+	Destination netip.AddrPort
 
 	SourceLabels      map[string]string
 	DestinationLabels map[string]string
@@ -32,18 +35,20 @@ type Event struct {
 	Open  *ConnectionOpen
 	Close *ConnectionClose
 
-	// Dropped is the number of events that were dropped since the last report, because
-	// they did not fit into the buffer. An event with Dropped has no other field.
+	// Dropped is the number of events that were dropped since the last event with Dropped,
+	// because they did not fit into the buffer of the watcher. If Dropped is not 0, all
+	// other fields are zero.
 	Dropped uint64
 }
 
-// StreamID identifies a tapped request. All of its events have the same StreamID.
+// StreamID identifies a watched request or connection. All of its events have the same
+// StreamID.
 type StreamID struct {
 	Base   uint32 // identifies the call of Observe or Watch
 	Stream uint64 // number of the request in that call, from 0
 }
 
-// RequestInit is the event of a request that is about to be forwarded.
+// RequestInit is the event that is sent before a request is forwarded.
 type RequestInit struct {
 	Method    string
 	Scheme    string // "" if unknown
@@ -52,68 +57,76 @@ type RequestInit struct {
 	Headers   []Field
 }
 
-// ResponseInit is the event of the response headers.
+// ResponseInit is the event that is sent when the response headers have arrived.
 type ResponseInit struct {
 	SinceRequestInit time.Duration
 	Status           int // the HTTP status
 	Headers          []Field
 }
 
-// ResponseEnd is the event of the end of a response, or of a request without a
-// response. A nil pointer means that the value is unknown.
+// ResponseEnd is the event that is sent when a response has ended, or when a request has
+// failed without a response. A nil pointer means that the value does not exist or is
+// unknown.
 type ResponseEnd struct {
 	SinceRequestInit  time.Duration
 	SinceResponseInit *time.Duration // nil without response headers
 	Bytes             uint64         // number of bytes of the body that were read
 
-	// GRPCStatus comes from the trailers, or else from the headers.
+	// GRPCStatus is the value of grpc-status in the trailers, or else in the headers.
 	GRPCStatus *codes.Code
 
-	// ResetCode is the HTTP/2 error code of an aborted stream. Its sources are HTTP/2
-	// errors of net/http and errors with a method ResetCode() uint32. A context that
-	// ended has 8 (CANCEL), and a rejection has 7 (REFUSED_STREAM). A response that
-	// started before its handler panicked or Call failed has 2 (INTERNAL_ERROR).
+	// ResetCode is the HTTP/2 error code of a request that did not complete, or nil. It is
+	// the code of an HTTP/2 error of net/http, or of an error with a method ResetCode()
+	// uint32. Otherwise it is 8 (CANCEL) if the context ended, and 7 (REFUSED_STREAM) for a
+	// rejection. It is 2 (INTERNAL_ERROR) if the handler panicked or Call failed after the
+	// response started.
 	ResetCode *uint32
 
 	Trailers []Field
 
-	// The following fields are set only on request, see [Registry.Watch].
+	// Explanation, RequestBody and ResponseBody are set only if the watcher requests them,
+	// see [Registry.Watch].
 	Explanation               []layer.Node // how the request was routed and balanced
 	RequestBody, ResponseBody *Body
 }
 
-// Body is the part of a body that was read and kept.
+// Body is the kept beginning of a request or response body, after redaction.
 type Body struct {
 	Data []byte
 	Cut  bool // whether the body was longer
 
-	contentType string // for the redact function of WithBodies
+	contentType string // argument of the redact function of WithBodies
 }
 
 // ConnectionOpen is the event of a new connection.
 type ConnectionOpen struct{}
 
-// ConnectionClose is the event of the end of a connection, or of a failed dial. A
-// failed dial causes no ConnectionOpen, and SinceOpen is the duration of the dial.
+// ConnectionClose is the event that is sent when a connection is closed or a dial fails. A
+// failed dial causes no ConnectionOpen. The SinceOpen of a failed dial is the duration of
+// the dial.
 type ConnectionClose struct {
 	SinceOpen time.Duration
 	Sent      uint64 // bytes to the destination
 	Received  uint64 // bytes from the destination
 	Err       string // the error of the connection or dial, or ""
+
+	// Explanation has the reasons of the layers, if the watcher requests them, see [Explain].
+	Explanation []layer.Node
 }
 
-// Field is one header or trailer field. Headers and Trailers of events are nil unless
-// the watcher requested fields.
+// Field is one header or trailer field. The Headers and Trailers of an event are nil unless
+// the watcher requests fields.
 type Field struct {
 	Name  string // in lower case
 	Value string // raw bytes, or "[redacted]"
 }
 
-// fieldOverhead is the size of a Field in bytes, without its text.
+// fieldOverhead is the size in bytes of a Field in memory, without its text.
 const fieldOverhead = 32
 
-// weight returns the approximate number of bytes that e keeps in memory. Source labels
-// count only for inbound requests, because outbound requests share the map of the layer.
+// weight returns the approximate number of bytes that e keeps in memory. The map of source
+// labels counts only for an inbound event, because the events of an outbound layer share
+// one map.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {
 		return e.own() + weighLabels(e.SourceLabels)
@@ -132,7 +145,8 @@ func weighLabels(labels map[string]string) int64 {
 	return n
 }
 
-// labelsOverhead is the size of a map of a few labels in bytes, without their text.
+// labelsOverhead is the approximate size in bytes of a map with a few labels, without their
+// text.
 const labelsOverhead = 320
 
 func (e *Event) own() int64 {
@@ -146,7 +160,7 @@ func (e *Event) own() int64 {
 		r := e.ResponseEnd
 		return weigh(r.Trailers) + weighNodes(r.Explanation) + r.RequestBody.weight() + r.ResponseBody.weight()
 	case e.Close != nil:
-		return int64(len(e.Close.Err))
+		return int64(len(e.Close.Err)) + weighNodes(e.Close.Explanation)
 	}
 	return 0
 }
@@ -158,7 +172,7 @@ func (b *Body) weight() int64 {
 	return int64(cap(b.Data) + len(b.contentType))
 }
 
-// nodeOverhead is the size of a layer.Node in bytes, without its text.
+// nodeOverhead is the size in bytes of a layer.Node in memory, without its text.
 const nodeOverhead = 96
 
 func weighNodes(nodes []layer.Node) (n int64) {

@@ -9,9 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange sends the events of one request and its response to the watchers, and counts
-// the request in the rows of Top. It is the [layer.Observer] of the response. The parts
-// of an event are allocated at most twice for all watchers, with and without fields.
+// exchange is one request and its response, if at least one watcher or call of Top sees
+// them. It sends the events to the watchers, and counts the request in the rows of Top. It
+// is also the [layer.Observer] of the response body. Each part of an event is allocated at
+// most twice for all watchers: with and without header fields.
 type exchange[Req, Rsp any] struct {
 	access Accessor[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
@@ -21,18 +22,19 @@ type exchange[Req, Rsp any] struct {
 
 	recipients     []recipient // the watchers that see the request
 	firstRecipient [1]recipient
-	rows           []*row // of the counters
+	rows           []*row // rows of the calls of Top in which the request is counted
 	firstRow       [1]*row
-	bodied         bool // a watcher asks for bodies
+	bodied         bool // whether a watcher requests bodies
 
-	// returned reports whether Call has returned or panicked. The Observer counts the
-	// body from then on, because layers above may replace it.
-	returned bool
+	// returned is true when Call has returned or panicked. From then on, only Data counts
+	// bytes of the response body. ResponseStarted then does nothing, unless deferred is
+	// true: the headers of the response arrive after Call.
+	returned, deferred bool
 
 	init        eventPart[RequestInit]
 	rsp         Rsp
 	responded   time.Time // zero until there are response headers
-	status      int       // of the response
+	status      int       // HTTP status of the response, or 0
 	response    eventPart[ResponseInit]
 	headStatus  string // grpc-status of the response headers
 	bytes       atomic.Uint64
@@ -40,7 +42,8 @@ type exchange[Req, Rsp any] struct {
 	secrets     []string     // texts of the request that an explanation must not show
 }
 
-// eventPart is a part of an event in two forms. withFields is nil if no watcher requested fields.
+// eventPart is one part of an event, such as a RequestInit, without and with header fields.
+// withFields is nil until the event is sent to a watcher that requests fields.
 type eventPart[T any] struct{ withoutFields, withFields *T }
 
 func (m *eventPart[T]) of(fields bool) *T {
@@ -56,8 +59,9 @@ func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, r
 	return x
 }
 
-// show sends the RequestInit to w and makes w a recipient. If the event does not fit
-// into the buffer of w, w does not see the request.
+// show shows the request to w: it sends the RequestInit, or holds it if w has a condition
+// on the outcome. It then adds w to the recipients. If the event does not fit into the
+// buffer of w, w does not see the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
 	if w.fields && x.init.withFields == nil {
 		x.init.withFields = new(*x.init.withoutFields)
@@ -79,13 +83,12 @@ func (x *exchange[Req, Rsp]) show(w *watcher) {
 	x.recipients = append(x.recipients, s)
 }
 
-// readRequest keeps a part of the request body, at this offset, for the watchers.
-func (x *exchange[Req, Rsp]) readRequest(at int64, p []byte) {
-	x.eachBody(func(b *bodies) { b.request.take(at, p) })
+func (x *exchange[Req, Rsp]) readRequest(offset int64, p []byte) {
+	x.eachBody(func(b *bodies) { b.request.take(offset, p) })
 }
 
-func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
-	x.eachBody(func(b *bodies) { b.response.take(at, p) })
+func (x *exchange[Req, Rsp]) readResponse(offset int64, p []byte) {
+	x.eachBody(func(b *bodies) { b.response.take(offset, p) })
 }
 
 func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
@@ -96,15 +99,17 @@ func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 	}
 }
 
-// respond sends the ResponseInit of rsp.
+// respond records the status and the headers of rsp. It sends the ResponseInit to the
+// recipients, or holds it for those that hold the request.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
-	x.rsp, x.responded, x.status = rsp, time.Now(), x.access.Status(rsp)
+	x.rsp, x.responded, x.status = rsp, x.start, x.access.Status(rsp)
 	head := x.access.ResponseHeader(rsp)
 	// Read now, because other layers may change the headers before the end.
 	x.headStatus = head.Get("grpc-status")
 	if len(x.recipients) == 0 {
-		return
+		return // the rows need no time of the headers
 	}
+	x.responded = time.Now()
 	x.response.withoutFields = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.status}
 	for i := range x.recipients {
 		s := &x.recipients[i]
@@ -121,20 +126,18 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	}
 }
 
-// deferredResponse is called if Call returned a response before its headers arrived.
-// The headers have arrived now.
-func (x *exchange[Req, Rsp]) deferredResponse() { x.respond(x.rsp) }
-
-// responseStarted is called when response headers are sent before Call returns.
-func (x *exchange[Req, Rsp]) responseStarted(rsp Rsp) {
-	if !x.returned {
+// ResponseStarted implements [layer.ResponseObserver]. It sends the ResponseInit of rsp. The
+// accessor calls it when a handler sends the response headers, which is before Call
+// returns, or when deferred headers arrive.
+func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
+	if !x.returned || x.deferred {
 		x.respond(rsp)
 	}
 }
 
-// responseData counts n bytes of a response body that are sent before Call returns. p
-// has the bytes, or is nil.
-func (x *exchange[Req, Rsp]) responseData(n int, p []byte) {
+// ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body
+// that a handler sends before Call returns.
+func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	if x.returned {
 		return
 	}
@@ -151,12 +154,13 @@ func (x *exchange[Req, Rsp]) responseData(n int, p []byte) {
 // Data implements [layer.Observer]. It counts n bytes of the response body.
 func (x *exchange[Req, Rsp]) Data(n int) { x.bytes.Add(uint64(n)) }
 
-// End implements [layer.Observer]. It sends the ResponseEnd.
+// End implements [layer.Observer]. It sends the ResponseEnd. err is nil if the response
+// body is complete.
 func (x *exchange[Req, Rsp]) End(err error) {
 	if x.respondToError(err) {
 		err = nil
 	}
-	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
+	end := ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
 	var trailer layer.Header
 	// Only a complete response has trailers to read. After a broken one, its
@@ -171,8 +175,9 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
-// respondToError sends the ResponseInit of the response that err represents. It returns
-// false if err is nil or represents no response.
+// respondToError returns true if err represents a response, such as a gRPC status. It also
+// sends the ResponseInit of that response if none has been sent. It returns false if err is
+// nil or represents no response.
 func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	if err == nil {
 		return false
@@ -188,7 +193,7 @@ func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	return true
 }
 
-// callFailed sends the remaining events after Call returned err.
+// callFailed sends the remaining events of a request for which Call returned err.
 func (x *exchange[Req, Rsp]) callFailed(err error) {
 	if x.respondToError(err) {
 		x.End(nil)
@@ -197,38 +202,45 @@ func (x *exchange[Req, Rsp]) callFailed(err error) {
 	x.endWithoutResponse(err)
 }
 
-// endWithoutResponse sends the ResponseEnd if Call returned no response. A nil err
-// means that Call panicked. A response that started before is shown as reset.
+// endWithoutResponse sends the ResponseEnd of a request for which Call returned no
+// response. err is the error of Call, or nil if Call panicked. If a handler had started a
+// response, the event has a reset code.
 func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
-	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
+	end := ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	if end.ResetCode == nil && !x.responded.IsZero() {
 		end.ResetCode = abortCode(x.ctx)
 	}
 	x.finish(end, nil)
 }
 
-// finish completes end, sends it to all watchers and counts the request.
-func (x *exchange[Req, Rsp]) finish(end *ResponseEnd, trailer layer.Header) {
+// finish sets the durations of end and sends end to all recipients. The recipients that
+// request fields also get the fields of trailer. finish also counts the request as ended in
+// the rows of Top.
+func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 	now := time.Now()
 	end.SinceRequestInit = now.Sub(x.start)
-	if !x.responded.IsZero() && len(x.recipients) > 0 {
+	for _, r := range x.rows {
+		r.end(&end, x.status, now)
+	}
+	if len(x.recipients) == 0 {
+		return
+	}
+	if !x.responded.IsZero() {
 		end.SinceResponseInit = new(now.Sub(x.responded))
 	}
-	parts := eventPart[ResponseEnd]{withoutFields: end}
+	parts := eventPart[ResponseEnd]{withoutFields: new(end)}
 	for i := range x.recipients {
 		s := &x.recipients[i]
 		if s.fields && trailer != nil && parts.withFields == nil {
-			parts.withFields = new(*end)
+			parts.withFields = new(end)
 			parts.withFields.Trailers = s.reg.capture(nil, trailer)
 		}
 		x.sendEnd(s, parts.of(s.fields))
 	}
-	for _, r := range x.rows {
-		r.end(end, x.status, now)
-	}
 }
 
-// sendEnd sends end to one watcher, after the events that were held.
+// sendEnd sends end to the recipient s. If the request is held, sendEnd first sends the
+// held events. It sends nothing if the outcome does not match the condition of s.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	end = x.withExtras(s, end)
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
@@ -240,8 +252,8 @@ func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
 	s.watcher.leave()
 }
 
-// sendHeld sends the events that were held. It returns false if the first one does not
-// fit into the buffer.
+// sendHeld sends the held RequestInit, and the ResponseInit if there is one, to the
+// recipient s. It returns false if the RequestInit does not fit into the buffer.
 func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	e := x.common
 	e.RequestInit = x.init.of(s.fields)
@@ -257,7 +269,8 @@ func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	return true
 }
 
-// withExtras returns end with the bodies and the explanation that s requested.
+// withExtras returns a copy of end with the bodies and the explanation that s requests. It
+// returns end itself if s requests neither.
 func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *ResponseEnd {
 	if s.bodies == nil && !s.explain {
 		return end

@@ -19,7 +19,7 @@ import (
 )
 
 // The common fields of the three events, and the fields of each.
-func TestThreeEvents(t *testing.T) {
+func TestExchangeEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
 		w := watchAll(t, reg)
@@ -55,7 +55,7 @@ func TestThreeEvents(t *testing.T) {
 	})
 }
 
-func TestWhatARequestDoesNotSayIsEmpty(t *testing.T) {
+func TestExchangeAbsentFields(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	send(t, Layer[*call, *reply](reg, newAccess())(respond("")), &call{method: "GET", path: "/"})
@@ -65,7 +65,7 @@ func TestWhatARequestDoesNotSayIsEmpty(t *testing.T) {
 	}, events(w)[0])
 }
 
-func TestARouteWithoutLabelsIsARoute(t *testing.T) {
+func TestExchangeRouteWithoutLabels(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	_, err := stand(reg, respond("")).Call(layer.WithRoute(t.Context(), &layer.Route{}), get("/"))
@@ -84,7 +84,7 @@ func (coded) Error() string       { return "coded" }
 func (c coded) ResetCode() uint32 { return c.code }
 
 // Response_end and eos, a row at a time.
-func TestEnd(t *testing.T) {
+func TestResponseEnd(t *testing.T) {
 	body := func(s string) io.ReadCloser { return io.NopCloser(strings.NewReader(s)) }
 	status := func(v string) fields { return fields{{"Grpc-Status", v}} }
 	drain := func(rsp *reply) { _, _ = io.Copy(io.Discard, rsp.Body) }
@@ -158,8 +158,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// A caller that goes away, in any state, ends the stream with CANCEL.
-func TestCallerGoesAway(t *testing.T) {
+// A caller that cancels at any time ends the stream with CANCEL.
+func TestResponseEndCanceledCaller(t *testing.T) {
 	cause := errors.New("the client hung up")
 	t.Run("before the headers", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestCallerGoesAway(t *testing.T) {
 			require.Equal(t, &ResponseEnd{SinceRequestInit: time.Second, ResetCode: new(uint32(8))}, all[1].ResponseEnd)
 		})
 	})
-	t.Run("during the body, which nobody reads on", func(t *testing.T) {
+	t.Run("during an unread body", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			reg := new(Registry)
 			w := watchAll(t, reg)
@@ -197,7 +197,7 @@ func TestCallerGoesAway(t *testing.T) {
 }
 
 // An early Close of the body is not a reset, even if the context has ended.
-func TestUnreadIsNoReset(t *testing.T) {
+func TestResponseEndUnreadBody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Nil(t, resetCode(ctx, layer.ErrBodyClosedEarly))
@@ -205,7 +205,7 @@ func TestUnreadIsNoReset(t *testing.T) {
 }
 
 // Several taps on one request are independent.
-func TestEachTapHasItsOwnIDs(t *testing.T) {
+func TestStreamIDPerWatcher(t *testing.T) {
 	reg := new(Registry)
 	a, b := watchAll(t, reg), watch(t, reg, match.Path("/b"), 10, true)
 	svc := stand(reg, respond("x"))
@@ -221,13 +221,13 @@ func TestEachTapHasItsOwnIDs(t *testing.T) {
 	require.Equal(t, []StreamID{{1, 0}, {1, 0}, {1, 0}}, ids(events(b)))
 }
 
-func TestBaseWraps(t *testing.T) {
+func TestStreamIDBaseOverflow(t *testing.T) {
 	reg := &Registry{nextBase: 1<<32 - 1}
 	a, b := watchAll(t, reg), watchAll(t, reg)
 	require.Equal(t, []uint32{1<<32 - 1, 0}, []uint32{a.base, b.base})
 }
 
-func TestHeadersOnlyForWhoAsked(t *testing.T) {
+func TestHeadersOnlyOnRequest(t *testing.T) {
 	reg := new(Registry)
 	with, without := watch(t, reg, match.All(), 9, true), watch(t, reg, match.All(), 9, false)
 	req := get("/")
@@ -251,7 +251,7 @@ func TestHeadersOnlyForWhoAsked(t *testing.T) {
 	require.Equal(t, codes.NotFound, *all[2].ResponseEnd.GRPCStatus)
 }
 
-func TestNoFieldsAreNotTheSameAsNotAsked(t *testing.T) {
+func TestHeadersEmptyOrNil(t *testing.T) {
 	reg := new(Registry)
 	w := watch(t, reg, match.All(), 9, true)
 	send(t, stand(reg, respond("")), get("/"))

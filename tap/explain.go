@@ -13,9 +13,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Explain records the choices of the layers below ([layer.Explain]) while a watcher
-// requests them. Place it above profiles and balancers. The [Layer] below adds the
-// choices to its events. A nil reg has no watchers.
+// Explain returns a layer that records the choices of the layers below it, such as a route
+// or an endpoint, see [layer.Explain]. It records them only while a watcher requests
+// explanations. Place it above the layers that choose, such as profiles and balancers, and
+// a [Layer] or [Connections] below them. These add the choices to their ResponseEnd and
+// ConnectionClose events. A nil reg has no watchers.
 //
 // Admission: Ready is forwarded.
 //
@@ -25,8 +27,8 @@ import (
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without such a watcher. With one, every request records its
-// choices, because the Layer below decides which requests are shown.
+// Cost: one atomic load if no watcher requests explanations. Otherwise every request
+// records its choices, because the Layer below decides only later which requests it shows.
 func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -51,24 +53,29 @@ func (e *explained[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // Next returns the inner service, for [layer.Describe].
 func (e *explained[Req, Rsp]) Next() layer.Service[Req, Rsp] { return e.Service }
 
-// Describe reports whether choices are recorded.
+// Describe returns a node with the attribute "on". The attribute is true while choices are
+// recorded.
 func (e *explained[Req, Rsp]) Describe() layer.Node {
 	present := e.reg.active.Load()
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
 }
 
-// leastSecret is the shortest secret, and leastPart the shortest part of one,
-// such as a token or the value of a cookie. Shorter ones occur in any text.
+// leastSecret is the minimum length in bytes of a secret text that is replaced in
+// explanations. leastPart is this minimum for a part of a secret text, such as a token or
+// the value of a cookie. Shorter texts are not replaced, because they also occur in
+// harmless text.
 const (
 	leastSecret = 4
 	leastPart   = 8
 )
 
-// isBetween reports whether r separates the parts of a secret.
+// isBetween reports whether r separates the parts of a secret header value, such as the
+// cookies of a Cookie field.
 func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
-// secretsOf returns the secret texts of the request. An explanation may contain them,
-// for example in an error with a URL. The result is not nil.
+// secretsOf returns the texts that are replaced in explanations of the request, longest
+// first: withheld header values, user information and withheld queries. An explanation may
+// contain them, for example in an error with a URL. The result is not nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
 	add := func(s string) {
@@ -106,8 +113,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	return all
 }
 
-// choices returns the choices that layers have recorded so far, without secrets. Values
-// that are not numbers, booleans, durations or addresses become text.
+// choices returns the choices that layers have recorded for the request, with secret texts
+// replaced. Values become text unless they are numbers, booleans, durations or addresses.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	choices := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(choices) == 0 {

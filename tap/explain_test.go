@@ -72,8 +72,8 @@ func TestExplainEndsAtTheLimit(t *testing.T) {
 	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-// A caller that asks for an explanation and a watcher get the same one.
-func TestExplainSharesWithWhoAsked(t *testing.T) {
+// A caller that requests an explanation and a watcher get the same one.
+func TestExplainSharesWithCaller(t *testing.T) {
 	reg := new(Registry)
 	asked := 0
 	svc := Explain[*call, *reply](reg)(choosing("x", &asked)(stand(reg, respond("x"))))
@@ -85,7 +85,7 @@ func TestExplainSharesWithWhoAsked(t *testing.T) {
 	require.NotEmpty(t, w)
 }
 
-func TestIdleExplainLooksAtNothing(t *testing.T) {
+func TestExplainIdle(t *testing.T) {
 	for name, reg := range map[string]*Registry{"nil": nil, "idle": new(Registry), "watched": new(Registry)} {
 		if name == "watched" {
 			watch(t, reg, match.All(), 1, true)

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// call and reply are a protocol of our own: tap must not need net/http.
+// call and reply are a protocol of these tests, because tap must not need net/http.
 type call struct {
 	method, scheme, authority, path string
 	source                          netip.AddrPort

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"sync"
 	"time"
 
@@ -21,37 +20,42 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Process is a process that serves gotower's tap ([Server.Register]) or only linkerd's.
+// Process is a process that [Follow] and [FollowTop] watch. It must serve gotower's tap
+// ([Server.Register]) or linkerd's tap.
 type Process struct {
 	Name string // appears in events and errors
 	Conn grpc.ClientConnInterface
 }
 
-// ProcessEvent is an event and the name of its process.
+// ProcessEvent is an event and the name of the process that sent it.
 type ProcessEvent struct {
 	From  string
 	Event Event
 }
 
 // Follow watches several processes and yields their events as they arrive. It continues
-// when a process restarts, appears late or cannot be reached. StreamIDs of different
-// processes may be equal.
+// while a process restarts, has not started yet or cannot be reached. Equal StreamIDs of
+// different processes do not mean the same request.
 //
 //	for e, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
-// An error begins with the name of its process, which is then called again after a backoff
-// ([WithBackoff]). After InvalidArgument, PermissionDenied or Unauthenticated, and when its limit
-// is reached, a process is not called again. After a restart, the limit counts from 0. The sequence
-// ends when no process is left, when the duration is over, or with the cause of ctx as its last
-// item. Breaking from the range releases all streams. The caller keeps and closes the connections,
-// whose own backoff should be a few seconds at most (grpc.WithConnectParams).
+// After an error, the process is called again after a backoff of 100 ms to 10 s. The text
+// of the error begins with the name of the process. A process is not called again after
+// InvalidArgument, PermissionDenied or Unauthenticated, or when it has sent as many
+// requests as the limit of req. After a restart of the process, its requests are counted
+// from 0. The sequence ends when no process is left, when the duration of req is over, or
+// with the cause of ctx as its last item.
 //
-// A process with only linkerd's tap is watched in windows of [WithMaxRPS] requests. It
-// rejects a sample and conditions on headers and responses, and shows neither bodies
-// nor explanations. If the caller does not keep up, the processes drop events and
-// report their number. Set a keep-alive on the connections to detect hanging processes.
-func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[ProcessEvent, error] {
-	o := newFollowOptions(opts, len(processes))
+// Breaking from the range releases all streams. The caller closes the connections. The
+// backoff of a connection (grpc.WithConnectParams) should be a few seconds at most. Set a
+// keep-alive on the connections to detect hanging processes.
+//
+// Of a process that serves only linkerd's tap, 100 requests a second are shown, or the
+// MaxRps of req. For such a process, a req with a sample or with conditions on headers or
+// responses fails. Such a process
+// shows neither bodies nor explanations. If the caller does not keep up, the processes drop
+// events and report the number of dropped events.
+func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {
 			yield(ProcessEvent{}, reject(codes.InvalidArgument, err))
@@ -64,7 +68,7 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 		all := make([]source[ProcessEvent], 0, len(processes))
 		for _, p := range processes {
 			all = append(all, func(ctx context.Context) iter.Seq2[ProcessEvent, error] {
-				return o.follow(ctx, p, req, until)
+				return follow(ctx, p, req, until)
 			})
 		}
 		for seen, err := range merged(ctx, all) {
@@ -78,21 +82,24 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 	}
 }
 
-// errDone ends the watch of a process that has sent all requested events.
+// errDone is the last item that the function watchProcess yields, if the process has reached the
+// limit or the duration of the request. The function follow then does not call the process
+// again.
 var errDone = errors.New("done")
 
-// lateEnd is how long Follow waits for the end of a stream after the duration is over.
+// lateEnd is how much later than the duration of a request a process may end its stream.
+// After that, Follow cancels the stream.
 const lateEnd = time.Second
 
-type followOptions struct {
-	rps        int    // requests a second of all processes with only linkerd's tap
-	perProcess uint32 // the same for one process
-	backoff    backoff.Backoff
+// followBackoff is the backoff before a process is called again.
+func followBackoff() backoff.Backoff {
+	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }
 
-// follow watches one process, and again each time its stream ends. It ends at until,
-// unless that is zero.
-func (o *followOptions) follow(
+// follow watches one process, and calls it again when its stream ends. The process should
+// end its stream at the time until. If it does not, follow cancels the stream lateEnd
+// later. A zero until means no end.
+func follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
@@ -108,10 +115,10 @@ func (o *followOptions) follow(
 					req = proto.CloneOf(req)
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
-				containPanics(o.watch(ctx, p, req))(yield)
+				containPanics(watchProcess(ctx, p, req))(yield)
 			}
 		}
-		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
+		for e, err := range streams.Reconnect(ctx, followBackoff(), open, isFinal) {
 			if errors.Is(err, errDone) {
 				return
 			}
@@ -125,7 +132,7 @@ func (o *followOptions) follow(
 	}
 }
 
-// isFinal reports whether the process must not be called again after err.
+// isFinal reports whether a process that failed with err must not be called again.
 func isFinal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
@@ -134,14 +141,23 @@ func isFinal(err error) bool {
 	return errors.Is(err, errDone)
 }
 
-// watch watches one process once. It uses linkerd's service if the process does not have gotower's.
-func (o *followOptions) watch(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
+// watchProcess calls one process once and yields its events. It calls linkerd's tap service
+// if the process does not serve gotower's.
+func watchProcess(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := p.check(); err != nil {
 			yield(Event{}, err)
 			return
 		}
-		for e, err := range orIfUnimplemented(Watch(ctx, p.Conn, req), o.watchLinkerd(ctx, p.Conn, req)) {
+		for e, err := range Watch(ctx, p.Conn, req) {
+			if status.Code(err) == codes.Unimplemented {
+				for e, err := range watchLinkerd(ctx, p.Conn, req) {
+					if !yield(e, err) || err != nil {
+						return
+					}
+				}
+				break
+			}
 			if !yield(e, err) || err != nil {
 				return
 			}
@@ -159,47 +175,13 @@ func (p *Process) check() error {
 	return nil
 }
 
-// FollowOption configures [Follow] and [FollowTop].
-type FollowOption interface{ applyFollow(o *followOptions) }
-
-type followOption func(*followOptions)
-
-func (f followOption) applyFollow(o *followOptions) { f(o) }
-
-// WithMaxRPS limits the requests a second of all processes with only linkerd's tap
-// together. Each process gets an equal share, at least one. 0 or less means 100.
-func WithMaxRPS(n int) FollowOption {
-	return followOption(func(o *followOptions) { o.rps = n })
-}
-
-// WithBackoff sets the pause before a process is called again. It is least after the
-// first failure, and grows up to most, with jitter. The defaults, also for 0 or less,
-// are 100 ms and 10 s. If most is below least, it is least.
-func WithBackoff(least, most time.Duration) FollowOption {
-	return followOption(func(o *followOptions) { o.backoff.Min, o.backoff.Max = least, most })
-}
-
-func newFollowOptions(opts []FollowOption, processes int) followOptions {
-	var o followOptions
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyFollow(&o)
-		}
-	}
-	o.perProcess = uint32(max(min(orDefault(o.rps, 100)/max(processes, 1), math.MaxInt32), 1))
-	if o.backoff.Max <= 0 {
-		o.backoff.Max = max(10*time.Second, o.backoff.Min)
-	}
-	o.backoff.Jitter = backoff.Default().Jitter
-	o.backoff = o.backoff.OrDefault()
-	return o
-}
-
-// source returns a sequence that ends when its context does.
+// source is a function that returns a sequence. The sequence must end when the context
+// ends.
 type source[T any] func(context.Context) iter.Seq2[T, error]
 
-// merged yields the items of all sources as they arrive. It ends when all sources have
-// ended or ctx ends, and then waits for the goroutines of the sources.
+// merged yields the items of all sources in the order in which they arrive. It ends when
+// all sources have ended, when ctx ends, or when the range loop ends. It waits for the
+// goroutines of the sources before it returns.
 func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error] {
 	type item struct {
 		value T
@@ -238,8 +220,9 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline. gRPC would
-// send a deadline to the server, which would fail the stream before ctx ends.
+// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline. It
+// is for calls, because gRPC sends a deadline to the server, which could then fail the
+// stream before ctx ends.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
@@ -249,22 +232,8 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
-// orIfUnimplemented yields first, or second if first fails with Unimplemented.
-func orIfUnimplemented[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for item, err := range first {
-			if status.Code(err) == codes.Unimplemented {
-				second(yield)
-				return
-			}
-			if !yield(item, err) {
-				return
-			}
-		}
-	}
-}
-
-// containPanics yields the items of seq. If seq panics, the last item is an error.
+// containPanics yields the items of seq. If seq panics, the last item is an error with the
+// panic.
 func containPanics[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false

@@ -121,8 +121,7 @@ func at(t testing.TB, addr, name string) Process {
 	return (&running{addr: addr}).process(t, name)
 }
 
-// quickly has the tests not wait.
-func quickly() FollowOption { return WithBackoff(time.Millisecond, 5*time.Millisecond) }
+// quickly returns an option with short backoffs, so that tests do not wait.
 
 // traffic sends requests until the test ends, or the function is called.
 func traffic(t testing.TB, reg *Registry, path string) (stop func()) {

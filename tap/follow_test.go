@@ -33,7 +33,7 @@ func TestFollowMergesProcesses(t *testing.T) {
 	traffic(t, a.reg, "/a")
 	traffic(t, b.reg, "/b")
 	paths := map[string]string{}
-	for seen, err := range Follow(bounded(t), []Process{a.process(t, "one"), b.process(t, "two")}, nil, quickly()) {
+	for seen, err := range Follow(bounded(t), []Process{a.process(t, "one"), b.process(t, "two")}, nil) {
 		require.NoError(t, err)
 		if r := seen.Event.RequestInit; r != nil {
 			paths[seen.From] = r.Path
@@ -49,17 +49,18 @@ func TestFollowMergesProcesses(t *testing.T) {
 
 // A process that restarts yields an error and is watched again. The other one
 // continues.
-func TestFollowARestart(t *testing.T) {
+func TestFollowRestart(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := start(t, "", serve(new(Registry)))
 			b := start(t, "", ours(new(Registry)))
 			stop := traffic(t, a.reg, "/before")
 			traffic(t, b.reg, "/b")
 			var news error
 			between := false
-			for seen, err := range Follow(bounded(t), []Process{a.process(t, "a"), b.process(t, "b")}, nil, quickly()) {
+			for seen, err := range Follow(bounded(t), []Process{a.process(t, "a"), b.process(t, "b")}, nil) {
 				if err != nil {
 					require.Equal(t, "a", seen.From)
 					require.Equal(t, Event{}, seen.Event)
@@ -88,11 +89,11 @@ func TestFollowARestart(t *testing.T) {
 	}
 }
 
-func TestFollowAProcessThatAppearsLate(t *testing.T) {
+func TestFollowLateProcess(t *testing.T) {
 	t.Parallel()
 	addr := freeport.Addr(t)
 	errs, started := 0, false
-	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil, quickly()) {
+	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil) {
 		if err == nil {
 			break
 		}
@@ -107,14 +108,14 @@ func TestFollowAProcessThatAppearsLate(t *testing.T) {
 }
 
 // A rejection is reported once, and the other processes continue.
-func TestFollowARefusal(t *testing.T) {
+func TestFollowRejection(t *testing.T) {
 	t.Parallel()
 	strict := start(t, "", ours(new(Registry)))
 	liberal := start(t, "", ours(NewRegistry(WithBodies(10, func(_ string, b []byte) []byte { return b }))))
 	traffic(t, liberal.reg, "/")
 	refusals, seenAny := 0, 0
 	processes := []Process{strict.process(t, "strict"), liberal.process(t, "liberal")}
-	for seen, err := range Follow(bounded(t), processes, &tappb.WatchRequest{BodyBytes: 1}, quickly()) {
+	for seen, err := range Follow(bounded(t), processes, &tappb.WatchRequest{BodyBytes: 1}) {
 		if err != nil {
 			require.ErrorContains(t, err, "strict: tap: watch: ")
 			require.Equal(t, codes.PermissionDenied, status.Code(err))
@@ -130,7 +131,7 @@ func TestFollowARefusal(t *testing.T) {
 
 	t.Run("of all", func(t *testing.T) {
 		var errs []error
-		for _, err := range Follow(bounded(t), processes, &tappb.WatchRequest{Match: match.Method("")}, quickly()) {
+		for _, err := range Follow(bounded(t), processes, &tappb.WatchRequest{Match: match.Method("")}) {
 			errs = append(errs, err)
 		}
 		require.Len(t, errs, 2)
@@ -139,7 +140,7 @@ func TestFollowARefusal(t *testing.T) {
 }
 
 // A condition that linkerd's tap does not support is rejected.
-func TestFollowLinkerdCannot(t *testing.T) {
+func TestFollowLinkerdUnsupported(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	for want, req := range map[string]*tappb.WatchRequest{
@@ -149,7 +150,7 @@ func TestFollowLinkerdCannot(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			n := 0
-			for _, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req, quickly()) {
+			for _, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req) {
 				n++
 				require.EqualError(t, err, "proxy: tap: this process has linkerd's tap only, which has no "+want)
 			}
@@ -163,7 +164,7 @@ func TestFollowLinkerdWithFields(t *testing.T) {
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
 	req := &tappb.WatchRequest{Fields: true, Explain: true, BodyBytes: 10, Sample: 1, Match: match.Path("/")}
-	for seen, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req, quickly()) {
+	for seen, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req) {
 		require.NoError(t, err)
 		if seen.Event.RequestInit != nil {
 			require.NotNil(t, seen.Event.RequestInit.Headers)
@@ -173,7 +174,7 @@ func TestFollowLinkerdWithFields(t *testing.T) {
 }
 
 // A process without requests is watched without errors.
-func TestFollowAProcessThatIsIdle(t *testing.T) {
+func TestFollowIdleProcess(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +184,7 @@ func TestFollowAProcessThatIsIdle(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, errors.New("enough"))
 				defer cancel()
 				var errs []error
-				for _, err := range Follow(ctx, []Process{p}, nil, quickly()) {
+				for _, err := range Follow(ctx, []Process{p}, nil) {
 					errs = append(errs, err)
 				}
 				require.Len(t, errs, 1)
@@ -193,11 +194,11 @@ func TestFollowAProcessThatIsIdle(t *testing.T) {
 	}
 }
 
-func TestFollowAProcessWithoutATap(t *testing.T) {
+func TestFollowProcessWithoutTap(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", tapless())
 	n := 0
-	for _, err := range Follow(bounded(t), []Process{p.process(t, "web")}, nil, quickly()) {
+	for _, err := range Follow(bounded(t), []Process{p.process(t, "web")}, nil) {
 		require.ErrorIs(t, err, errNoTap)
 		require.ErrorContains(t, err, "web: it serves neither gotower's tap nor linkerd's")
 		require.Equal(t, codes.Unimplemented, status.Code(err))
@@ -208,14 +209,14 @@ func TestFollowAProcessWithoutATap(t *testing.T) {
 }
 
 // The limit ends the sequence.
-func TestFollowALimit(t *testing.T) {
+func TestFollowLimit(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, "", serve(new(Registry)))
 			traffic(t, p.reg, "/")
 			inits, ends := 0, 0
-			for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{Limit: 3}, quickly()) {
+			for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{Limit: 3}) {
 				require.NoError(t, err)
 				if seen.Event.RequestInit != nil {
 					inits++
@@ -230,15 +231,16 @@ func TestFollowALimit(t *testing.T) {
 	}
 }
 
-func TestFollowForAWhile(t *testing.T) {
+func TestFollowDuration(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := start(t, "", serve(new(Registry)))
 			traffic(t, p.reg, "/")
 			begun, n := time.Now(), 0
 			req := &tappb.WatchRequest{Duration: durationpb.New(time.Second)}
-			for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, req, quickly()) {
+			for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, req) {
 				require.NoError(t, err)
 				n++
 			}
@@ -249,14 +251,14 @@ func TestFollowForAWhile(t *testing.T) {
 	}
 }
 
-func TestFollowNobody(t *testing.T) {
+func TestFollowNoProcesses(t *testing.T) {
 	t.Parallel()
 	for range Follow(t.Context(), nil, nil) {
 		t.Fatal("there is nothing to see")
 	}
 }
 
-func TestFollowAProcessWithoutAConnection(t *testing.T) {
+func TestFollowProcessWithoutConnection(t *testing.T) {
 	t.Parallel()
 	n := 0
 	for _, err := range Follow(bounded(t), []Process{{Name: "p"}}, nil) {
@@ -266,30 +268,13 @@ func TestFollowAProcessWithoutAConnection(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestFollowOptions(t *testing.T) {
-	t.Parallel()
-	o := newFollowOptions(nil, 1)
-	require.EqualValues(t, 100, o.perProcess)
-	require.Equal(t, 100*time.Millisecond, o.backoff.Min)
-	require.Equal(t, 10*time.Second, o.backoff.Max)
-	require.NoError(t, o.backoff.Validate())
-	for _, tt := range []struct {
-		rps, of int
-		each    uint32
-	}{{100, 1, 100}, {100, 3, 33}, {100, 100, 1}, {100, 250, 1}, {-1, 2, 50}, {100, 0, 100}} {
-		o := newFollowOptions([]FollowOption{WithMaxRPS(tt.rps), WithBackoff(time.Minute, 0)}, tt.of)
-		require.Equal(t, tt.each, o.perProcess)
-		require.Equal(t, time.Minute, o.backoff.Max)
-	}
-}
-
 // badStream panics in the first message that it sends.
 type badStream struct{ grpc.ClientStream }
 
 func (badStream) SendMsg(any) error { panic("interceptor") }
 
 // An interceptor that panics runs on a goroutine of Follow and FollowTop.
-func TestFollowContainsPanicsOfAConnection(t *testing.T) {
+func TestFollowConnectionPanic(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func() grpc.ClientStream{
 		"open": func() grpc.ClientStream { panic("interceptor") },
@@ -307,11 +292,11 @@ func TestFollowContainsPanicsOfAConnection(t *testing.T) {
 				require.ErrorContains(t, err, "panic at follow_test.go")
 				require.ErrorContains(t, err, "interceptor")
 			}
-			for _, err := range Follow(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
+			for _, err := range Follow(bounded(t), []Process{{Name: "p", Conn: conn}}, nil) {
 				requirePanic(err)
 				break
 			}
-			for _, err := range FollowTop(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
+			for _, err := range FollowTop(bounded(t), []Process{{Name: "p", Conn: conn}}, nil) {
 				requirePanic(err)
 				break
 			}

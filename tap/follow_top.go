@@ -3,6 +3,7 @@ package tap
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -11,6 +12,7 @@ import (
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -18,24 +20,21 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// FollowTop yields the rows of several processes as if they were one, at intervals. It
-// continues when a process restarts, appears late or cannot be reached. Errors are
-// items, as those of [Follow].
+// FollowTop yields the rows of several processes at intervals, added up as if they were one
+// process. It continues while a process restarts, has not started yet or cannot be reached.
+// It yields errors and ends as [Follow] does.
 //
-// Rows with the same key are added up. A quantile of the sum is the highest of its
-// rows, so the true one is not higher. The field Last is taken from one of the rows. An
-// outbound row without a known client gets the name of the process as its client. An
-// inbound row without a known server gets that name as its server. The rows of a
-// process are missing while
-// it cannot be reached, and begin at 0 after a restart.
+// Rows with the same client, endpoint, direction, method and path, or route, are added up.
+// A quantile of the sum is the highest quantile of its rows, which is an upper bound of the
+// true one. The field Last is taken from one of the rows. If an outbound row has no source,
+// the name of the process becomes its source. The same holds for the destination of an
+// inbound row. The rows of a process are missing while it cannot be reached. They start
+// from 0 after a restart.
 //
-// The requests of a process with only linkerd's tap are counted from its events.
-// [WithMaxRPS] limits the number of these, and so the rate that is shown. Such a
-// process rejects conditions on headers.
+// The processes must serve gotower's tap. linkerd's tap has no counts of requests.
 func FollowTop(
-	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,
+	ctx context.Context, processes []Process, req *tappb.TopRequest,
 ) iter.Seq2[*tappb.TopResponse, error] {
-	o := newFollowOptions(opts, len(processes))
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		every, err := everyOf(req)
 		if err != nil {
@@ -45,34 +44,43 @@ func FollowTop(
 		if len(processes) == 0 {
 			return
 		}
-		f := &topFollower{followOptions: o, req: req, every: every, rows: make([]rowsFunc, len(processes))}
+		f := &topFollower{req: req, every: every, rows: make([]*tappb.TopResponse, len(processes))}
 		if f.follow(ctx, processes, yield) && ctx.Err() != nil {
 			yield(nil, fmt.Errorf("tap: top: %w", context.Cause(ctx)))
 		}
 	}
 }
 
+// MergeTop adds up the rows of several processes as [FollowTop] does. It is for a set of
+// processes that changes. The keys of rows are the names of the processes. req is the request
+// that the rows answer.
+func MergeTop(rows map[string]*tappb.TopResponse, req *tappb.TopRequest) *tappb.TopResponse {
+	m := newRowMerger()
+	m.byDestination = req.GetByDestination()
+	for process, answer := range rows {
+		m.add(process, answer)
+	}
+	return m.top(req.GetRows())
+}
+
 type topFollower struct {
-	followOptions
 	req   *tappb.TopRequest
 	every time.Duration
 	names []string
-	rows  []rowsFunc // by process; nil while the process cannot be reached
+	rows  []*tappb.TopResponse // by index of the process; nil while it cannot be reached
 }
 
-// rowsFunc returns the current rows of a process.
-type rowsFunc func() *tappb.TopResponse
-
-// topUpdate is new rows of a process, its end, or a tick of the clock.
+// topUpdate is an input of topFollower: new rows of a process, the end of a process, or a
+// tick of the clock.
 type topUpdate struct {
 	process int // index in names and rows
-	rows    rowsFunc
+	rows    *tappb.TopResponse
 	gone    bool // the process will not be called again
 	tick    bool // it is time to yield rows
 }
 
-// follow yields merged rows until ctx ends or no process is left. It returns false when
-// yield returned false.
+// follow yields the merged rows of all processes at each tick, and their errors. It returns
+// true when ctx ends or no process is left, and false when yield returned false.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
 	all := append(make([]source[topUpdate], 0, 1+len(processes)), f.clock)
 	for i, p := range processes {
@@ -100,7 +108,7 @@ func (f *topFollower) follow(ctx context.Context, processes []Process, yield fun
 	return true
 }
 
-// clock yields a tick at each interval.
+// clock yields a topUpdate in which tick is true, after each interval of the request.
 func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
 	return func(yield func(topUpdate, error) bool) {
 		answers := time.NewTicker(f.every)
@@ -118,13 +126,15 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topUpdate, error] {
 	}
 }
 
-// followProcess yields the updates of one process, and reconnects after errors.
+// followProcess yields the updates of process p, which has the index i in names and rows.
+// It calls the process again after errors. In the last update, the field gone is true: the
+// process is not called again.
 func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.Seq2[topUpdate, error] {
-	open := func(ctx context.Context) iter.Seq2[rowsFunc, error] {
-		return containPanics(orIfUnimplemented(f.topRows(ctx, p), f.countEvents(ctx, p)))
+	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
+		return containPanics(f.topRows(ctx, p))
 	}
 	return func(yield func(topUpdate, error) bool) {
-		for rows, err := range streams.Reconnect(ctx, f.backoff, open, isFinal) {
+		for rows, err := range streams.Reconnect(ctx, followBackoff(), open, isFinal) {
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.Name, err)
 			}
@@ -136,106 +146,41 @@ func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.
 	}
 }
 
-// topRows calls Top of a process.
-func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
-	return func(yield func(rowsFunc, error) bool) {
+var errNoTop = errors.New("it does not serve gotower's tap, which counts requests")
+
+// topRows calls Top of process p once, and yields its responses.
+func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[*tappb.TopResponse, error] {
+	return func(yield func(*tappb.TopResponse, error) bool) {
 		if err := p.check(); err != nil {
 			yield(nil, err)
 			return
 		}
 		for m, err := range Top(ctx, p.Conn, f.req) {
-			if !yield(func() *tappb.TopResponse { return m }, err) {
+			if status.Code(err) == codes.Unimplemented {
+				err = fmt.Errorf("%w: %w", errNoTop, err)
+			}
+			if !yield(m, err) {
 				return
 			}
 		}
 	}
 }
 
-// countEvents counts the events of a process with only linkerd's tap. It yields its
-// rowsFunc once, with the first event.
-func (f *topFollower) countEvents(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
-	return func(yield func(rowsFunc, error) bool) {
-		if what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()}); what != "" {
-			yield(nil, errBeyondLinkerd(what))
-			return
-		}
-		c := newEventCounter(f.req)
-		w := f.windows(p.Conn, f.req.GetMatch(), false)
-		w.ended = c.forget
-		first := true
-		for e, err := range w.all(ctx) {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			c.add(&e)
-			if first && !yield(c.rows.all, nil) {
-				return
-			}
-			first = false
-		}
-	}
-}
-
-// merge returns the sum of the current rows of all processes.
+// merge returns the sum of the current rows of all processes that can be reached.
 func (f *topFollower) merge() *tappb.TopResponse {
 	m := newRowMerger()
 	m.byDestination = f.req.GetByDestination()
 	for i, rows := range f.rows {
 		if rows != nil {
-			m.add(f.names[i], rows())
+			m.add(f.names[i], rows)
 		}
 	}
 	return m.top(f.req.GetRows())
 }
 
-// eventCounter counts the requests of a process from its events.
-type eventCounter struct {
-	rows *table
-	open map[StreamID]openRequest
-}
-
-type openRequest struct {
-	row    *row
-	status int
-}
-
-func newEventCounter(req *tappb.TopRequest) *eventCounter {
-	return &eventCounter{rows: newTable(req), open: map[StreamID]openRequest{}}
-}
-
-func (c *eventCounter) add(e *Event) {
-	o, ok := c.open[e.ID]
-	switch {
-	case e.RequestInit != nil:
-		if ok {
-			o.row.forget()
-		}
-		c.open[e.ID] = openRequest{row: c.rows.begin(e, e.RequestInit, time.Now())}
-	case !ok:
-	case e.ResponseInit != nil:
-		o.status = e.ResponseInit.Status
-		c.open[e.ID] = o
-	case e.ResponseEnd != nil:
-		if o.status == 0 && e.ResponseEnd.SinceResponseInit != nil {
-			o.status = 200 // the ResponseInit was dropped
-		}
-		o.row.end(e.ResponseEnd, o.status, time.Now())
-		delete(c.open, e.ID)
-	}
-}
-
-// forget drops the open requests, whose end will not arrive.
-func (c *eventCounter) forget() {
-	for _, o := range c.open {
-		o.row.forget()
-	}
-	clear(c.open)
-}
-
-// rowMerger adds up the rows of several processes.
+// rowMerger adds up the rows of several processes. Rows with the same key become one row.
 type rowMerger struct {
-	byDestination bool // rows have no source
+	byDestination bool // whether rows have no source
 
 	rows    map[mergedKey]*tappb.Row
 	span    time.Duration
@@ -249,7 +194,8 @@ type mergedKey struct {
 
 func newRowMerger() *rowMerger { return &rowMerger{rows: map[mergedKey]*tappb.Row{}} }
 
-// add adds rows of the process with this name. It does not change rows.
+// add adds the rows of the process with the given name to the merged rows. It does not
+// change its argument rows.
 func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	m.span = max(m.span, rows.GetSpan().AsDuration())
 	m.omitted += rows.GetOmitted()
@@ -275,7 +221,8 @@ func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	}
 }
 
-// addRow adds the counts of r to sum.
+// addRow adds the counts and rate of r to sum. Each quantile of sum becomes the larger of
+// the quantiles of both rows.
 func addRow(sum, r *tappb.Row) {
 	if r.GetCount() > 0 {
 		sum.P50, sum.P95, sum.P99 = longer(sum.GetP50(), r.GetP50()), longer(sum.GetP95(), r.GetP95()), longer(sum.GetP99(), r.GetP99())
@@ -291,7 +238,8 @@ func addRow(sum, r *tappb.Row) {
 	sum.Open += r.GetOpen()
 }
 
-// rateOf returns the rate of r, or 0 if it is negative, infinite or not a number.
+// rateOf returns the rate of r. It returns 0 if the rate is negative, infinite or not a
+// number.
 func rateOf(r *tappb.Row) float64 {
 	if rate := r.GetRate(); rate >= 0 && !math.IsInf(rate, 1) {
 		return rate
@@ -306,8 +254,9 @@ func longer(a, b *durationpb.Duration) *durationpb.Duration {
 	return a
 }
 
-// top returns the rows with the most requests, at most this many. 0 means 100.
-func (m *rowMerger) top(most uint32) *tappb.TopResponse {
+// top returns the merged rows with the most requests. limit is the maximum number of rows.
+// 0 means 100.
+func (m *rowMerger) top(limit uint32) *tappb.TopResponse {
 	rows := make([]*tappb.Row, 0, len(m.rows))
 	for _, r := range m.rows {
 		rows = append(rows, r)
@@ -315,11 +264,12 @@ func (m *rowMerger) top(most uint32) *tappb.TopResponse {
 	slices.SortFunc(rows, func(a, b *tappb.Row) int {
 		return cmp.Or(cmp.Compare(b.GetCount(), a.GetCount()), compareNames(a, b))
 	})
-	n := min(len(rows), orDefault(int(most), defaultRows))
+	n := min(len(rows), orDefault(int(limit), defaultRows))
 	return &tappb.TopResponse{Span: durationpb.New(m.span), Rows: rows[:n], Omitted: m.omitted + uint64(len(rows)-n)}
 }
 
-// compareNames makes the order of rows with equal counts stable.
+// compareNames compares the names of two rows. It decides the order of rows with equal
+// counts.
 func compareNames(a, b *tappb.Row) int {
 	return cmp.Or(
 		cmp.Compare(a.GetSource(), b.GetSource()), cmp.Compare(a.GetDestination(), b.GetDestination()),

@@ -14,7 +14,7 @@ import (
 )
 
 // Invalid numbers are rejected for any process, and the process is not called again.
-func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
+func TestFollowInvalidNumbers(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]*tappb.WatchRequest{
 		"negative duration": {Duration: durationpb.New(-time.Second)},
@@ -26,7 +26,7 @@ func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, s := range []serving{ours(new(Registry)), linkerds(new(Registry))} {
 				var errs []error
-				for _, err := range Follow(bounded(t), []Process{start(t, "", s).process(t, "p")}, req, quickly()) {
+				for _, err := range Follow(bounded(t), []Process{start(t, "", s).process(t, "p")}, req) {
 					errs = append(errs, err)
 				}
 				require.Len(t, errs, 1)
@@ -40,19 +40,19 @@ func TestFollowManyRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
-	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil, quickly(), WithMaxRPS(1<<32)) {
+	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil) {
 		require.NoError(t, err)
 		break
 	}
 }
 
-// Of a process that has no rate of its own, no more is asked.
-func TestFollowLinkerdAtARate(t *testing.T) {
+// Of a process without a rate, no more requests than the maximum are shown.
+func TestFollowLinkerdRate(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
 	begun, inits := time.Now(), 0
-	for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{MaxRps: 5, Limit: 8}, quickly()) {
+	for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{MaxRps: 5, Limit: 8}) {
 		require.NoError(t, err)
 		if seen.Event.RequestInit != nil {
 			inits++
@@ -62,8 +62,8 @@ func TestFollowLinkerdAtARate(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begun), 900*time.Millisecond, "five in the first second")
 }
 
-// One process that counts wrongly does not spoil the rows of all.
-func TestMergingRatesThatAreNone(t *testing.T) {
+// An invalid rate of one process does not change the rates of the others.
+func TestRowMergerInvalidRates(t *testing.T) {
 	m := newRowMerger()
 	for _, rate := range []float64{math.NaN(), 2, math.Inf(1), -7, math.NaN(), 3} {
 		m.add("p", &tappb.TopResponse{Rows: []*tappb.Row{{Path: "/", Rate: rate}}})

@@ -68,7 +68,7 @@ func TestWatchByResponse(t *testing.T) {
 	require.EqualValues(t, maxText, w.buf.Load().room.Load())
 }
 
-func TestWatchSlowOnes(t *testing.T) {
+func TestWatchSlowRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
 		w := watchOn(t, reg, &tappb.WatchRequest{Response: &tappb.ResponseMatch{SlowerThan: durationpb.New(time.Second)}})
@@ -87,9 +87,9 @@ func TestWatchSlowOnes(t *testing.T) {
 	})
 }
 
-// Requests that are held back are bounded in number and bytes. Further ones
-// count as dropped, each once.
-func TestWhatIsKeptBackIsBounded(t *testing.T) {
+// The number and the bytes of held requests are bounded. Each further request counts as one
+// dropped event.
+func TestHeldRequestsBounded(t *testing.T) {
 	answer := func(header string) service {
 		return serve(func(context.Context, *call) (*reply, error) {
 			return &reply{status: 500, Body: io.NopCloser(strings.NewReader("")), header: fields{{"x", header}}}, nil
@@ -150,9 +150,8 @@ func TestWhatIsKeptBackIsBounded(t *testing.T) {
 	})
 }
 
-// The bodies of a request that cannot be shown any more take no room from
-// others.
-func TestBodiesOfWhatIsLostTakeNoRoom(t *testing.T) {
+// The bodies of a request that can no longer be shown use no memory of the buffer.
+func TestHeldRequestsLostBodies(t *testing.T) {
 	reg := NewRegistry(WithBodies(1<<10, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true, BodyBytes: 10, Response: &tappb.ResponseMatch{}})
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {

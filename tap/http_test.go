@@ -176,8 +176,9 @@ func TestHTTP2Resets(t *testing.T) {
 	})
 }
 
-// A service that returns neither is as wrong as without a tap, and not more.
-func TestNeitherAResponseNorAnError(t *testing.T) {
+// A service that returns neither a response nor an error has the same effect as without a
+// tap.
+func TestHTTPNilResponse(t *testing.T) {
 	reg := NewRegistry(WithBodies(10, asItIs))
 	svc := Layer(reg, httplayer.Accessor{})(layer.Func[*http.Request, *http.Response](
 		func(context.Context, *http.Request) (*http.Response, error) { return nil, nil }))

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// labelledAccess knows the client of each request.
+// labelledAccess returns labels of the client of each request.
 type labelledAccess struct{ basicAccessor[*call, *reply] }
 
 func (labelledAccess) SourceLabels(c *call) map[string]string {
@@ -19,13 +19,13 @@ func (labelledAccess) SourceLabels(c *call) map[string]string {
 	return map[string]string{"tls": "true", "client_id": c.path}
 }
 
-// podAccess knows more of clients than their address.
+// podAccess returns the pod of each client.
 type podAccess struct{ basicAccessor[*call, *reply] }
 
 func (podAccess) SourceLabels(*call) map[string]string { return map[string]string{"pod": "client-1"} }
 
 // A request is in the same row with and without watchers.
-func TestRowsAreNamedAlikeWatchedOrNot(t *testing.T) {
+func TestRowNamesWatchedOrNot(t *testing.T) {
 	reg := new(Registry)
 	c := countAll(t, reg, nil)
 	svc := Layer[*call, *reply](reg, podAccess{basicAccessor[*call, *reply]{newAccess()}}, Inbound)(respond("x"))

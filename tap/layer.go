@@ -7,24 +7,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Layer shows requests to the watchers of reg. Build one Layer for each endpoint, with
-// the address and labels of the endpoint:
+// Layer returns a layer that shows requests to the watchers of reg. Build one Layer for
+// each endpoint, with the address and labels of the endpoint:
 //
 //	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
-// Admission: Ready is forwarded. Place the layer below layers that reject, because a
-// rejected request was not sent to this endpoint.
+// Admission: Ready is forwarded. Place the layer below layers that reject, because it would
+// also show the requests that they reject.
 //
-// Cancellation: a request whose context has already ended is not shown.
+// Cancellation: a request is not shown if its context has ended before Call.
 //
-// Body: a response ends when the Complete method of access reports its end.
+// Body: a response ends when the method Complete of access reports the end of its body.
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without watchers. With watchers, a request that matches none
-// costs the reading of its fields, without allocation. Watchers never delay a request.
+// Cost: one atomic load without watchers. With watchers, a request that matches none of
+// them costs the reading of its fields, without allocation. Watchers never delay a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access panics.
+// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A nil access
+// panics.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -53,7 +54,8 @@ func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return t.watched(ctx, req, present)
 }
 
-// watched serves a request while there are watchers. It is a separate function to keep Call small.
+// watched does the work of Call if there is at least one watcher or call of Top. It is a
+// separate function, because a small Call is faster without watchers.
 func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)
@@ -62,7 +64,7 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	if x == nil {
 		return t.Service.Call(ctx, req)
 	}
-	t.access.OnResponseStart(ctx, req, x.responseStarted, x.responseData)
+	t.access.OnResponseStart(ctx, req, x)
 	if x.bodied {
 		req = t.access.TeeRequestBody(req, x.readRequest)
 	}
@@ -79,8 +81,12 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 		return rsp, err
 	}
 	x.rsp = rsp
-	if x.responded.IsZero() && !t.access.OnDeferredResponse(rsp, x.deferredResponse) {
-		x.respond(rsp)
+	if x.responded.IsZero() {
+		x.deferred = true // before the headers may arrive
+		if !t.access.OnDeferredResponse(rsp, x) {
+			x.deferred = false
+			x.respond(rsp)
+		}
 	}
 	if x.bodied {
 		rsp = t.access.TeeResponseBody(rsp, x.readResponse)
@@ -88,14 +94,15 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	return t.access.Complete(ctx, rsp, x), nil
 }
 
-// startExchange sends the RequestInit to the watchers whose condition the request
-// matches, and starts to count it. It returns nil if no watcher or counter matches.
+// startExchange selects the watchers and the calls of Top that see the request. It sends
+// the RequestInit to the watchers, and counts the request in the rows of Top. It returns
+// nil if neither a watcher nor a call of Top sees the request.
 func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
 	var v view
 	var x *exchange[Req, Rsp]
 	d := draw{reg: t.reg}
 	for _, w := range present.watchers {
-		if !w.admits(&d) || !w.match.holds(t.view(&v, ctx, req)) {
+		if !w.admits(&d) || !t.matches(w.match, &v, ctx, req) {
 			continue
 		}
 		if w.bufferFull() {
@@ -103,6 +110,7 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 			continue
 		}
 		if x == nil {
+			t.read(&v, readsCommon|readsMethod|readsTarget, ctx, req)
 			x = newExchange(t.access, ctx, req, &v)
 		}
 		if x.init.withoutFields == nil {
@@ -112,10 +120,11 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 		x.show(w)
 	}
 	for _, c := range present.counters {
-		if !c.match.holds(t.view(&v, ctx, req)) {
+		if !t.matches(c.match, &v, ctx, req) {
 			continue
 		}
 		if x == nil {
+			t.read(&v, readsCommon|readsMethod|readsTarget, ctx, req)
 			x = newExchange(t.access, ctx, req, &v)
 		}
 		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init, x.start))
@@ -126,25 +135,38 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 	return x
 }
 
-// view fills v from the request the first time it is called, and returns v.
-func (t *tapped[Req, Rsp]) view(v *view, ctx context.Context, req Req) *view { //nolint:revive // v is the result
-	if v.header != nil {
-		return v
+// matches reports whether the request matches c. It first reads the values that c compares
+// into v, unless they have been read.
+func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, req Req) bool { //nolint:revive // v is the state
+	if c.reads&^v.has != 0 {
+		t.read(v, c.reads, ctx, req)
 	}
-	v.common = t.place.event(ctx, t.access.Source(req))
-	if !v.common.Destination.IsValid() {
-		v.common.Destination = normalizeAddr(t.access.DestinationAddr(ctx, req))
-	}
-	v.init = RequestInit{
-		Method: t.access.Method(req), Scheme: t.access.Scheme(req),
-		Authority: withoutUser(t.access.Authority(req)), Path: t.access.Path(req),
-	}
-	v.header = t.access.RequestHeader(req)
-	return v
+	return c.holds(v)
 }
 
-// sourceLabels returns the labels of the client. WithSourceLabels takes precedence over
-// the accessor.
+// read reads the given values of the request into v, unless they have been read.
+func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req Req) { //nolint:revive // v is the result
+	wanted &^= v.has
+	v.has |= wanted
+	if wanted&readsCommon != 0 {
+		t.place.fill(ctx, &v.common, t.access.Source(req))
+		if !v.common.Destination.IsValid() {
+			v.common.Destination = normalizeAddr(t.access.DestinationAddr(ctx, req))
+		}
+	}
+	if wanted&readsMethod != 0 {
+		v.init.Method, v.init.Path = t.access.Method(req), t.access.Path(req)
+	}
+	if wanted&readsTarget != 0 {
+		v.init.Scheme, v.init.Authority = t.access.Scheme(req), withoutUser(t.access.Authority(req))
+	}
+	if wanted&readsHeader != 0 {
+		v.header = t.access.RequestHeader(req)
+	}
+}
+
+// sourceLabels returns the labels of the client of req. If WithSourceLabels and the
+// accessor have a label with the same name, the label of WithSourceLabels takes precedence.
 func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 	if t.place.direction != Inbound {
 		return t.place.sourceLabels
@@ -160,5 +182,6 @@ func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 // Next returns the inner service, for [layer.Describe].
 func (t *tapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return t.Service }
 
-// Describe returns the number of watchers and of dropped events.
+// Describe returns a node with the number of watchers and the number of dropped events of
+// the registry.
 func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.summary() }

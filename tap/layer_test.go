@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// mute is a context that must not be asked for anything.
+// mute is a context that fails the test if a value is looked up in it.
 type mute struct {
 	context.Context
 	t *testing.T
@@ -29,7 +29,7 @@ func TestLayerRejectsNilAccessor(t *testing.T) {
 	require.PanicsWithValue(t, "tap: Layer: nil Accessor", func() { Layer[*call, *reply](nil, nil) })
 }
 
-func TestIdleTapLooksAtNothing(t *testing.T) {
+func TestLayerIdle(t *testing.T) {
 	a := newAccess()
 	want := &reply{status: 200}
 	svc := Layer[*call, *reply](new(Registry), a)(serve(func(context.Context, *call) (*reply, error) { return want, nil }))
@@ -44,7 +44,7 @@ func TestIdleTapLooksAtNothing(t *testing.T) {
 	require.Zero(t, a.request()+a.status.Load()+a.response.Load())
 }
 
-func TestWatchedInVainCostsNoAllocation(t *testing.T) {
+func TestLayerUnmatchedAllocations(t *testing.T) {
 	reg := new(Registry)
 	watch(t, reg, match.All(match.Method("GET"), match.SourcePorts(1, 1)), 1, false)
 	watch(t, reg, match.RouteLabel("route", "other"), 1, true)
@@ -54,7 +54,7 @@ func TestWatchedInVainCostsNoAllocation(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(ctx, req) }))
 }
 
-func TestNobodyWatchesAgainIsIdle(t *testing.T) {
+func TestLayerIdleAfterWatch(t *testing.T) {
 	reg := new(Registry)
 	c, err := compile(match.All())
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func (shut) Call(context.Context, *call) (*reply, error) {
 	return nil, &layer.Error{Layer: "shut", Kind: layer.ErrClosed}
 }
 
-func TestErrorsPassAsTheyAre(t *testing.T) {
+func TestLayerForwardsErrors(t *testing.T) {
 	boom := errors.New("boom")
 	reg := new(Registry)
 	svc := stand(reg, serve(func(context.Context, *call) (*reply, error) { return &reply{status: 1}, boom }))
@@ -98,7 +98,7 @@ func TestErrorsPassAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestDoneContextIsNotShown(t *testing.T) {
+func TestLayerEndedContext(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -114,8 +114,8 @@ func TestDoneContextIsNotShown(t *testing.T) {
 	require.Zero(t, w.seen.Load())
 }
 
-// A request is shown before it is admitted.
-func TestRefusalShowsInitAndEnd(t *testing.T) {
+// A rejected request is shown before it is rejected.
+func TestLayerRejectionEvents(t *testing.T) {
 	for _, watched := range []bool{false, true} {
 		reg := new(Registry)
 		var w *watcher
@@ -138,7 +138,7 @@ func TestRefusalShowsInitAndEnd(t *testing.T) {
 	}
 }
 
-func TestInitIsShownWhileTheRequestHangs(t *testing.T) {
+func TestLayerHangingRequest(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	svc := stand(reg, serve(func(context.Context, *call) (*reply, error) {
@@ -149,7 +149,7 @@ func TestInitIsShownWhileTheRequestHangs(t *testing.T) {
 	require.Equal(t, "re", kinds(events(w)))
 }
 
-func TestPanicPassesAndEndsTheStream(t *testing.T) {
+func TestLayerPanic(t *testing.T) {
 	reg := new(Registry)
 	w := watch(t, reg, match.All(), 1, false)
 	svc := stand(reg, serve(func(context.Context, *call) (*reply, error) { panic("boom") }))
@@ -160,7 +160,7 @@ func TestPanicPassesAndEndsTheStream(t *testing.T) {
 	require.True(t, isDone(w))
 }
 
-func TestUnwatchedResponseIsHandedOnAsItIs(t *testing.T) {
+func TestLayerUnwatchedResponse(t *testing.T) {
 	reg := new(Registry)
 	watch(t, reg, match.Method("PUT"), 1, false)
 	body := io.NopCloser(strings.NewReader(""))
@@ -188,7 +188,7 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, "tap        watching=0 dropped=3\n", reg.Describe().String(), "the count outlives the watcher")
 }
 
-func TestSourceAddressesAreComparable(t *testing.T) {
+func TestSourceAddressesComparable(t *testing.T) {
 	for in, want := range map[string]string{
 		"[::ffff:10.0.0.1]:80": "10.0.0.1:80",
 		"[fe80::1%eth0]:80":    "[fe80::1]:80",
@@ -199,7 +199,7 @@ func TestSourceAddressesAreComparable(t *testing.T) {
 	require.Equal(t, netip.AddrPort{}, normalizeAddr(netip.AddrPortFrom(netip.Addr{}, 80)))
 }
 
-func TestLabelsAreCopiedAtConstruction(t *testing.T) {
+func TestLabelsCopied(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	labels := map[string]string{"pod": "a"}
@@ -209,7 +209,7 @@ func TestLabelsAreCopiedAtConstruction(t *testing.T) {
 	require.Equal(t, map[string]string{"pod": "a"}, events(w)[0].DestinationLabels)
 }
 
-func TestDirectionPrints(t *testing.T) {
+func TestDirectionString(t *testing.T) {
 	require.Equal(t, "inbound outbound unknown",
 		Inbound.String()+" "+Outbound.String()+" "+Direction(0).String())
 }

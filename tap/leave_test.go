@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// A client of Watch that leaves, in any state, leaves no watcher, no goroutine, and no
+// A client of Watch that disconnects at any time leaves no watcher, no goroutine, and no
 // cost for requests.
 func TestWatcherDisconnects(t *testing.T) {
 	leave := map[string]func(p *process, cancel func()){

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-func TestLimitClosesToNewRequests(t *testing.T) {
+func TestWatcherLimit(t *testing.T) {
 	reg := new(Registry)
 	w := watch(t, reg, match.All(), 2, false)
 	svc := stand(reg, respond("x"))
@@ -34,7 +34,7 @@ func TestLimitClosesToNewRequests(t *testing.T) {
 	require.Equal(t, "ee", kinds(events(w)), "their ends are delivered")
 }
 
-func TestAFullWatcherCostsNothing(t *testing.T) {
+func TestWatcherFullIdle(t *testing.T) {
 	reg := new(Registry)
 	w := watch(t, reg, match.PathPrefix("/"), 1, false)
 	a := newAccess()
@@ -49,9 +49,9 @@ func TestAFullWatcherCostsNothing(t *testing.T) {
 	require.Equal(t, "qre", kinds(events(w)), "but not gone")
 }
 
-// Several enter and leave at the same instant, more than the limit. The
-// watcher is done when the last of them has left, and not before.
-func TestDoneAtTheRightInstant(t *testing.T) {
+// More requests than the limit enter and leave concurrently. The watcher is done when the
+// last of them has left, and not before.
+func TestWatcherDoneAfterLastRequest(t *testing.T) {
 	const together, rounds = 3, 5000
 	for range rounds {
 		w := &watcher{terms: terms{limit: 2}, filled: make(chan struct{}), done: make(chan struct{})}
@@ -77,7 +77,7 @@ func TestDoneAtTheRightInstant(t *testing.T) {
 	}
 }
 
-func TestTooManyTaps(t *testing.T) {
+func TestWatcherCapacity(t *testing.T) {
 	reg := NewRegistry(WithCapacity(2, 0))
 	c, err := compile(match.All())
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func (m *model) end(rsp *reply) {
 }
 
 // A watcher as a state machine: limit, ids, drops, and the end.
-func TestWatcherIsAsItsModel(t *testing.T) {
+func TestWatcherModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{
 			limit: rapid.IntRange(1, 8).Draw(rt, "limit"), buffer: rapid.IntRange(1, 7).Draw(rt, "buffer"),
@@ -190,10 +190,10 @@ func TestWatcherIsAsItsModel(t *testing.T) {
 	})
 }
 
-// Watchers come and go while requests run. Each stream is whole as far as it
-// goes, no watcher sees more than its limit, and each that stays to the end
-// hears that it is done.
-func TestStorm(t *testing.T) {
+// Watchers are added and closed while requests run. Each stream is complete up to its end.
+// No watcher sees more requests than its limit. Each watcher that is not closed becomes
+// done.
+func TestWatcherStress(t *testing.T) {
 	const requesters, requests, observers, rounds = 8, 400, 4, 12
 	reg := new(Registry)
 	svc := stand(reg, serve(func(context.Context, *call) (*reply, error) {

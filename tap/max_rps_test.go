@@ -32,8 +32,8 @@ func TestMaxRPS(t *testing.T) {
 	})
 }
 
-// A watcher that does not read costs no event, and counts each request.
-func TestCloggedWatcher(t *testing.T) {
+// A watcher that does not read costs no event. Each request counts as dropped.
+func TestMaxRPSWatcherNotReading(t *testing.T) {
 	reg := NewRegistry(WithCapacity(1, 3))
 	w, err := reg.watch(terms{match: &condition{op: opAll}, limit: unlimited})
 	require.NoError(t, err)

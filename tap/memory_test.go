@@ -23,7 +23,8 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A path is a small part of a line that an event must not keep alive.
+// An event must not keep a long request line in memory by a path that is a small part of
+// it.
 func TestMemoryOfLongQueries(t *testing.T) {
 	reg := new(Registry)
 	svc := Layer(reg, httplayer.Accessor{}, Inbound)(layer.Func[*http.Request, *http.Response](
@@ -46,7 +47,7 @@ func TestMemoryOfLongQueries(t *testing.T) {
 	require.Equal(t, "/a", events(w)[0].RequestInit.Path)
 }
 
-// Neither a name that a client has, nor the type of a body.
+// An event does not keep long labels or content types in memory.
 func TestMemoryOfNamesAndTypes(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	svc := Layer[*bodied, *reply](reg, longNames{newTee()}, Inbound)(layer.Func[*bodied, *reply](

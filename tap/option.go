@@ -8,20 +8,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures a [Layer] or [Connections].
+// Option configures a layer of [Layer] or [Connections].
 type Option interface{ apply(p *place) }
 
-// Direction tells whether a layer sees inbound or outbound requests. It is an [Option].
-// The zero Direction means unknown.
+// Direction specifies whether the requests of a layer are inbound or outbound. It is an
+// [Option]. The zero Direction means unknown.
 type Direction int
 
-// The directions, numbered as on the wire.
+// The numbers of the directions are those of the messages of linkerd's tap.
 const (
 	Inbound  Direction = 1 // requests to the service of this process
 	Outbound Direction = 2 // requests of this process to others
 )
 
-// String returns "inbound", "outbound" or "unknown".
+// String returns "inbound", "outbound", or "unknown" for any other value.
 func (d Direction) String() string {
 	switch d {
 	case Inbound:
@@ -34,8 +34,9 @@ func (d Direction) String() string {
 
 func (d Direction) apply(p *place) { p.direction = d }
 
-// WithDestination sets the address and labels of the endpoint to which a layer sends its requests.
-// For an inbound layer, it is the address at which requests arrive. A zero addr means unknown.
+// WithDestination sets the address and labels of the endpoint to which a layer sends its
+// requests. For an inbound layer, addr is the address at which requests arrive. A zero addr
+// means unknown.
 func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	return optionFunc(func(p *place) {
 		p.destination = normalizeAddr(addr)
@@ -43,8 +44,8 @@ func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	})
 }
 
-// WithSourceLabels sets labels for all clients of a layer, such as tls=loopback. They
-// take precedence over those of the [Accessor].
+// WithSourceLabels sets labels that all clients of a layer have, such as tls=loopback. They
+// take precedence over labels of the [Accessor] with the same names.
 func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
@@ -53,7 +54,7 @@ type optionFunc func(*place)
 
 func (f optionFunc) apply(p *place) { f(p) }
 
-// place has the values that all events of a layer share.
+// place has the values that are the same in all events of a layer.
 type place struct {
 	direction         Direction
 	destination       netip.AddrPort
@@ -71,16 +72,14 @@ func newPlace(opts []Option) *place {
 	return p
 }
 
-// event returns an Event with the fields that all events of a request or connection share.
-func (p *place) event(ctx context.Context, source netip.AddrPort) Event {
-	e := Event{
-		Direction: p.direction, Source: normalizeAddr(source), Destination: p.destination,
-		SourceLabels: p.sourceLabels, DestinationLabels: p.destinationLabels,
-	}
+// fill sets the fields of e that are the same in all events of one request or connection:
+// the direction, addresses and labels.
+func (p *place) fill(ctx context.Context, e *Event, source netip.AddrPort) {
+	e.Direction, e.Source, e.Destination = p.direction, normalizeAddr(source), p.destination
+	e.SourceLabels, e.DestinationLabels = p.sourceLabels, p.destinationLabels
 	if route := layer.RouteFromContext(ctx); route != nil {
 		e.RouteLabels = orEmpty(route.Labels)
 	}
-	return e
 }
 
 func cloned(labels map[string]string) map[string]string {
@@ -90,8 +89,8 @@ func cloned(labels map[string]string) map[string]string {
 	return maps.Clone(labels)
 }
 
-// normalizeAddr makes addresses comparable. It converts an IPv4-mapped IPv6 address to
-// IPv4, and removes the zone.
+// normalizeAddr returns a in a form that can be compared with ==. It converts an
+// IPv4-mapped IPv6 address to IPv4, and removes the zone.
 func normalizeAddr(a netip.AddrPort) netip.AddrPort {
 	if !a.Addr().IsValid() {
 		return netip.AddrPort{}

@@ -12,15 +12,18 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// outcome is a condition on the end of a request. All parts that are set must hold.
+// outcome is a condition on the end of a request or connection. It holds if each part that
+// is set holds.
 type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any
 	failures bool
-	slower   time.Duration // the duration must be longer; negative means any
+	// slower is a duration that must be exceeded. A negative value means any duration.
+	slower time.Duration
 }
 
-// outcomeOf validates m and returns its condition, or nil if m is nil.
+// outcomeOf validates m and converts it to an outcome. It returns nil if m is nil, because
+// a watcher then has no condition on the outcome.
 func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
 	if m == nil {
 		return nil, nil //nolint:nilnil // no condition is valid
@@ -52,7 +55,7 @@ const (
 	maxStatuses = 100 // limit of gRPC statuses in one condition
 )
 
-// holds reports whether a request that ended with end meets o. status is the HTTP
+// holds reports whether o holds for a request with the ResponseEnd end. status is the HTTP
 // status, or 0 without a response.
 func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	switch {
@@ -66,12 +69,14 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	return false
 }
 
-// Failed reports whether the response with this HTTP status is a failure, as linkerd's
-// top defines it. A failure was reset, has a status of 500 or more, or has the gRPC
-// status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss.
+// Failed reports whether a request that ended with r has failed, as linkerd's top defines
+// it. status is the HTTP status of the response, or 0 without one. A failure was reset, has
+// a status of 500 or more, or has the gRPC status Unknown, DeadlineExceeded, Internal,
+// Unavailable or DataLoss.
 //
-// A reset by the caller is a failure too, such as the losing request of a hedge. Its
-// ResetCode is 8 (CANCEL). Without a response, SinceResponseInit is nil.
+// A request that the caller canceled has the ResetCode 8 (CANCEL) and is a failure too. An
+// example is the losing request of a hedge. A request without a response has no
+// SinceResponseInit.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:
@@ -86,8 +91,8 @@ func (r *ResponseEnd) Failed(status int) bool {
 	return false
 }
 
-// Reset returns the name of ResetCode in RFC 9113, section 7, such as "CANCEL". A code
-// without a name is returned in decimal. Without a ResetCode the result is "".
+// Reset returns the name of ResetCode in RFC 9113, section 7, such as "CANCEL". For a code
+// without a name, it returns the decimal number. It returns "" if ResetCode is nil.
 func (r *ResponseEnd) Reset() string {
 	if r.ResetCode == nil {
 		return ""

@@ -14,17 +14,18 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ServerOption configures a [Server], [NewServer] or [Serve].
+// ServerOption configures a [Server] of [NewServer] or [Serve].
 type ServerOption interface{ applyServer(s *Server) }
 
 type serverOption func(*Server)
 
 func (f serverOption) applyServer(s *Server) { f(s) }
 
-// WithAllowedIdentities allows clients of other machines to watch if their verified certificate has
-// one of these names. A name is a DNS name or a URI of the subject alternative names, and is
-// compared as a whole. The credentials of the gRPC server must require client certificates. A TLS
-// client of this machine needs one of the names too.
+// WithAllowedIdentities allows clients of other machines to watch if their verified
+// certificate has one of the given names. A name must be equal to a DNS name or a URI of
+// the subject alternative names of the certificate. The credentials of the gRPC server must
+// require client certificates. With this option, a TLS client of this machine also needs
+// one of the names.
 func WithAllowedIdentities(names ...string) ServerOption {
 	return serverOption(func(s *Server) {
 		for _, name := range names {
@@ -36,19 +37,21 @@ func WithAllowedIdentities(names ...string) ServerOption {
 	})
 }
 
-// WithAllowRemote allows every client to watch. Requests contain private data, so use
-// it only if the clients are restricted by other means.
+// WithAllowRemote allows every client of any machine to watch. Requests contain private
+// data, so use it only if the clients are restricted by other means.
 func WithAllowRemote() ServerOption {
 	return serverOption(func(s *Server) { s.access.everyone = true })
 }
 
-// access decides which clients may watch.
+// access decides which clients may watch. The zero access allows only clients of this
+// machine.
 type access struct {
 	everyone   bool
 	identities []string // URIs, and DNS names in lower case
 }
 
-// permit returns a rejection if the caller must not watch.
+// permit decides about the client of the call with ctx. It returns nil if the client may
+// watch, and a rejection with the code Unauthenticated if it may not.
 func (a *access) permit(ctx context.Context) error {
 	if err := a.check(ctx); err != nil {
 		return reject(codes.Unauthenticated, err)
@@ -76,8 +79,8 @@ func (a *access) check(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether a proxy forwarded the call. Such a proxy may run on this
-// machine while its client does not.
+// isForwarded reports whether a proxy has forwarded the call. Such a call is not local,
+// because only the proxy may run on this machine.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {
@@ -109,7 +112,8 @@ func (a *access) permitIdentity(tls credentials.TLSInfo) error {
 	return fmt.Errorf("the client %q may not watch", names)
 }
 
-// isLocal reports whether the caller is on this machine.
+// isLocal reports whether the client p is on this machine: its address is a Unix socket or
+// a loopback address.
 func isLocal(p *peer.Peer) bool {
 	if p.Addr == nil {
 		return false

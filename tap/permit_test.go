@@ -97,8 +97,8 @@ func dnsName(names ...string) func(*x509.Certificate) {
 
 const tapIdentity = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local"
 
-// Access.
-func TestWhoMayWatch(t *testing.T) {
+// Which clients may watch.
+func TestPermitClients(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	spiffe, err := url.Parse("spiffe://cluster.local/ns/viz/sa/Tap")
 	require.NoError(t, err)
@@ -179,7 +179,7 @@ func TestWhoMayWatch(t *testing.T) {
 }
 
 // The client of a proxy on this machine may be elsewhere.
-func TestForwardedCallersAreNotLocal(t *testing.T) {
+func TestPermitForwardedCalls(t *testing.T) {
 	for _, tt := range []struct {
 		opts []ServerOption
 		want codes.Code
@@ -199,12 +199,12 @@ func TestForwardedCallersAreNotLocal(t *testing.T) {
 	}
 }
 
-func TestRefusalNamesTheCaller(t *testing.T) {
+func TestPermitRejectionText(t *testing.T) {
 	ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{Addr: net.TCPAddrFromAddrPort(mustAddr("192.0.2.1:5000"))})
 	require.EqualError(t, new(access).permit(ctx), "tap: 192.0.2.1:5000 is not on this machine")
 }
 
-func TestUnusualCallers(t *testing.T) {
+func TestPermitUnusualAddresses(t *testing.T) {
 	permit := func(ctx context.Context) error { return new(access).permit(ctx) }
 	with := func(a net.Addr) context.Context { return grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{Addr: a}) }
 	require.Error(t, permit(t.Context()), "nobody knows who asks")

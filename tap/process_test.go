@@ -55,7 +55,7 @@ func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// observe opens a stream, and returns once the server has answered it.
+// observe opens a stream, and returns when the server has sent the headers.
 func (p *process) observe(ctx context.Context, t testing.TB, req *pb.ObserveRequest) grpc.ServerStreamingClient[pb.TapEvent] {
 	t.Helper()
 	stream, err := pb.NewTapClient(p.conn).Observe(ctx, req)

@@ -165,9 +165,9 @@ func drain[M any](recv func() (M, error)) error {
 	}
 }
 
-// All four shapes of calls, that end well and that end with a status, as their
-// client and their server see them.
-func TestGRPCIsShown(t *testing.T) {
+// Calls of all four kinds, successful and failed, as their client and their server see
+// them.
+func TestGRPCEvents(t *testing.T) {
 	bytes := map[string]uint64{"UnaryCall": 5 + 4, "StreamingOutputCall": 2 * 5, "StreamingInputCall": 5 + 2, "FullDuplexCall": 5}
 	r := newRig(t)
 	close(r.half)
@@ -215,9 +215,8 @@ func TestGRPCIsShown(t *testing.T) {
 	}
 }
 
-// A response begins with the first message, not when the stream is opened, and
-// ends when it ends.
-func TestGRPCStreamTakesItsTime(t *testing.T) {
+// A response starts with the first message, not with the open stream.
+func TestGRPCStreamDurations(t *testing.T) {
 	r := newRig(t)
 	s, err := r.client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest))
 	require.NoError(t, err)
@@ -241,8 +240,8 @@ func TestGRPCStreamTakesItsTime(t *testing.T) {
 	}
 }
 
-// A call without an answer has no response.
-func TestGRPCWithoutAnAnswer(t *testing.T) {
+// A call without a response has no ResponseInit.
+func TestGRPCWithoutResponse(t *testing.T) {
 	r := newRig(t)
 	t.Run("the client leaves", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -274,7 +273,7 @@ func TestGRPCWithoutAnAnswer(t *testing.T) {
 }
 
 // Rows of Top have the same outcome as events.
-func TestTopOfGRPC(t *testing.T) {
+func TestGRPCTop(t *testing.T) {
 	there := new(Registry)
 	rows := countAll(t, there, nil).rows
 	svc := grpclayer.NewServer(Layer(there, grpclayer.Accessor{}, Inbound))

@@ -20,7 +20,7 @@ import (
 // A tap is one line in any Go service. These are such services: real servers
 // and clients over TCP.
 
-func TestHTTPHandlerIsShown(t *testing.T) {
+func TestHTTPHandlerEvents(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true})
 	half := make(chan struct{})
@@ -68,7 +68,7 @@ func TestHTTPHandlerIsShown(t *testing.T) {
 }
 
 // Handlers without a response, with a long one, and with an error.
-func TestHTTPHandlersOfAllKinds(t *testing.T) {
+func TestHTTPHandlerKinds(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	mux := http.NewServeMux()
@@ -109,7 +109,7 @@ func TestHTTPHandlersOfAllKinds(t *testing.T) {
 	}
 }
 
-func TestHTTPClientIsShown(t *testing.T) {
+func TestHTTPClientEvents(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer server.Close()
 	reg := new(Registry)
@@ -134,7 +134,7 @@ func TestHTTPClientIsShown(t *testing.T) {
 }
 
 // Bodies of both sides are shown of a handler, too.
-func TestHTTPHandlerShowsBodies(t *testing.T) {
+func TestHTTPHandlerBodies(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(
@@ -156,7 +156,7 @@ func TestHTTPHandlerShowsBodies(t *testing.T) {
 
 // A handler calls others with the context of its request: the events of the
 // client are separate from those of the handler.
-func TestHTTPClientInsideAHandler(t *testing.T) {
+func TestHTTPClientInsideHandler(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer backend.Close()
 	reg := new(Registry)

@@ -89,7 +89,7 @@ func TestEventRoundTrip(t *testing.T) {
 }
 
 // The field numbers and meanings of wire.md §5, written down by hand.
-func TestEventOnTheWire(t *testing.T) {
+func TestEventWireFormat(t *testing.T) {
 	e := Event{
 		Direction: Inbound, ID: StreamID{Base: 3, Stream: 9},
 		Source:       netip.MustParseAddrPort("10.0.0.1:4143"),
@@ -120,7 +120,7 @@ func TestEventOnTheWire(t *testing.T) {
 	require.Nil(t, m.GetEos().GetEnd(), "eos without a member")
 }
 
-func TestEventsWithoutUTF8CanBeSent(t *testing.T) {
+func TestEventInvalidUTF8(t *testing.T) {
 	bad := "a\xffb"
 	got := through(t, Event{
 		SourceLabels: map[string]string{bad: bad},

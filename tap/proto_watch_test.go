@@ -77,15 +77,15 @@ func TestWatchEventRoundTrip(t *testing.T) {
 	})
 }
 
-// An event of Watch has in it, unchanged, what linkerd's would be.
-func TestWatchEventHoldsLinkerds(t *testing.T) {
+// An event of Watch contains the unchanged event of linkerd's service.
+func TestWatchEventContainsEvent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := genEvent.Draw(t, "event")
 		require.True(t, proto.Equal(received(t, e.proto()), receivedOf(t, e).GetEvent().GetHttp()))
 	})
 }
 
-func TestWatchEventOnTheWire(t *testing.T) {
+func TestWatchEventWireFormat(t *testing.T) {
 	e := Event{
 		Direction: Outbound, ID: StreamID{Base: 2, Stream: 7},
 		ResponseEnd: &ResponseEnd{

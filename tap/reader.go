@@ -10,23 +10,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reader sends the events of one watcher in the order of the buffer.
+// reader takes the events of one watcher out of its buffer and sends them in order.
 type reader struct {
 	*watcher
 	unread *buffer
 	send   func(Event) error
-	rate   *rate.Limiter // of events; nil: no limit
+	rate   *rate.Limiter // limit of events per second; nil means no limit
 
 	reportsDrops bool
 	reported     uint64 // number of dropped events that were reported
 }
 
-// reader returns a reader for w. There must be only one.
+// reader returns the reader of w. send sends one event. If reportsDrops is true, the reader
+// also sends events with the number of dropped events. There must be only one reader for
+// each w.
 func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
 	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run sends events until the watch ends. It returns the first error of send or ctx.
+// run sends events until the watch has ended, and returns nil then. It returns an error if
+// send fails or ctx ends.
 func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
@@ -64,7 +67,8 @@ func (r *reader) run(ctx context.Context) error {
 
 var errDown = reject(codes.Unavailable, errors.New("the server is shutting down"))
 
-// ended returns the error of a stream whose context ended.
+// ended returns the error of a stream with the context ctx, which has ended. It is errDown
+// if the server is shutting down.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), errDown) {
 		return errDown
@@ -72,7 +76,8 @@ func ended(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// forward sends e. If events were dropped before it, it reports their number first.
+// forward sends e when the event rate allows it. If events were dropped, it first reports
+// their number.
 func (r *reader) forward(ctx context.Context, e Event) error {
 	if err := r.reportDrops(ctx); err != nil {
 		return err
@@ -84,7 +89,8 @@ func (r *reader) forward(ctx context.Context, e Event) error {
 	return r.send(r.shown(e))
 }
 
-// reportDrops sends the number of events that were dropped since the last report.
+// reportDrops sends an event with the number of events that were dropped since the last
+// report. It sends nothing if none were dropped, or if the reader does not report them.
 func (r *reader) reportDrops(ctx context.Context) error {
 	n := r.dropped.Load() - r.reported
 	if n == 0 || !r.reportsDrops {
@@ -97,7 +103,8 @@ func (r *reader) reportDrops(ctx context.Context) error {
 	return r.send(Event{Dropped: n})
 }
 
-// wait waits until the event rate allows one more event.
+// wait waits until the event rate of the server allows one more event. It returns an error
+// if ctx ends first.
 func (r *reader) wait(ctx context.Context) error {
 	if r.rate == nil || r.rate.Wait(ctx) == nil {
 		return nil
@@ -108,8 +115,8 @@ func (r *reader) wait(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// drain sends the events that are left in the buffer. Requests that end after the
-// duration of the watcher add no events.
+// drain ends the watch and sends the events that are left in the buffer. Events of requests
+// that are still in flight are not added any more.
 func (r *reader) drain(ctx context.Context) error {
 	r.buf.Store(nil)
 	for {

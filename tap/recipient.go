@@ -1,19 +1,19 @@
 package tap
 
-// recipient is one watcher of one request or connection.
+// recipient is one watcher that sees one request or connection.
 type recipient struct {
 	*watcher
 	stream uint64
-	held   *held   // nil if events are sent at once
-	bodies *bodies // nil if not requested
+	held   *held   // state of a held request; nil if events are sent at once
+	bodies *bodies // kept bodies; nil if the watcher does not request them
 }
 
-// held is a request that is kept until its outcome is known. Its bytes count as text in
-// the buffer of the watcher.
+// held is the state of a request that is held until its outcome is known. The events of the
+// request are only sent then. Their bytes are reserved in the buffer of the watcher.
 type held struct {
-	room  *buffer // where bytes are reserved
+	room  *buffer // the buffer in which bytes are reserved
 	bytes int64
-	lost  bool // an event did not fit
+	lost  bool // whether an event did not fit; the request is then not shown
 }
 
 func (s *recipient) send(e Event) bool {
@@ -21,7 +21,8 @@ func (s *recipient) send(e Event) bool {
 	return s.watcher.send(e)
 }
 
-// begin sends or holds the first event. It returns false if the watcher does not see the request.
+// begin sends the RequestInit, or holds the request if the watcher has a condition on the
+// outcome. It returns false if the watcher does not see the request.
 func (s *recipient) begin(init Event) bool {
 	if s.outcome != nil {
 		return s.hold(init.weight())
@@ -29,7 +30,9 @@ func (s *recipient) begin(init Event) bool {
 	return s.start(init)
 }
 
-// start sends the first event. It returns false if the event does not fit.
+// start sends e, the first event of a request or connection. It returns false if e does not
+// fit, or if the watcher has reached its limit or rate. The watcher then does not see the
+// request or connection.
 func (s *recipient) start(e Event) (ok bool) {
 	if s.stream, ok = s.enter(); !ok {
 		return false
@@ -40,7 +43,8 @@ func (s *recipient) start(e Event) (ok bool) {
 	return ok
 }
 
-// hold reserves n bytes for a held request. It returns false if they do not fit.
+// hold reserves n bytes in the buffer for a held request. It returns false if they do not
+// fit, or if the watcher has been closed.
 func (s *recipient) hold(n int64) bool {
 	b := s.buf.Load()
 	if b == nil {
@@ -54,7 +58,8 @@ func (s *recipient) hold(n int64) bool {
 	return true
 }
 
-// respond sends e, or reserves its bytes if the request is held.
+// respond sends the event e of the response headers. If the request is held, it reserves
+// the bytes of e instead. If they do not fit, the watcher does not see the request.
 func (s *recipient) respond(e Event) {
 	if s.held == nil {
 		s.send(e)
@@ -70,7 +75,9 @@ func (s *recipient) respond(e Event) {
 	s.countDrop()
 }
 
-// release ends the hold. It returns true if the watcher sees the request.
+// release releases the reserved bytes of a held request. matches is whether the outcome of
+// the request matches the condition of the watcher. release returns true if the caller must
+// now send the held events.
 func (s *recipient) release(matches bool) bool {
 	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {

@@ -12,35 +12,42 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Registry holds the watchers of a process. All layers and servers of the process share
-// it. The zero Registry is ready to use. It must not be copied, is safe for concurrent
-// use, starts no goroutine, and needs no Close.
+// Registry holds the watchers of a process. Usually, all tap layers and servers of the
+// process share one Registry. The zero Registry is ready to use. It must not be copied, and
+// is safe for concurrent use. It starts no goroutine and needs no Close.
 type Registry struct {
-	// active is nil without watchers. An audience does not change; it is replaced.
+	// active has the watchers, and the counters of Top, that see new requests. nil means
+	// that the audience is empty. Requests read it without a lock. Therefore a change stores a new
+	// audience.
 	active atomic.Pointer[audience]
 
 	maxWatchers int
 	maxEvents   int
-	secrets     map[string]bool // set by options: true withholds the field of this lower-case name
-	maxBody     int
-	redact      func(contentType string, body []byte) []byte // nil: no bodies
-	random      func() float64                               // nil means rand.Float64
+	// secrets has the names of WithRedacted (true) and WithRevealed (false), in lower case.
+	secrets map[string]bool
+	maxBody int
+	// redact is the function of WithBodies. nil means that bodies are not shown.
+	redact func(contentType string, body []byte) []byte
+	// random returns a number from 0 to 1, for the sample of watchers. nil means
+	// rand.Float64.
+	random func() float64
 
 	mu       sync.Mutex
-	watchers []*watcher // not closed yet; some may be full
+	watchers []*watcher // watchers that are not closed; some may be full
 	counters []*counter
 	nextBase uint32
 	dropped  uint64 // events dropped by closed watchers
 }
 
-// audience is the set of watchers and counters that receive new requests.
+// audience is an immutable set of the watchers, and of the counters of Top, that see new
+// requests.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
 	explain  bool // whether a watcher requests explanations
 }
 
-// Defaults of a Registry, as linkerd's proxy has them.
+// The defaults of WithCapacity are equal to the limits of linkerd's proxy.
 const (
 	defaultMaxTaps   = 100
 	defaultMaxEvents = 400
@@ -64,22 +71,23 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// WithCapacity limits the number of watchers, and the number of events in the buffer of
-// each. Further watchers are rejected with ResourceExhausted. The defaults, also for 0
-// or less, are 100 watchers and 400 events.
+// WithCapacity limits the number of watchers and the number of events in the buffer of each
+// watcher. If the maximum number of watchers is reached, the next one is rejected with
+// ResourceExhausted. 0 or less means the default: 100 watchers, and 400 events.
 func WithCapacity(watchers, events int) RegistryOption {
 	return registryOption(func(r *Registry) { r.maxWatchers, r.maxEvents = watchers, events })
 }
 
-// WithRedacted withholds the values of these header and trailer fields, in addition to
-// those that are withheld by default.
+// WithRedacted withholds the values of the header fields, trailer fields and query
+// parameters with the given names, in addition to those that are withheld by default.
 func WithRedacted(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.hide(names, true) })
 }
 
-// WithRevealed shows the values of fields that are withheld by default, and of query
-// parameters with these names. The name "query" shows the queries and fragments of
-// URIs. Names are not case-sensitive. A later option overrides an earlier one.
+// WithRevealed shows the values of header fields and query parameters with the given names,
+// if they are withheld by default. The name "query" shows the queries and fragments of
+// URIs. Names are not case-sensitive. A later WithRevealed or WithRedacted overrides an
+// earlier one.
 func WithRevealed(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.hide(names, false) })
 }
@@ -90,7 +98,8 @@ func (r *Registry) hide(names []string, hide bool) {
 	}
 }
 
-// watch adds a watcher. The caller must close it. The error is a rejection.
+// watch adds a watcher with the parameters t. It returns a rejection if there are too many
+// watchers. The caller must call close for the watcher.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +113,8 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 	return w, nil
 }
 
-// admit returns an error if the registry is full. The caller holds mu.
+// admit returns a rejection if the registry has the maximum number of watchers. The caller
+// holds mu.
 func (r *Registry) admit() error {
 	most := orDefault(r.maxWatchers, defaultMaxTaps)
 	if n := len(r.watchers) + len(r.counters); n >= most {
@@ -113,15 +123,16 @@ func (r *Registry) admit() error {
 	return nil
 }
 
-// refresh removes full watchers from the audience. Events of their earlier requests still arrive.
+// refresh publishes the audience again after a watcher has become full, so that the watcher
+// sees no new requests. It still gets the events of earlier requests.
 func (r *Registry) refresh() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publish()
 }
 
-// close removes a watcher and its buffer. Requests in flight send it no more events. It
-// may be called more than once.
+// close removes the watcher w and discards its buffer. Later events of requests in flight
+// are ignored. close may be called more than once.
 func (r *Registry) close(w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +144,8 @@ func (r *Registry) close(w *watcher) {
 	r.publish()
 }
 
-// publish replaces the audience. The caller holds mu.
+// publish stores a new audience of all watchers that are not full and all counters. The
+// caller holds mu.
 func (r *Registry) publish() {
 	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {
@@ -149,8 +161,8 @@ func (r *Registry) publish() {
 	r.active.Store(&a)
 }
 
-// Describe returns the number of watchers, the number of dropped events since the start
-// of the process, and a child for each watcher.
+// Describe returns a node with the number of watchers and the number of events that have
+// been dropped since the start of the process. It has a child for each watcher.
 func (r *Registry) Describe() layer.Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +176,6 @@ func (r *Registry) Describe() layer.Node {
 	return n
 }
 
-// summary returns the node of Describe without the children.
 func (r *Registry) summary() layer.Node {
 	n := r.Describe()
 	n.Children = nil

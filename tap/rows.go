@@ -16,8 +16,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowTTL is the time after which a row without requests is removed. It spans two runs
-// of a job that runs every five minutes. fullRowTTL is the same for a full table.
+// rowTTL is the time after its last request at which a row is removed. It is long enough to
+// keep the row of a job that runs every five minutes. fullRowTTL applies instead while the
+// table is full.
 const (
 	rowTTL     = 10 * time.Minute
 	fullRowTTL = time.Minute
@@ -27,48 +28,50 @@ const (
 	maxRows     = 1000 // with the longest texts they take about 2.5 MiB
 	defaultRows = 100
 
-	// maxRowText bounds a path or a name in a row, in bytes.
+	// maxRowText is the limit of a path or a name in a row, in bytes. Longer ones are cut.
 	maxRowText = 256
 
 	otherRow     = "(other)"
 	defaultRoute = "[DEFAULT]"
 
-	// Labels by which rows are named, as in linkerd's top.
+	// podLabel is the label that names the client or the endpoint of a row, and routeLabel
+	// is the label that names the route, as in linkerd's top.
 	podLabel   = "pod"
 	routeLabel = "route"
 
-	// rateDecay is the time constant of a rate. A request of that age has 1/e of the
-	// weight of a new one.
+	// rateDecay is the time constant of a rate. A request that ended rateDecay ago has 1/e
+	// of the weight of a new one.
 	rateDecay = 10 * time.Second
 )
 
-// table counts requests in rows. When it is full, further requests count in the row
-// other.
+// table counts the requests of one call of Top in rows. A table with maxRows rows is full.
+// If a full table has no row for a request, the request counts in the additional row other.
 type table struct {
 	byRoute       bool
 	byDestination bool
 	ttl           time.Duration
 
-	mu             sync.Mutex // guards the rows as well
+	mu             sync.Mutex // guards the following fields and the fields of all rows
 	rows           map[rowKey]*row
 	other          *row
 	start, sampled time.Time
 }
 
-// rowKey has the properties that all requests of a row share.
+// rowKey has the properties that are the same for all requests of a row.
 type rowKey struct {
-	source, destination string // pods; "" if unknown, then from and to are set
+	source, destination string // pods; if one is "", from or to has the address
 	from, to            netip.Addr
 	method              string // "" if byRoute
-	path                string // the route if byRoute
+	path                string // the route if byRoute; "" if byDestination
 	direction           Direction
 }
 
-// row counts requests. The lock of its table guards it.
+// row has the counts and durations of the requests with the same key. The lock of its table
+// guards it.
 type row struct {
 	table            *table
 	key              rowKey
-	authority, route string // those of the first request
+	authority, route string // values of the first request
 
 	started, ended, failed uint64
 	best, worst, last      time.Duration
@@ -89,14 +92,16 @@ func newTable(req *tappb.TopRequest) *table {
 	return t
 }
 
-// begin counts the start of a request and returns its row.
-func (t *table) begin(about *Event, init *RequestInit, now time.Time) *row {
-	k := rowKey{direction: about.Direction}
-	k.destination, k.to = nameOf(about.DestinationLabels, about.Destination)
+// begin counts the start of a request in the row with its key, and returns that row. If
+// the row does not exist, begin adds it, or uses the row other if the table is full. common
+// has the addresses and labels of the request.
+func (t *table) begin(common *Event, init *RequestInit, now time.Time) *row {
+	k := rowKey{direction: common.Direction}
+	k.destination, k.to = nameOf(common.DestinationLabels, common.Destination)
 	route := ""
 	if !t.byDestination {
-		k.source, k.from = nameOf(about.SourceLabels, about.Source)
-		route = cut(about.RouteLabels[routeLabel])
+		k.source, k.from = nameOf(common.SourceLabels, common.Source)
+		route = cut(common.RouteLabels[routeLabel])
 	}
 	switch {
 	case t.byDestination:
@@ -124,7 +129,8 @@ func (t *table) begin(about *Event, init *RequestInit, now time.Time) *row {
 	return r
 }
 
-// end counts the end of a request. status is the HTTP status, or 0 without a response.
+// end counts the end of a request and its duration. status is the HTTP status. 0 means that
+// there was no response, which counts as a failure.
 func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	took := max(end.SinceRequestInit, 0)
 	r.table.mu.Lock()
@@ -141,14 +147,8 @@ func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	r.used = now
 }
 
-// forget removes a request that has not ended from the count of open requests.
-func (r *row) forget() {
-	r.table.mu.Lock()
-	defer r.table.mu.Unlock()
-	r.started--
-}
-
-// nameOf returns the pod from labels, or else the address without its port.
+// nameOf returns the name and the IP of a client or endpoint for a rowKey. It returns the
+// label pod and a zero Addr if there is this label, and otherwise "" and the IP of addr.
 func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) {
 	if pod := labels[podLabel]; pod != "" {
 		return cut(pod), netip.Addr{}
@@ -158,8 +158,8 @@ func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) 
 
 func cut(s string) string { return s[:min(len(s), maxRowText)] }
 
-// sample updates the rates and removes unused rows. It treats the requests that ended
-// since the last sample as spread evenly over that time. The caller holds mu.
+// sample updates the rates of all rows and removes rows without recent requests. It assumes
+// that the requests since the last sample ended at a constant rate. The caller holds mu.
 func (t *table) sample() {
 	now := time.Now()
 	fade, share := 1.0, 1.0
@@ -186,9 +186,10 @@ func (t *table) sample() {
 	}
 }
 
-// answer returns the rows with the most requests. It releases the lock between rows,
-// because it computes quantiles and requests wait for the lock.
-func (t *table) answer(most uint32) *tappb.TopResponse {
+// answer returns the rows with the most requests. limit is the maximum number of rows. 0
+// means 100. answer does not hold the lock while it computes quantiles, because requests
+// wait for the lock.
+func (t *table) answer(limit uint32) *tappb.TopResponse {
 	type counted struct {
 		*row
 		count uint64
@@ -208,7 +209,7 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 	slices.SortFunc(all, func(a, b counted) int {
 		return cmp.Or(cmp.Compare(b.count, a.count), compareKeys(&a.key, &b.key))
 	})
-	n := min(len(all), orDefault(int(most), defaultRows))
+	n := min(len(all), orDefault(int(limit), defaultRows))
 	m := &tappb.TopResponse{Span: durationpb.New(age), Omitted: uint64(len(all) - n)}
 	for _, r := range all[:n] {
 		t.mu.Lock()
@@ -219,10 +220,8 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 	return m
 }
 
-// all returns all rows.
-func (t *table) all() *tappb.TopResponse { return t.answer(maxRows + 1) }
-
-// proto converts the row to a message. age is the age of the table.
+// proto converts the row to a message. age is the time since the table was created. The
+// rate depends on it, because a young table has not counted for a full time constant.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
 		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),
@@ -254,7 +253,8 @@ func nameText(name string, addr netip.Addr) string {
 	return addr.String()
 }
 
-// compareKeys makes the order of rows with equal counts stable.
+// compareKeys compares the keys of two rows. It decides the order of rows with equal
+// counts.
 func compareKeys(a, b *rowKey) int {
 	return cmp.Or(
 		cmp.Compare(a.source, b.source), a.from.Compare(b.from),

@@ -56,7 +56,7 @@ type secretCase struct {
 	how                     uint8
 }
 
-// fields have the secret in all fields that are withheld, among others.
+// fields returns fields that contain the secret in each withheld field.
 func (c *secretCase) fields(name, value string) fields {
 	all := fields{{name, value}}
 	for i, secret := range []string{"authorization", "Cookie", "Set-Cookie", "PROXY-AUTHORIZATION"} {
@@ -71,7 +71,7 @@ func (c *secretCase) fields(name, value string) fields {
 		[2]string{"grpcgateway-authorization", value + c.secret}, [2]string{"content-type", "text/plain"})
 }
 
-// outputs are all bytes that go out when one request is watched in all ways.
+// outputs returns all bytes that are sent when one request is watched in each way.
 func (c *secretCase) outputs(t *testing.T, path string, bodies bool, most uint32) []string {
 	reg := new(Registry)
 	watch := &tappb.WatchRequest{Limit: 1, Fields: true, Explain: true}
@@ -140,7 +140,7 @@ type observeStream struct {
 
 func (s observeStream) Send(m *pb.TapEvent) error { return s.say(m) }
 
-// dump is all that is in an event.
+// dump returns all values of an event.
 func dump(e Event) string {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -180,8 +180,8 @@ func (c *secretCase) request(t *testing.T, reg *Registry, path string) {
 	require.Equal(t, c.body, string(said))
 }
 
-// The fuzz above would see a secret: here each of them is let out.
-func TestFuzzSecretsWouldSeeOne(t *testing.T) {
+// FuzzSecrets detects a secret in each place: here each of them is revealed.
+func TestFuzzSecretsDetectsLeaks(t *testing.T) {
 	c := secretCase{secret: "s3cret"}
 	c.header = c.fields("x-open", "s3cret")
 	require.Contains(t, strings.Join(c.outputs(t, "/", false, 0), ""), "s3cret")

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// serveOn starts Serve, and returns where.
+// serveOn starts Serve, and returns its address.
 func serveOn(t *testing.T, addr string, reg *Registry, opts ...ServerOption) (at string, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -73,7 +73,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestServeRefuses(t *testing.T) {
+func TestServeRejects(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -108,7 +108,7 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-func TestServeBeyondThisMachine(t *testing.T) {
+func TestServeRemoteClients(t *testing.T) {
 	ca := newAuthority(t)
 	creds := WithCredentials(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{ca.issue(t, dnsName("proxy"))},
@@ -136,7 +136,7 @@ func TestServeBeyondThisMachine(t *testing.T) {
 	}
 }
 
-func TestServeOfAContextThatIsOver(t *testing.T) {
+func TestServeEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	done := make(chan error)
@@ -149,7 +149,7 @@ func TestServeOfAContextThatIsOver(t *testing.T) {
 }
 
 // Serve ends although Describe waits for a lock.
-func TestServeEndsThoughDescribeDoesNot(t *testing.T) {
+func TestServeEndsDuringDescribe(t *testing.T) {
 	t.Parallel()
 	asked, goOn := make(chan struct{}), make(chan struct{})
 	at, stop := serveOn(t, "127.0.0.1:0", nil, WithDescribe(func() layer.Node {

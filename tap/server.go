@@ -23,30 +23,34 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// droppedTrailer is the name of the trailer that [Server.Observe] documents.
+// droppedTrailer is the name of the trailer with the number of dropped events, which
+// [Server.Observe] documents.
 const droppedTrailer = "gotower-tap-dropped"
 
-// Server serves the watchers of a [Registry] over gRPC. It implements linkerd's service
-// io.linkerd.proxy.tap.Tap and gotower's own (package tappb). Register it on any number
-// of gRPC servers; its streams end when they stop. It has no goroutine of its own.
+// Server serves the watchers of a [Registry] over gRPC. It implements two services:
+// linkerd's io.linkerd.proxy.tap.Tap and gotower's own (package tappb). Register it on any
+// number of gRPC servers. Its streams end when their gRPC server stops. It has no goroutine
+// of its own.
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// By default it serves only callers of the same machine whose call was not forwarded by
-// a proxy. See [WithAllowedIdentities].
+// By default it serves only clients of the same machine, and rejects calls that a proxy
+// forwarded. See [WithAllowedIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
-	reg         *Registry
-	access      access
-	describe    func() layer.Node                // returns the layers of the process; may be nil
-	rate        *rate.Limiter                    // of events; nil for no limit
-	credentials credentials.TransportCredentials // of Serve; nil: no TLS
-	onListen    func(net.Addr)                   // called by Serve; may be nil
-	down        context.Context                  //nolint:containedctx // ends with Shutdown
+	reg      *Registry
+	access   access
+	describe func() layer.Node // returns the layers of the process; may be nil
+	rate     *rate.Limiter     // limit of events per second; nil means no limit
+	// credentials are the transport credentials of Serve. nil means no TLS.
+	credentials credentials.TransportCredentials
+	onListen    func(net.Addr)  // called by Serve; may be nil
+	down        context.Context //nolint:containedctx // ends with Shutdown
 	shutDown    context.CancelFunc
 }
 
-// NewServer returns a Server for the watchers of reg. With a nil reg no request is shown.
+// NewServer returns a Server for the watchers of reg. If reg is nil, the Server accepts
+// watchers, but shows them no requests.
 func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	if reg == nil {
 		reg = new(Registry)
@@ -61,23 +65,24 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	return s
 }
 
-// Register registers linkerd's service and gotower's service (package tappb).
-func (s *Server) Register(to grpc.ServiceRegistrar) {
-	pb.RegisterTapServer(to, s)
-	tappb.RegisterTapServer(to, gotowerTap{server: s})
+// Register registers both services of s, linkerd's and gotower's, with registrar.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	pb.RegisterTapServer(registrar, s)
+	tappb.RegisterTapServer(registrar, gotowerTap{server: s})
 }
 
-// Shutdown ends all streams with Unavailable, and rejects later ones with it. Call it before
-// grpc.Server.GracefulStop, which waits for all streams. A stream whose client does not read ends
-// with its connection. Shutdown does not wait, and may be called more than once.
+// Shutdown ends all streams with Unavailable, and rejects later calls with Unavailable.
+// Call it before grpc.Server.GracefulStop, which waits for all streams. If a client does
+// not read, its stream ends only when its connection is closed. Shutdown does not wait, and
+// may be called more than once.
 func (s *Server) Shutdown() { s.shutDown() }
 
-// Observe implements linkerd's service. It sends its headers at once; every request
-// that matches from then on is shown. The stream ends without an error when Limit
-// requests have matched and ended. The trailer gotower-tap-dropped has the number of
-// events that did not fit, in decimal. A request that is not shown at all counts once.
+// Observe implements linkerd's service. It sends the response headers at once, and then
+// shows the requests that match. The stream ends without an error when req.Limit requests
+// have matched and ended. The trailer gotower-tap-dropped has the decimal number of events
+// that did not fit into the buffer. A request that is not shown at all counts as one event.
 //
-// Errors are Unauthenticated, InvalidArgument with the wrong field, and
+// The errors are Unauthenticated, InvalidArgument with the name of the invalid field, and
 // ResourceExhausted (see [WithCapacity]).
 func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServer[pb.TapEvent]) error {
 	if err := s.access.permit(stream.Context()); err != nil {
@@ -99,7 +104,8 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
-// serve sends the headers, and then the events of r.
+// serve sends the response headers, and then the events that r reads until the watch ends.
+// It then closes the watcher of r, and sets the trailer with the number of dropped events.
 func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	defer s.reg.close(r.watcher)
 	defer func() {
@@ -114,8 +120,8 @@ func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	return r.run(ctx)
 }
 
-// withShutdown returns a context that ends with ctx, or with the cause errDown when the
-// server shuts down.
+// withShutdown returns a context that ends when ctx ends or when the server shuts down. In
+// the second case its cause is errDown.
 func (s *Server) withShutdown(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.down, func() { cancel(errDown) })
@@ -125,20 +131,22 @@ func (s *Server) withShutdown(ctx context.Context) (context.Context, context.Can
 	}
 }
 
-// DefaultAddress is the address at which linkerd's proxy serves its tap.
+// DefaultAddress is the default address of [Serve]. linkerd's proxy serves its tap there
+// too.
 const DefaultAddress = "127.0.0.1:4190"
 
-// shutdownTimeout is how long the end of Serve waits for its streams.
+// shutdownTimeout is how long Serve waits for its streams to end after its ctx has ended.
 const shutdownTimeout = 2 * time.Second
 
-// Serve listens on addr and serves the watchers of reg until ctx ends. It is for a
-// process without a gRPC server of its own; see [NewServer] for others.
+// Serve listens on addr and serves the watchers of reg until ctx ends. It is for a process
+// without a gRPC server of its own. Otherwise use [NewServer].
 //
 //	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
 //
-// An empty addr means [DefaultAddress]. "unix:" followed by a path is a socket. An
-// address that other machines can reach is an error, unless [WithCredentials] and
-// [WithAllowedIdentities] select the clients, or [WithAllowRemote] is set.
+// An empty addr means [DefaultAddress]. "unix:" followed by a path is a Unix socket. An
+// address that other machines can reach is an error, except in two cases. It is allowed if
+// [WithCredentials] and [WithAllowedIdentities] restrict the clients. It is also allowed
+// with [WithAllowRemote].
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil within two seconds.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
@@ -173,8 +181,9 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 	return fmt.Errorf("tap: serve on %s: %w", addr, err)
 }
 
-// stop ends all streams and waits up to shutdownTimeout for clients to read their ends.
-// GracefulStop alone has no time limit.
+// stop ends all streams of server and waits for them up to shutdownTimeout. It then closes
+// the remaining connections, because a client that does not read would delay GracefulStop
+// without limit.
 func (s *Server) stop(server *grpc.Server) {
 	s.Shutdown()
 	stopped := make(chan struct{})
@@ -191,14 +200,14 @@ func (s *Server) stop(server *grpc.Server) {
 	}
 }
 
-// WithCredentials sets the credentials of [Serve]. They must verify client
-// certificates, because [WithAllowedIdentities] compares only verified names.
+// WithCredentials sets the transport credentials of [Serve]. For [WithAllowedIdentities],
+// they must verify client certificates.
 func WithCredentials(c credentials.TransportCredentials) ServerOption {
 	return serverOption(func(s *Server) { s.credentials = c })
 }
 
-// WithOnListen sets a function that [Serve] calls with the address of its listener
-// before it serves. It is useful with port 0.
+// WithOnListen sets a function that [Serve] calls with the address of its listener before
+// it accepts connections. Use it to get the port if the port in addr is 0.
 func WithOnListen(f func(net.Addr)) ServerOption {
 	return serverOption(func(s *Server) { s.onListen = f })
 }
@@ -223,7 +232,8 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// checkListenAddress returns an error if Serve must not listen on addr.
+// checkListenAddress returns an error if Serve must not listen on addr, because other
+// machines can reach it and no option restricts or allows their clients.
 func (s *Server) checkListenAddress(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -240,14 +250,15 @@ func (s *Server) checkListenAddress(addr string) error {
 	return errReachable
 }
 
-// gotowerTap implements gotower's tap API. It is a separate type from Server, because
-// both services are named Tap.
+// gotowerTap implements gotower's tap service. It is a separate type from Server, because
+// each type embeds a generated type, and both generated types have the same name.
 type gotowerTap struct {
 	tappb.UnimplementedTapServer
 	server *Server
 }
 
-// Watch is [Server.Observe] for gotower's service.
+// Watch implements gotower's service. It sends the events of the requests that match req,
+// as [Server.Observe] does for linkerd's service.
 func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
 	s := o.server
 	if err := s.access.permit(stream.Context()); err != nil {
@@ -266,14 +277,15 @@ func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingSe
 	}))
 }
 
-// WithDescribe sets a function that returns the layers of the process, such as
-// [layer.Describe]. It is called for each Describe call of a client. If it panics, the
-// response is a node "describe" with the error.
+// WithDescribe sets the function that returns the layers of the process, for example by
+// [layer.Describe]. The server calls it for each Describe call of a client. If the function
+// panics, the response is a node with the name "describe" and the error.
 func WithDescribe(tree func() layer.Node) ServerOption {
 	return serverOption(func(s *Server) { s.describe = tree })
 }
 
-// Describe returns the layers of the process, each before its inner layer.
+// Describe implements gotower's service. It returns a node for each layer of the process.
+// An outer layer comes before the layer inside it.
 func (o gotowerTap) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
 	if err := o.server.access.permit(ctx); err != nil {
 		return nil, err
@@ -284,7 +296,8 @@ func (o gotowerTap) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*ta
 	return described(o.server.describe), nil
 }
 
-// described calls describe. A panic of a layer becomes a node, because it must not end the process.
+// described calls describe and converts the layers to a response. If describe panics, the
+// response is a node with the error.
 func described(describe func() layer.Node) *tappb.DescribeResponse {
 	var n layer.Node
 	if err := panics.Contain(func() { n = describe() }); err != nil {
@@ -299,11 +312,11 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 	return rsp
 }
 
-// WithEventRate limits the events a second that a Server sends to all its watchers
-// together. It bounds CPU time, because an event costs about ten microseconds. Reports
-// of dropped events count too. Events above the rate fill the buffers of the watchers,
-// and are dropped and counted when these are full. By default, and for n <= 0, the rate
-// is unlimited.
+// WithEventRate limits the number of events a second that a Server sends to all its
+// watchers together. It bounds CPU time, because an event costs about ten microseconds.
+// Reports of dropped events count too. Events above the rate stay in the buffers of the
+// watchers. They are dropped and counted when a buffer is full. By default, and for n <= 0,
+// the rate is unlimited.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil
@@ -313,24 +326,26 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst is the number of events that may be sent at once.
+// eventBurst limits the burst of WithEventRate: at most 1/eventBurst of the events that the
+// rate allows in a second may be sent at once.
 const eventBurst = 100
 
-// rejection is the error of a rejected watcher. [status.Code] returns its code, also in
-// the process itself.
+// rejection is the error of a rejected watcher. [status.Code] returns its code, also for a
+// watcher in the process itself.
 type rejection struct {
-	code codes.Code
-	why  error
+	code  codes.Code
+	cause error
 }
 
-// reject returns why as a rejection. It does not change an existing rejection.
-func reject(code codes.Code, why error) error {
-	if _, ok := why.(*rejection); ok { //nolint:errorlint // a wrapped one has another meaning
-		return why
+// reject returns a rejection with code and the error cause. If cause is a rejection
+// already, reject returns cause unchanged.
+func reject(code codes.Code, cause error) error {
+	if _, ok := cause.(*rejection); ok { //nolint:errorlint // a wrapped one has another meaning
+		return cause
 	}
-	return &rejection{code, why}
+	return &rejection{code, cause}
 }
 
-func (r *rejection) Error() string              { return "tap: " + r.why.Error() }
-func (r *rejection) Unwrap() error              { return r.why }
+func (r *rejection) Error() string              { return "tap: " + r.cause.Error() }
+func (r *rejection) Unwrap() error              { return r.cause }
 func (r *rejection) GRPCStatus() *status.Status { return status.New(r.code, valid(r.Error())) }

@@ -43,14 +43,14 @@ func TestEventRate(t *testing.T) {
 	})
 }
 
-func TestNoEventRate(t *testing.T) {
+func TestEventRateUnlimited(t *testing.T) {
 	for _, n := range []int{0, -1} {
 		require.Nil(t, NewServer(nil, WithEventRate(5), WithEventRate(n)).rate)
 	}
 }
 
 // A server that shuts down does not wait for its rate.
-func TestEventRateEndsWithItsServer(t *testing.T) {
+func TestEventRateShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := NewServer(nil, WithAllowRemote(), WithEventRate(1))
 		svc := stand(srv.reg, respond("x"))

@@ -23,7 +23,7 @@ func all(limit uint32) *pb.ObserveRequest {
 }
 
 // Rejections and their codes.
-func TestObserveRefuses(t *testing.T) {
+func TestObserveRejects(t *testing.T) {
 	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	refusal := func(req *pb.ObserveRequest) *status.Status {
 		stream, err := pb.NewTapClient(p.conn).Observe(t.Context(), req)
@@ -56,8 +56,8 @@ func TestObserveRefuses(t *testing.T) {
 	})
 }
 
-// 100 may watch, and the base of each is one more than the last.
-func TestHundredWatchers(t *testing.T) {
+// 100 watchers are accepted. The base of each is one more than the previous one.
+func TestObserveCapacity(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("x"))
 	streams := make([]grpc.ServerStreamingClient[pb.TapEvent], defaultMaxTaps)
@@ -74,8 +74,8 @@ func TestHundredWatchers(t *testing.T) {
 	}
 }
 
-// After the headers of the stream no request is missed.
-func TestObserveAnswersOnceRegistered(t *testing.T) {
+// After the headers of the stream, no request is missed.
+func TestObserveHeaders(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("x"))
 	for range 20 {
@@ -86,7 +86,7 @@ func TestObserveAnswersOnceRegistered(t *testing.T) {
 }
 
 // At the limit the stream ends with OK, after the requests in flight.
-func TestStreamEndsAtTheLimit(t *testing.T) {
+func TestObserveLimit(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
 	stream := p.observe(t.Context(), t, all(2))
@@ -111,9 +111,8 @@ func TestStreamEndsAtTheLimit(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-// A client that leaves takes everything with it; running
-// requests do not notice.
-func TestClientDisconnects(t *testing.T) {
+// When a client disconnects, its watcher is removed. Open requests are not affected.
+func TestObserveClientDisconnects(t *testing.T) {
 	leave := map[string]func(p *process, cancel func()){
 		"cancel":     func(_ *process, cancel func()) { cancel() },
 		"connection": func(p *process, _ func()) { _ = p.conn.Close() },
@@ -156,8 +155,8 @@ func TestClientDisconnects(t *testing.T) {
 	}
 }
 
-// flood sends requests until a watcher has dropped far more than anything on
-// the way can hold.
+// flood sends requests until a watcher has dropped far more events than all buffers can
+// hold.
 func flood(t *testing.T, svc service, reg *Registry) {
 	t.Helper()
 	req := get("/" + string(make([]byte, 8<<10)))
@@ -179,8 +178,8 @@ func (memoryStream) Send(*pb.TapEvent) error        { return nil }
 func (memoryStream) SendHeader(_ metadata.MD) error { return nil }
 func (memoryStream) SetTrailer(metadata.MD)         {}
 
-// At the limit requests are spared at once, long before the stream ends.
-func TestAFullStreamIsNotLookedAt(t *testing.T) {
+// After the limit, requests cost nothing, even before the stream ends.
+func TestObserveFullStreamIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := NewServer(new(Registry), WithAllowRemote())
 		svc := stand(srv.reg, respond("x"))
@@ -214,7 +213,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-func TestStopOfTheServerEndsStreams(t *testing.T) {
+func TestServerStopEndsStreams(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	stream := p.observe(t.Context(), t, all(1))
 	p.grpc.Stop()
@@ -224,8 +223,8 @@ func TestStopOfTheServerEndsStreams(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-// One watcher that never reads, and one that does.
-func TestDropsAreToldToWhoDropped(t *testing.T) {
+// One watcher that does not read, and one that reads.
+func TestDropsReportedPerWatcher(t *testing.T) {
 	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
@@ -279,7 +278,7 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-func TestServerWithoutARegistry(t *testing.T) {
+func TestServerNilRegistry(t *testing.T) {
 	p := listen(t, NewServer(nil), nil)
 	p.observe(t.Context(), t, all(1))
 }
@@ -377,7 +376,7 @@ func TestClientObserve(t *testing.T) {
 	})
 }
 
-// announcing signals that a stream was answered.
+// announcing signals that the server has sent the headers of a stream.
 type announcing struct {
 	grpc.ClientConnInterface
 	ready chan<- struct{}

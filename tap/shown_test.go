@@ -18,7 +18,7 @@ import (
 
 // Fields with secret names are withheld, and the secret parts of URIs. Options
 // take precedence.
-func TestFieldsAsTheyAreShown(t *testing.T) {
+func TestShownFields(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts               []RegistryOption
 		field, value, want string
@@ -56,9 +56,9 @@ func TestFieldsAsTheyAreShown(t *testing.T) {
 	}
 }
 
-// A condition compares the visible part of a value, so that the rest cannot be
-// found letter by letter.
-func TestWhatIsLeftOutCannotBeGuessed(t *testing.T) {
+// A condition compares a value after its secret parts have been replaced, so that these
+// cannot be found letter by letter.
+func TestHeaderMatchSecretParts(t *testing.T) {
 	s := sample()
 	s.header = fields{{"Referer", "https://me:s3cret@app/a?code=s3cret"}, {"Host", "me:s3cret@app"}}
 	for m, want := range map[*tappb.HeaderMatch]bool{
@@ -119,7 +119,7 @@ func TestPseudoHeaders(t *testing.T) {
 	}
 }
 
-func TestPseudoHeadersOfConnect(t *testing.T) {
+func TestPseudoHeadersConnect(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true})
 	svc := Layer(reg, httplayer.Accessor{})(layer.Func[*http.Request, *http.Response](
@@ -129,13 +129,13 @@ func TestPseudoHeadersOfConnect(t *testing.T) {
 	require.Equal(t, []Field{{":method", "CONNECT"}, {":authority", "web:80"}}, events(w)[0].RequestInit.Headers)
 }
 
-// withQuery reads requests whose path has a query.
+// withQuery reads requests that have a query in the path.
 type withQuery struct{ fakeAccess }
 
 func (withQuery) Query(*call) string { return "code=s3cret" }
 
 // Explanations are shown without the secrets of the request.
-func TestExplanationsRepeatNoSecrets(t *testing.T) {
+func TestExplanationSecrets(t *testing.T) {
 	c := get("/a")
 	c.authority = "me:s3cret@web"
 	c.header = fields{{"Authorization", "Bearer s3cret-token"}, {"X-Key", "s3cret-key"}, {"Cookie", "a"}, {"Cookie", `sid="s3cret-session"; theme=dark`}, {"X-Open", "open"}}
@@ -166,13 +166,13 @@ func TestExplanationsRepeatNoSecrets(t *testing.T) {
 	}, Children: []layer.Node{inner}, Next: &inner}}, got)
 }
 
-// quotedQuery reads requests whose query is not a valid URL.
+// quotedQuery reads requests that have an invalid URL as the query.
 type quotedQuery struct{ fakeAccess }
 
 func (quotedQuery) Query(*call) string { return `code="s3cret\xff"` }
 
 // An error quotes a URL, and a field, by Go's rules.
-func TestExplanationsQuoteNoSecrets(t *testing.T) {
+func TestExplanationQuotedSecrets(t *testing.T) {
 	c := get("/a")
 	c.header = fields{{"Authorization", `Digest "s3cret"`}}
 	broken := &url.Error{Op: "Get", URL: "http://web/a?" + quotedQuery{}.Query(c), Err: io.EOF}

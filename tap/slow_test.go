@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// In a bubble nothing else can move time or take from a buffer: if a
-// request waited for a watcher, even for a moment, this would deadlock.
-func TestNoRequestWaitsForAWatcher(t *testing.T) {
+// In the bubble, time passes only when all goroutines are blocked, and no event is read. If
+// a request waited for a watcher, the test would deadlock.
+func TestSlowWatcherNeverDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
 		for i := range defaultMaxTaps {
@@ -31,7 +31,7 @@ func TestNoRequestWaitsForAWatcher(t *testing.T) {
 	})
 }
 
-func TestRequestInitThatDoesNotFit(t *testing.T) {
+func TestSlowWatcherDropsRequest(t *testing.T) {
 	reg := NewRegistry(WithCapacity(0, 4))
 	w := watch(t, reg, match.All(), 5, false)
 	svc := stand(reg, respond("x"))
@@ -53,7 +53,7 @@ func TestRequestInitThatDoesNotFit(t *testing.T) {
 	require.EqualValues(t, 4, w.seen.Load())
 }
 
-func TestRequestThatDoesNotFitCountsTowardTheLimit(t *testing.T) {
+func TestSlowWatcherDropsCountTowardLimit(t *testing.T) {
 	reg := NewRegistry(WithCapacity(0, 3))
 	w := watch(t, reg, match.All(), 2, false)
 	svc := stand(reg, respond("x"))
@@ -64,7 +64,7 @@ func TestRequestThatDoesNotFitCountsTowardTheLimit(t *testing.T) {
 	require.Equal(t, "qre", kinds(events(w)))
 }
 
-func TestOtherWatchersLoseNothing(t *testing.T) {
+func TestSlowWatcherOtherWatchers(t *testing.T) {
 	reg := new(Registry)
 	never := watch(t, reg, match.All(), 1<<32-1, true)
 	reads := watch(t, reg, match.All(), 1<<32-1, true)
@@ -82,7 +82,7 @@ func TestOtherWatchersLoseNothing(t *testing.T) {
 	require.EqualValues(t, 2+866, never.dropped.Load())
 }
 
-func TestReceiverGone(t *testing.T) {
+func TestReceiverClosed(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	svc := stand(reg, respond("hello"))
@@ -98,8 +98,8 @@ func TestReceiverGone(t *testing.T) {
 	require.EqualValues(t, 1, w.seen.Load(), "no request is looked at any more")
 }
 
-// A request may find a watcher that has left since.
-func TestReceiverGoneWhileARequestLooks(t *testing.T) {
+// A request may find a watcher that has been closed since.
+func TestReceiverClosedDuringMatch(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	present := reg.active.Load()
@@ -111,7 +111,7 @@ func TestReceiverGoneWhileARequestLooks(t *testing.T) {
 }
 
 // At most 1 MiB for one watcher, for any requests.
-func TestMemoryOfAWatcherThatNeverReads(t *testing.T) {
+func TestMemoryOfSlowWatcher(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -23,7 +23,7 @@ import (
 // With any watchers, bodies do not change and nothing leaks, for net/http over
 // HTTP/1 and HTTP/2, with callers that cancel, that do not read, and that read
 // after Close.
-func TestStormOfWatchersAndBodies(t *testing.T) {
+func TestHTTPStressWatchersAndBodies(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		protocols := new(http.Protocols)
 		protocols.SetHTTP1(!h2)

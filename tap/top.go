@@ -18,19 +18,23 @@ const (
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req from now on, and yields the rows at
-// intervals. When ctx ends, the last item is its cause. No request is kept or sent.
+// Top counts the requests of this process that match req from now on, and yields the rows
+// at intervals. When ctx ends, its cause is the last item. Top does not keep or send the
+// requests.
 //
-// The requests of a row have the same client, endpoint, direction, method and path. With ByRoute or
-// ByDestination in req, they have the same route, or the same endpoint and direction. Clients and
-// endpoints are pods, or addresses without their ports. Paths and names are cut to 256 bytes. There
-// are at most 1000 rows; further requests count in a row with the path or route "(other)". A row
-// without open requests is removed after ten minutes without a request, or after one minute if
-// there are 1000 rows.
+// The requests of a row have the same client, endpoint, direction, method and path. If
+// req.ByRoute is set, the route replaces method and path. If req.ByDestination is set, the
+// requests of a row have only the same endpoint and direction. Clients and endpoints are
+// identified by the label pod, or by the IP address without that label. Paths and
+// names are cut to 256 bytes.
+//
+// There are at most 1000 rows. Requests that would need another row count in a row with the
+// path or route "(other)". A row without open requests is removed ten minutes after its
+// last request. While there are 1000 rows, such a row is removed after one minute.
 //
 // A success is a response for which [ResponseEnd.Failed] returns false. Quantiles are
-// accurate to 5 % up to 4.5 minutes. The rate counts ended requests, with a time
-// constant of ten seconds, or Every if that is longer.
+// accurate to 5 % up to 4.5 minutes. The rate counts ended requests. Its time constant is
+// ten seconds, or req.Every if that is longer.
 //
 // A call counts as a watcher, see [WithCapacity]. An invalid or rejected req yields one
 // error with the gRPC status InvalidArgument, PermissionDenied or ResourceExhausted.
@@ -48,7 +52,7 @@ func (r *Registry) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*ta
 	}
 }
 
-// counter is one call of Top.
+// counter is one call of Top: its condition and the rows in which it counts requests.
 type counter struct {
 	match *condition
 	rows  *table
@@ -56,7 +60,8 @@ type counter struct {
 	most  uint32
 }
 
-// count adds a counter, which also counts as a watcher. The caller must detach it.
+// count adds a counter for a call of Top with req. A counter counts as a watcher for
+// WithCapacity. The caller must detach it. An error has the type rejection.
 func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	every, err := everyOf(req)
 	if err != nil {
@@ -77,7 +82,8 @@ func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	return c, nil
 }
 
-// detach removes a counter. Requests in flight still count in its rows.
+// detach removes the counter c, so that it sees no new requests. Requests in flight still
+// count in its rows.
 func (r *Registry) detach(c *counter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,8 +105,8 @@ func everyOf(req *tappb.TopRequest) (time.Duration, error) {
 	return every, nil
 }
 
-// sendRows yields the rows at intervals. It returns true when ctx ends, and false when
-// yield returned false.
+// sendRows calls yield with the rows at intervals. It returns true when ctx has ended, and
+// false when yield has returned false.
 func (c *counter) sendRows(ctx context.Context, yield func(*tappb.TopResponse) bool) (ended bool) {
 	answers := time.NewTicker(c.every)
 	defer answers.Stop()
@@ -116,8 +122,8 @@ func (c *counter) sendRows(ctx context.Context, yield func(*tappb.TopResponse) b
 	}
 }
 
-// Top is [Registry.Top] for a client. It sends its headers at once; every request that
-// matches from then on is counted.
+// Top implements gotower's service with [Registry.Top]. It sends the response headers at
+// once, and counts the requests that match from then on.
 func (o gotowerTap) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
 	if err := o.server.access.permit(stream.Context()); err != nil {
 		return err
@@ -141,10 +147,10 @@ func (o gotowerTap) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer
 	return err
 }
 
-// Top yields the rows of the process at the other end of conn, which must serve
-// gotower's service, see [Registry.Top] and [Server.Register]. Each range over the
-// sequence is one call. An error, such as the cause of ctx, is the last item. Breaking
-// from the range releases the stream. The caller closes conn.
+// Top yields the rows of the process at the other end of conn, see [Registry.Top]. The
+// process must serve gotower's service ([Server.Register]). Each range over the sequence is
+// one call. A failed call yields an error as its last item. If ctx has ended, the error is
+// the cause of ctx. Breaking from the range releases the stream. The caller closes conn.
 func Top(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.TopRequest, opts ...grpc.CallOption,
 ) iter.Seq2[*tappb.TopResponse, error] {

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// countAll starts counting what req asks for.
+// countAll starts to count the requests that req specifies.
 func countAll(t testing.TB, reg *Registry, req *tappb.TopRequest) *counter {
 	t.Helper()
 	c, err := reg.count(req)
@@ -23,7 +23,7 @@ func countAll(t testing.TB, reg *Registry, req *tappb.TopRequest) *counter {
 	return c
 }
 
-// plainAccess is fakeAccess without what that costs.
+// plainAccess is fakeAccess without the cost of its Complete.
 type plainAccess struct{ fakeAccess }
 
 func (plainAccess) Complete(_ context.Context, r *reply, o layer.Observer) *reply {

@@ -39,8 +39,8 @@ func TestTopByDestination(t *testing.T) {
 	require.InEpsilon(t, 99*time.Millisecond, row.GetP99().AsDuration(), 0.06)
 }
 
-// The processes that ask are no part of a row, or each would have one of its
-// own.
+// The name of a process is not part of a row, because otherwise each process would have its
+// own row.
 func TestFollowTopByDestination(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, "", ours(new(Registry))), start(t, "", ours(new(Registry)))

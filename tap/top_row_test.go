@@ -102,7 +102,7 @@ func TestRowKey(t *testing.T) {
 }
 
 // Successes.
-func TestSuccess(t *testing.T) {
+func TestRowSuccess(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end    ResponseEnd
 		status int
@@ -152,7 +152,7 @@ func TestRowTimes(t *testing.T) {
 	require.InEpsilon(t, 30*time.Millisecond, r.GetP99().AsDuration(), 0.05)
 }
 
-func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
+func TestRowTimesWithoutEnd(t *testing.T) {
 	rows := newTable(nil)
 	rows.begin(&namelessEvent, &RequestInit{}, time.Now())
 	r := one(t, rows)
@@ -163,7 +163,7 @@ func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
 }
 
 // Rows are bounded in number and size.
-func TestRowsAreBounded(t *testing.T) {
+func TestRowsBounded(t *testing.T) {
 	t.Run("number", func(t *testing.T) {
 		rows := newTable(nil)
 		fill(rows, maxRows+500)
@@ -208,7 +208,7 @@ func TestRowOrder(t *testing.T) {
 	require.EqualValues(t, 3, m.GetOmitted())
 }
 
-func TestTextThatIsNotUTF8(t *testing.T) {
+func TestRowInvalidUTF8(t *testing.T) {
 	rows := newTable(nil)
 	bad := "a\xff"
 	rows.begin(&Event{SourceLabels: map[string]string{"pod": bad}, RouteLabels: map[string]string{"route": bad}},

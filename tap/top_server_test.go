@@ -77,7 +77,7 @@ func TestTopOverGRPCEnds(t *testing.T) {
 	})
 }
 
-func TestTopOverGRPCRefuses(t *testing.T) {
+func TestTopOverGRPCRejects(t *testing.T) {
 	t.Parallel()
 	l := start(t, "", ours(NewRegistry(WithCapacity(1, 0))))
 	conn := l.dial(t)

@@ -105,7 +105,7 @@ func TestTopCountsFailures(t *testing.T) {
 }
 
 // A status in the trailers takes precedence over one in the headers.
-func TestTopCountsTheTrailerFirst(t *testing.T) {
+func TestTopCountsTrailerStatus(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, trailer fields
 		successes       uint64
@@ -126,7 +126,7 @@ func TestTopCountsTheTrailerFirst(t *testing.T) {
 	}
 }
 
-func TestTopCountsWhatItWasAskedFor(t *testing.T) {
+func TestTopCountsMatching(t *testing.T) {
 	reg := new(Registry)
 	c := countAll(t, reg, &tappb.TopRequest{
 		Match:   match.PathPrefix("/api/"),
@@ -189,7 +189,7 @@ func quiet(svc service) {
 	}
 }
 
-func TestTopAnswersAsOftenAsAsked(t *testing.T) {
+func TestTopInterval(t *testing.T) {
 	for _, every := range []time.Duration{0, leastEvery, 1500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			reg := new(Registry)
@@ -211,7 +211,7 @@ func TestTopAnswersAsOftenAsAsked(t *testing.T) {
 	}
 }
 
-func TestTopRefuses(t *testing.T) {
+func TestTopRejects(t *testing.T) {
 	for name, tt := range map[string]struct {
 		req  *tappb.TopRequest
 		code codes.Code
@@ -248,8 +248,7 @@ func TestTopRefuses(t *testing.T) {
 	})
 }
 
-// Requests and a reader at the same time: nothing is lost, and nothing is ever
-// out of proportion.
+// Requests and a reader run concurrently. No request is lost, and no value is out of range.
 func TestTopUnderLoad(t *testing.T) {
 	const clients, requests = 4, 500
 	reg := new(Registry)
@@ -289,8 +288,8 @@ func TestTopUnderLoad(t *testing.T) {
 	}
 }
 
-// Many that come for the first time at once get one row.
-func TestARowIsMadeOnce(t *testing.T) {
+// Concurrent first requests with the same key get one row.
+func TestTopConcurrentFirstRequests(t *testing.T) {
 	for range 50 {
 		rows := newTable(nil)
 		var running sync.WaitGroup
@@ -314,7 +313,7 @@ func TestARowIsMadeOnce(t *testing.T) {
 }
 
 // The invariants of layers hold while requests are counted.
-func TestConformCounted(t *testing.T) {
+func TestTopConform(t *testing.T) {
 	reg := new(Registry)
 	countAll(t, reg, nil)
 	countAll(t, reg, &tappb.TopRequest{ByRoute: true})

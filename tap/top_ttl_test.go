@@ -44,7 +44,7 @@ func TestRowsAreRemoved(t *testing.T) {
 
 // A full table removes rows without a request for a minute. Until then, further
 // requests count in the row other.
-func TestAFullTable(t *testing.T) {
+func TestRowsFullTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rows := newTable(nil)
 		fill(rows, maxRows)
@@ -57,7 +57,7 @@ func TestAFullTable(t *testing.T) {
 		require.Len(t, got, maxRows+1)
 		require.EqualValues(t, 1, got[otherRow].GetCount())
 		time.Sleep(time.Second)
-		rows.all()
+		rows.answer(maxRows + 1)
 		request()
 		got = byPath(rows.answer(0))
 		require.Len(t, got, 2)
@@ -66,7 +66,7 @@ func TestAFullTable(t *testing.T) {
 	})
 }
 
-// Each request counts once while rows come and go.
+// Each request counts once while rows are added and removed.
 func TestRowsUnderLoad(t *testing.T) {
 	const clients, requests = 4, 3000
 	rows := newTable(nil)

@@ -18,21 +18,23 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Watch yields the requests of this process that match req, until ctx ends or the
-// duration or limit of req is reached.
+// Watch yields the events of the requests of this process that match req. It ends when ctx
+// ends, when the duration of req is over, or when the requests up to its limit have ended.
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //
-// Each range over the sequence adds a watcher. An error is the last item: the cause of ctx, or a
-// rejection with a gRPC status. The number of events that did not fit into the buffer is reported
-// by an event with Dropped. A request whose first event does not fit counts once.
+// Each range over the sequence adds a watcher. An error is the last item: the cause of ctx,
+// or a rejection with a gRPC status. An event with Dropped reports the number of events
+// that did not fit into the buffer. A request that is not shown at all counts as one
+// dropped event.
 //
-// tap.proto documents the fields of req. Each attempt is a request of its own. With a condition on
-// the response, requests are held until they end, and dropped if they do not fit into the buffer.
-// The limit counts matching requests only. Secret values cannot be matched.
+// tap.proto documents the fields of req. Each attempt counts as a request. With a condition
+// on the response, the events of a request are held until it ends. A request that does not
+// fit into the buffer is dropped. The limit counts only requests that match all conditions.
+// Secret values cannot be matched.
 //
-// An Explanation requires the layer [Explain] above. Bodies require [WithBodies] and an
-// [Accessor] of this package.
+// An Explanation requires the layer [Explain] above the [Layer]. Bodies require
+// [WithBodies] and an [Accessor] of this package.
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := r.forEachEvent(ctx, req, func(e Event) bool { return yield(e, nil) })
@@ -46,9 +48,9 @@ func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2
 	}
 }
 
-// forEachEvent calls seen with each event. It returns nil when the watch ends or seen
-// returns false.
-func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, seen func(Event) bool) error {
+// forEachEvent calls f with each event that matches req. It returns nil when the watch has
+// ended or f has returned false.
+func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, f func(Event) bool) error {
 	t, err := r.terms(req)
 	if err != nil {
 		return err
@@ -59,7 +61,7 @@ func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, se
 	}
 	defer r.close(w)
 	err = w.reader(true, func(e Event) error {
-		if !seen(e) {
+		if !f(e) {
 			return errEnough
 		}
 		return nil
@@ -72,8 +74,8 @@ func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, se
 
 var errEnough = errors.New("enough")
 
-// Watch yields the requests of the process at the other end of conn, which must serve
-// gotower's service, see [Registry.Watch] and [Server.Register].
+// Watch yields the events of the process at the other end of conn, see [Registry.Watch].
+// The process must serve gotower's service ([Server.Register]).
 func Watch(
 	ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -82,14 +84,14 @@ func Watch(
 	})
 }
 
-// Observe yields the requests of the process at the other end of conn, which must serve
+// Observe yields the events of the process at the other end of conn. The process must serve
 // linkerd's io.linkerd.proxy.tap.Tap.
 //
 //	for e, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 100, Match: match.PathPrefix("/api/")}) {
 //
-// Each range over the sequence is one call of Observe. It ends after Limit requests, or
-// with an error, such as the cause of ctx, as its last item. Breaking from the range
-// releases the stream. The caller closes conn.
+// Each range over the sequence is one call of Observe. The sequence ends after Limit
+// requests, or with an error, such as the cause of ctx, as its last item. Breaking from the
+// range releases the stream. The caller closes conn.
 func Observe(
 	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
@@ -98,7 +100,9 @@ func Observe(
 	})
 }
 
-// stream yields the converted items of a streaming call. Each range calls again.
+// stream returns a sequence of the messages of a streaming call, converted by itemOf. If
+// the call fails, the last item is an error with name in its text. Each range over the
+// sequence starts a new call.
 func stream[M, T any](
 	ctx context.Context, name string, itemOf func(*M) T,
 	call func(context.Context) (grpc.ServerStreamingClient[M], error),
@@ -118,8 +122,8 @@ func stream[M, T any](
 	}
 }
 
-// receive calls each with each message. It returns nil at the end of the stream, and
-// when each returns false.
+// receive starts a call and passes each message to the function each. It returns nil when
+// the stream has ended without an error, or when each has returned false.
 func receive[M any](
 	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
@@ -142,23 +146,24 @@ func receive[M any](
 
 // watcher is one call of Observe or Watch.
 //
-// A request that matches enters, and leaves when it ends. After limit requests, or
-// after the duration, no more enter, and the watcher is full. When a full watcher has
-// no request in flight, done is closed.
+// enter counts a matching request when it starts, and leave when it ends. A request that is
+// held until its outcome is known starts and ends when its events are sent. The watcher is
+// full after limit requests or after its duration. A full watcher sees no new request. When
+// the last request of a full watcher has left, done is closed.
 type watcher struct {
 	terms
 	reg  *Registry
 	base uint32
 
-	// buf is nil after close, because requests in flight keep the watcher in memory and
-	// must not keep its buffer.
+	// buf holds the events to send. It is nil after close, because requests in flight keep
+	// the watcher in memory and must not keep its buffer.
 	buf atomic.Pointer[buffer]
 
-	rate     *rate.Limiter // of requests; nil: no limit
+	rate     *rate.Limiter // maximum rate of requests; nil means no limit
 	seen     atomic.Uint64 // number of requests that matched
 	inFlight atomic.Int64  // number of requests that entered and have not left
 	dropped  atomic.Uint64 // number of events that did not fit
-	expired  atomic.Bool   // the duration is over
+	expired  atomic.Bool   // whether the duration is over
 
 	dropSignal chan struct{} // has an item when dropped has increased
 	filled     chan struct{} // closed when the last request entered
@@ -178,19 +183,22 @@ func newWatcher(r *Registry, t terms) *watcher {
 	return w
 }
 
-// full reports whether the limit or the end of the duration has been reached.
+// full reports whether the watcher has reached its limit or the end of its duration.
 func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Load() }
 
-// rateLimited reports whether the rate allows no request now.
+// rateLimited reports whether the maximum rate of requests allows no request now.
 func (w *watcher) rateLimited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
-// admits reports whether the watcher accepts a request now, before its condition.
+// admits reports whether the watcher may see a new request. It is called before the
+// condition is checked. It returns true if the watcher is not full, its rate allows one
+// more request, and its sample includes the request.
 func (w *watcher) admits(d *draw) bool {
 	return !w.full() && !w.rateLimited() && (w.sample == 0 || d.value() < w.sample)
 }
 
-// draw is a random number from 0 to 1 for one request. All watchers use the same one,
-// so that watchers with the same sample see the same requests.
+// draw is a random number from 0 to 1, which is drawn once for each request. Watchers
+// compare it with their sample. They share the number, so that watchers with the same
+// sample see the same requests.
 type draw struct {
 	reg   *Registry
 	drawn bool
@@ -207,13 +215,15 @@ func (d *draw) value() float64 {
 	return d.n
 }
 
-// bufferFull reports whether the buffer has no room for a first event.
+// bufferFull reports whether the buffer has no room for the first event of a request. It is
+// always false if requests are held until their outcome is known.
 func (w *watcher) bufferFull() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
 }
 
-// dropRequest counts a request whose first event does not fit.
+// dropRequest counts one dropped event for a request that the watcher does not see, because
+// its first event does not fit.
 func (w *watcher) dropRequest() {
 	if _, ok := w.enter(); ok {
 		w.countDrop()
@@ -221,8 +231,8 @@ func (w *watcher) dropRequest() {
 	}
 }
 
-// enter returns the number of a new request. ok is false if the limit or the rate is
-// reached. Each request that entered must leave.
+// enter counts a new request and returns its number. ok is false if the limit or the rate
+// is reached. The caller must call leave when the request has ended.
 func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
@@ -240,15 +250,17 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	return n - 1, true
 }
 
-// leave ends a request. It reads inFlight again after full, because the last request
-// may enter between the first two conditions.
+// leave counts the end of a request that enter has counted. It closes done if the watcher
+// is full and no request is left. It reads inFlight a second time, because another request
+// may enter before the watcher becomes full.
 func (w *watcher) leave() {
 	if w.inFlight.Add(-1) == 0 && w.full() && w.inFlight.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })
 	}
 }
 
-// send adds e to the buffer without waiting. It returns false if e does not fit.
+// send adds e to the buffer without waiting. It returns false if e does not fit, or if the
+// watcher has been closed.
 func (w *watcher) send(e Event) bool {
 	b := w.buf.Load()
 	if b == nil {
@@ -261,7 +273,8 @@ func (w *watcher) send(e Event) bool {
 	return true
 }
 
-// countDrop counts an event that did not fit, and wakes the reader.
+// countDrop counts an event that did not fit, and notifies the reader, which reports the
+// number.
 func (w *watcher) countDrop() {
 	w.dropped.Add(1)
 	select {

@@ -81,8 +81,8 @@ func watchOn(t testing.TB, reg *Registry, req *tappb.WatchRequest) *watcher {
 	return w
 }
 
-// watch opens a stream of gotower's own service, and returns once the server
-// has answered it.
+// watch opens a stream of gotower's own service, and returns when the server has sent the
+// headers.
 func (p *process) watch(ctx context.Context, t testing.TB, req *tappb.WatchRequest) grpc.ServerStreamingClient[tappb.WatchResponse] {
 	t.Helper()
 	stream, err := tappb.NewTapClient(p.conn).Watch(ctx, req)
@@ -124,7 +124,7 @@ type watchStream struct {
 func (s watchStream) Context() context.Context     { return s.ctx }
 func (watchStream) SendHeader(_ metadata.MD) error { return nil }
 
-// Send has m arrive as it would over a connection.
+// Send encodes and decodes m, as a connection would.
 func (s watchStream) Send(m *tappb.WatchResponse) error {
 	b, err := proto.Marshal(m)
 	if err != nil {

@@ -27,7 +27,7 @@ func having(name string, is bool) *tappb.HeaderMatch {
 }
 
 // Rejections are the same in the process and over gRPC.
-func TestWatchRefuses(t *testing.T) {
+func TestWatchRejects(t *testing.T) {
 	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	const wrong, forbidden = codes.InvalidArgument, codes.PermissionDenied
 	tests := map[string]struct {
@@ -88,7 +88,7 @@ func TestWatchRefuses(t *testing.T) {
 	})
 }
 
-func TestWatchIsForWhoMayObserve(t *testing.T) {
+func TestWatchRejectsClients(t *testing.T) {
 	srv := NewServer(new(Registry), WithDescribe(nil))
 	err := gotowerTap{server: srv}.Watch(nil, watchStream{ctx: t.Context()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-func TestWatchWithoutWishesSeesAll(t *testing.T) {
+func TestWatchEmptyRequest(t *testing.T) {
 	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)
 	stream := p.watch(t.Context(), t, &tappb.WatchRequest{})
@@ -31,7 +31,7 @@ func TestWatchWithoutWishesSeesAll(t *testing.T) {
 	}
 }
 
-func TestWatchInTheProcess(t *testing.T) {
+func TestRegistryWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
 		svc := stand(reg, respond("hello"))
@@ -57,7 +57,7 @@ func TestWatchInTheProcess(t *testing.T) {
 	})
 }
 
-func TestWatchInTheProcessEnds(t *testing.T) {
+func TestRegistryWatchEnds(t *testing.T) {
 	for name, leave := range map[string]func(cancel context.CancelCauseFunc, more *bool){
 		"break": func(_ context.CancelCauseFunc, more *bool) { *more = false },
 		"ctx":   func(cancel context.CancelCauseFunc, _ *bool) { cancel(errors.New("enough of it")) },
@@ -94,7 +94,7 @@ func TestWatchInTheProcessEnds(t *testing.T) {
 	}
 }
 
-func TestSampleIsDrawnOnceARequest(t *testing.T) {
+func TestSampleSharedByWatchers(t *testing.T) {
 	draws := 0
 	next := []float64{.05, .5, .95, .1, .0999}
 	reg := &Registry{random: func() float64 { draws++; return next[draws-1] }}
@@ -124,7 +124,7 @@ func TestSampleIsDrawnOnceARequest(t *testing.T) {
 	require.EqualValues(t, 2, tenth.seen.Load(), "the limit counts what was drawn")
 }
 
-func TestSampleIsItsShare(t *testing.T) {
+func TestSampleFraction(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Sample: .25, Response: &tappb.ResponseMatch{GrpcStatus: []uint32{99}}})
 	n := 0
@@ -138,7 +138,7 @@ func TestSampleIsItsShare(t *testing.T) {
 
 // At the end of its duration a watch ends without an error, and no longer
 // matches requests even if its client does not read.
-func TestDuration(t *testing.T) {
+func TestWatchDuration(t *testing.T) {
 	t.Run("over", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			reg := new(Registry)

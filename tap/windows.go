@@ -18,21 +18,23 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// windowTail is how long a window waits for the ends of its requests.
+// windowTail is how long a window, a call of Observe, waits for the end of its requests
+// after the last of them has begun.
 const windowTail = 10 * time.Second
 
-// windows watches a process with only linkerd's tap, which has a limit but no rate. A window is one
-// call of Observe with the limit perWindow. It ends when its requests have ended, or windowTail
-// after the last of them began. Windows start at least a second apart.
+// windows watches a process that serves only linkerd's tap, which cannot limit the rate of
+// requests. A window is one call of Observe with the limit perWindow. It ends when its
+// requests have ended, or windowTail after the last of them began. Windows start at least a
+// second apart, so perWindow limits the rate.
 type windows struct {
 	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	perWindow uint32
 	remaining uint64 // number of requests that may still be shown
-	ended     func() // called at the end of each window; may be nil
 }
 
-// watchLinkerd watches a process with only linkerd's tap.
-func (o *followOptions) watchLinkerd(ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest) iter.Seq2[Event, error] {
+// watchLinkerd watches a process that serves only linkerd's tap, and yields its events. If
+// linkerd's tap does not support a condition of req, it yields an error.
+func watchLinkerd(ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if what := beyondLinkerd(req); what != "" {
 			yield(Event{}, errBeyondLinkerd(what))
@@ -44,14 +46,16 @@ func (o *followOptions) watchLinkerd(ctx context.Context, conn grpc.ClientConnIn
 			defer cancel()
 			defer time.AfterFunc(d.AsDuration(), cancel).Stop()
 		}
-		w := o.windows(conn, req.GetMatch(), req.GetFields())
-		w.remaining = cmp.Or(req.GetLimit(), w.remaining)
-		w.perWindow = min(w.perWindow, cmp.Or(req.GetMaxRps(), w.perWindow))
+		w := &windows{
+			observe:   observer(conn, req.GetMatch(), req.GetFields()),
+			perWindow: cmp.Or(req.GetMaxRps(), 100), remaining: cmp.Or(req.GetLimit(), unlimited),
+		}
 		w.all(ctx)(yield)
 	}
 }
 
-// beyondLinkerd returns the name of a condition of req that linkerd's tap does not support, or "".
+// beyondLinkerd returns the name of a condition of req that linkerd's tap does not support.
+// It returns "" if it supports all conditions.
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:
@@ -68,21 +72,23 @@ func errBeyondLinkerd(what string) error {
 	return reject(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what))
 }
 
-func (o *followOptions) windows(conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool) *windows {
+func observer(
+	conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool,
+) func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
 	if m.GetMatch() == nil {
 		m = match.All()
 	}
-	observe := func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
+	return func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
 		req := &pb.ObserveRequest{Limit: limit, Match: m}
 		if fields {
 			req.Extract = match.Headers()
 		}
 		return Observe(ctx, conn, req)
 	}
-	return &windows{observe: observe, perWindow: o.perProcess, remaining: unlimited}
 }
 
-// all yields the events of all windows, until an error or until remaining is 0.
+// all yields the events of windows, one window after the other. It ends after an error,
+// when ctx ends, or when remaining is 0.
 func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for w.remaining > 0 && ctx.Err() == nil {
@@ -99,14 +105,11 @@ func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 
 var errNoTap = errors.New("it serves neither gotower's tap nor linkerd's")
 
-// observeWindow yields the events of one window. It returns false after an error, and
-// when yield returned false.
+// observeWindow yields the events of one window. It returns true if another window may
+// follow. It returns false after an error, or when yield has returned false.
 func (w *windows) observeWindow(ctx context.Context, yield func(Event, error) bool) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if w.ended != nil {
-		defer w.ended()
-	}
 	limit := uint32(min(uint64(w.perWindow), w.remaining))
 	for e, err := range w.observe(ctx, limit) {
 		switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The rows on what events have.
+// The rows about the fields of events.
 func TestWireEvents(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	inner := answering(fields{{"X-Rsp", "a\xff"}}, fields{{"grpc-status", "0"}, {"X-Sum", "1"}})
@@ -82,7 +82,7 @@ func TestWireEvents(t *testing.T) {
 	})
 }
 
-// The labels on both ends.
+// The labels on both sides.
 func TestWireLabels(t *testing.T) {
 	type labels = map[string]string
 	p := listen(t, NewServer(new(Registry)), nil)

@@ -132,7 +132,7 @@ func TestWireMatch(t *testing.T) {
 }
 
 // Unknown conditions do not match.
-func TestWireMatchOfTheUnknown(t *testing.T) {
+func TestWireMatchUnknown(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := Layer[*call, *reply](p.reg, newAccess())(respond("x"))
 	bare := func() *call { return &call{method: "GET", path: "/"} }

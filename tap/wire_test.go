@@ -268,7 +268,7 @@ func TestWireSlowObservers(t *testing.T) {
 	})
 }
 
-// The rows on how a response ends.
+// The rows about how a response ends.
 func TestWireEnds(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	breaks := errors.New("broken")

@@ -6,16 +6,16 @@
 //	             ▼
 //	┌─ policy ──────────────┐    ┌─ backend ───────────────┐
 //	│ balance.New, or       │ ─▶ │ a queue, some workers,  │
-//	│ the rule of a peer    │ ◀─ │ and its troubles        │
+//	│ the rule of a peer    │ ◀─ │ and its faults          │
 //	└───────────────────────┘    └─────────────────────────┘
 //	      first byte, end
 //
-// One goroutine processes events in order of time. The real balancer runs in a bubble
-// of testing/synctest, whose clock is the virtual time. The rules of the other
-// balancers get the time as an argument.
+// One goroutine processes all events in the order of their times. The real balancer runs in
+// a bubble of testing/synctest. The clock of the bubble is the virtual time. The rules of
+// the other balancers get the time as an argument.
 //
 // engine_test.go has the engine, scenarios_*_test.go the scenarios and peer_*_test.go the
-// peers. contender_test.go lists all balancers.
+// other balancers. contender_test.go lists all balancers.
 package simulation
 
 //go:generate go test -run ^TestTable$ -timeout 90m . -table

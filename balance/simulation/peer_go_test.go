@@ -120,7 +120,7 @@ func (e *kratosState) predict(now time.Duration) float64 {
 // goZero is the balancer p2c_ewma of go-zero: an average of latency over 10 s,
 // the load √(latency + 1) · (in flight + 1), up to three draws until both of a
 // pair have a success above one half, and a loser that was not picked for 1 s
-// taken in place of the winner. A change of the set begins everything anew.
+// taken in place of the winner. A change of the set resets everything.
 type goZero struct {
 	fleet[goZeroState]
 	random *rand.Rand

@@ -31,7 +31,7 @@ func (f *fleet[S]) set(live []int, now time.Duration) {
 
 func (f *fleet[S]) stop() {}
 
-// pair draws two different places, or the same one twice if there is no other.
+// pair draws two different places, or the same one twice if it is the only one.
 func (f *fleet[S]) pair(r *rand.Rand) (a, b int) {
 	n := len(f.ids)
 	if n == 1 {

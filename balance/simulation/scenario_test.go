@@ -32,11 +32,11 @@ type scenario struct { //nolint:recvcheck // with returns a changed copy
 	hedge     time.Duration // a second attempt after this time, with the same budget
 	depth     int           // number of tiers; 0 means one
 
-	bad    func(backend int) bool // the backends whose share is a column; nil for none
+	bad    func(backend int) bool // the backends with a column for their share; nil for none
 	extra  func(s *simulation) []figure
 	claims []claim
 
-	// apart is a scenario whose aim is not latency, so that it is not compared with the peers.
+	// apart is set if the aim is not latency, so that the peers are not compared.
 	apart bool
 	// price is the share of good responses, in points, that a balancer may lose because it tries
 	// an endpoint. A peer that never tries it loses none.

@@ -48,10 +48,10 @@ func compared(t *testing.T, sc *scenario, c contender, seeds []uint64) result {
 // the strongest peers and one seed.
 func TestClaims(t *testing.T) {
 	short := map[string]bool{
-		"one fails": true, "loss of a third, 10 clients": true, "1 × 10, uneven, 85 %": true, "1 req/s, ten fail": true, "pauses, random": true, "cold join": true,
+		"one fails": true, "1 × 10, uneven, 85 %": true, "1 req/s, ten fail": true, "pauses, random": true, "cold join": true,
 	}
 	strong := map[string]bool{
-		ourDefault: true, "least request, scan": true, "envoy": true, "linkerd, load biaser": true, "finagle, aperture": true, "go-zero": true, "prequal": true, "c3": true,
+		ourDefault: true, "least request, scan": true, "envoy": true, "linkerd, load biaser": true, "go-zero": true, "prequal": true, "c3": true,
 	}
 	full := os.Getenv("GOTOWER_TESTS") == "full"
 	page, err := os.ReadFile("../SIMULATION.md")

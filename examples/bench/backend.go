@@ -8,21 +8,31 @@ import (
 	"strings"
 )
 
-// The backend returns the same response to each HTTP/1.1 request without a body, and to
-// each gRPC call by HTTP/2. The response header block is encoded by hand (RFC 7541,
-// section 6.2.2): for each field a 0, the length of the name, the name, the length of
-// the value and the value.
+// The paths of HTTP/1.1 requests: smallPath has a small response, and largePath a large
+// one. A POST request has a body of largeSize bytes.
+const (
+	smallPath     = "/bench"
+	largePath     = "/large"
+	contentLength = "\r\nContent-Length: "
+)
+
+// largeSize is smaller in tests.
+var largeSize = 1 << 20 //nolint:gochecknoglobals // the tests change it once
+
+// The backend returns the same response to each HTTP/1.1 request with the same path, and to
+// each gRPC call by HTTP/2. responseHeaders and responseTrailers are header blocks that are
+// encoded by hand (RFC 7541, section 6.2.2). Each field consists of a 0, the length of the
+// name, the name, the length of the value and the value.
 const (
 	responseSize     = 1024
 	responseHeaders  = "\x88\x00\x0ccontent-type\x10application/grpc" // :status 200
 	responseTrailers = "\x00\x0bgrpc-status\x010"
 )
 
-// backend is the role of the server behind all proxies.
+// backend is the role of the server behind all proxies. It serves until the process ends.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
-	response := "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: " + strconv.Itoa(responseSize) +
-		headEnd + strings.Repeat("x", responseSize)
-	call := message(responseSize)
+	small, large := http1Response(responseSize), http1Response(largeSize)
+	call, largeCall := message(responseSize), message(largeSize)
 	return serve(ready, func(conn net.Conn) {
 		w := newWire(conn)
 		for len(w.in) < len(preface) && bytes.HasPrefix([]byte(preface), w.in) {
@@ -30,10 +40,10 @@ func backend(_ context.Context, _ []string, ready func(string, command)) error {
 				return
 			}
 		}
-		respond := func() { w.respondHTTP1(response) }
+		respond := w.http1Responder(small, large)
 		if after, ok := bytes.CutPrefix(w.in, []byte(preface)); ok {
 			w.in, w.out = after, append(w.out, settingsFrame...)
-			respond = w.grpcResponder(call)
+			respond = w.grpcResponder(call, largeCall)
 		}
 		for {
 			respond()
@@ -44,31 +54,54 @@ func backend(_ context.Context, _ []string, ready func(string, command)) error {
 	})
 }
 
-func (w *wire) respondHTTP1(response string) {
-	for {
-		_, after, ok := bytes.Cut(w.in, []byte(headEnd))
-		if !ok {
-			return
+func http1Response(size int) string {
+	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain" + contentLength + strconv.Itoa(size) + headEnd + strings.Repeat("x", size)
+}
+
+// http1Responder returns a function for one connection. The function processes the received
+// bytes, and writes a response for each complete request.
+func (w *wire) http1Responder(small, large string) func() {
+	response := "" // to the last request
+	return func() {
+		for w.skipped() {
+			w.out = append(w.out, response...)
+			response = ""
+			head, after, ok := bytes.Cut(w.in, []byte(headEnd))
+			if !ok {
+				return
+			}
+			w.in, response = after, small
+			switch {
+			case bytes.HasPrefix(head, []byte("POST ")):
+				w.skip = largeSize
+			case bytes.HasPrefix(head, []byte("GET "+largePath)):
+				response = large
+			}
 		}
-		w.in, w.out = after, append(w.out, response...)
 	}
 }
 
-// grpcResponder returns the function that responds to the calls of a connection.
-func (w *wire) grpcResponder(response string) func() {
-	var waiting []uint32 // streams for whose responses the window was too small
+// grpcResponder returns a function for one connection. The function processes the received
+// frames, and sends a response for each complete call. A request of downloadSize has the
+// large response.
+func (w *wire) grpcResponder(small, large string) func() {
+	received := make(map[uint32]int) // bytes of each open request
 	return func() {
 		for f, ok := w.next(); ok; f, ok = w.next() {
-			if f.flags&flagEndStream != 0 && (f.kind == frameHeaders || f.kind == frameData) {
-				waiting = append(waiting, f.stream)
+			if f.kind == frameData {
+				received[f.stream] += len(f.payload)
 			}
+			if f.flags&flagEndStream == 0 || f.kind != frameHeaders && f.kind != frameData {
+				continue
+			}
+			response := small
+			if received[f.stream] == messagePrefix+downloadSize {
+				response = large
+			}
+			delete(received, f.stream)
+			w.frame(frameHeaders, flagEndHeaders, f.stream, responseHeaders)
+			w.bodies = append(w.bodies, body{f.stream, w.start, response, responseTrailers})
 		}
-		for len(waiting) > 0 && w.window >= len(response) {
-			w.frame(frameHeaders, flagEndHeaders, waiting[0], responseHeaders)
-			w.frame(frameData, 0, waiting[0], response)
-			w.frame(frameHeaders, flagEndHeaders|flagEndStream, waiting[0], responseTrailers)
-			w.window -= len(response)
-			waiting = waiting[1:]
-		}
+		w.pump()
 	}
 }

@@ -8,44 +8,53 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// The load is 64 requests at once, for gRPC in 16 connections of 4 streams.
+// atOnce is the number of concurrent requests of the load. A gRPC connection has
+// streamsOfConn of them.
 const (
 	atOnce        = 64
 	streamsOfConn = 4
 )
 
-// name is the authority of each request, which the sidecar resolves.
+// name is the authority of each request, which the sidecar resolves. fields are the header
+// fields of an HTTP/1.1 request. requestHeaders is the header block of a gRPC call, encoded like responseHeaders.
 const (
 	name           = "bench.default.svc.cluster.local"
-	request        = "GET /bench HTTP/1.1\r\nHost: " + name + "\r\nUser-Agent: bench\r\nAccept: */*" + headEnd
+	routesProtocol = "%d routes" // HTTP/1.1 by a gateway with so many routes
+	fields         = " HTTP/1.1\r\nHost: " + name + "\r\nUser-Agent: bench\r\nAccept: */*"
 	requestSize    = 128
+	downloadSize   = 256          // of a gRPC request that has a large response
 	requestHeaders = "\x83\x86" + // :method POST, :scheme http
 		"\x00\x05:path\x12/bench.Bench/Unary" + "\x00\x0a:authority\x1f" + name +
 		"\x00\x0ccontent-type\x10application/grpc" + "\x00\x02te\x08trailers"
 )
 
-// load is the load generator of one proxy.
+// load is the load generator for one proxy. It sends requests in a closed loop or an open
+// loop.
 type load struct {
 	clients []*client
 	streams int // concurrent requests of one connection
 
-	// The fields below are set while no request is open.
+	// The following fields change only while no request is open.
 	end  time.Time
 	free chan *client // has a connection once for each request that it can accept; nil in a closed loop
 	open sync.WaitGroup
 }
 
-// client is one connection of the load generator.
+// client is one connection of the load generator, with its open requests.
 type client struct {
 	wire
 
 	load    *load
 	grpc    bool
-	message string // of each gRPC request
+	request string // HTTP/1.1 request, or message of each gRPC request
+	size    int    // of the response
+	began   bool   // the headers of the HTTP/1.1 response were read
 
 	mu     sync.Mutex // of the fields below, and of out
 	stream uint32     // last used stream
@@ -53,26 +62,46 @@ type client struct {
 	took   []time.Duration
 }
 
-// call is an open request.
+// call is one open request of a client.
 type call struct {
 	due  time.Time
 	body int // bytes of the response body so far
 }
 
-// generate is the role of the load generator. The first error of a connection ends it.
+// generate is the role of the load generator. args are the protocol and the address of the
+// proxy. generate returns when a connection fails, with the error.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
-	l, grpc := &load{streams: 1}, args[0] == grpcProtocol
-	if grpc {
+	l, protocol, size := &load{streams: 1}, args[0], responseSize
+	request := "GET " + smallPath + fields + headEnd
+	switch protocol {
+	case grpcProtocol:
+		request = message(requestSize)
+	case grpcDownloadProtocol:
+		request, size = message(downloadSize), largeSize
+	case grpcUploadProtocol:
+		request = message(largeSize)
+	case downloadProtocol:
+		request, size = "GET "+largePath+fields+headEnd, largeSize
+	case uploadProtocol:
+		request = "POST " + smallPath + fields + contentLength + strconv.Itoa(largeSize) + headEnd + strings.Repeat("x", largeSize)
+	}
+	if isGRPC(protocol) {
 		l.streams = streamsOfConn
 	}
+	var routes int
+	_, _ = fmt.Sscanf(protocol, routesProtocol, &routes)
 	failed := make(chan error, atOnce)
-	for range atOnce / l.streams {
+	for i := range atOnce / l.streams {
+		if routes > 0 { // each connection uses another route
+			request = "GET " + routePath(i*routes/atOnce) + smallPath + fields + headEnd
+		}
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", args[1])
 		if err != nil {
 			return err
 		}
-		c := &client{wire: newWire(conn), load: l, grpc: grpc, message: message(requestSize), calls: make(map[uint32]call)}
-		if grpc {
+		c := &client{wire: newWire(conn), load: l, grpc: isGRPC(protocol), request: request, size: size}
+		c.calls = make(map[uint32]call)
+		if c.grpc {
 			c.out = append(c.out, preface+settingsFrame...)
 		}
 		l.clients = append(l.clients, c)
@@ -82,15 +111,16 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 	return <-failed
 }
 
-// summary is the result of a run.
+// summary is the result of one run of the load generator.
 type summary struct {
 	Requests int
 	Seconds  float64
 	P99      time.Duration
 }
 
-// run sends requests for a time and waits for their responses. line has the rate in
-// requests per second, or 0 for a closed loop, and the duration in seconds.
+// run sends requests for some time and waits for their responses. line has two numbers. The
+// first is the rate in requests per second, or 0 for a closed loop. The second is the
+// duration in seconds.
 func (l *load) run(line string) (any, error) {
 	var rate, seconds float64
 	if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {
@@ -120,7 +150,8 @@ func (l *load) run(line string) (any, error) {
 	return s, nil
 }
 
-// closedLoop sends the first requests. Each response is followed by the next request.
+// closedLoop sends the first requests of a closed loop. In a closed loop, the next request
+// is sent when a response has arrived.
 func (l *load) closedLoop(float64) error {
 	l.free = nil
 	for _, c := range l.clients {
@@ -132,8 +163,8 @@ func (l *load) closedLoop(float64) error {
 	return nil
 }
 
-// openLoop sends requests at the times of a Poisson process. A request waits if no
-// connection is free. Its latency is measured from its time in the process.
+// openLoop sends requests at the random times of a Poisson process with the given rate. A
+// request waits if no connection is free. Its latency includes this wait.
 func (l *load) openLoop(rate float64) error {
 	l.free = make(chan *client, atOnce)
 	for range l.streams {
@@ -159,7 +190,8 @@ func (l *load) openLoop(rate float64) error {
 	return nil
 }
 
-// send writes n requests.
+// send writes n requests to the connection. due is the time at which the latency of each
+// begins.
 func (c *client) send(n int, due time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,22 +201,24 @@ func (c *client) send(n int, due time.Time) error {
 	return c.flush()
 }
 
-// add adds a request to out. It does not check the flow-control window, because all
-// open requests together fit into it.
+// add appends one request to the output of the connection, without writing it. The caller
+// holds mu.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
 		c.calls[0] = call{due: due}
-		c.out = append(c.out, request...)
+		c.out = append(c.out, c.request...)
 		return
 	}
 	stream := c.stream + 1
 	c.stream += 2
 	c.calls[stream] = call{due: due}
 	c.frame(frameHeaders, flagEndHeaders, stream, requestHeaders)
-	c.frame(frameData, flagEndStream, stream, c.message)
+	c.bodies = append(c.bodies, body{stream, c.start, c.request, ""})
+	c.pump()
 }
 
-// receive reads responses until the connection or a response fails.
+// receive reads and processes responses until the connection fails or a response is
+// invalid.
 func (c *client) receive() error {
 	for {
 		if err := c.read(); err != nil {
@@ -196,7 +230,8 @@ func (c *client) receive() error {
 	}
 }
 
-// process finishes the requests whose responses are complete.
+// process finishes the requests with a complete response. In a closed loop, it also writes
+// the requests that follow them.
 func (c *client) process() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,19 +239,30 @@ func (c *client) process() error {
 	if c.grpc {
 		responses = c.grpcResponses
 	}
-	return errors.Join(responses(), c.flush())
+	err := responses()
+	c.pump()
+	return errors.Join(err, c.flush())
 }
 
 func (c *client) http1Response() error {
-	head, body, ok := bytes.Cut(c.in, []byte(headEnd))
-	switch {
-	case !ok:
-	case !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) || len(body) > responseSize:
-		return fmt.Errorf("the response is %q with %d bytes, want status 200 with %d", head, len(body), responseSize)
-	case len(body) == responseSize:
-		c.in = nil
-		c.finish(0)
+	if !c.began {
+		head, rest, ok := bytes.Cut(c.in, []byte(headEnd))
+		switch {
+		case !ok:
+			return nil
+		case !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")):
+			return fmt.Errorf("the response is %q, want status 200", head)
+		}
+		c.in, c.skip, c.began = rest, c.size, true
 	}
+	if !c.skipped() {
+		return nil
+	}
+	if len(c.in) > 0 {
+		return fmt.Errorf("the response has %d bytes, want %d", c.size+len(c.in), c.size)
+	}
+	c.began = false
+	c.finish(0)
 	return nil
 }
 
@@ -228,9 +274,9 @@ func (c *client) grpcResponses() error {
 		case f.kind == frameGoAway || f.kind == frameReset && known:
 			return fmt.Errorf("the proxy sent a frame of type %d with %q", f.kind, f.payload)
 		case !known: // a reset without an error may follow a response
-		case ends && (f.kind != frameHeaders || open.body != messagePrefix+responseSize):
+		case ends && (f.kind != frameHeaders || open.body != messagePrefix+c.size):
 			return fmt.Errorf("a stream ended by a frame of type %d after %d bytes, want trailers after %d",
-				f.kind, open.body, messagePrefix+responseSize)
+				f.kind, open.body, messagePrefix+c.size)
 		case ends:
 			c.finish(f.stream)
 		case f.kind == frameData:
@@ -241,7 +287,8 @@ func (c *client) grpcResponses() error {
 	return nil
 }
 
-// finish ends a request and, in a closed loop, adds the next one.
+// finish records the latency of the request with the given stream number. In a closed loop,
+// it then adds the next request. The caller holds mu.
 func (c *client) finish(stream uint32) {
 	now := time.Now()
 	c.took = append(c.took, now.Sub(c.calls[stream].due))

@@ -1,13 +1,21 @@
-// Command bench compares proxies on this machine: gotower's library hop, whole sidecar
-// and two sidecars with mutual TLS, with a relay that parses nothing,
-// httputil.ReverseProxy, and nginx and haproxy if they are installed.
+// Command bench compares proxies on this machine. It measures a proxy of five layers of
+// gotower's library (hop), the whole sidecar, and two sidecars with mutual TLS. For
+// comparison, it measures a relay that parses nothing, httputil.ReverseProxy, and nginx and
+// haproxy if they are installed.
 //
 //	go run ./examples/bench
 //
-// It starts itself as backend, load generator and proxies, which listen on loopback and
-// end with it. On Linux the proxy has a CPU for itself, and the other processes share
-// the remaining CPUs. Other systems do not pin processes and measure no CPU time. Each
-// round measures each proxy once, because a drift of the machine then affects all.
+// It starts itself as backend, load generator and proxies. They listen on loopback and end
+// with it. On Linux the proxy has a CPU for itself, and the other processes share the
+// remaining CPUs. Other systems do not pin processes and measure no CPU time. Each round
+// measures each proxy once, so that a change in the speed of the machine affects all
+// proxies equally.
+//
+//	bash .ci/peers.sh && go run ./examples/bench -gateways
+//
+// compares examples/gateway with nginx, Caddy and Traefik. All have the same routes, two
+// endpoints, a retry, an access log and metrics. It also reloads their configurations under
+// load and counts failed requests.
 package main
 
 import (
@@ -17,18 +25,35 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// Protocols, and the rate of the open loop in requests per second.
+// The names of the protocols, and the rate of the open loop in requests per second. The
+// protocols download and upload have a large body of the response or of the request.
 const (
-	http1Protocol = "http1"
-	grpcProtocol  = "grpc"
-	fixedRate     = 5000
+	http1Protocol    = "http1"
+	grpcProtocol     = "grpc"
+	downloadProtocol = "download"
+	uploadProtocol   = "upload"
+	fixedRate        = 5000
+
+	grpcDownloadProtocol = "grpc download"
+	grpcUploadProtocol   = "grpc upload"
 )
+
+// loops returns the measured loads in the order of their tables.
+func loops() []loop {
+	return []loop{
+		{http1Protocol, 0}, {http1Protocol, fixedRate}, {grpcProtocol, 0}, {grpcProtocol, fixedRate},
+		{downloadProtocol, 0}, {uploadProtocol, 0}, {grpcDownloadProtocol, 0}, {grpcUploadProtocol, 0},
+	}
+}
+
+func isGRPC(protocol string) bool { return strings.HasPrefix(protocol, grpcProtocol) }
 
 func main() {
 	if name := os.Getenv(roleVariable); name != "" {
@@ -40,41 +65,54 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// bench is one comparison.
+// bench is one comparison of proxies: its settings, its processes and its targets. If
+// gateways is true, the targets are gateways.
 type bench struct {
-	proxyCPUs, otherCPUs []int
-	rounds               int
-	duration             time.Duration
-	dir                  string // of the configuration files
-	backend, controller  *process
-	targets              []target
+	proxyCPUs, otherCPUs        []int
+	gateways                    bool
+	loops                       []loop
+	rounds                      int
+	duration                    time.Duration
+	reloads, routes             int    // of each gateway under load, and its number of routes during them
+	dir                         string // of the configuration files
+	log                         io.Writer
+	backend, second, controller *process
+	targets                     []target
 }
 
-// target is a proxy that is compared.
+// target is one of the proxies that are compared, with the results of its measurements.
 type target struct {
 	name    string
 	isRole  bool // the proxy is a role of this program, so its allocations are known
 	start   func(ctx context.Context, b *bench, protocol string) (*process, error)
 	samples map[loop][]sample // one of each round
+	gateway *gateway          // nil unless the target is a gateway
+	reloads reloads
 }
 
-// loop is a protocol and the rate of the load, 0 for a closed loop.
+// loop identifies a kind of load: a protocol and a rate in requests per second. A rate of 0
+// means a closed loop.
 type loop struct {
 	protocol string
 	rate     int
 }
 
-// sample has the results of one run of a loop. CPU time and allocations are those of
-// the proxy, divided by the number of requests. Times are in µs.
+// sample has the results of one run of a loop. cpu is the CPU time of the proxy per
+// request, and allocations is its number of allocations per request. busy is the share of
+// the time in which the CPU of the proxy was busy. rate is in requests per second. cpu and
+// p99 are in µs.
 type sample struct {
 	cpu, busy, p99, rate, allocations float64
 }
 
 func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	b := &bench{}
+	b := &bench{log: stderr, loops: loops(), routes: manyRoutes}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&b.rounds, "rounds", 5, "how often each proxy is measured")
-	flags.DurationVar(&b.duration, "duration", 2*time.Second, "of each of the two loads of a proxy in a round")
+	flags.DurationVar(&b.duration, "duration", 2*time.Second, "of each load of a proxy in a round")
+	flags.IntVar(&b.reloads, "reloads", 5, "of each gateway under load, with -gateways")
+	only := flags.String("only", "", "measure only the loads of this protocol, such as \"grpc upload\"")
+	flags.BoolVar(&b.gateways, "gateways", false, "compare examples/gateway with nginx, Caddy and Traefik")
 	short := flags.Bool("short", false, "one round of 30ms, to see that the command works")
 	switch err := cli.Parse(flags, args, stderr); {
 	case errors.Is(err, flag.ErrHelp):
@@ -83,21 +121,30 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return fmt.Errorf("bench: %w", err)
 	case b.rounds < 1 || b.rounds > 100:
 		return cli.Misuse(fmt.Errorf("bench: -rounds is %d; it must be in [1, 100]", b.rounds))
+	case b.reloads < 0 || b.reloads > 100:
+		return cli.Misuse(fmt.Errorf("bench: -reloads is %d; it must be in [0, 100]", b.reloads))
 	case b.duration < time.Millisecond || b.duration > time.Minute:
 		return cli.Misuse(fmt.Errorf("bench: -duration is %v; it must be in [1ms, 1m]", b.duration))
 	case *short:
-		b.rounds, b.duration = 1, 30*time.Millisecond
+		b.rounds, b.duration, b.reloads, b.routes = 1, 30*time.Millisecond, 2, 2*fewRoutes
 	}
-	if err := b.run(ctx, stderr); err != nil {
+	if *only != "" {
+		b.loops = slices.DeleteFunc(b.loops, func(l loop) bool { return l.protocol != *only })
+	}
+	show := b.print
+	if b.gateways {
+		b.loops, show = gatewayLoops(b.routes), b.printGateways
+	}
+	if err := b.run(ctx); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b.print(stdout, strings.Join(args, " "))
+	show(stdout, strings.Join(args, " "))
 	return nil
 }
 
-// run starts the processes that all proxies use. In each round it measures each proxy
-// once.
-func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
+// run starts the backend and the controller, which all proxies use. It then runs the
+// rounds, and measures each proxy once in each of them.
+func (b *bench) run(ctx context.Context) (err error) {
 	if b.proxyCPUs, b.otherCPUs, err = split(); err != nil {
 		return err
 	}
@@ -109,17 +156,28 @@ func (b *bench) run(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	defer b.backend.stop()
+	if b.gateways {
+		return b.runGateways(ctx)
+	}
 	if b.controller, err = startRole(ctx, b.otherCPUs, "controller", b.backend.addr); err != nil {
 		return err
 	}
 	defer b.controller.stop()
 	b.findTargets(ctx)
+	return b.runRounds(ctx)
+}
+
+// runRounds measures each target once in each round.
+func (b *bench) runRounds(ctx context.Context) error {
 	for round := range b.rounds {
-		fmt.Fprintf(stderr, "round %d of %d\n", round+1, b.rounds)
-		for _, protocol := range []string{http1Protocol, grpcProtocol} {
+		fmt.Fprintf(b.log, "round %d of %d\n", round+1, b.rounds)
+		for i, l := range b.loops {
+			if i > 0 && b.loops[i-1].protocol == l.protocol {
+				continue // measured with the previous loop
+			}
 			for _, t := range b.targets {
-				if err := b.measure(ctx, t, protocol); err != nil {
-					return fmt.Errorf("%s, %s: %w", t.name, protocol, err)
+				if err := b.measure(ctx, t, l.protocol); err != nil {
+					return fmt.Errorf("%s, %s: %w", t.name, l.protocol, err)
 				}
 			}
 		}
@@ -132,21 +190,22 @@ func (b *bench) findTargets(ctx context.Context) {
 		{"relay", "relay"}, {"ReverseProxy", "reverseproxy"}, {"library hop", "hop"}, {"whole sidecar", "sidecar"},
 		{"two sidecars, mutual TLS", "mesh"},
 	} {
-		b.targets = append(b.targets, target{t.name, true, func(ctx context.Context, b *bench, protocol string) (*process, error) {
+		start := func(ctx context.Context, b *bench, protocol string) (*process, error) {
 			return startRole(ctx, b.proxyCPUs, t.role, protocol, b.backend.addr, b.controller.addr)
-		}, make(map[loop][]sample)})
+		}
+		b.targets = append(b.targets, target{name: t.name, isRole: true, start: start, samples: make(map[loop][]sample)})
 	}
 	for _, p := range peers() {
 		if version := p.version(ctx); version != "" {
-			b.targets = append(b.targets, target{p.program + " " + version, false, p.start, make(map[loop][]sample)})
+			b.targets = append(b.targets, target{name: p.program + " " + version, start: p.start, samples: make(map[loop][]sample)})
 		}
 	}
 }
 
-// measure starts a target and measures both loops of a protocol, after a run that is
-// not measured.
+// measure starts the target t and measures the loads with the given protocol. A short run
+// before the measurements warms the target up.
 func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+time.Minute)
 	defer cancel()
 	defer func() {
 		if err != nil {
@@ -166,13 +225,16 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 	if err := generator.ask(new(summary), 0, b.duration.Seconds()/4); err != nil {
 		return err
 	}
-	for _, rate := range []int{0, fixedRate} {
+	for _, l := range b.loops {
+		if l.protocol != protocol {
+			continue
+		}
 		var run summary
 		before, err := proxy.usage()
 		if err != nil {
 			return err
 		}
-		if err := generator.ask(&run, rate, b.duration.Seconds()); err != nil {
+		if err := generator.ask(&run, l.rate, b.duration.Seconds()); err != nil {
 			return err
 		}
 		after, err := proxy.usage()
@@ -180,7 +242,6 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 			return err
 		}
 		n, cpu := float64(run.Requests), (after.cpu - before.cpu).Seconds()
-		l := loop{protocol, rate}
 		t.samples[l] = append(t.samples[l], sample{
 			cpu: cpu / n * 1e6, busy: cpu / run.Seconds, p99: run.P99.Seconds() * 1e6, rate: n / run.Seconds,
 			allocations: float64(after.Allocations-before.Allocations) / n,

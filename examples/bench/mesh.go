@@ -16,20 +16,24 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The identities of the mesh.
+// The names of the certificate authority, and of the second sidecar, which is in front of
+// the server.
 const (
 	authorityName = "identity.cluster.local"
 	serverName    = "server.cluster.local"
 )
 
-// mesh is the role of two sidecars with mutual TLS in one process: the outbound side of
-// one and the inbound side of the other. Its controller and its certificate authority
-// are idle during the measurement.
+// mesh is the role of two sidecars with mutual TLS in one process. The requests pass the
+// outbound side of the first sidecar and the inbound side of the second. The process also
+// contains the controller and the certificate authority, which are idle during the
+// measurement.
 func mesh(ctx context.Context, args []string, ready func(string, command)) error {
 	return meshOf(ctx, args[1], func(client *sidecar.Proxy) { ready(client.Addr, memory) })
 }
 
-// meshOf runs a mesh and calls ready with the sidecar of the client.
+// meshOf runs two sidecars in front of the server at the address backend. When both serve,
+// it calls ready with the first sidecar, to which clients send requests. It returns the
+// first error.
 func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Proxy)) error {
 	dir, err := os.MkdirTemp("", "gotower-bench-mesh-")
 	if err != nil {
@@ -42,7 +46,7 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	}
 	ended := make(chan error, 4)
 	authorityAddr, err := background(ended, func(l net.Listener) error {
-		return ca.Serve(ctx, l, authority, func(string, []byte) error { return nil }, authorityName)
+		return ca.Serve(ctx, l, authority, func(context.Context, string, []byte) error { return nil }, authorityName)
 	})
 	if err != nil {
 		return err
@@ -100,7 +104,9 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	return <-ended
 }
 
-// background serves a listener on a free port of loopback in a goroutine.
+// background listens on a free port of loopback and calls serve with the listener in a new
+// goroutine. It returns the address of the listener, and sends the result of serve to
+// ended.
 func background(ended chan<- error, serve func(net.Listener) error) (addr string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// peer is a proxy of another project. It is compared if its program is in PATH.
+// peer is a proxy of another project, such as nginx. It is compared if its program is in
+// PATH.
 type peer struct {
 	program string
 	args    func(dir, file string) []string
@@ -25,13 +26,14 @@ func peers() []peer {
 	}
 }
 
-// version returns the version of a peer, or "" if it is not installed.
+// version returns the version of the program of the peer, or "" if it is not installed.
 func (p peer) version(ctx context.Context) string {
 	text, _ := exec.CommandContext(ctx, p.program, "-v").CombinedOutput() //nolint:gosec // nginx or haproxy
 	return regexp.MustCompile(`\d+(\.\d+)+`).FindString(string(text))
 }
 
-// start starts a peer with one thread and waits until it listens.
+// start starts the peer with one thread, as a proxy in front of the backend of b. It waits
+// until the peer accepts connections.
 func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,7 +65,7 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 
 func nginxConfig(protocol, listen, backend string) string {
 	http2, location := "", "proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection '';"
-	if protocol == grpcProtocol {
+	if isGRPC(protocol) {
 		http2, location = "http2", "grpc_pass grpc://b;"
 	}
 	return fmt.Sprintf(`daemon off;
@@ -74,6 +76,7 @@ events { worker_connections 4096; }
 http {
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
   access_log off;
+  client_max_body_size 0;
   keepalive_requests 1000000000;
   upstream b { server %s; keepalive 256; keepalive_requests 1000000000; }
   server { listen %s %s; location / { %s } }
@@ -83,7 +86,7 @@ http {
 
 func haproxyConfig(protocol, listen, backend string) string {
 	proto := ""
-	if protocol == grpcProtocol {
+	if isGRPC(protocol) {
 		proto = "proto h2"
 	}
 	return fmt.Sprintf(`global

@@ -10,22 +10,26 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
-// roleVariable has the role of a process that this program starts from itself.
+// roleVariable is the environment variable that contains the role of a process. It is set
+// if this program has started the process from itself.
 const roleVariable = "GOTOWER_BENCH_ROLE"
 
-// role is a process of the comparison. It calls ready with its address and the command
-// that it serves.
+// role is the main function of a process that this program starts from itself. args are the
+// arguments of the process. The role calls ready when it serves, with its address and its
+// command. It returns an error when it fails.
 type role func(ctx context.Context, args []string, ready func(addr string, serve command)) error
 
-// command is a function that the parent process calls with a line.
+// command is a function of a role. The parent process calls it: it sends line to the
+// process of the role, and receives result.
 type command func(line string) (result any, err error)
 
-// playRole runs a role until in ends. It writes the address of the role to out. For
-// each line of in, it calls the command of the role and writes the result as a line of
-// JSON.
+// playRole runs the role r until the reader in ends or the role returns. It first writes
+// the address of the role to the writer out. For each line from in, it calls the command of
+// the role, and writes the result to out as one line of JSON.
 func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -50,18 +54,20 @@ func playRole(r role, args []string, in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// process is a process that this program started. It is killed when its context ends.
+// process is a process that this program has started. It is killed when the context of its
+// command ends.
 type process struct {
-	role   string // "" for a program of another project
-	addr   string
-	cmd    *exec.Cmd
-	in     io.Writer
-	out    *bufio.Reader
-	errors bytes.Buffer // complete when ended is closed
-	ended  chan struct{}
+	role     string // "" for a program of another project
+	addr     string
+	graceful bool // the process must end its children
+	cmd      *exec.Cmd
+	in       io.Writer
+	out      *bufio.Reader
+	errors   bytes.Buffer // complete when ended is closed
+	ended    chan struct{}
 }
 
-// start starts a process on some CPUs.
+// start starts cmd as a process that may use only the given CPUs.
 func start(cmd *exec.Cmd, cpus []int) (*process, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -81,7 +87,8 @@ func start(cmd *exec.Cmd, cpus []int) (*process, error) {
 	return p, <-started
 }
 
-// startRole starts this program again in a role and waits until it is ready.
+// startRole starts this program again as a process with the given role and arguments. It
+// waits until the role is ready.
 func startRole(ctx context.Context, cpus []int, role string, args ...string) (*process, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -98,8 +105,8 @@ func startRole(ctx context.Context, cpus []int, role string, args ...string) (*p
 	return p, err
 }
 
-// line reads a line of output. If the process has ended, the error contains its error
-// output.
+// line reads one line from the output of the process. If the process has ended, the error
+// contains its standard error.
 func (p *process) line() (string, error) {
 	text, err := p.out.ReadString('\n')
 	if err != nil {
@@ -109,7 +116,8 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(text), nil
 }
 
-// ask sends a command line to the process and decodes the response into result.
+// ask calls the command of the process with the line that words form. It decodes the
+// response into result.
 func (p *process) ask(result any, words ...any) error {
 	fmt.Fprintln(p.in, words...) // line reports an error of it
 	text, err := p.line()
@@ -135,8 +143,16 @@ func (p *process) usage() (u usage, err error) {
 	return u, err
 }
 
-// stop kills the process and waits for its end.
+// stop kills the process and waits until it has ended. A process with children gets some
+// time to end them.
 func (p *process) stop() {
+	if p.graceful {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-p.ended:
+		case <-time.After(10 * time.Second):
+		}
+	}
 	_ = p.cmd.Process.Kill()
 	<-p.ended
 }

@@ -25,12 +25,13 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// roles returns the roles. The arguments of a proxy are the protocol and the addresses of
-// the backend and of the controller.
+// roles returns the roles by name. The arguments of a proxy are the protocol, the address
+// of the backend and the address of the controller.
 func roles() map[string]role {
 	return map[string]role{
 		"backend":      backend,
 		"load":         generate,
+		"clients":      sendDuringReloads,
 		"controller":   control,
 		"relay":        relay,
 		"reverseproxy": reverseProxy,
@@ -40,15 +41,16 @@ func roles() map[string]role {
 	}
 }
 
-// memory is the command of the proxies. It returns the number of allocations of this
-// process.
+// memory is the command of all proxies. It returns the number of allocations of this
+// process since its start.
 func memory(string) (any, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return usage{Allocations: m.Mallocs}, nil
 }
 
-// listen listens on a free port of loopback.
+// listen listens on a free port of loopback. It then calls ready with the address and the
+// command memory.
 func listen(ready func(string, command)) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err == nil {
@@ -57,7 +59,8 @@ func listen(ready func(string, command)) (net.Listener, error) {
 	return l, err
 }
 
-// serve serves each connection in a goroutine.
+// serve listens on a free port of loopback and calls ready. It then calls handle for each
+// connection, in a separate goroutine.
 func serve(ready func(string, command), handle func(net.Conn)) error {
 	l, err := listen(ready)
 	for err == nil {
@@ -72,7 +75,7 @@ func serve(ready func(string, command), handle func(net.Conn)) error {
 	return err
 }
 
-// relay is the role of a proxy that copies bytes between two connections and parses
+// relay is the role of a proxy that copies bytes between client and backend, and parses
 // nothing.
 func relay(ctx context.Context, args []string, ready func(string, command)) error {
 	return serve(ready, func(client net.Conn) {
@@ -86,8 +89,9 @@ func relay(ctx context.Context, args []string, ready func(string, command)) erro
 	})
 }
 
-// transfer copies bytes through memory, as a proxy that parses does. io.Copy would copy
-// them inside the kernel.
+// transfer copies bytes from one connection to the other through a buffer, as a proxy that
+// parses requests does. It does not use io.Copy, because io.Copy would copy the bytes
+// inside the kernel.
 func transfer(to, from net.Conn) {
 	defer to.Close()
 	for b := make([]byte, 32<<10); ; {
@@ -101,7 +105,7 @@ func transfer(to, from net.Conn) {
 	}
 }
 
-// buffers is the BufferPool of a ReverseProxy.
+// buffers implements httputil.BufferPool, so that ReverseProxy reuses its buffers.
 type buffers struct{ sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -113,11 +117,11 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(room []byte) { b.Pool.Put(&room) }
 
-// reverseProxy is the role of httputil.ReverseProxy with the settings that make it fast.
+// reverseProxy is the role of httputil.ReverseProxy with its fastest settings.
 func reverseProxy(_ context.Context, args []string, ready func(string, command)) error {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(args[0] == http1Protocol)
-	protocols.SetUnencryptedHTTP2(args[0] == grpcProtocol)
+	protocols.SetHTTP1(!isGRPC(args[0]))
+	protocols.SetUnencryptedHTTP2(isGRPC(args[0]))
 	srv := &http.Server{Protocols: protocols, ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
 		Rewrite:    func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: args[1]}) },
 		Transport:  &http.Transport{Protocols: protocols, MaxIdleConnsPerHost: 2 * atOnce, DisableCompression: true},
@@ -130,7 +134,8 @@ func reverseProxy(_ context.Context, args []string, ready func(string, command))
 	return srv.Serve(l)
 }
 
-// hop is the role of a proxy of five layers: limit, queue, balance, tap and endpoint.
+// hop is the role of a proxy with five layers of the library: limit, queue, balance, tap
+// and endpoint.
 func hop(ctx context.Context, args []string, ready func(string, command)) error {
 	endpoints, err := static.Endpoints(args[1])
 	if err != nil {
@@ -152,7 +157,8 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	return tcplayer.Serve(ctx, l, httplayer.NewServer(httplayer.Handler(svc)))
 }
 
-// control is the role of the destination controller of the sidecar.
+// control is the role of the destination controller. The sidecar resolves the authority of
+// the requests by it. The result is the address of the backend.
 func control(ctx context.Context, args []string, ready func(string, command)) error {
 	addr, err := netip.ParseAddrPort(args[0])
 	if err != nil {
@@ -172,7 +178,7 @@ func control(ctx context.Context, args []string, ready func(string, command)) er
 	return c.Serve(ctx, l)
 }
 
-// wholeSidecar is the role of examples/proxy with its default settings.
+// wholeSidecar is the role of the sidecar, examples/proxy, with its default settings.
 func wholeSidecar(ctx context.Context, args []string, ready func(string, command)) error {
 	s, err := sidecarSettings(args[2])
 	if err != nil {
@@ -186,7 +192,8 @@ func wholeSidecar(ctx context.Context, args []string, ready func(string, command
 	return p.Run(ctx)
 }
 
-// sidecarSettings returns the default settings of examples/proxy on free ports.
+// sidecarSettings returns the default settings of examples/proxy, but with free ports, the
+// controller at controllerAddr, and long connect timeouts, because the load uses all CPUs.
 func sidecarSettings(controllerAddr string) (settings.Settings, error) {
 	variables := map[string]string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": controllerAddr,
@@ -194,6 +201,11 @@ func sidecarSettings(controllerAddr string) (settings.Settings, error) {
 		"LINKERD2_PROXY_INBOUND_LISTEN_ADDR":  "127.0.0.1:0",
 		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":    "127.0.0.1:0",
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":  "127.0.0.1:0",
+
+		"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT":       "10s",
+		"LINKERD2_PROXY_INBOUND_CONNECT_TIMEOUT":        "10s",
+		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT": "20s",
+		"LINKERD2_PROXY_INBOUND_HTTP_FAILFAST_TIMEOUT":  "20s",
 	}
 	return settings.Read(func(name string) (string, bool) {
 		value, ok := variables[name]

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// split returns the CPU of the proxy and the CPUs of all other processes. On a machine
-// with one CPU, they share it.
+// split returns the CPU for the proxy and the CPUs for all other processes. On a machine
+// with one CPU, both are the same.
 func split() (proxy, others []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -27,9 +27,10 @@ func split() (proxy, others []int, err error) {
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
-// run starts a process on some CPUs, reports the start to started, and waits for its
-// end. It locks its thread, because the process is killed when the thread ends. The
-// thread is not used again, because its CPUs are restricted.
+// run starts cmd as a process on the given CPUs, sends the result of the start to started,
+// and waits until the process has ended. It locks its thread until then, because the
+// process is killed when the thread ends. The thread is not used for other goroutines,
+// because its CPUs are restricted.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -47,15 +48,15 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	}
 }
 
-// cpuTime returns the CPU time that a process has used. The clock number is computed
-// from the pid as in clock_getcpuclockid(3).
+// cpuTime returns the CPU time that the process pid has used. It computes the clock ID as
+// in clock_getcpuclockid(3).
 func cpuTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	err := unix.ClockGettime(int32(^pid<<3|2), &t)
 	return time.Duration(t.Nano()), err
 }
 
-// processor returns the name of the CPU.
+// processor returns the model name of the CPU, or "" if it is unknown.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	_, after, _ := bytes.Cut(text, []byte("model name\t: "))
@@ -63,8 +64,8 @@ func processor() string {
 	return string(line)
 }
 
-// alarm sleeps for less than a millisecond, for which the timers of an idle Go program
-// are too inexact.
+// alarm is a timer that is exact for waits of less than a millisecond. The timers of an
+// idle Go program are less exact.
 type alarm struct {
 	fd   int
 	file *os.File

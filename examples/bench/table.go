@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -9,17 +10,22 @@ import (
 	"time"
 )
 
-// print writes the results as Markdown, one table for each loop (protocol and rate).
+// print writes the results to w as Markdown, with one table for each protocol and rate.
+// args are the arguments of the command.
 func (b *bench) print(w io.Writer, args string) {
+	b.printHead(w, args)
+	for _, l := range b.loops {
+		b.table(w, l)
+	}
+}
+
+// printHead writes the date, the machine, the command and the settings.
+func (b *bench) printHead(w io.Writer, args string) {
 	fmt.Fprintf(w, "%s, %s, %d CPUs, %s/%s, %s, `%s`. ", time.Now().UTC().Format(time.DateOnly), processor(),
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), strings.TrimSpace("go run ./examples/bench "+args))
 	fmt.Fprintf(w, "Medians of %d interleaved rounds of %v. CPU and allocations are those of the proxy process for each request. ",
 		b.rounds, b.duration)
 	fmt.Fprintf(w, "CPUs of the proxy: %v; of load generator and backend: %v.\n", b.proxyCPUs, b.otherCPUs)
-	for _, protocol := range []string{http1Protocol, grpcProtocol} {
-		b.table(w, loop{protocol, 0})
-		b.table(w, loop{protocol, fixedRate})
-	}
 }
 
 func (b *bench) table(w io.Writer, l loop) {
@@ -27,7 +33,12 @@ func (b *bench) table(w io.Writer, l loop) {
 	if l.rate > 0 {
 		title = fmt.Sprintf("%d requests/s, latency from the time a request was due", l.rate)
 	}
-	protocol := map[string]string{http1Protocol: "HTTP/1.1", grpcProtocol: "Unary gRPC by cleartext HTTP/2"}[l.protocol]
+	protocol := map[string]string{
+		http1Protocol: "HTTP/1.1", grpcProtocol: "Unary gRPC by cleartext HTTP/2",
+		downloadProtocol: "HTTP/1.1 responses of 1 MiB", uploadProtocol: "HTTP/1.1 requests of 1 MiB",
+		grpcDownloadProtocol: "gRPC responses of 1 MiB by cleartext HTTP/2",
+		grpcUploadProtocol:   "gRPC requests of 1 MiB by cleartext HTTP/2",
+	}[l.protocol]
 	columns := []string{"proxy", "CPU µs (minimum)"}
 	var bases []target
 	for _, t := range b.targets {
@@ -45,7 +56,7 @@ func (b *bench) table(w io.Writer, l loop) {
 			fmt.Fprintf(w, " %.2f |", median(cpu)/base.quantile(l, cpu, 0.5))
 		}
 		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% |", median(p99), median(p99)/b.targets[0].quantile(l, p99, 0.5),
-			median(func(s sample) float64 { return s.rate }), 100*median(func(s sample) float64 { return s.busy }))
+			median(rate), 100*median(func(s sample) float64 { return s.busy }))
 		if t.isRole {
 			fmt.Fprintf(w, " %.1f |\n", median(func(s sample) float64 { return s.allocations }))
 		} else {
@@ -54,15 +65,22 @@ func (b *bench) table(w io.Writer, l loop) {
 	}
 }
 
-func cpu(s sample) float64 { return s.cpu }
-func p99(s sample) float64 { return s.p99 }
+func cpu(s sample) float64  { return s.cpu }
+func p99(s sample) float64  { return s.p99 }
+func rate(s sample) float64 { return s.rate }
 
-// quantile returns the quantile of a figure over the rounds.
+// quantile returns the quantile q of one figure of the load l over all rounds. The function
+// figure returns the figure of a sample.
 func (t target) quantile(l loop, figure func(sample) float64, q float64) float64 {
 	v := make([]float64, 0, len(t.samples[l]))
 	for _, s := range t.samples[l] {
 		v = append(v, figure(s))
 	}
-	slices.Sort(v)
-	return v[int(q*float64(len(v)-1)+0.5)]
+	return quantile(v, q)
+}
+
+// quantile returns the quantile q of v.
+func quantile[T cmp.Ordered](v []T, q float64) T {
+	sorted := slices.Sorted(slices.Values(v))
+	return sorted[int(q*float64(len(v)-1)+0.5)]
 }

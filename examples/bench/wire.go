@@ -6,13 +6,16 @@ import (
 	"net"
 )
 
-// headEnd ends the headers of an HTTP/1.1 message.
+// headEnd is the text at the end of the headers of an HTTP/1.1 message.
 const headEnd = "\r\n\r\n"
 
-// The parts of HTTP/2 that the load generator and the backend use.
+// The parts of HTTP/2 that the load generator and the backend use: the bytes that begin a
+// connection, the types and flags of frames, and sizes in bytes.
 const (
 	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	settingsFrame = "\x00\x00\x06\x04\x00\x00\x00\x00\x00" + "\x00\x01\x00\x00\x00\x00" // HEADER_TABLE_SIZE is 0
+	settingsFrame = "\x00\x00\x0c\x04\x00\x00\x00\x00\x00" +
+		"\x00\x01\x00\x00\x00\x00" + "\x00\x04\x7f\xff\xff\xff" + // HEADER_TABLE_SIZE 0, INITIAL_WINDOW_SIZE 2^31-1
+		"\x00\x00\x04\x08\x00\x00\x00\x00\x00" + "\x00\x10\x00\x00" // WINDOW_UPDATE of 1 MiB
 
 	frameData, frameHeaders, frameReset, frameSettings = 0, 1, 3, 4
 	framePing, frameGoAway, frameWindowUpdate          = 6, 7, 8
@@ -20,32 +23,90 @@ const (
 
 	frameHeader   = 9
 	initialWindow = 65535
+	settingWindow = 4 // INITIAL_WINDOW_SIZE
+	maxFrame      = 16 << 10
 	credit        = 16 << 10 // bytes of DATA for which one WINDOW_UPDATE is sent
 )
 
-// frame is one frame of HTTP/2. Its payload is valid until the next read.
+// frame is one frame of HTTP/2. Its payload is valid until the next call of read.
 type frame struct {
 	kind, flags byte
 	stream      uint32
 	payload     []byte
 }
 
-// wire is a connection with its unprocessed input and its unwritten output. It never
-// decodes a header block, because it announces a header table of size 0.
+// wire is a connection with its unprocessed input and its unwritten output. It does not
+// decode header blocks. This is possible because it announces a header table of size 0.
 type wire struct {
 	conn   net.Conn
-	room   []byte // the buffer of in
+	room   []byte // buffer of in
 	in     []byte // not yet processed
 	out    []byte // not yet written
 	window int    // bytes of DATA that the peer accepts
+	start  int    // window of a new stream
+	bodies []body // that wait for window
 	used   uint32 // bytes of received DATA without a WINDOW_UPDATE
+	skip   int    // bytes of an HTTP/1.1 body that are still to come
+}
+
+// body is the rest of a message that is sent on a stream. The stream ends with the header
+// block trailers, or with the message if that is empty.
+type body struct {
+	stream         uint32
+	window         int
+	rest, trailers string
 }
 
 func newWire(conn net.Conn) wire {
-	return wire{conn: conn, room: make([]byte, 64<<10), window: initialWindow}
+	return wire{conn: conn, room: make([]byte, 64<<10), window: initialWindow, start: initialWindow}
 }
 
-// read waits for further bytes and adds them to in.
+// pump appends DATA frames and trailers of the bodies to the field out, as far as the windows
+// permit.
+func (w *wire) pump() {
+	kept := w.bodies[:0]
+	for _, b := range w.bodies {
+		for b.rest != "" {
+			n := min(len(b.rest), b.window, w.window, maxFrame)
+			if n <= 0 {
+				break
+			}
+			flags := byte(0)
+			if n == len(b.rest) && b.trailers == "" {
+				flags = flagEndStream
+			}
+			w.frame(frameData, flags, b.stream, b.rest[:n])
+			b.rest, b.window, w.window = b.rest[n:], b.window-n, w.window-n
+		}
+		if b.rest != "" {
+			kept = append(kept, b)
+		} else if b.trailers != "" {
+			w.frame(frameHeaders, flagEndHeaders|flagEndStream, b.stream, b.trailers)
+		}
+	}
+	w.bodies = kept
+}
+
+// update applies SETTINGS or a WINDOW_UPDATE to the windows of the streams.
+func (w *wire) update(f frame) {
+	more := 0
+	if f.kind == frameWindowUpdate {
+		more = int(binary.BigEndian.Uint32(f.payload))
+	}
+	for p := f.payload; f.kind == frameSettings && len(p) >= 6; p = p[6:] {
+		if binary.BigEndian.Uint16(p) == settingWindow {
+			more = int(binary.BigEndian.Uint32(p[2:])) - w.start
+			w.start += more
+		}
+	}
+	for i := range w.bodies {
+		if f.stream == 0 || f.stream == w.bodies[i].stream {
+			w.bodies[i].window += more
+		}
+	}
+}
+
+// read waits for more bytes from the connection and appends them to the field in.
 func (w *wire) read() error {
 	w.in = append(w.room[:0], w.in...)
 	if len(w.in) == len(w.room) {
@@ -56,7 +117,15 @@ func (w *wire) read() error {
 	return err
 }
 
-// flush writes out.
+// skipped removes the rest of an HTTP/1.1 body from the field in, as far as the body has
+// been received. It returns true when the whole body has been removed.
+func (w *wire) skipped() bool {
+	n := min(w.skip, len(w.in))
+	w.in, w.skip = w.in[n:], w.skip-n
+	return w.skip == 0
+}
+
+// flush writes the bytes in the field out to the connection.
 func (w *wire) flush() error {
 	if len(w.out) == 0 {
 		return nil
@@ -66,7 +135,8 @@ func (w *wire) flush() error {
 	return err
 }
 
-// frame adds one frame to out.
+// frame appends one frame with the given type and flags to the field out. It does not write
+// the frame to the connection.
 func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	n := len(payload)
 	w.out = append(w.out, byte(n>>16), byte(n>>8), byte(n), kind, flags)
@@ -74,7 +144,8 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	w.out = append(w.out, payload...)
 }
 
-// next returns the next complete frame. It processes SETTINGS, PING and WINDOW_UPDATE
+// next removes the next complete frame from the field in and returns it. ok is false if
+// the frame is incomplete. next responds to SETTINGS, PING and WINDOW_UPDATE frames
 // itself and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
@@ -86,11 +157,14 @@ func (w *wire) next() (f frame, ok bool) {
 		w.in = w.in[end:]
 		switch {
 		case f.kind == frameSettings && f.flags&flagAck == 0:
+			w.update(f)
 			w.frame(frameSettings, flagAck, 0, "")
 		case f.kind == framePing && f.flags&flagAck == 0:
 			w.frame(framePing, flagAck, 0, string(f.payload))
 		case f.kind == frameWindowUpdate && f.stream == 0 && len(f.payload) == 4:
 			w.window += int(binary.BigEndian.Uint32(f.payload))
+		case f.kind == frameWindowUpdate && len(f.payload) == 4:
+			w.update(f)
 		case f.kind == frameData:
 			if w.used += uint32(len(f.payload)); w.used > credit {
 				w.frame(frameWindowUpdate, 0, 0, string(binary.BigEndian.AppendUint32(nil, w.used)))
@@ -104,10 +178,10 @@ func (w *wire) next() (f frame, ok bool) {
 	return frame{}, false
 }
 
-// messagePrefix is the size of the prefix of a gRPC message.
+// messagePrefix is the size in bytes of the prefix of a gRPC message.
 const messagePrefix = 5
 
-// message returns a gRPC message of n zero bytes.
+// message returns a gRPC message of n zero bytes, with its prefix.
 func message(n int) string {
 	prefix := binary.BigEndian.AppendUint32([]byte{0}, uint32(n))
 	return string(append(prefix, make([]byte, n)...))

@@ -19,27 +19,28 @@ import (
 	"github.com/gotower/gotower/examples/internal/serve"
 )
 
-// The names of the services.
+// The names of the services, by which requests address them.
 const (
 	webName    = "web.emojivoto:80"
 	emojiName  = "emoji.emojivoto:8080"
 	votingName = "voting.emojivoto:8080"
 )
 
-// Latencies of the replicas, and times of the replica that stops and starts repeatedly.
+// quick and slow are the latencies of replicas. The other constants are the times for which
+// restartRepeatedly runs its replica and stops it.
 const (
 	quick = 2 * time.Millisecond
 	slow  = 400 * time.Millisecond // long enough for the slowest replica on a busy machine
 
-	stays = 2 * time.Second
-	// drains is the time between leaving discovery and rejecting requests, as
-	// with a preStop hook.
-	drains = 500 * time.Millisecond
-	away   = time.Second
+	upTime = 2 * time.Second
+	// drainTime is the time between the removal of the replica from the controller and the
+	// rejection of requests by the replica, as with a preStop hook.
+	drainTime = 500 * time.Millisecond
+	downTime  = time.Second
 )
 
-// application is the emoji-voting application: its replicas, and the controller that has
-// their endpoints.
+// application is the emoji-voting application. It has the replicas of its services. It also
+// has the controller, which reports their endpoints to the proxies.
 type application struct {
 	controller *controller.Controller
 	running    *errgroup.Group
@@ -49,15 +50,18 @@ type application struct {
 	where map[string]map[string]controller.Endpoint // by name, then pod
 }
 
-// replica serves a pod of a service, and announces it to the controller, until ctx ends.
+// replica starts a gRPC server as one replica of service with the given pod name, and
+// announces it to the controller. It serves until ctx ends. register registers the service
+// with the server.
 func (a *application) replica(ctx context.Context, service, pod string, register func(*grpc.Server)) error {
 	var g serve.Group
 	addr := g.GRPC(pod, loopback, register, nil)
 	return a.announced(ctx, &g, service, pod, addr)
 }
 
-// announced runs g and announces pod at addr to the controller. When ctx ends, it first
-// removes the pod from the controller, and then stops g.
+// announced runs the servers of g in the background, and announces addr as a replica of
+// service to the controller. pod is the name of the replica. When ctx ends, it first
+// removes the replica from the controller, and then stops g.
 func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
 	if err := g.Err(); err != nil {
 		return err
@@ -91,11 +95,11 @@ func (a *application) leave(service, pod string) error {
 	delete(a.where[service], pod)
 	err := a.publish()
 	a.mu.Unlock()
-	wait(context.Background(), drains)
+	wait(context.Background(), drainTime)
 	return err
 }
 
-// publish sets all replicas in the controller. The caller holds mu.
+// publish sends the endpoints of all replicas to the controller. The caller holds mu.
 func (a *application) publish() error {
 	cfg := controller.Config{Destinations: map[string]controller.Destination{}}
 	for service, pods := range a.where {
@@ -114,13 +118,15 @@ func (a *application) publish() error {
 	return nil
 }
 
-// deployment returns the name of a service up to the first dot.
+// deployment returns the name of the deployment of a service: the part before the first
+// dot.
 func deployment(service string) string {
 	name, _, _ := strings.Cut(service, ".")
 	return name
 }
 
-// profile returns a profile that names the routes of a service, for tap.
+// profile returns a profile with named routes for service. tap shows these names. It
+// returns nil if the demo defines no routes for service.
 func profile(service string) *controller.Profile {
 	switch service {
 	case webName:
@@ -137,7 +143,7 @@ func profile(service string) *controller.Profile {
 	return nil
 }
 
-// backends starts the replicas of the two gRPC services.
+// backends starts the replicas of the emoji service and of the voting service.
 func (a *application) backends(ctx context.Context) error {
 	takes := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 	for pod, latency := range map[string]time.Duration{"emoji-0": quick, "emoji-1": quick, "emoji-2": quick, "emoji-slow": slow} {
@@ -154,23 +160,24 @@ func (a *application) backends(ctx context.Context) error {
 			return err
 		}
 	}
-	a.running.Go(func() error { return a.comeAndGo(ctx, "voting-2", voting) })
+	a.running.Go(func() error { return a.restartRepeatedly(ctx, "voting-2", voting) })
 	return nil
 }
 
-// comeAndGo starts and stops a replica of the voting service repeatedly.
-func (a *application) comeAndGo(ctx context.Context, pod string, register func(*grpc.Server)) error {
+// restartRepeatedly starts a replica of the voting service with the given pod name, and
+// stops it again. It repeats this until ctx ends.
+func (a *application) restartRepeatedly(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
 		present, leave := context.WithCancel(ctx)
 		err := a.replica(present, votingName, pod, register)
 		if err == nil {
-			wait(ctx, stays)
+			wait(ctx, upTime)
 		}
 		leave()
 		if err != nil {
 			return err
 		}
-		wait(ctx, drains+away)
+		wait(ctx, drainTime+downTime)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
-// Command demo runs an emoji-voting application behind gotower's proxy, in one process and
-// on loopback, and shows a live table of its requests. One replica is slow, one leaves and
-// returns, and one method always fails. The table shows which one.
+// Command demo runs an emoji-voting application behind gotower's proxy, and shows a live
+// table of its requests. All of it runs in one process and on loopback. One replica is
+// slow, one stops and starts repeatedly, and one method always fails. The table shows which
+// replicas and which method these are.
 package main
 
 import (
@@ -30,10 +31,12 @@ import (
 
 const (
 	loopback = "127.0.0.1:0"
-	// net/http waits for 5 s for the first request of a connection.
+	// grace is how long open requests may take at the end of the program. It is longer than
+	// the 5 s that net/http waits for the first request of a connection.
 	grace = 6 * time.Second
 
-	// The taps of the two proxies, if the addresses are free.
+	// botTap is the address of the tap of the bot's proxy, and webTap is the address of the
+	// tap of the web front's proxy. If an address is in use, a free port is used instead.
 	botTap = "127.0.0.1:4190"
 	webTap = "127.0.0.1:4290"
 )
@@ -57,11 +60,19 @@ type options struct {
 	rate     float64
 }
 
-// The limits of the bot's rate.
+// The limits of the rate of the bot, in requests per second.
 const minRate, maxRate = 0.001, 1e6
 
 func parse(args []string, help io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), `demo runs an emoji-voting application behind gotower's proxy, in one process and on loopback, and shows a
+live table of its requests. One replica is slow, one stops and starts repeatedly, and one method always
+fails: the table shows which. After q or an interrupt, the final table is printed.
+
+`)
+		f.PrintDefaults()
+	}
 	f.DurationVar(&o.duration, "for", 0, "stop after this time (0: when interrupted)")
 	f.StringVar(&o.output, "o", "", "json: print only the final table, as JSON")
 	f.Float64Var(&o.rate, "rate", 40, "requests per second of the bot")
@@ -82,8 +93,8 @@ func parse(args []string, help io.Writer) (o options, err error) {
 	return o, err
 }
 
-// run starts all servers and the bot, and shows the requests until ctx ends or the time is
-// over.
+// run starts all servers and the bot, and shows the requests. It returns when ctx ends, the
+// user quits, or the duration in o is over.
 func run(ctx context.Context, o options, out *os.File) error {
 	log := slog.New(slog.DiscardHandler)
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -106,7 +117,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// demo has the addresses and clients of the running servers.
+// demo has the bot, the HTTP client of the bot, and the proxies through which requests
+// pass.
 type demo struct {
 	client  *http.Client
 	bot     *emojivoto.Bot
@@ -150,14 +162,15 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	}, nil
 }
 
-// httpThrough returns a client that sends all requests to a proxy.
+// httpThrough returns an HTTP client that sends all requests to the given address of a
+// proxy.
 func httpThrough(proxy string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext: dialler(proxy), MaxIdleConnsPerHost: 64,
 	}}
 }
 
-// show runs the bot until ctx ends or the user quits, and shows the table.
+// show runs the bot and shows the table of requests, until ctx ends or the user quits.
 func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	processes, closeAll, err := d.taps()
 	if err != nil {
@@ -192,10 +205,11 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	case o.output == "json":
 		return top.WriteJSON(out, rows, top.Columns{})
 	}
-	return top.Write(out, rows, top.Columns{})
+	return top.WriteScreen(out, rows, top.Columns{})
 }
 
-// taps connects to the taps of the proxies. closeAll closes the connections.
+// taps returns a tap.Process for each of the two proxies, with a connection to its tap.
+// closeAll closes the connections.
 func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The walk-through, as a person would see it: everything works but the
-// doughnut, and nothing of that is the fault of a replica that came or went.
+// Only votes for the doughnut fail. A replica that stops and starts causes no failure.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	patiently(t, time.Second, "json", func(out []byte) error {
 		var rows []row
 		if err := json.Unmarshal(out, &rows); err != nil {
@@ -43,6 +44,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoWithoutTerminal(t *testing.T) {
+	t.Parallel()
 	patiently(t, time.Second, "", func(out []byte) error {
 		for _, text := range []string{"Source ", "/api/vote"} {
 			if !strings.Contains(string(out), text) {
@@ -70,10 +72,14 @@ func TestInvalidFlags(t *testing.T) {
 		_, err := parse(strings.Fields(args), io.Discard)
 		require.EqualError(t, err, want+"; see -help", args)
 	}
+	var help strings.Builder
+	_, err = parse([]string{"--help"}, &help)
+	require.ErrorIs(t, err, flag.ErrHelp)
+	require.Regexp(t, `(?s)^demo runs an emoji-voting application.*-rate float`, help.String())
 }
 
-// patiently runs the demo, and on a machine that had no time for it once more
-// for twice as long.
+// patiently runs the demo. If the machine was too slow, it runs the demo again for twice as
+// long.
 func patiently(t *testing.T, d time.Duration, output string, check func([]byte) error) {
 	t.Helper()
 	const most = 5
@@ -101,7 +107,7 @@ type row struct {
 	SuccessRate float64 `json:"success_rate"`
 }
 
-// spread returns who got too little or too much.
+// spread returns an error if a replica gets too few or too many requests.
 func spread(rows []row) error {
 	emoji, seen, total := map[string]int{}, map[string]bool{}, 0
 	for _, r := range rows {

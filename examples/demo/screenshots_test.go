@@ -53,8 +53,8 @@ func TestScreenshots(t *testing.T) {
 		(rows.find(r => r.textContent.includes('VoteDoughnut')) ?? rows[0]).click(); ''`)
 }
 
-// shoot opens a page, lets it run for a while, does something there if it is
-// told to, and keeps a picture of what a window shows.
+// shoot opens a page, waits, runs a script on the page if there is one, and saves a
+// screenshot.
 func shoot(t *testing.T, chromium, page, folder, name string, after time.Duration, do string) {
 	t.Helper()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
@@ -75,7 +75,7 @@ func shoot(t *testing.T, chromium, page, folder, name string, after time.Duratio
 	require.NoError(t, os.WriteFile(filepath.Join(folder, name), picture, 0o600))
 }
 
-// The page that the walk-through speaks of is there.
+// The page that the walk-through mentions is served.
 func TestPage(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	running, ctx := errgroup.WithContext(ctx)

@@ -15,7 +15,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// proxy starts the proxy of pod. Its tap is at tapAddr, or at any port if that is taken.
+// proxy starts the proxy of pod. The tap of the proxy listens on tapAddr, or on a free port
+// if tapAddr is in use.
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
 	vars := map[string]string{
 		"DESTINATION_SVC_ADDR":            controllerAddr,
@@ -43,7 +44,8 @@ func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr st
 	return p, nil
 }
 
-// web starts the web front. It calls the gRPC services by their names through its proxy.
+// web starts the web front and announces it to the controller. The web front calls the gRPC
+// services by name, through the proxy at the address proxy.
 func (a *application) web(ctx context.Context, proxy string) error {
 	emoji, err := grpcThrough(proxy, emojiName)
 	if err != nil {
@@ -72,7 +74,8 @@ func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// dialler returns a dial function that connects to addr, whatever the name.
+// dialler returns a dial function that always connects to addr and ignores the requested
+// address.
 func dialler(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)

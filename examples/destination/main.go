@@ -1,7 +1,9 @@
-// Command destination is a destination controller. It serves linkerd's destination API from
-// a YAML file, which it reloads on changes.
+// Command destination is a destination and policy controller. It serves linkerd's
+// destination and policy APIs from a YAML file, which it reloads on changes, or from the
+// objects of a Kubernetes cluster.
 //
 //	go run ./examples/destination -config examples/destination/destination.yaml
+//	go run ./examples/destination -kubernetes -kubeconfig ~/.kube/config
 package main
 
 import (
@@ -27,20 +29,22 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
-// run serves until ctx ends. It prints one line to stdout when it is ready to accept
-// connections, and logs to stderr.
+// run reads the configuration and serves until ctx ends. It prints one line to stdout when
+// it is ready to accept connections, and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")
-	config := flags.String("config", "", "YAML `file` with the destinations (required)")
+	config := flags.String("config", "", "YAML `file` with the destinations; this or -kubernetes is required")
 	verbose := flags.Bool("v", false, "log every stream")
+	var cluster kubernetes
+	cluster.flags(flags)
 	switch err := cli.Parse(flags, args, stderr); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
 		return fmt.Errorf("destination: %w", err)
-	case *config == "":
-		return cli.Misuse(errors.New("destination: -config is required"))
+	case (*config == "") != cluster.on:
+		return cli.Misuse(errors.New("destination: either -config or -kubernetes is required"))
 	}
 	level := slog.LevelInfo
 	if *verbose {
@@ -49,6 +53,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 
 	c := controller.New(log)
+	if cluster.on {
+		return cluster.serve(ctx, c, *listen, log, stdout)
+	}
 	cfg, watch, err := c.Load(*config)
 	if err != nil {
 		return err

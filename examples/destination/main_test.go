@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// firstLine reads the line that says what is served.
+// firstLine reads the line with the address.
 func firstLine(t *testing.T, r io.Reader) string {
 	t.Helper()
 	line := make([]byte, 0, 128)
@@ -43,13 +43,13 @@ func TestServesFile(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		err := run(ctx, []string{"-listen", "127.0.0.1:0", "-config", "destination.yaml", "-v"}, in, io.Discard)
-		_ = in.CloseWithError(errors.Join(io.EOF, err)) // or who waits for its line waits for ever
+		_ = in.CloseWithError(errors.Join(io.EOF, err)) // ends the wait for the line
 		ended <- err
 	}()
-	said := regexp.MustCompile(`^serving 8 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
-	require.NotNil(t, said)
+	match := regexp.MustCompile(`^serving 8 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
+	require.NotNil(t, match)
 
-	conn, err := grpc.NewClient("passthrough:///"+said[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+match[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	patient, giveUp := context.WithTimeout(t.Context(), time.Minute)
 	defer giveUp()
@@ -70,7 +70,7 @@ func TestInvalidArguments(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yaml")
 	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"", "destination: -config is required; see -help"},
+		{"", "destination: either -config or -kubernetes is required; see -help"},
 		{"-nonsense", "destination: flag provided but not defined: -nonsense; see -help"},
 		{"-config destination.yaml -listen 127.0.0.1:none extra", `destination: "extra": arguments must be flags; see -help`},
 		{"-config none.yaml", "none.yaml"},

@@ -9,14 +9,15 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// accessLog writes the access log to a file that can be opened again.
+// accessLog is the writer of the access log. It writes to a file or to stdout. reopen
+// switches it to another file while the gateway serves.
 type accessLog struct {
 	format httplayer.AccessLogFormat
 	stdout io.Writer
 
 	mu   sync.Mutex
-	to   io.Writer // nil: off
-	file *os.File  // nil: stdout
+	to   io.Writer // destination of the lines; nil means that the log is off
+	file *os.File  // open file; nil if the lines go to stdout
 }
 
 func newAccessLog(c config.AccessLog, stdout io.Writer) (*accessLog, error) {
@@ -24,7 +25,8 @@ func newAccessLog(c config.AccessLog, stdout io.Writer) (*accessLog, error) {
 	return l, l.reopen(c)
 }
 
-// reopen opens the file of c. A change of the format needs a restart.
+// reopen opens the file that c specifies, and closes the previous file. It does not change
+// the format of the lines, because the gateway reads the format only at start.
 func (l *accessLog) reopen(c config.AccessLog) error {
 	var to io.Writer
 	var file *os.File
@@ -48,7 +50,7 @@ func (l *accessLog) reopen(c config.AccessLog) error {
 	return nil
 }
 
-// Write writes a line.
+// Write writes one line of the log. It does nothing if the log is off.
 func (l *accessLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +60,7 @@ func (l *accessLog) Write(line []byte) (int, error) {
 	return l.to.Write(line)
 }
 
-// Close closes the file.
+// Close closes the file, if there is one. Later lines are discarded.
 func (l *accessLog) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

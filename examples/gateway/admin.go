@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// adminPage serves the operator: health, metrics, and the page with live requests.
+// adminPage is the handler of the admin address. It serves health checks, metrics, and the
+// web page of package view, which shows live requests.
 type adminPage struct {
 	*http.ServeMux
 
@@ -20,7 +21,9 @@ type adminPage struct {
 	draining atomic.Bool
 }
 
-func newAdmin(g *gateway, hosts []string) *adminPage {
+// newAdmin returns the handler of the admin address of g. hosts are the host names by which
+// a browser may open it. loaded reports whether the gateway has loaded its configuration.
+func newAdmin(g *gateway, hosts []string, loaded func() bool) *adminPage {
 	a := &adminPage{ServeMux: http.NewServeMux(), page: view.New(view.Config{
 		Registry: g.tap, Title: "gateway", Hosts: hosts, Describe: func() layer.Node { return g.describe() },
 	})}
@@ -32,7 +35,7 @@ func newAdmin(g *gateway, hosts []string) *adminPage {
 		switch {
 		case a.draining.Load():
 			http.Error(w, "draining", http.StatusServiceUnavailable)
-		case !g.isLoaded():
+		case !loaded():
 			http.Error(w, "loading", http.StatusServiceUnavailable)
 		default:
 			_, _ = io.WriteString(w, "ok\n")
@@ -41,5 +44,5 @@ func newAdmin(g *gateway, hosts []string) *adminPage {
 	return a
 }
 
-// Shutdown ends the streams of open pages.
+// Shutdown ends the streams of the pages that are open in browsers.
 func (a *adminPage) Shutdown() { a.page.Shutdown() }

@@ -10,14 +10,15 @@ import (
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// compressible are the content types that are compressed by default. Event streams are
-// not, because their headers would wait for the first event.
+// compressible has the content types that are compressed by default. text/event-stream is
+// missing, because compression would delay the headers of a stream until its first event.
 var compressible = []string{ //nolint:gochecknoglobals // constant
 	"text/css", "text/csv", "text/html", "text/javascript", "text/markdown", "text/plain", "text/xml",
 	"application/javascript", "application/json", "application/problem+json", "application/xml", "image/svg+xml",
 }
 
-// compressed returns a handler that compresses the responses of next by package gzhttp.
+// compressed returns a handler that compresses the responses of next as c specifies.
+// Package gzhttp does the compression.
 func compressed(c *config.Compression, next http.Handler) (http.Handler, error) {
 	types := c.ContentTypes
 	if len(types) == 0 {
@@ -32,15 +33,17 @@ func compressed(c *config.Compression, next http.Handler) (http.Handler, error) 
 	})), nil
 }
 
-// selective passes responses of other types by the compressing writer, which would keep their
-// headers until the first byte of the body.
+// selective wraps the compressing ResponseWriter of gzhttp. A response with a content type
+// that is not compressed bypasses gzhttp, and uses the ResponseWriter that gzhttp wraps. The
+// reason is that gzhttp would delay the headers until the first byte of the body.
 type selective struct {
 	http.ResponseWriter
 
 	types []string
 }
 
-// WriteHeader selects the writer by the content type.
+// WriteHeader sends the headers. If the content type of the response is not compressed,
+// WriteHeader and all later calls bypass the compressing ResponseWriter.
 func (s *selective) WriteHeader(status int) {
 	if status >= http.StatusOK {
 		kind, _, _ := mime.ParseMediaType(s.Header().Get("Content-Type"))
@@ -52,5 +55,5 @@ func (s *selective) WriteHeader(status int) {
 	s.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is used by [http.ResponseController].
+// Unwrap returns the inner writer, for [http.ResponseController].
 func (s *selective) Unwrap() http.ResponseWriter { return s.ResponseWriter }

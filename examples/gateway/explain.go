@@ -1,23 +1,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/gateway/kube"
 	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// explain prints the route and the services of a request. Nothing is sent. The arguments
-// are FILE METHOD URL, and header fields after -H.
+// explain implements the command "explain". It prints the route and the services that a
+// request would use, without sending it. args are FILE, METHOD and URL, and optional header
+// fields, each after "-H".
 func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	var plain []string
 	header := make(http.Header)
@@ -40,16 +46,21 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if c.Kubernetes != nil {
+		if c, err = withCluster(ctx, c); err != nil {
+			return err
+		}
+	}
 	u, err := url.Parse(plain[2])
 	if err != nil || u.Host == "" {
 		return cli.Misuse(fmt.Errorf("%q: want a URL such as http://books.example/books", plain[2]))
 	}
 	req := &http.Request{Method: plain[1], URL: u, Host: u.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-	for i := range c.Listeners {
-		l := &c.Listeners[i]
-		if (l.Protocol == "HTTPS") != (u.Scheme == "https") {
-			continue
-		}
+	listeners := listenersOf(c, u)
+	if len(listeners) == 0 {
+		return fmt.Errorf("no listener serves %s", u.Scheme)
+	}
+	for _, l := range listeners {
 		fmt.Fprintf(stdout, "listener %s:\n", l.Name)
 		ctx := context.WithValue(ctx, listenerKey{}, string(l.Name))
 		if err := explainOne(ctx, c, req.WithContext(ctx), stdout); err != nil {
@@ -59,7 +70,42 @@ func explain(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// explainOne prints the route of a request by the matching of package profiles.
+// listenersOf returns the listeners with the scheme and the port of u. If none has the port,
+// it returns all with the scheme, because a load balancer may map ports.
+func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
+	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	samePort := false
+	for i := range c.Listeners {
+		l := &c.Listeners[i]
+		has := strings.HasSuffix(string(l.Address), port)
+		if (l.Protocol == "HTTPS") != (u.Scheme == "https") || samePort && !has {
+			continue
+		}
+		if has && !samePort {
+			samePort, all = true, nil
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// withCluster returns c with the routes of the Kubernetes cluster that it specifies.
+func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) {
+	w, err := kube.New(c.Kubernetes, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	cluster, err := w.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Merge(cluster)
+}
+
+// explainOne prints the route and the services of req for one listener. ctx has the name of
+// the listener. explainOne finds the route by package profiles, as the gateway does.
 func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -85,7 +131,6 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 	}
 	if found == "" {
 		fmt.Fprintln(stdout, "  route    none: status 404")
-		return nil
 	}
 	for i := range c.Routes {
 		if r := &c.Routes[i]; string(r.Name) == found {

@@ -15,8 +15,9 @@ import (
 
 // A layer of your own embeds the inner service and overrides Call.
 
-// cors returns the layer of cors, or nil. It answers preflight requests, and adds the headers that
-// allow pages of other origins to read responses.
+// cors returns the layer that applies c, the field cors of a route. It returns nil if c is
+// nil. The layer responds to preflight requests. It also adds the headers that allow pages
+// of other origins to read responses.
 func cors(c *config.CORS) httplayer.Layer {
 	if c == nil {
 		return nil
@@ -55,42 +56,55 @@ func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Respon
 		rsp.Header.Del("Access-Control-Allow-" + name) // the gateway decides
 	}
 	rsp.Header.Del("Access-Control-Expose-Headers")
-	if s.allow(rsp.Header, origin) && s.exposed != "" {
-		rsp.Header.Set("Access-Control-Expose-Headers", s.exposed)
-	}
+	s.allow(rsp.Header, origin)
 	return rsp, nil
 }
 
 func (s *corsService) preflight(req *http.Request, origin string) *http.Response {
 	rsp := httplayer.Editor{}.NewResponse(req, layer.DirectResponse{Status: http.StatusNoContent})
 	if s.allow(rsp.Header, origin) {
-		rsp.Header.Set("Access-Control-Allow-Methods", s.methods)
+		rsp.Header.Set("Access-Control-Allow-Methods", allowed(s.methods, req.Header.Get("Access-Control-Request-Method")))
 		rsp.Header.Set("Access-Control-Max-Age", s.maxAge)
-		if s.headers != "" {
-			rsp.Header.Set("Access-Control-Allow-Headers", s.headers)
+		if headers := allowed(s.headers, req.Header.Get("Access-Control-Request-Headers")); headers != "" {
+			rsp.Header.Set("Access-Control-Allow-Headers", headers)
 		}
 	}
 	return rsp
 }
 
-// allow adds the headers for a page of origin, and reports whether it is allowed.
+// allowed returns list, or requested if list is "*". Browsers do not support "*" for requests
+// with credentials.
+func allowed(list, requested string) string {
+	if list == "*" {
+		return requested
+	}
+	return list
+}
+
+// allow adds the response headers to h that allow a page of the given origin to use the
+// route. It returns false if the origin is not allowed.
 func (s *corsService) allow(h http.Header, origin string) bool {
 	if s.any {
-		h.Set("Access-Control-Allow-Origin", "*")
-		return true
-	}
-	h.Add("Vary", "Origin")
-	if !slices.ContainsFunc(s.AllowOrigins, func(o config.Origin) bool { return o.Matches(origin) }) {
-		return false
+		origin = "*"
+	} else {
+		h.Add("Vary", "Origin")
+		if !slices.ContainsFunc(s.AllowOrigins, func(o config.Origin) bool { return o.Matches(origin) }) {
+			return false
+		}
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
 	if s.AllowCredentials {
 		h.Set("Access-Control-Allow-Credentials", "true")
 	}
+	if s.exposed != "" {
+		h.Set("Access-Control-Expose-Headers", s.exposed)
+	}
 	return true
 }
 
-// externalAuth returns the layer of externalAuth, or nil. service is the one that is asked.
+// externalAuth returns the layer that applies e, the field externalAuth of a route. It
+// returns nil if e is nil. For each request, the layer asks service whether the request is
+// allowed.
 func externalAuth(e *config.ExternalAuth, service httplayer.Service) httplayer.Layer {
 	if e == nil {
 		return nil
@@ -134,7 +148,8 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	return s.Service.Call(ctx, &allowed)
 }
 
-// question returns the request that asks whether req is allowed.
+// question returns the GET request that is sent to the service of the field externalAuth, in
+// order to ask whether req is allowed.
 func (s *authService) question(ctx context.Context, req *http.Request) (*http.Request, error) {
 	a := httplayer.Accessor{}
 	url := "http://" + a.Authority(req) + string(s.Path)

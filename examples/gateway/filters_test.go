@@ -45,6 +45,10 @@ routes:
     exposeHeaders: [ETag]
     allowCredentials: true
     maxAge: 10m
+- name: https
+  matches: [{path: {prefix: /https}}]
+  backendRefs: [{name: a}]
+  cors: {allowOrigins: ["https://*"], allowMethods: ["*"], allowHeaders: ["*"], allowCredentials: true}
 `)
 	preflight := func(path, origin, method string) http.Header {
 		a := p.get(t, "OPTIONS", path, "Origin: "+origin, "Access-Control-Request-Method: "+method)
@@ -61,10 +65,18 @@ routes:
 	assert.Equal(t, "true", h.Get("Access-Control-Allow-Credentials"))
 	assert.Equal(t, "600", h.Get("Access-Control-Max-Age"))
 	assert.Equal(t, "Origin", h.Get("Vary"))
+	assert.Equal(t, "ETag", h.Get("Access-Control-Expose-Headers"))
 	assert.Empty(t, preflight("/shop", "https://shop.example.evil.example", "PUT").Get("Access-Control-Allow-Origin"))
 	assert.Empty(t, preflight("/shop", "https://.shop.example", "PUT").Get("Access-Control-Allow-Origin"))
 	assert.Nil(t, preflight("/shop", "https://shop.example", "DELETE"), "no route")
 	assert.Equal(t, "*", preflight("/any", "null", "POST").Get("Access-Control-Allow-Origin"))
+	h = p.get(t, "OPTIONS", "/https", "Origin: https://shop.example:8443", "Access-Control-Request-Method: PUT",
+		"Access-Control-Request-Headers: x-a, x-b").Header
+	assert.Equal(t, "https://shop.example:8443", h.Get("Access-Control-Allow-Origin"))
+	assert.Equal(t, "true", h.Get("Access-Control-Allow-Credentials"))
+	assert.Equal(t, "PUT", h.Get("Access-Control-Allow-Methods"))
+	assert.Equal(t, "x-a, x-b", h.Get("Access-Control-Allow-Headers"))
+	assert.Empty(t, preflight("/https", "null", "PUT").Get("Access-Control-Allow-Origin"))
 	assert.Zero(t, reached.Load())
 
 	a := p.get(t, "PUT", "/shop", "X-A: 1", "Origin: https://shop.example")

@@ -20,21 +20,24 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// gateway is the path of a request, which reads from top to bottom:
+// gateway has the state that all listeners share. The path of a request through its parts
+// is:
 //
 //	listener ─▶ access log ─▶ route ─▶ CORS, authentication, rate limit of a client    routes.go
 //	                            │
 //	                            ▼ limits, mirrors, timeout, faults, retry, hedge       package profiles
 //	                          split ─▶ service: queue ─▶ balancer ─▶ endpoint          services.go
 //
-// A new configuration replaces the routes at once. A request that has a route keeps it
-// to its end. A route keeps its state, such as its rate limits, unless the route or one of its
-// services changes. A service keeps its connections unless the service changes.
+// A new configuration replaces the routes at once. A request that has a route keeps that
+// route until it ends. A route keeps its state, such as its rate limits, unless the
+// configuration of the route or of one of its services changes. A service keeps its
+// connections unless its own configuration changes.
 type gateway struct {
 	log      *slog.Logger
 	tap      *tap.Registry
 	registry *prometheus.Registry
-	metrics  *promtower.Metrics // in registry
+	metrics  *promtower.Metrics // metrics in registry
+	tracing  *tracing           // nil if requests are not traced
 	services *layer.Cache[*config.Service, *http.Request, *http.Response]
 	source   profiles.Static
 	router   *profiles.Router[*http.Request, *http.Response]
@@ -42,23 +45,27 @@ type gateway struct {
 	current atomic.Pointer[generation]
 }
 
-// generation is a configuration that was loaded.
+// generation is one loaded configuration and its state. Each load creates a generation.
 type generation struct {
 	*config.Config
 
 	services map[config.Name]*config.Service // the values are the keys of gateway.services
-	routes   map[string]*config.Route        // by version; with those of the previous generation
-	profile  *profiles.Profile
-	release  context.CancelFunc // releases the services
+	// routes has the routes of this and of the previous generation, by version. The router
+	// may still use the previous routes for a short time.
+	routes  map[string]*config.Route
+	profile *profiles.Profile
+	release context.CancelFunc // releases the services
 }
 
-// target is the name of the profile that has all routes.
+// target is the name of the only profile of the gateway, which has all routes. It is also
+// the authority by which the router calls the backends of the route of a request.
 const target = "gateway:80"
 
-// newGateway returns a gateway with the configuration c. Its background work ends with ctx.
+// newGateway returns a gateway with the configuration c. The background work of the gateway
+// ends when ctx ends.
 func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gateway, error) {
 	g := &gateway{log: log, tap: tap.NewRegistry(), registry: prometheus.NewRegistry()}
-	g.metrics = promtower.New(g.registry)
+	g.metrics, g.tracing = promtower.New(g.registry), newTracing(c.Tracing, g.registry, log)
 	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
 	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
 	if err := g.load(ctx, c); err != nil {
@@ -67,13 +74,15 @@ func newGateway(ctx context.Context, c *config.Config, log *slog.Logger) (*gatew
 	g.router = profiles.New(ctx, target, &g.source, accessor{}, g.target,
 		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute), // the first profile is there already
 		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithMetrics[*http.Request, *http.Response](g.routeMetrics),
 		profiles.WithPerRoute(g.newRoute),
 		profiles.WithDefaultRoute(noRoute),
 		profiles.WithLogger[*http.Request, *http.Response](log))
 	return g, nil
 }
 
-// handler returns the handler of a listener.
+// handler returns the handler of the listener with the configuration c. It passes requests
+// to the routes.
 func (g *gateway) handler(c *config.Listener) http.Handler {
 	trusted := make([]netip.Prefix, 0, len(c.TrustedProxies))
 	for _, p := range c.TrustedProxies {
@@ -81,13 +90,22 @@ func (g *gateway) handler(c *config.Listener) http.Handler {
 	}
 	svc := httplayer.NewStack().
 		With("forwarded", httplayer.Forwarded(trusted...)).
+		With("trace", g.tracing.request()).
 		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
 		Service(g.router)
-	return httplayer.Handler(svc, httplayer.WithLogger(g.log))
+	h := httplayer.Handler(svc, httplayer.WithLogger(g.log))
+	scheme := "http"
+	if c.TLS != nil {
+		scheme = "https"
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Scheme = scheme // the scheme that a client sends is not trusted
+		h.ServeHTTP(w, r)
+	})
 }
 
-// load makes c the configuration of new requests. Services that are not in c are closed a
-// minute after their last request.
+// load makes c the configuration of new requests. A service that is not in c is closed a
+// minute after its last request.
 func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	before := g.current.Load()
 	next := &generation{
@@ -121,14 +139,16 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	return nil
 }
 
-// isLoaded reports whether requests use the current configuration.
+// isLoaded reports whether the router already uses the current configuration. The router
+// receives a new configuration shortly after load.
 func (g *gateway) isLoaded() bool {
 	p := g.current.Load().profile
 	return p != nil && g.router.Profile() == p
 }
 
-// target returns the service of a target of the profile: the backends of the route, or the
-// service that a mirror names.
+// target returns the service to which authority refers in the profile. The constant target
+// refers to the backends of the route of the request. Any other authority refers to the
+// service that receives the requests of a mirror.
 func (g *gateway) target(authority string) httplayer.Service {
 	if authority == target {
 		return routeBackends{}
@@ -143,11 +163,13 @@ func (g *gateway) target(authority string) httplayer.Service {
 	})
 }
 
-// listenerKey is the key of the name of the listener in the context of a request.
+// listenerKey is the context key of the name of the listener. The context of a connection
+// and of its requests has this value.
 type listenerKey struct{}
 
-// accessor provides the name of the listener as a request header for the conditions of
-// routes.
+// accessor is httplayer.Accessor with one additional request header,
+// [config.ListenerHeader]. The value of the header is the name of the listener, so that a
+// route can have a condition on the listener.
 type accessor struct{ httplayer.Accessor }
 
 func (accessor) RequestHeader(r *http.Request) layer.Header { return (*requestHeader)(r) }
@@ -175,7 +197,7 @@ func (h *requestHeader) Values(name string) []string {
 
 func (h *requestHeader) All() iter.Seq2[string, string] { return h.header().All() }
 
-// describe returns the live tree of routes and services.
+// describe returns the tree of the current routes and services for the admin page.
 func (g *gateway) describe() layer.Node {
 	return layer.Node{Name: "gateway", Children: []layer.Node{g.router.Describe(), g.services.Describe()}}
 }

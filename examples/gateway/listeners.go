@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/acme"
@@ -23,11 +24,11 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// listeners are the open listeners. A listener keeps its socket as long as a configuration
-// has its address, so that no connection is lost.
+// listeners has the open listeners by address. If a new configuration has the address of an
+// open listener, the listener keeps its socket, so that a reload loses no connection.
 type listeners struct {
 	log *slog.Logger
-	// handler returns the handler of a listener.
+	// handler returns the HTTP handler for the listener with the given configuration.
 	handler func(*config.Listener) (http.Handler, error)
 
 	mu   sync.Mutex
@@ -35,14 +36,15 @@ type listeners struct {
 	all  sync.WaitGroup
 }
 
-// listener is one socket.
+// listener is one open socket. current is the server of new connections.
 type listener struct {
 	socket  net.Listener
 	close   context.CancelFunc
 	current atomic.Pointer[listenerServer]
 }
 
-// listenerServer serves new connections of a listener until its configuration changes.
+// listenerServer serves the connections of a listener according to one configuration of the
+// listener. When the configuration changes, another listenerServer serves new connections.
 type listenerServer struct {
 	version string
 	name    string
@@ -50,7 +52,9 @@ type listenerServer struct {
 	drain   context.CancelFunc // ends connections after their open requests
 }
 
-// load opens, changes and closes listeners. If one cannot be opened, nothing changes.
+// load opens, changes and closes listeners so that they match c. If one of them cannot be
+// opened, it changes nothing and returns an error. The exception is a listener without a
+// place in c that has the port of the new one: it is closed first.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,6 +62,10 @@ func (l *listeners) load(c *config.Config) error {
 		l.open = make(map[string]*listener)
 	}
 	opened, servers := make(map[string]*listener), make([]*listenerServer, len(c.Listeners))
+	wanted := make(map[string]bool)
+	for i := range c.Listeners {
+		wanted[socketKey(&c.Listeners[i])] = true
+	}
 	undo := func(err error) error {
 		for _, o := range opened {
 			_ = o.socket.Close()
@@ -76,16 +84,17 @@ func (l *listeners) load(c *config.Config) error {
 		servers[i] = s
 		if l.open[key] == nil {
 			socket, err := net.Listen("tcp", string(cfg.Address))
+			if errors.Is(err, syscall.EADDRINUSE) && l.closePort(string(cfg.Address), wanted) {
+				socket, err = net.Listen("tcp", string(cfg.Address))
+			}
 			if err != nil {
-				return undo(fmt.Errorf("listener %s: %w", cfg.Name, err))
+				return undo(fmt.Errorf("listener %s: %w", cfg.Name, &config.AddressError{Address: string(cfg.Address), Err: err}))
 			}
 			opened[key] = &listener{socket: socket}
 		}
 	}
-	wanted := make(map[string]bool)
 	for i := range c.Listeners {
 		key := socketKey(&c.Listeners[i])
-		wanted[key] = true
 		switch {
 		case opened[key] != nil:
 			l.open[key] = opened[key]
@@ -97,15 +106,36 @@ func (l *listeners) load(c *config.Config) error {
 	}
 	for key, open := range l.open {
 		if !wanted[key] {
-			l.log.Info("listener closed", "listener", open.current.Load().name)
-			open.close()
-			delete(l.open, key)
+			l.closeListener(key, open)
 		}
 	}
 	return nil
 }
 
-// socketKey returns the address, with the name if the system chooses the port.
+// closePort closes the open listeners that are not wanted and have the port of address, and
+// reports whether there were any. The caller can then listen at address, because ":80" and
+// "192.0.2.1:80" exclude each other.
+func (l *listeners) closePort(address string, wanted map[string]bool) (closed bool) {
+	_, port, _ := net.SplitHostPort(address)
+	for key, open := range l.open {
+		if strings.HasSuffix(key, ":"+port) && !wanted[key] {
+			l.closeListener(key, open)
+			_ = open.socket.Close() // at once
+			closed = true
+		}
+	}
+	return closed
+}
+
+func (l *listeners) closeListener(key string, open *listener) {
+	l.log.Info("listener closed", "listener", open.current.Load().name)
+	open.close()
+	delete(l.open, key)
+}
+
+// socketKey returns the key of l in the map of open listeners, which is the address of l.
+// If the port is 0, the key also contains the name, because several listeners may have such
+// an address.
 func socketKey(l *config.Listener) string {
 	if strings.HasSuffix(string(l.Address), ":0") {
 		return string(l.Name) + " " + string(l.Address)
@@ -113,7 +143,8 @@ func socketKey(l *config.Listener) string {
 	return string(l.Address)
 }
 
-// serve accepts connections until the listener is closed.
+// serve starts to accept connections in the background, until the listener is closed. grace
+// is how long the open requests may take after that.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	open.close = func() {
@@ -130,16 +161,17 @@ func (l *listeners) serve(open *listener, grace time.Duration) {
 	})
 }
 
-// Ready returns nil, because a connection always has a server.
+// Ready returns nil, because a new connection can always be served.
 func (*listener) Ready(context.Context) error { return nil }
 
-// Call serves a connection by the current configuration.
+// Call serves conn with the current configuration of the listener.
 func (l *listener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	s := l.current.Load()
 	return s.server.Call(context.WithValue(ctx, listenerKey{}, s.name), conn)
 }
 
-// shutdown closes all listeners and waits for their connections, up to the drain timeout.
+// shutdown closes all listeners and waits until their connections have ended. The wait is
+// limited by the drain timeout.
 func (l *listeners) shutdown() {
 	l.mu.Lock()
 	for _, open := range l.open {
@@ -150,7 +182,7 @@ func (l *listeners) shutdown() {
 	l.all.Wait()
 }
 
-// addresses returns the address of each listener by its name.
+// addresses returns the socket address of each open listener, by the name of the listener.
 func (l *listeners) addresses() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +193,8 @@ func (l *listeners) addresses() map[string]string {
 	return all
 }
 
-// listenerHandler returns the function that makes the handler of a listener: access log,
-// compression, routes.
+// listenerHandler returns the function that makes the HTTP handler of a listener. The
+// handler writes the access log, compresses responses, and passes requests to the routes.
 func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.Handler, error) {
 	return func(c *config.Listener) (http.Handler, error) {
 		h := g.handler(c)
@@ -173,13 +205,14 @@ func (g *gateway) listenerHandler(log *accessLog) func(*config.Listener) (http.H
 			}
 		}
 		if log.format != "off" {
-			h = httplayer.AccessLog(log, log.format)(h)
+			h = httplayer.AccessLog(log, log.format, nil)(h)
 		}
-		return h, nil
+		return g.tracing.begin(h), nil
 	}
 }
 
-// server returns the server of a listener: limit, PROXY protocol, TLS, HTTP.
+// server returns the server for the connections of a listener. It processes a connection in
+// this order: limit of connections, PROXY protocol, TLS, HTTP.
 func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	h, err := l.handler(c)
 	if err != nil {
@@ -208,7 +241,7 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	return &listenerServer{c.Version(), string(c.Name), svc, drain}, nil
 }
 
-// serverTLS returns the configuration of crypto/tls.
+// serverTLS converts t to a configuration of crypto/tls.
 func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if t.MinVersion == "1.3" {
@@ -233,7 +266,8 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// certificates returns the manager that obtains and renews the certificates of a listener.
+// certificates returns the manager that obtains and renews the certificates of a listener
+// by ACME.
 func certificates(a *config.ACME) (*autocert.Manager, error) {
 	client := &acme.Client{DirectoryURL: string(a.DirectoryURL)}
 	if a.CACertificates != nil {
@@ -250,7 +284,8 @@ func certificates(a *config.ACME) (*autocert.Manager, error) {
 	}, nil
 }
 
-// terminated ends TLS.
+// terminated is a server that completes the TLS handshake of a connection and passes the
+// decrypted connection to the inner server.
 type terminated struct {
 	tcplayer.Server
 

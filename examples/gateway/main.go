@@ -4,7 +4,8 @@
 //	gateway check FILE                 reports the mistakes in a file
 //	gateway explain FILE METHOD URL    reports the route and the service of a request
 //
-// gateway.go is the path of a request, and shows how the parts of the library fit together.
+// Read gateway.go first. It has the path of a request, and shows how the parts of the
+// library fit together.
 package main
 
 import (
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/gateway/kube"
 	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/layer"
@@ -47,7 +49,7 @@ header and query to balanced services, with retries, timeouts, limits and a live
 examples/gateway/complete.yaml has every field with its default.
 `
 
-// run runs a command. It prints its results to stdout and logs to stderr.
+// run runs the command that args specify. It prints results to stdout and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(stderr, usage) }
@@ -74,12 +76,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// serveFile serves the configuration at path until ctx ends, and then drains. It prints
-// the addresses when it accepts connections.
+// serveFile implements the command "run". It serves the configuration at path until ctx
+// ends, and then drains. When it accepts connections, it prints the addresses of the
+// listeners.
 func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Logger) error {
 	c, err := config.Load(path)
 	if err != nil {
 		return err
+	}
+	var cluster *kube.Watcher
+	if c.Kubernetes != nil {
+		if cluster, err = kube.New(c.Kubernetes, log); err != nil {
+			return err
+		}
 	}
 	// Requests that are open at shutdown may be retried, or need a new endpoint.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -98,7 +107,13 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 		return err
 	}
 	var operators serve.Group
-	admin := newAdmin(g, texts(c.Admin.Hosts))
+	both := &merger{file: c, load: func(c *config.Config) error {
+		if err := clients.load(c); err != nil {
+			return err
+		}
+		return errors.Join(accessLog.reopen(c.AccessLog), g.load(background, c))
+	}}
+	admin := newAdmin(g, texts(c.Admin.Hosts), func() bool { return g.isLoaded() && both.isComplete() })
 	page := operators.HTTP("admin", string(c.Admin.Address), admin)
 	if err := operators.Err(); err != nil {
 		clients.shutdown()
@@ -112,24 +127,27 @@ func serveFile(ctx context.Context, path string, stdout io.Writer, log *slog.Log
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	files := &reloader{path: path, log: log, every: time.Second, seen: c.Contents(), load: func(c *config.Config) error {
-		if err := clients.load(c); err != nil {
-			return err
-		}
-		return errors.Join(accessLog.reopen(c.AccessLog), g.load(background, c))
-	}}
+	files := &reloader{path: path, log: log, every: time.Second / 2, seen: c.Contents(), load: both.setFile}
 	running, ended := errgroup.WithContext(ctx)
 	running.Go(func() error { files.run(ended, hangup); return nil })
+	if c.Kubernetes != nil {
+		running.Go(func() error { cluster.Run(ended, both.setCluster); return nil })
+	}
 	if c.Admin.Tap != "off" {
 		running.Go(func() error {
 			return tap.Serve(background, c.Admin.Tap, g.tap, tap.WithDescribe(func() layer.Node { return g.describe() }))
 		})
+	}
+	exporting, flush := context.WithCancel(context.WithoutCancel(ctx))
+	if g.tracing != nil {
+		running.Go(func() error { g.tracing.run(exporting); return nil })
 	}
 	running.Go(func() error { return operators.Run(background, time.Second, log) })
 	running.Go(func() error {
 		<-ended.Done()
 		admin.draining.Store(true)
 		clients.shutdown()
+		flush() // all spans have ended
 		stop()
 		return nil
 	})

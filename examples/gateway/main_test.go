@@ -100,10 +100,13 @@ func startFile(t *testing.T, file string) *process {
 	}
 	go func() { _, _ = io.Copy(p.log, out) }() // the access log
 	transport := &http.Transport{}
-	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	t.Cleanup(func() {
+	p.stop = func() { // an idle connection would stay for a second
 		transport.CloseIdleConnections()
 		stop()
+	}
+	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	t.Cleanup(func() {
+		p.stop()
 		require.NoError(t, p.ended())
 		out.Close()
 	})

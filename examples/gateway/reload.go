@@ -6,23 +6,26 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// reloader loads the configuration again when its file, or a file to which it refers, changes.
+// reloader loads the configuration again when its file or a file to which it refers
+// changes, such as a certificate.
 type reloader struct {
 	path  string
 	log   *slog.Logger
 	load  func(*config.Config) error
-	every time.Duration // between two looks at the files
+	every time.Duration // interval of the checks for changes
 
 	seen []config.Content // the files of the last valid configuration, as last read
 }
 
-// run looks for changes until ctx ends, and also on each signal. A configuration with
-// mistakes is logged, and the last valid one stays in use.
+// run checks the files for changes at intervals until ctx ends, and loads a changed
+// configuration. It also loads the configuration after each signal, changed or not. An
+// invalid configuration is logged, and the last valid one stays in use.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
@@ -54,7 +57,8 @@ func (r *reloader) reload() {
 	r.log.Info("configuration loaded", "file", r.path, "services", len(c.Services), "routes", len(c.Routes))
 }
 
-// changed reports whether a file has another content than before.
+// changed reports whether the content of a file has changed since the last call or load. It
+// stores the new content in seen.
 func (r *reloader) changed() bool {
 	changed := false
 	for i, f := range r.seen {
@@ -67,4 +71,43 @@ func (r *reloader) changed() bool {
 		}
 	}
 	return changed
+}
+
+// merger loads the configuration of the file together with that of a Kubernetes cluster.
+type merger struct {
+	load func(*config.Config) error
+
+	mu            sync.Mutex
+	file, cluster *config.Config // as last loaded; cluster may be nil
+}
+
+func (m *merger) setFile(c *config.Config) error    { return m.set(c, nil) }
+func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
+
+// set loads the given configurations. nil keeps the current one.
+func (m *merger) set(file, cluster *config.Config) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if file == nil {
+		file = m.file
+	}
+	if cluster == nil {
+		cluster = m.cluster
+	}
+	merged, err := file.Merge(cluster)
+	if err == nil {
+		err = m.load(merged)
+	}
+	if err == nil {
+		m.file, m.cluster = file, cluster
+	}
+	return err
+}
+
+// isComplete reports whether the routes of the cluster are loaded, if the file specifies a
+// cluster.
+func (m *merger) isComplete() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.file.Kubernetes == nil || m.cluster != nil
 }

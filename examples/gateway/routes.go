@@ -9,24 +9,39 @@ import (
 	"net/url"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/gotower/gotower/examples/gateway/config"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// newRoute returns the service of a route. next applies what package profiles knows of the
-// route, and calls routeBackends for each attempt.
+// newRoute returns the service for the requests of the route def. The service applies the
+// settings that package profiles does not have, such as CORS, and then calls next. next
+// applies the settings that package profiles has, and calls [routeBackends] for each attempt.
 func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer.Service {
-	r := g.current.Load().routes[def.Labels[config.VersionLabel]]
+	c := g.current.Load()
+	r := c.routes[def.Labels[config.VersionLabel]]
 	if r == nil { // replaced by two later configurations already
 		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 			return nil, &layer.Error{Layer: "gateway", Kind: layer.ErrNotReady, Reason: "the route was replaced"}
 		})
 	}
+	services := make(map[config.Name]httplayer.Service)
+	for _, name := range r.Services() {
+		services[name] = g.services.Service(c.services[name])
+	}
+	return layer.Lazy(func() httplayer.Service { return g.routeService(def, r, services, next) })
+}
+
+// routeService makes the service of the route r, which refers to services.
+func (g *gateway) routeService(
+	def profiles.Route, r *config.Route, services map[config.Name]httplayer.Service, next httplayer.Service,
+) httplayer.Service {
 	var asked httplayer.Service
 	if r.ExternalAuth != nil {
-		asked = g.services.Service(g.current.Load().services[r.ExternalAuth.BackendRef.Name])
+		asked = services[r.ExternalAuth.BackendRef.Name]
 	}
 	to := g.metrics.Route(def.Name, "")
 	st := httplayer.NewStack(httplayer.WithTarget(def.Name), httplayer.WithMetrics(to)).
@@ -38,44 +53,55 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	}
 	return st.
 		With("rewrite", rewrite(r)).
-		Service(&withBackends{Service: next, backends: g.backends(def.Name, r)})
+		Service(&withBackends{Service: next, backends: g.backends(def.Name, r, services)})
 }
 
-// clientOf returns the address of the client, as trusted proxies report it.
+// routeMetrics returns the instruments of the layers of package profiles for the route def.
+// They do not count the requests, because routeService does.
+func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
+	requests = g.metrics.Route(def.Name, "")
+	requests.Requests, requests.Rejections, requests.Responses = nil, nil, nil
+	requests.InFlight, requests.TimeToHeaders, requests.Latency = nil, nil, nil
+	return requests, attempts
+}
+
+// clientOf returns the address of the client of req. Behind trusted proxies, it is the
+// address that they report.
 func clientOf(req *http.Request) netip.Addr { return httplayer.ClientFromContext(req.Context()) }
 
-// noRoute answers requests without a route.
+// noRoute returns the service for requests that match no route. It responds with 404.
 func noRoute(httplayer.Service) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 		return nil, &httplayer.StatusError{Code: http.StatusNotFound, Reason: "no route", Detail: "no route matches the request"}
 	})
 }
 
-// backends returns the service to which the requests of a route go. The metrics of the
-// attempts have the labels of the route and of the service.
-func (g *gateway) backends(route string, r *config.Route) httplayer.Service {
+// backends returns the service that gets each attempt of the route with the given name. It
+// is a split of the services of the route, or a fixed response. The metrics of the attempts
+// have the name of the route and of the service as labels.
+func (g *gateway) backends(route string, r *config.Route, services map[config.Name]httplayer.Service) httplayer.Service {
 	if r.DirectResponse != nil {
 		return direct(r.DirectResponse)
 	}
-	if len(r.BackendRefs) == 0 { // a request that already is at the location of a redirect
-		return noRoute(nil)
+	if r.RequestRedirect != nil {
+		return redirectHere(r.RequestRedirect)
 	}
-	services := g.current.Load().services
 	s := &split{}
 	for _, b := range r.BackendRefs {
 		if b.Weight > 0 {
 			s.total += b.Weight
-			svc := httplayer.NewStack().Metrics(g.metrics.Route(route, string(b.Name))).Service(g.services.Service(services[b.Name]))
+			svc := httplayer.NewStack().Metrics(g.metrics.Route(route, string(b.Name))).Service(services[b.Name])
 			s.parts = append(s.parts, share{string(b.Name), b.Weight, svc})
 		}
 	}
 	return s
 }
 
-// backendsKey is the key of the backends in the context of a request.
+// backendsKey is the context key of the backends of the route of a request.
 type backendsKey struct{}
 
-// withBackends passes the backends of a route to routeBackends.
+// withBackends adds the backends of the route to the context of each request. routeBackends
+// gets them from there.
 type withBackends struct {
 	httplayer.Service
 
@@ -86,7 +112,14 @@ func (w *withBackends) Call(ctx context.Context, req *http.Request) (*http.Respo
 	return w.Service.Call(context.WithValue(ctx, backendsKey{}, w.backends), req)
 }
 
-// routeBackends is the innermost service of all routes.
+// Next returns the layers of the route that retry and limit its attempts, for
+// [layer.Describe].
+func (w *withBackends) Next() httplayer.Service { return w.Service }
+
+func (w *withBackends) Describe() layer.Node { return layer.Node{Name: "with_backends"} }
+
+// routeBackends is the service at the bottom of the stack of each route. It passes a
+// request to the backends in the context of the request.
 type routeBackends struct{}
 
 func (routeBackends) Ready(context.Context) error { return nil }
@@ -101,13 +134,14 @@ func (routeBackends) Call(ctx context.Context, req *http.Request) (*http.Respons
 
 func (routeBackends) Describe() layer.Node { return layer.Node{Name: "backends"} }
 
-// split shares requests among services by weight. It is immutable.
+// split sends each request to one of several services, chosen at random by weight. It is
+// immutable.
 type split struct {
 	parts []share
 	total int
 }
 
-// share is a service with its weight.
+// share is one service of a split and its weight.
 type share struct {
 	name   string
 	weight int
@@ -116,8 +150,8 @@ type share struct {
 
 func (s *split) Ready(context.Context) error { return nil } // the service of a request is unknown
 
-// Call sends the request to a service that is picked at random. If that rejects the request, the
-// others are tried in order.
+// Call sends the request to a service that is chosen at random by weight. If that service
+// rejects the request, Call tries the other services in the order of the configuration.
 func (s *split) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	first := s.pick()
 	rsp, err := s.call(ctx, first, req)
@@ -149,7 +183,7 @@ func (s *split) pick() int {
 	return i
 }
 
-// direct answers with a fixed response.
+// direct returns a service that responds with the fixed response d.
 func direct(d *config.DirectResponse) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		rsp := httplayer.Editor{}.NewResponse(req, layer.DirectResponse{Status: int(d.Status), Message: string(d.Body)})
@@ -160,7 +194,22 @@ func direct(d *config.DirectResponse) httplayer.Service {
 	})
 }
 
-// rewrite returns the layer of urlRewrite, or nil.
+// redirectHere returns the service that redirects each request to its own URL. It gets the
+// requests that package profiles does not redirect, because they are at the location of the
+// redirect to already. The Gateway API requires a redirect for these too.
+func redirectHere(to *config.RequestRedirect) httplayer.Service {
+	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
+		here := *req.URL
+		here.Scheme, here.Host = httplayer.Accessor{}.Scheme(req), httplayer.Accessor{}.Authority(req)
+		return httplayer.Editor{}.NewResponse(req, layer.DirectResponse{
+			Status: to.Status(), GRPC: uint32(codes.NotFound), Message: "redirected to " + here.String(),
+			Header: []layer.HeaderField{{Name: "Location", Value: here.String()}},
+		}), nil
+	})
+}
+
+// rewrite returns the layer that applies the field urlRewrite of the route r. It returns
+// nil if the field is not set.
 func rewrite(r *config.Route) httplayer.Layer {
 	u := r.URLRewrite
 	if u == nil {
@@ -184,17 +233,18 @@ func rewrite(r *config.Route) httplayer.Layer {
 	})
 }
 
-// replacePrefix replaces the segments prefix at the start of path.
-func replacePrefix(path, prefix, to string) string {
+// replacePrefix returns path with the prefix at its start replaced by replacement. path,
+// prefix and replacement are percent-encoded.
+func replacePrefix(path, prefix, replacement string) string {
 	rest := strings.TrimPrefix(path, strings.TrimSuffix(prefix, "/"))
-	path = strings.TrimSuffix(to, "/") + rest
+	path = strings.TrimSuffix(replacement, "/") + rest
 	if path == "" {
 		return "/"
 	}
 	return path
 }
 
-// withPath returns u with another percent-encoded path.
+// withPath returns a copy of u with the given path, which is percent-encoded.
 func withPath(u *url.URL, path string) *url.URL {
 	copied := *u
 	copied.RawPath = path

@@ -98,6 +98,8 @@ routes:
 - {name: root, matches: [{path: {prefix: /root}}], backendRefs: [{name: a}], urlRewrite: {path: {replacePrefixMatch: /}}}
 - {name: full, matches: [{path: {prefix: /full}}], backendRefs: [{name: a}], urlRewrite: {path: {replaceFullPath: /all}}}
 - {name: moved, matches: [{path: {prefix: /library}}], requestRedirect: {hostname: new.example, path: {replacePrefixMatch: /books}, statusCode: 308}}
+- {name: itself, matches: [{path: {prefix: /itself}}], requestRedirect: {statusCode: 303}}
+- {name: same, matches: [{path: {prefix: /same}}], requestRedirect: {hostname: same.example}}
 `)
 	a := p.get(t, "GET", "/books/a%2Fb?c=d", "X-Secret: s", "Host: books.example")
 	assert.Equal(t, "books.internal /v1/a%2Fb?c=d gateway", a.body)
@@ -108,6 +110,10 @@ routes:
 	assert.Equal(t, "x.example /all?q=1 ", p.get(t, "GET", "/full/a/b?q=1", "Host: x.example").body)
 	a = p.get(t, "GET", "/library/emma?page=2", "Host: old.example")
 	assert.Equal(t, []any{308, "http://new.example/books/emma?page=2"}, []any{a.StatusCode, a.Header.Get("Location")})
+	a = p.get(t, "GET", "/itself/a%2Fb?page=2", "Host: old.example:81")
+	assert.Equal(t, []any{303, "http://old.example:81/itself/a%2Fb?page=2"}, []any{a.StatusCode, a.Header.Get("Location")})
+	a = p.get(t, "GET", "/same", "Host: same.example")
+	assert.Equal(t, []any{302, "http://same.example/same"}, []any{a.StatusCode, a.Header.Get("Location")})
 }
 
 func TestRouteSplit(t *testing.T) {

@@ -12,12 +12,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/gateway/kube"
 	"github.com/gotower/gotower/httpclient"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -29,9 +28,13 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// newService returns the service of a configuration: a queue, and a balancer over the
-// endpoints. This is the only place where requests wait. Its background work ends with ctx.
+// newService returns the service for the configuration s: a queue, and a balancer over the
+// endpoints of s. It is the only place where a request waits for an endpoint. The
+// background work of the service ends when ctx ends.
 func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.Service {
+	if s.DirectResponse != nil {
+		return direct(s.DirectResponse)
+	}
 	resolver, name, err := newResolver(ctx, s)
 	if err != nil {
 		g.log.Error("service without endpoints", "service", s.Name, "err", err)
@@ -47,7 +50,8 @@ func (g *gateway) newService(ctx context.Context, s *config.Service) httplayer.S
 			balance.WithMetrics[*http.Response](g.metrics.Balance(string(s.Name)))))
 }
 
-// newResolver returns the resolver of a service and the name that it resolves.
+// newResolver returns the resolver of the endpoints of s, and the name that it must
+// resolve.
 func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, string, error) {
 	switch name := string(s.Name); {
 	case s.Static != nil:
@@ -74,21 +78,15 @@ func newResolver(ctx context.Context, s *config.Service) (resolve.Resolver, stri
 	return resolve.ServeStale(k8s.New(client), resolve.StalePolicy{}), s.Kubernetes.Name, nil
 }
 
-func kubernetesClient(kubeconfig *config.File) (client kubernetes.Interface, err error) {
-	var cfg *rest.Config
-	if kubeconfig != nil {
-		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig.Data)
-	} else {
-		cfg, err = rest.InClusterConfig()
-	}
+func kubernetesClient(kubeconfig *config.File) (kubernetes.Interface, error) {
+	cfg, err := kube.ClientConfig(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	cfg.QPS = -1
 	return kubernetes.NewForConfig(cfg)
 }
 
-// failed returns a resolver that reports err for each target.
+// failed returns a resolver that yields err for every name.
 func failed(err error) resolve.Resolver {
 	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
@@ -97,7 +95,7 @@ func failed(err error) resolve.Resolver {
 	})
 }
 
-// newEndpoint returns the function that makes the service of an endpoint.
+// newEndpoint returns the function that makes the service of one endpoint of s.
 func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Request, *http.Response] {
 	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
 	switch s.Protocol {
@@ -127,13 +125,16 @@ func (g *gateway) newEndpoint(s *config.Service) discover.MakeService[*http.Requ
 			st = st.Limit(n)
 		}
 		return st.
+			With("trace", g.tracing.attempt(s.Name, e.Addr.String())).
 			With("tap", tap.Layer(g.tap, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(e.Addr, labelsOf(s, e)))).
 			With("authority", httplayer.OverrideAuthority(e.Authority)).
 			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), own...))
 	}
 }
 
-// withHealthCheck returns mk with the health check of a service.
+// withHealthCheck wraps mk, the function that makes the service of an endpoint. The wrapped
+// function adds the active health check that h specifies to each endpoint. If h is nil,
+// withHealthCheck returns mk unchanged.
 func withHealthCheck(
 	h *config.HealthCheck, mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
@@ -152,7 +153,8 @@ func withHealthCheck(
 	})
 }
 
-// session returns the layer of sessionPersistence, or nil.
+// session returns the layer that applies p, the field sessionPersistence of a service. It
+// returns nil if p is nil.
 func session(p *config.SessionPersistence) httplayer.Layer {
 	if p == nil {
 		return nil
@@ -160,19 +162,20 @@ func session(p *config.SessionPersistence) httplayer.Layer {
 	return httplayer.StickySession(string(p.SessionName))
 }
 
-// labelsOf returns the labels of an endpoint for tap.
+// labelsOf returns the labels that tap shows for the endpoint e: the labels of e, and the
+// name of the service s.
 func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 	labels := map[string]string{"service": string(s.Name)}
 	maps.Copy(labels, e.Labels)
 	return labels
 }
 
-// policy returns the policy of the balancer.
+// policy returns the policy of the balancer of the service s.
 func policy(s *config.Service) balance.Policy {
 	p := balance.Policy{SlowStart: s.LoadBalancer.SlowStart.D()}
 	switch s.LoadBalancer.Policy {
 	case "LeastRequest":
-		p.Cost = balance.LeastRequest()
+		p.Cost = balance.LeastRequest
 	case "RoundRobin":
 		p.Picker = balance.RoundRobin()
 	case "Random":
@@ -192,8 +195,9 @@ func policy(s *config.Service) balance.Policy {
 	return p
 }
 
-// affinity sends requests with the same key to the same endpoint. A request without the
-// key has no affinity.
+// affinity returns the layer that applies h, the field hash of a load balancer. It returns
+// nil if h is nil. The layer sends requests with the same hash key to the same endpoint.
+// Requests without a key may be sent to any endpoint.
 func affinity(h *config.Hash) httplayer.Layer {
 	if h == nil {
 		return nil

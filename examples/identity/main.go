@@ -1,7 +1,8 @@
 // Command identity is a small certificate authority. It serves linkerd's identity API, for
-// mutual TLS between proxies on one machine.
+// mutual TLS between proxies on one machine or in a Kubernetes cluster.
 //
 //	go run ./examples/identity -dir /tmp/ca -token-file /tmp/token
+//	go run ./examples/identity -kubernetes -dir /var/run/linkerd/identity/issuer
 //	go run ./examples/identity init -dir /tmp/web -name web.default.serviceaccount.identity.linkerd.cluster.local
 package main
 
@@ -16,10 +17,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gotower/gotower/examples/identity/ca"
+	"github.com/gotower/gotower/examples/identity/kube"
 	"github.com/gotower/gotower/examples/internal/cli"
+	"github.com/gotower/gotower/internal/lograte"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
@@ -30,6 +36,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
+// run writes the files of a proxy if the first argument is "init". Otherwise it runs the
+// authority.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "init" {
 		return initialize(args[1:], stdout, stderr)
@@ -37,7 +45,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return certify(ctx, args, stdout, stderr)
 }
 
-// initialize writes a key and a certificate signing request for a proxy.
+// initialize writes the key and the certificate signing request that a proxy needs for its
+// identity.
 func initialize(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
 	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, created if missing (required)")
@@ -58,19 +67,55 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// minLifetime is twice the 10 s for which proxies wait before they renew a certificate.
+// minLifetime is the minimum of -lifetime. It is 20 s, because a proxy waits 10 s before it
+// renews its certificate, and must not wait longer than half of the lifetime.
 const minLifetime = 20 * time.Second
+
+// options are the flags of the authority.
+type options struct {
+	listen, dir, domain, name string
+	lifetime                  time.Duration
+	tokenFile, tokens         string
+
+	kubernetes            bool
+	kubeconfig, namespace string
+}
+
+func (o *options) register(flags *flag.FlagSet) {
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` to serve gRPC on")
+	flags.StringVar(&o.dir, "dir", "", "`directory` of the authority, created if missing (required); "+
+		"with -kubernetes: the mounted Secret with tls.crt and tls.key")
+	flags.DurationVar(&o.lifetime, "lifetime", 24*time.Hour, "validity of a certificate, at least 20s")
+	flags.StringVar(&o.domain, "trust-domain", "cluster.local", "trust `domain` of all names")
+	flags.StringVar(&o.name, "name", "", "DNS-like `identity` of the TLS server; default: cleartext")
+	flags.StringVar(&o.tokenFile, "token-file", "", "`file` with the token for all names")
+	flags.StringVar(&o.tokens, "tokens", "", "`directory` with one token file per name")
+	flags.BoolVar(&o.kubernetes, "kubernetes", false, "validate tokens of ServiceAccounts by the API server of the cluster")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that specifies the API server; default: the one of this pod")
+	flags.StringVar(&o.namespace, "namespace", kube.Namespace, "`namespace` of the control plane, a part of all names (with -kubernetes)")
+}
+
+func (o *options) check() error {
+	switch {
+	case o.dir == "":
+		return errors.New("identity: -dir is required")
+	case o.kubernetes && (o.tokenFile != "" || o.tokens != ""):
+		return errors.New("identity: -kubernetes does not use -token-file and -tokens")
+	case !o.kubernetes && o.kubeconfig != "":
+		return errors.New("identity: -kubeconfig requires -kubernetes")
+	case !o.kubernetes && (o.tokenFile == "") == (o.tokens == ""):
+		return errors.New("identity: -token-file or -tokens is required, but not both")
+	case o.lifetime < minLifetime:
+		return fmt.Errorf("identity: -lifetime %v: must be at least %v, because proxies renew at most every 10s", o.lifetime, minLifetime)
+	}
+	return nil
+}
 
 // certify serves the identity API until ctx ends.
 func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
-	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")
-	dir := flags.String("dir", "", "`directory` of the authority, created if missing (required)")
-	lifetime := flags.Duration("lifetime", 24*time.Hour, "validity of a certificate, at least 20s")
-	domain := flags.String("trust-domain", "cluster.local", "trust `domain` of all names")
-	name := flags.String("name", "", "DNS-like `identity` of the TLS server; default: cleartext")
-	tokenFile := flags.String("token-file", "", "`file` with the token for all names")
-	tokens := flags.String("tokens", "", "`directory` with one token file per name")
+	var o options
+	o.register(flags)
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "\"identity init\" writes the files that a proxy needs, see identity init -help.")
 		fmt.Fprintln(flags.Output(), "Usage of identity:")
@@ -79,41 +124,75 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err := parse(flags, args, stderr); err != nil {
 		return err
 	}
-	switch {
-	case *dir == "":
-		return cli.Misuse(errors.New("identity: -dir is required"))
-	case (*tokenFile == "") == (*tokens == ""):
-		return cli.Misuse(errors.New("identity: -token-file or -tokens is required, but not both"))
-	case *lifetime < minLifetime:
-		return cli.Misuse(fmt.Errorf(
-			"identity: -lifetime %v: must be at least %v, because proxies renew at most every 10s",
-			*lifetime, minLifetime))
+	if err := o.check(); err != nil {
+		return cli.Misuse(err)
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
-	if err := checkTokens(*tokenFile, *tokens, log); err != nil {
+	log := slog.New(lograte.New(slog.NewTextHandler(stderr, nil)))
+	if o.kubernetes {
+		return o.serveCluster(ctx, stdout, log)
+	}
+	if err := checkTokens(o.tokenFile, o.tokens, log); err != nil {
 		return cli.Misuse(fmt.Errorf("identity: %w", err))
 	}
-	authority, err := ca.Open(*dir, *domain)
+	authority, err := ca.Open(o.dir, o.domain)
 	if err != nil {
 		return err
 	}
-	authority.Lifetime = *lifetime
-	authority.Log = log
-	check := ca.TokenDir(*tokens)
-	if *tokenFile != "" {
-		check = ca.TokenFile(*tokenFile)
+	check := ca.TokenDir(o.tokens)
+	if o.tokenFile != "" {
+		check = ca.TokenFile(o.tokenFile)
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
+	return o.serve(ctx, authority, check, "in "+filepath.Join(o.dir, ca.AnchorsFile), stdout, log)
+}
+
+// serve serves the identity API of the authority until ctx ends. anchors is the place of the
+// trust anchors, which it prints.
+func (o *options) serve(
+	ctx context.Context, authority *ca.Authority, check ca.Check, anchors string, stdout io.Writer, log *slog.Logger,
+) error {
+	authority.Lifetime = o.lifetime
+	authority.Log = log
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
-	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are in %s\n",
-		*domain, l.Addr(), filepath.Join(*dir, ca.AnchorsFile))
-	return ca.Serve(ctx, l, authority, check, *name)
+	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are %s\n", o.domain, l.Addr(), anchors)
+	return ca.Serve(ctx, l, authority, check, o.name)
 }
 
-// checkTokens checks the file or directory of the tokens. If it is missing, checkTokens
-// only logs a warning, because tokens are read for each request.
+// serveCluster serves the identity API for the ServiceAccounts of a cluster until ctx ends.
+// It listens when the trust anchors and the issuer are loaded.
+func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
+	client, err := kube.Client(o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	authority := ca.Empty(o.domain)
+	loaded := make(chan struct{})
+	first := sync.OnceFunc(func() { close(loaded) })
+	source := kube.Source{Client: client, Namespace: o.namespace, Dir: o.dir, Log: log, Replace: func(anchors, cert, key []byte) error {
+		err := authority.Replace(anchors, cert, key)
+		if err == nil {
+			first()
+		}
+		return err
+	}}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { source.Run(ctx); return nil })
+	group.Go(func() error {
+		select {
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+		check := kube.NewReviewer(client, o.namespace, o.domain, log).Check
+		return o.serve(ctx, authority, check, "of the ConfigMap "+kube.AnchorsConfigMap, stdout, log)
+	})
+	return group.Wait()
+}
+
+// checkTokens returns an error if file is a directory or dir is a file. If the path does
+// not exist, it only logs a warning, because the tokens are read at each request.
 func checkTokens(file, dir string, log *slog.Logger) error {
 	info, err := os.Stat(cmp.Or(file, dir))
 	switch {
@@ -127,6 +206,7 @@ func checkTokens(file, dir string, log *slog.Logger) error {
 	return nil
 }
 
+// parse parses args into flags. The text of an error begins with the name of the flag set.
 func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
 	if err := cli.Parse(flags, args, help); err != nil {
 		return fmt.Errorf("%s: %w", flags.Name(), err)

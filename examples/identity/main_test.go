@@ -30,7 +30,7 @@ const (
 	id  = "spiffe://cluster.local/ns/default/sa/web"
 )
 
-// firstLine reads the line that says what is served.
+// firstLine reads the line with the address.
 func firstLine(t *testing.T, r io.Reader) string {
 	t.Helper()
 	line := make([]byte, 0, 128)
@@ -50,25 +50,25 @@ func started(t *testing.T, args ...string) (addr string, stop func()) {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, append(args, "-listen", "127.0.0.1:0"), in, io.Discard) }()
-	said := regexp.MustCompile(`^certifying names of cluster\.local on (127\.0\.0\.1:\d+); trust anchors are in .*/trust-anchors\.pem$`).
+	match := regexp.MustCompile(`^certifying names of cluster\.local on (127\.0\.0\.1:\d+); trust anchors are in .*/trust-anchors\.pem$`).
 		FindStringSubmatch(firstLine(t, out))
-	require.NotNil(t, said)
-	return said[1], func() {
+	require.NotNil(t, match)
+	return match[1], func() {
 		cancel()
 		require.NoError(t, <-ended)
 	}
 }
 
-// All that its README says: a proxy is set up, and certified.
+// The commands of the README set up a proxy, which receives a certificate.
 func TestServesCleartext(t *testing.T) {
 	dir := t.TempDir()
 	token, anchors := filepath.Join(dir, "token"), filepath.Join(dir, "ca", "trust-anchors.pem")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
 	for _, name := range []string{web, id} {
 		proxy := filepath.Join(dir, "proxy")
-		var said bytes.Buffer
-		require.NoError(t, run(t.Context(), []string{"init", "-dir", proxy, "-name", name}, &said, io.Discard))
-		assert.Equal(t, "wrote key.p8 and csr.der for "+name+" into "+proxy+"\n", said.String())
+		var output bytes.Buffer
+		require.NoError(t, run(t.Context(), []string{"init", "-dir", proxy, "-name", name}, &output, io.Discard))
+		assert.Equal(t, "wrote key.p8 and csr.der for "+name+" into "+proxy+"\n", output.String())
 
 		addr, stop := started(t, "-dir", filepath.Join(dir, "ca"), "-token-file", token, "-lifetime", "1h")
 		config, err := identity.Load(proxy, anchors, token, name, "web.default")
@@ -80,7 +80,7 @@ func TestServesCleartext(t *testing.T) {
 	}
 }
 
-// By TLS the CA proves its name to those who have none yet.
+// With TLS, the authority proves its name to proxies that have no certificate.
 func TestServesTLS(t *testing.T) {
 	const name = "ca.identity.cluster.local"
 	dir := t.TempDir()
@@ -126,7 +126,7 @@ func TestInvalidArguments(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "half"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "half", "issuer.key"), nil, 0o600))
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, want string }{
 		{"", "identity: -dir is required; see -help"},
 		{"-nonsense", "identity: flag provided but not defined: -nonsense; see -help"},
 		{"-dir x y", `identity: "y": arguments must be flags; see -help`},
@@ -137,6 +137,10 @@ func TestInvalidArguments(t *testing.T) {
 			"-dir " + dir + " -token-file a -lifetime 19s",
 			"identity: -lifetime 19s: must be at least 20s, because proxies renew at most every 10s; see -help",
 		},
+		{"-dir " + dir + " -kubernetes -tokens a", "-kubernetes does not use -token-file and -tokens"},
+		{"-dir " + dir + " -token-file a -kubeconfig b", "-kubeconfig requires -kubernetes"},
+		{"-dir " + dir + " -kubernetes -kubeconfig " + file + "x", "no such file"},
+		{"-dir " + dir + " -kubernetes", "in-cluster configuration"},
 		{"-dir " + dir + " -token-file " + dir, "must be a file; use -tokens for a directory; see -help"},
 		{"-dir " + dir + " -tokens " + file, "must be a directory; use -token-file for a file; see -help"},
 		{"-dir " + dir + "/half -token-file a", "restore the missing files"},
@@ -149,10 +153,10 @@ func TestInvalidArguments(t *testing.T) {
 		{"init -dir " + file + "/x -name web", "not a directory"},
 		{"init -nonsense", "identity init: flag provided but not defined: -nonsense; see -help"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // who starts all the same ends some time
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a program that starts nevertheless is ended
 		err := run(ctx, strings.Fields(c.args), io.Discard, io.Discard)
 		cancel()
-		require.ErrorContains(t, err, c.says, c.args)
+		require.ErrorContains(t, err, c.want, c.args)
 	}
 	for _, args := range [][]string{{"-help"}, {"init", "-help"}} {
 		var help bytes.Buffer
@@ -162,17 +166,17 @@ func TestInvalidArguments(t *testing.T) {
 	}
 }
 
-// Tokens may come later, but who mistypes where they are is told at once.
+// Missing tokens are allowed, but a wrong path is logged at the start.
 func TestMissingTokenWarning(t *testing.T) {
 	dir := t.TempDir()
 	for _, tokens := range []string{"-token-file", "-tokens"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		var said bytes.Buffer
+		var output bytes.Buffer
 		args := []string{"-dir", filepath.Join(dir, "ca"), "-listen", "127.0.0.1:0", tokens, filepath.Join(dir, "none")}
-		require.NoError(t, run(ctx, args, io.Discard, &said))
-		require.Contains(t, said.String(), "level=WARN")
-		require.Contains(t, said.String(), "the tokens are missing: no name is certified before they exist")
-		require.Contains(t, said.String(), filepath.Join(dir, "none"))
+		require.NoError(t, run(ctx, args, io.Discard, &output))
+		require.Contains(t, output.String(), "level=WARN")
+		require.Contains(t, output.String(), "the tokens are missing: no name is certified before they exist")
+		require.Contains(t, output.String(), filepath.Join(dir, "none"))
 	}
 }

@@ -1,5 +1,6 @@
-// Command init redirects the TCP connections of a network namespace to the proxy in it, by
-// iptables rules. Run it once, as root, before the applications start.
+// Command init redirects the TCP connections of a network namespace to a proxy in this
+// namespace. It adds rules of iptables. Run it once, as root, before the applications
+// start.
 //
 //	go run ./examples/init -p 4143 -o 4140 -u 2102 --simulate
 //
@@ -33,6 +34,8 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, err))
 }
 
+// run parses the flags and applies the rules. It writes the commands of --simulate to out,
+// and its log to errs.
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	s, err := parse(args, errs)
 	if err != nil {
@@ -72,7 +75,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	return p.Redirect(ctx, s.Config)
 }
 
-// command runs a command and returns its output, or its error output if it fails.
+// command runs a command and returns its standard output. If the command fails, it returns
+// its standard error and an error.
 func command(ctx context.Context, argv []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // iptables with validated arguments
 	cmd.WaitDelay = time.Second                           // its children may outlive it
@@ -83,6 +87,7 @@ func command(ctx context.Context, argv []string) ([]byte, error) {
 	return out, err
 }
 
+// settings has the values of all flags.
 type settings struct {
 	redirect.Config
 
@@ -94,6 +99,7 @@ type settings struct {
 	format, level  string
 }
 
+// parse parses the flags of the program. Many flags have a short and a long name.
 func parse(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("init", flag.ContinueOnError)
@@ -106,8 +112,8 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	}
 	both("p", "incoming-proxy-port", "`port` of the proxy for inbound connections", number(&s.IncomingPort))
 	both("o", "outgoing-proxy-port", "`port` of the proxy for outbound connections", number(&s.OutgoingPort))
-	both("u", "proxy-uid", "`uid` of the proxy, whose connections are not redirected", number(&s.UID))
-	both("g", "proxy-gid", "`gid` of the proxy, whose connections are not redirected", number(&s.GID))
+	both("u", "proxy-uid", "`uid` of the proxy; its connections are not redirected", number(&s.UID))
+	both("g", "proxy-gid", "`gid` of the proxy; its connections are not redirected", number(&s.GID))
 	both("r", "ports-to-redirect", "`ports`: redirect only these inbound ports", func(n, u string) {
 		f.Func(n, u, func(v string) (err error) { s.PortsToRedirect, err = numbers(s.PortsToRedirect, v); return err })
 	})
@@ -143,18 +149,19 @@ func entries(list string) (all []string) {
 	return all
 }
 
-// numbers appends the numbers in a comma-separated list.
-func numbers(to []int, list string) ([]int, error) {
+// numbers appends the ports in list, which is comma-separated, to ports.
+func numbers(ports []int, list string) ([]int, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
 			return nil, fmt.Errorf("%q: must be a port", text)
 		}
-		to = append(to, n)
+		ports = append(ports, n)
 	}
-	return to, nil
+	return ports, nil
 }
 
+// logger returns a logger to w with the level and the format of the flags.
 func (s settings) logger(w io.Writer) (*slog.Logger, error) {
 	var opts slog.HandlerOptions
 	var level slog.Level

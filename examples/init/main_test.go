@@ -28,7 +28,7 @@ func ran(t *testing.T, args ...string) (out, errs string, err error) {
 	return o.String(), e.String(), err
 }
 
-// What linkerd's chart runs.
+// The flags are those of linkerd's chart.
 func TestSimulate(t *testing.T) {
 	out, errs, err := ran(t, "--incoming-proxy-port", "4143", "--outgoing-proxy-port", "4140", "--proxy-uid", "2102",
 		"--inbound-ports-to-ignore", "4190,4191,4567,4568", "--outbound-ports-to-ignore", "4567,4568", "--iptables-mode", "nft")
@@ -103,8 +103,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What a command has started may go on when it is ended, and hold what it would
-// have said. Nobody waits for that.
+// A child of a command may outlive it and keep its output open. command does not wait for
+// the child.
 func TestCommandCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	file := filepath.Join(t.TempDir(), "started")
@@ -112,8 +112,8 @@ func TestCommandCanceled(t *testing.T) {
 	go func() {
 		defer cancel()
 		for {
-			if said, err := os.ReadFile(file); err == nil && bytes.HasSuffix(said, []byte("\n")) {
-				pid, _ := strconv.Atoi(strings.TrimSpace(string(said)))
+			if content, err := os.ReadFile(file); err == nil && bytes.HasSuffix(content, []byte("\n")) {
+				pid, _ := strconv.Atoi(strings.TrimSpace(string(content)))
 				started <- pid
 				return
 			}

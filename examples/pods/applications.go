@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
-// startApplications runs the servers, which know nothing of the proxies.
+// startApplications starts the servers of all pods and waits until they listen. The servers
+// do not depend on the proxies.
 func (r *running) startApplications(ctx context.Context) error {
 	for _, p := range []pod{r.web1, r.web2} {
 		conf, err := r.nginx(p)
@@ -31,7 +33,8 @@ func (r *running) startApplications(ctx context.Context) error {
 	return r.serve(ctx, r.data, "mail", r.mail, r.bin("app"), "mail", ":"+r.mail.port())
 }
 
-// serve runs a server and waits until it listens.
+// serve starts a server of the service s in the pod p, and waits until the server listens.
+// argv is the command line. The name of the log file begins with name.
 func (r *running) serve(ctx context.Context, p pod, name string, s service, argv ...string) error {
 	if _, err := r.start(p, app, name+"-"+p.name, nil, argv...); err != nil {
 		return err
@@ -39,6 +42,7 @@ func (r *running) serve(ctx context.Context, p pod, name string, s service, argv
 	return r.listening(ctx, p, s.addr.Port())
 }
 
+// listening waits until a process in the pod p listens on port.
 func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	return until(ctx, fmt.Sprintf("%s to listen on %d", p.name, port), func() (bool, error) {
 		out, err := output(command(ctx, p, root, nil, "ss", "-Hltn", fmt.Sprintf("sport = :%d", port)))
@@ -49,9 +53,11 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	})
 }
 
-// nginx writes a configuration that responds with the name of the pod and the request.
+// nginx writes a configuration for nginx in the pod p. The server responds with the name of
+// the pod and the URI of the request. It responds with 500 to a request to the service shop
+// while the file of [running.failing] exists.
 func (r *running) nginx(p pod) (file string, err error) {
-	dir := r.path("run", "nginx-"+p.name)
+	dir := filepath.Dir(r.failing(p))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user
 		return "", err
 	}
@@ -63,8 +69,14 @@ func (r *running) nginx(p pod) (file string, err error) {
 	for _, temp := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		fmt.Fprintf(&b, "\t%s_temp_path %s/%s;\n", temp, dir, temp)
 	}
-	fmt.Fprintf(&b, "\tserver {\n\t\tlisten %d;\n\t\tlocation / { default_type text/plain; return 200 \"%s $request_uri\\n\"; }\n\t}\n}\n",
-		r.web.addr.Port(), p.name)
+	fmt.Fprintf(&b, "\tserver {\n\t\tlisten %d;\n\t\tlocation / {\n\t\t\tdefault_type text/plain;\n", r.web.addr.Port())
+	fmt.Fprintf(&b, "\t\t\tset $fail $host; if (-f %s) { set $fail fail:$host; }\n", r.failing(p))
+	fmt.Fprintf(&b, "\t\t\tif ($fail = fail:%s) { return 500 \"%s $request_uri\\n\"; }\n", r.shop.host(), p.name)
+	fmt.Fprintf(&b, "\t\t\treturn 200 \"%s $request_uri\\n\";\n\t\t}\n\t}\n}\n", p.name)
 	file = dir + "/nginx.conf"
 	return file, os.WriteFile(file, []byte(b.String()), 0o644) //nolint:gosec // for another user
 }
+
+// failing returns the path of a file. While the file exists, nginx in the pod p responds to
+// requests to the service shop with 500.
+func (r *running) failing(p pod) string { return r.path("run", "nginx-"+p.name, "failing") }

@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
+// checkRedis verifies that redis-cli can store a value and read it.
 func (r *running) checkRedis(ctx context.Context) (string, error) {
 	redis := func(argv ...string) (string, error) {
-		return r.as(ctx, r.client, append([]string{"redis-cli", "-h", r.redis.host(), "-p", r.redis.port()}, argv...)...)
+		return r.runAsApp(ctx, r.client, append([]string{"redis-cli", "-h", r.redis.host(), "-p", r.redis.port()}, argv...)...)
 	}
 	for _, c := range []struct {
 		want string
 		argv []string
 	}{
-		{"OK", []string{"SET", "key", secret}},
-		{secret, []string{"GET", "key"}},
-		{strconv.Itoa(len(secret)), []string{"STRLEN", "key"}},
+		{"OK", []string{"SET", "key", encryptedMarker}},
+		{encryptedMarker, []string{"GET", "key"}},
+		{strconv.Itoa(len(encryptedMarker)), []string{"STRLEN", "key"}},
 	} {
 		out, err := redis(c.argv...)
 		if err != nil {
@@ -31,15 +32,15 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 	return "SET, GET, STRLEN", nil
 }
 
-// tooLong is less than 10 s, the time for which a proxy waits for the first bytes of a
-// client on a port that is not opaque.
+// tooLong is the maximum time for sending a mail. It is less than the 10 s that a proxy
+// waits for the first bytes of a client on a port that is not opaque.
 const tooLong = 8 * time.Second
 
-// checkMail sends a mail. A proxy that waits for the client's first bytes would delay the
-// server's greeting.
+// checkMail verifies that a mail can be sent without a delay. A proxy that waits for the
+// client would delay the greeting of the server.
 func (r *running) checkMail(ctx context.Context) (string, error) {
 	letter := r.path("run", "letter")
-	if err := write(letter, "Subject: hello\r\n\r\n"+secret+"\r\n", app); err != nil {
+	if err := writePrivateFile(letter, "Subject: hello\r\n\r\n"+encryptedMarker+"\r\n", app); err != nil {
 		return "", err
 	}
 	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "--max-time", "30", "smtp://"+r.mail.String(),
@@ -50,7 +51,7 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("curl: %w\n%s", err, text)
 	}
-	for _, want := range []string{"< 220 data ready", "< 250 data has ", secret} {
+	for _, want := range []string{"< 220 data ready", "< 250 data has ", encryptedMarker} {
 		if !strings.Contains(string(text), want) {
 			return "", fmt.Errorf("no %q in\n%s", want, text)
 		}

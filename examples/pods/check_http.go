@@ -9,35 +9,37 @@ import (
 	"strings"
 )
 
-// as runs a program in a pod as the user of the applications, and waits for its end.
-func (r *running) as(ctx context.Context, p pod, argv ...string) (string, error) {
+// runAsApp runs a program in the pod p as the user of the applications, and returns its
+// output.
+func (r *running) runAsApp(ctx context.Context, p pod, argv ...string) (string, error) {
 	return output(command(ctx, p, app, nil, argv...))
 }
 
-// The numbers of requests: of most checks, of the check with a forged client id, and of
-// the check with the address of a pod.
+// requests is the number of requests that most checks send. forged is the number that
+// checkClientID sends, and direct is the number that checkPodAddress sends.
 const (
 	requests = 200
 	forged   = 20
 	direct   = 20
 )
 
-// checkNginx sends requests by curl, ten at a time. With one at a time the balancer could
-// prefer one pod for all of them.
+// checkNginx verifies that requests of curl succeed and are balanced. It sends ten at a
+// time, because the balancer may send sequential requests to the same pod.
 func (r *running) checkNginx(ctx context.Context) (string, error) {
-	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, secret)
-	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, encryptedMarker)
+	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
 	if err != nil {
 		return "", err
 	}
 	return balanced(lines(out), requests, r.web.pods, func(line string) (pod string, ok bool) {
 		pod, uri, _ := strings.Cut(line, " ")
-		return pod, strings.HasPrefix(uri, "/") && strings.HasSuffix(uri, "?"+secret)
+		return pod, strings.HasPrefix(uri, "/") && strings.HasSuffix(uri, "?"+encryptedMarker)
 	})
 }
 
+// checkBodies verifies that requests with bodies succeed and are balanced.
 func (r *running) checkBodies(ctx context.Context) (string, error) {
-	out, err := r.as(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(requests), secret)
+	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(requests), encryptedMarker)
 	if err != nil {
 		return "", err
 	}
@@ -48,9 +50,9 @@ func (r *running) checkBodies(ctx context.Context) (string, error) {
 	return figure + ", 64 KiB each way", err
 }
 
-// checkClientID verifies that a forged client id is replaced.
+// checkClientID verifies that the proxies replace a client ID that the client forges.
 func (r *running) checkClientID(ctx context.Context) (string, error) {
-	out, err := r.as(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), secret)
+	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), encryptedMarker)
 	if err != nil {
 		return "", err
 	}
@@ -62,9 +64,11 @@ func (r *running) checkClientID(ctx context.Context) (string, error) {
 	return "l5d-client-id: " + r.client.identity() + ", although the client sent another one", nil
 }
 
+// checkGRPC verifies that calls of all four kinds succeed and are balanced, on one
+// connection of the client.
 func (r *running) checkGRPC(ctx context.Context) (string, error) {
 	const calls = requests / 4
-	out, err := r.as(ctx, r.client, r.bin("app"), "call", r.echo.String(), strconv.Itoa(calls), secret)
+	out, err := r.runAsApp(ctx, r.client, r.bin("app"), "call", r.echo.String(), strconv.Itoa(calls), encryptedMarker)
 	if err != nil {
 		return "", err
 	}
@@ -80,10 +84,10 @@ func (r *running) checkGRPC(ctx context.Context) (string, error) {
 	return figure + ", on one connection", err
 }
 
-// checkPodAddress sends requests to the address of a pod, which the controller knows.
+// checkPodAddress verifies that requests to the address of a pod reach this pod only.
 func (r *running) checkPodAddress(ctx context.Context) (string, error) {
-	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web2.addr, direct, secret)
-	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", url)
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web2.addr, direct, encryptedMarker)
+	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", url)
 	if err != nil {
 		return "", err
 	}
@@ -98,15 +102,15 @@ func (r *running) checkPodAddress(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d answered, all by %s", direct, direct, r.web2.name), nil
 }
 
-// checkUnmeshed sends a request from a pod without a proxy, which the default policy
-// allows.
+// checkUnmeshed verifies that a request from a pod without a proxy succeeds, because the
+// default policy allows it.
 func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
-	url := fmt.Sprintf("http://%s/?%s", r.web1.addr, public)
-	out, err := r.as(ctx, r.unmeshedClient, "curl", "-sS", "--fail", "--max-time", "30", url)
+	url := fmt.Sprintf("http://%s/?%s", r.web1.addr, cleartextMarker)
+	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--fail", "--max-time", "30", url)
 	if err != nil {
 		return "", err
 	}
-	if want := r.web1.name + " /?" + public + "\n"; out != want {
+	if want := r.web1.name + " /?" + cleartextMarker + "\n"; out != want {
 		return "", fmt.Errorf("%q, not %q", out, want)
 	}
 	return "200, which is the default policy (all-unauthenticated)", nil
@@ -114,8 +118,9 @@ func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// balanced verifies the number of responses, that each is valid, and that each pod served
-// at least a tenth.
+// balanced verifies the response lines in answers: their number is want, each is valid, and
+// each pod served at least a tenth of the requests. It returns the number of requests per
+// pod. The function good returns the pod of a line, and whether the line is valid.
 func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
 	count := map[string]int{}
 	for _, line := range answers {

@@ -10,20 +10,23 @@ import (
 	"strings"
 )
 
-// answered is the number of requests that the earlier checks sent to the two web pods.
+// answered is the number of requests that the earlier checks have sent to the two web pods.
 const answered = requests + requests + forged + requests + direct
 
+// checkMetricsOut verifies that the proxy of the client has counted all requests.
 func (r *running) checkMetricsOut(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="outbound"`, fmt.Sprintf("server_id=%q", r.web1.identity()), r.client)
 }
 
+// checkMetricsIn verifies that the proxies of the web pods have counted all requests.
 func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
 }
 
-// counted waits until the proxies have counted all responses of one direction and one
-// peer. It waits because a proxy may count a response after the client has received it.
-// No response may be a failure.
+// counted waits until the proxies of the pods have counted all responses, because a proxy
+// may count a response after the client has received it. direction and peer are labels with
+// values, such as direction="inbound". counted adds up the series with both labels and
+// tls="true". It returns an error if a response counts as a failure.
 func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good, bad := 0, 0
@@ -51,7 +54,8 @@ func counted(ctx context.Context, direction, peer string, pods ...pod) (string, 
 	return fmt.Sprintf("response_total: %d, with %s; none failed", good, peer), nil
 }
 
-// series calls each for every series of the metrics at url whose name begins with prefix.
+// series reads the metrics at url. For each series that begins with prefix, it calls the
+// function each with the labels and the value of the series.
 func series(ctx context.Context, client *http.Client, url, prefix string, each func(labels string, value int)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

@@ -14,25 +14,32 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
-// tapped is a request in the tap of one proxy.
+// tapped is a request that the tap of one proxy has shown.
 type tapped struct {
-	init  tap.Event
-	code  int
+	init  tap.Event // the event of its request headers
+	code  int       // status of the response
 	ended bool
 }
 
-// watch taps proxies while requests are sent, until each has shown one complete request.
-func (r *running) watch(ctx context.Context, path string, pods ...pod) ([]tapped, error) {
+// watch makes the client of the proxies' taps, unless it exists already.
+func (r *running) watch(ctx context.Context) (err error) {
 	if r.watcher == nil {
-		w, err := r.newWatcher(ctx, tapper, tapper)
-		if err != nil {
-			return nil, err
-		}
-		r.watcher = w
+		r.watcher, err = r.newWatcher(ctx, tapper, tapper)
+	}
+	return err
+}
+
+// tapPods sends requests to path of the service s, and watches the taps of the proxies of the
+// given pods. It returns one complete request from each tap.
+func (r *running) tapPods(ctx context.Context, s service, path string, pods ...pod) ([]tapped, error) {
+	if err := r.watch(ctx); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -40,14 +47,14 @@ func (r *running) watch(ctx context.Context, path string, pods ...pod) ([]tapped
 	all, watching := errgroup.WithContext(ctx)
 	for i, p := range pods {
 		all.Go(func() (err error) {
-			shown[i], err = r.watchOne(watching, path, p)
+			shown[i], err = r.tapPod(watching, path, p)
 			return err
 		})
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		for url := fmt.Sprintf("http://%s%s/[1-20]?%s", r.web.host(), path, secret); watching.Err() == nil; {
-			_, _ = r.as(watching, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
+		for url := fmt.Sprintf("http://%s%s/[1-20]?%s", s.host(), path, encryptedMarker); watching.Err() == nil; {
+			_, _ = r.runAsApp(watching, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
 		}
 	})
 	err := all.Wait()
@@ -56,8 +63,9 @@ func (r *running) watch(ctx context.Context, path string, pods ...pod) ([]tapped
 	return shown, err
 }
 
-// watchOne returns the first complete request.
-func (r *running) watchOne(ctx context.Context, path string, p pod) (tapped, error) {
+// tapPod watches the tap of the proxy of the pod p. It returns the first complete request
+// to path.
+func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error) {
 	conn, err := r.watcher.tap(p)
 	if err != nil {
 		return tapped{}, err
@@ -85,8 +93,85 @@ func (r *running) watchOne(ctx context.Context, path string, p pod) (tapped, err
 	return tapped{}, fmt.Errorf("%s: tap ended without a complete request", p.name)
 }
 
+// explained calls send until the tap of the proxy of the pod p has shown a request to path. It
+// returns the event of the request headers, and the explanation of the request as text.
+func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, why string, err error) {
+	inits := map[uint64]tap.Event{}
+	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Match: match.PathPrefix(path), Explain: true}, send, func(e tap.Event) bool {
+		switch {
+		case e.RequestInit != nil:
+			inits[e.ID.Stream] = e
+		case e.ResponseEnd != nil && len(e.ResponseEnd.Explanation) > 0 && inits[e.ID.Stream].RequestInit != nil:
+			init, why = inits[e.ID.Stream], layer.Node{Name: "request", Children: e.ResponseEnd.Explanation}.String()
+			return true
+		}
+		return false
+	})
+	return init, why, err
+}
+
+// deniedConnection calls send until the tap of the proxy of the pod p has shown a failed
+// connection with its explanation, and returns its event.
+func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (failed tap.Event, err error) {
+	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Explain: true}, send, func(e tap.Event) bool {
+		failed = e
+		return e.Close != nil && e.Close.Err != "" && len(e.Close.Explanation) > 0
+	})
+	return failed, err
+}
+
+// tapWhile calls send again and again, and passes the events of the tap of the proxy of the
+// pod p to done, until done returns true.
+func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, send func(), done func(tap.Event) bool) error {
+	if err := r.watch(ctx); err != nil {
+		return err
+	}
+	conn, err := r.watcher.tap(p)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	sending.Go(func() {
+		for ctx.Err() == nil {
+			send()
+		}
+	})
+	for e, err := range tap.Watch(ctx, conn, req) {
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		if done(e) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: tap ended too early", p.name)
+}
+
+// explainShop returns the explanation of a request of the client to path of shop.
+func (r *running) explainShop(ctx context.Context, path string) (string, error) {
+	_, why, err := r.explained(ctx, r.client, path, func() {
+		_, _ = r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "http://"+r.shop.host()+path+"?"+encryptedMarker)
+	})
+	return why, err
+}
+
+// contains returns an error unless text contains all of want. name is the name of the text.
+func contains(name, text string, want ...string) (err error) {
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			err = errors.Join(err, fmt.Errorf("%s does not contain %q: %s", name, w, text))
+		}
+	}
+	return err
+}
+
+// checkTapOut verifies that the tap of the client's proxy shows requests with their labels.
 func (r *running) checkTapOut(ctx context.Context) (string, error) {
-	all, err := r.watch(ctx, "/tapped-out", r.client)
+	all, err := r.tapPods(ctx, r.web, "/tapped-out", r.client)
 	if err != nil {
 		return "", err
 	}
@@ -97,8 +182,10 @@ func (r *running) checkTapOut(ctx context.Context) (string, error) {
 	return fmt.Sprintf("to %s, which is %s", t.init.DestinationLabels["pod"], t.init.DestinationLabels["server_id"]), err
 }
 
+// checkTapIn verifies that the taps of the web pods' proxies show requests with their
+// labels.
 func (r *running) checkTapIn(ctx context.Context) (string, error) {
-	all, err := r.watch(ctx, "/tapped-in", r.web1, r.web2)
+	all, err := r.tapPods(ctx, r.web, "/tapped-in", r.web1, r.web2)
 	if err != nil {
 		return "", err
 	}
@@ -111,7 +198,8 @@ func (r *running) checkTapIn(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s and %s, from %s", r.web1.name, r.web2.name, all[0].init.SourceLabels["client_id"]), err
 }
 
-// is verifies the direction, the host and the status of a request.
+// is returns an error unless the request t has the given direction and host, and the status
+// 200.
 func (t tapped) is(direction tap.Direction, host string) error {
 	init := t.init.RequestInit
 	if t.init.Direction != direction || !strings.HasPrefix(init.Authority, host) || t.code != 200 {
@@ -120,6 +208,7 @@ func (t tapped) is(direction tap.Direction, host string) error {
 	return nil
 }
 
+// from returns an error unless the IP address in addr is the address of the pod p.
 func from(addr netip.AddrPort, p pod) error {
 	if addr.Addr() != p.addr {
 		return fmt.Errorf("the address is %s, must be that of %s, %s", addr, p.name, p.addr)
@@ -127,6 +216,7 @@ func from(addr netip.AddrPort, p pod) error {
 	return nil
 }
 
+// label returns an error unless labels has the key with the value want.
 func label(labels map[string]string, key, want string) error {
 	if labels[key] != want {
 		return fmt.Errorf("label %s=%q, must be %q, in %v", key, labels[key], want, labels)
@@ -134,15 +224,15 @@ func label(labels map[string]string, key, want string) error {
 	return nil
 }
 
-// checkTapRejected verifies that tap rejects clients in cleartext and clients with the
-// certificate of a server.
+// checkTapRejected verifies that tap rejects a client in cleartext, and a client that has a
+// certificate for another name.
 func (r *running) checkTapRejected(ctx context.Context) (string, error) {
 	cleartext, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
 	if err != nil {
 		return "", err
 	}
 	defer cleartext.Close()
-	w, err := r.newWatcher(ctx, r.web1.account, "nosy")
+	w, err := r.newWatcher(ctx, r.web1.account, "other-account")
 	if err != nil {
 		return "", err
 	}

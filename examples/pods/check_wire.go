@@ -16,7 +16,8 @@ import (
 	"github.com/gotower/gotower/examples/pods/wire"
 )
 
-// flows ends the capture and returns its flows.
+// flows stops the capture and returns all flows. A flow is one direction of a connection.
+// Later calls return the same flows.
 func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	if r.captured != nil {
 		return r.captured, nil
@@ -54,7 +55,8 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	return flows, err
 }
 
-// name returns the pod of an address.
+// name returns the name of the pod with the address addr, or "this program" if no pod has
+// the address.
 func (r *running) name(addr netip.Addr) string {
 	for _, p := range r.pods() {
 		if p.addr == addr {
@@ -64,8 +66,8 @@ func (r *running) name(addr netip.Addr) string {
 	return "this program"
 }
 
-// checkWire verifies that all connections between pods with proxies are TLS from the
-// first byte to the last.
+// checkWire verifies that all connections between pods with proxies use TLS, from the first
+// byte to the last.
 func (r *running) checkWire(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {
@@ -77,7 +79,7 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	}
 	connections, size, seen := 0, 0, map[string]int{}
 	for _, f := range flows {
-		if bytes.Contains(f.Data, []byte(secret)) {
+		if bytes.Contains(f.Data, []byte(encryptedMarker)) {
 			return "", fmt.Errorf("%s has the marker", r.describe(f))
 		}
 		if !meshed[f.From.Addr()] || !meshed[f.To.Addr()] || len(f.Data) == 0 {
@@ -101,8 +103,13 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	return figure, r.expected(seen)
 }
 
-// expected returns an error if an expected connection was not captured.
+// expected returns an error if an expected connection is not in seen, the captured
+// connections. Each check causes connections that are expected.
 func (r *running) expected(seen map[string]int) error {
+	redis := r.redis.addr.Port()
+	if r.redis.direct {
+		redis = inboundPort
+	}
 	for _, c := range []struct {
 		from, to pod
 		port     uint16
@@ -111,7 +118,7 @@ func (r *running) expected(seen map[string]int) error {
 		{r.client, r.control, caPort},
 		{r.client, r.web1, r.web.addr.Port()},
 		{r.client, r.web2, r.echo.addr.Port()},
-		{r.client, r.data, r.redis.addr.Port()},
+		{r.client, r.data, redis},
 		{r.client, r.data, inboundPort},
 	} {
 		want := fmt.Sprintf("%s → %s:%d, TLS for %s", c.from.name, c.to.name, c.port, c.to.identity())
@@ -122,11 +129,13 @@ func (r *running) expected(seen map[string]int) error {
 	return nil
 }
 
+// describe returns the pods and addresses of a flow, for errors.
 func (r *running) describe(f wire.Flow) string {
 	return fmt.Sprintf("%s (%s) → %s (%s)", r.name(f.From.Addr()), f.From, r.name(f.To.Addr()), f.To)
 }
 
-// checkWireCleartext verifies that the capture can detect cleartext.
+// checkWireCleartext verifies that the capture contains the request of the pod without a
+// proxy in cleartext. This shows that checkWire would detect cleartext.
 func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	flows, err := r.flows(ctx)
 	if err != nil {
@@ -134,7 +143,7 @@ func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	}
 	requests, answers := 0, 0
 	for _, f := range flows {
-		n := bytes.Count(f.Data, []byte(public))
+		n := bytes.Count(f.Data, []byte(cleartextMarker))
 		switch {
 		case f.From.Addr() == r.unmeshedClient.addr:
 			requests += n

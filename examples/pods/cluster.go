@@ -10,34 +10,39 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// pod is a network namespace with an address.
+// pod is a network namespace with an address, in which programs run.
 type pod struct {
 	name    string
 	addr    netip.Addr
-	account string // service account, for the proxy's identity; "": no proxy
-	opaque  string // ports on which the server speaks first
+	account string // service account, which determines the identity of its proxy; "" means no proxy
+	opaque  string // ports on which the server of the pod sends first
 }
 
+// meshed reports whether the pod has a proxy.
 func (p pod) meshed() bool { return p.account != "" }
 
+// identity returns the identity of the proxy of the pod.
 func (p pod) identity() string { return identity(p.account) }
 
-// identity returns linkerd's identity of the service account.
+// workload returns the text by which a proxy identifies its pod to the policy controller.
+func (p pod) workload() string { return fmt.Sprintf(`{"ns":"default","pod":%q}`, p.name) }
+
+// identity returns the identity that linkerd gives to a service account.
 func identity(account string) string {
 	return account + ".default.serviceaccount.identity.linkerd.cluster.local"
 }
 
-// tapper is the service account of the tap client.
+// tapper is the service account of the client that may watch taps.
 const tapper = "tapper"
 
-// service is a name and an address that no pod has. Only a proxy that uses the controller
-// can connect to it.
+// service is a name with a virtual address, which no pod has. A proxy gets the pods of the
+// service from the controller. A client without a proxy cannot connect to the address.
 type service struct {
 	name   string
 	addr   netip.AddrPort
 	pods   []pod
-	opaque bool
-	direct bool // by the inbound proxy's port, with the service's port in the transport header
+	opaque bool // the connections are forwarded as bytes
+	direct bool // proxies connect to inboundPort, with the port in a transport header
 }
 
 func (s service) host() string { return s.name + ".default.svc.cluster.local" }
@@ -46,7 +51,7 @@ func (s service) port() string { return strconv.Itoa(int(s.addr.Port())) }
 
 func (s service) String() string { return s.host() + ":" + s.port() }
 
-// The ports of the proxy, which are linkerd's.
+// The ports of the proxy, which are those of linkerd's proxy.
 const (
 	inboundPort  = 4143
 	outboundPort = 4140
@@ -54,13 +59,15 @@ const (
 	adminPort    = 4191
 )
 
-// cluster has all pods and services.
+// cluster has all pods and services of the program.
 type cluster struct {
 	control, client, web1, web2, data, unmeshedClient pod
 
 	web, api, echo, redis, mail service
+	shop, shop1, shop2          service // shop has an outbound policy; the others are its backends
 }
 
+// newCluster returns the cluster. It does not start anything.
 func newCluster() cluster {
 	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
 	c := cluster{
@@ -80,6 +87,9 @@ func newCluster() cluster {
 	c.echo = service{name: "echo", addr: virtual(3, 9090), pods: both}
 	c.redis = service{name: "redis", addr: virtual(4, 6379), pods: []pod{c.data}, opaque: true}
 	c.mail = service{name: "mail", addr: virtual(5, 2525), pods: []pod{c.data}, opaque: true, direct: true}
+	c.shop = service{name: "shop", addr: virtual(6, 80), pods: both}
+	c.shop1 = service{name: "shop-1", addr: virtual(7, 80), pods: []pod{c.web1}}
+	c.shop2 = service{name: "shop-2", addr: virtual(8, 80), pods: []pod{c.web2}}
 	return c
 }
 
@@ -91,9 +101,12 @@ func (c cluster) meshed() []pod {
 	return slices.DeleteFunc(c.pods(), func(p pod) bool { return !p.meshed() })
 }
 
-func (c cluster) services() []service { return []service{c.web, c.api, c.echo, c.redis, c.mail} }
+func (c cluster) services() []service {
+	return []service{c.web, c.api, c.echo, c.redis, c.mail, c.shop, c.shop1, c.shop2}
+}
 
-// hosts returns /etc/hosts with the names of the services.
+// hosts returns the content of /etc/hosts, which contains the names and addresses of the
+// services.
 func (c cluster) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n")
@@ -103,12 +116,14 @@ func (c cluster) hosts() string {
 	return b.String()
 }
 
+// object is a mapping in YAML.
 type object map[string]any
 
-// destinations returns the file of examples/destination. The name of a service has
-// endpoints. The address of a service has a profile with the name. The address of a pod
-// has a profile with the endpoint.
-func (c cluster) destinations() ([]byte, error) {
+// destinations returns the configuration file of examples/destination. It has the inbound
+// policies of api and redis, and policy as the outbound policy of shop. In the file, the
+// name of a service has endpoints. The address of a service has a profile with this name.
+// The address of a pod has a profile with the pod as endpoint.
+func (c cluster) destinations(policy object) ([]byte, error) {
 	all := object{}
 	for _, s := range c.services() {
 		endpoints := make([]object, len(s.pods))
@@ -128,9 +143,29 @@ func (c cluster) destinations() ([]byte, error) {
 		all[s.addr.String()] = object{"profile": profile}
 		all[s.String()] = object{"labels": object{"namespace": "default", "service": s.name}, "endpoints": endpoints, "profile": profile}
 	}
-	return yaml.Marshal(object{"destinations": all})
+	all[c.shop.String()].(object)["policy"] = policy //nolint:errcheck,forcetypeassert // it is a service
+	return yaml.Marshal(object{"destinations": all, "servers": append(c.api.servers(), c.redis.servers()...)})
 }
 
+// servers returns the inbound policies of the pods of the service, in the format of the
+// configuration file. They permit only the service account of the client.
+func (s service) servers() []object {
+	servers := make([]object, 0, len(s.pods))
+	for _, p := range s.pods {
+		servers = append(servers, object{
+			"name": s.serverName(p), "workload": p.workload(), "port": s.addr.Port(),
+			"authorizationPolicies": []object{{
+				"name": "client", "serviceAccounts": []object{{"namespace": "default", "name": "client"}},
+			}},
+		})
+	}
+	return servers
+}
+
+// serverName returns the name of the inbound policy of the service in the pod p.
+func (s service) serverName(p pod) string { return s.name + "-" + p.name }
+
+// endpoint returns the pod p as an endpoint in the format of the configuration file.
 func (s service) endpoint(p pod) object {
 	ep := object{
 		"addr":     netip.AddrPortFrom(p.addr, s.addr.Port()).String(),

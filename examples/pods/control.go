@@ -8,17 +8,19 @@ import (
 	"os"
 	"path/filepath"
 
+	identitykube "github.com/gotower/gotower/examples/identity/kube"
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The ports of the control plane, which are linkerd's.
+// The ports of the control plane, which are those of linkerd.
 const (
 	destinationPort = 8086
 	caPort          = 8080
 )
 
-// controlPlane returns the addresses of the controller and the CA, and their identity, for
-// the proxy of a pod. In the pod of the control plane they are on loopback.
+// controlPlane returns the addresses of the controller and the CA, for the proxy of the pod
+// p, and the identity that both must prove. In the pod of the control plane itself, the
+// addresses are on loopback and the identity is empty.
 func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	host := r.control.addr.String()
 	name = r.control.identity()
@@ -28,28 +30,25 @@ func (r *running) controlPlane(p pod) (destination, ca, name string) {
 	return fmt.Sprintf("%s:%d", host, destinationPort), fmt.Sprintf("%s:%d", host, caPort), name
 }
 
-// anchors returns the file of the trust anchors, which the CA writes.
+// anchors returns the path of the file with the trust anchors, which the CA writes.
 func (r *running) anchors() string { return r.path("run", "ca", "trust-anchors.pem") }
 
-// tokens returns the directory of the CA's tokens.
+// tokens returns the path of the directory with the tokens that the CA accepts.
 func (r *running) tokens() string { return r.path("run", "tokens") }
 
-// startControl runs the controller and the CA.
+// startControl starts the controller and the CA, and waits until they listen.
 func (r *running) startControl(ctx context.Context) error {
-	destinations, err := r.destinations()
+	sources := r.fileSources
+	if r.kubernetes {
+		sources = r.kubernetesSources
+	}
+	destination, ca, err := sources(ctx)
 	if err != nil {
 		return err
 	}
-	file := r.path("run", "destinations.yaml")
-	if err := write(file, string(destinations), app); err != nil {
-		return err
-	}
-	if err := errors.Join(owned(r.path("run", "ca"), app), owned(r.tokens(), app)); err != nil {
-		return err
-	}
 	for name, args := range map[string][]string{
-		"destination": {"-listen", fmt.Sprintf(":%d", destinationPort), "-config", file, "-v"},
-		"identity":    {"-listen", fmt.Sprintf(":%d", caPort), "-dir", r.path("run", "ca"), "-tokens", r.tokens()},
+		"destination": append(destination, "-listen", fmt.Sprintf(":%d", destinationPort), "-v"),
+		"identity":    append(ca, "-listen", fmt.Sprintf(":%d", caPort), "-dir", filepath.Dir(r.anchors())),
 	} {
 		if _, err := r.start(r.control, app, name, nil, append([]string{r.bin(name)}, args...)...); err != nil {
 			return err
@@ -58,36 +57,84 @@ func (r *running) startControl(ctx context.Context) error {
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
-// credentials writes the files that a client of the CA needs: a key, a certificate signing
-// request, and a token of its account.
-func (r *running) credentials(account, name string, uid int) (dir, token string, err error) {
+// fileSources writes the files of the controller and the CA, and returns their flags.
+func (r *running) fileSources(context.Context) (destination, ca []string, err error) {
+	file := r.path("run", "destinations.yaml")
+	err = r.writeDestinations(file, r.shopSplit(100, 0))
+	err = errors.Join(err, makePrivateDir(filepath.Dir(r.anchors()), app), makePrivateDir(r.tokens(), app))
+	return []string{"-config", file}, []string{"-tokens", r.tokens()}, err
+}
+
+// kubernetesSources starts an API server with the objects of the cluster. It returns the
+// flags of the controller and the CA, which have the rights of their service accounts.
+func (r *running) kubernetesSources(ctx context.Context) (destination, ca []string, err error) {
+	if err := r.startAPIServer(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := r.makeIssuer(ctx); err != nil {
+		return nil, nil, err
+	}
+	first, err1 := r.kubeconfig(ctx, "linkerd-destination")
+	second, err2 := r.kubeconfig(ctx, "linkerd-identity")
+	return []string{"-kubernetes", "-kubeconfig", first}, []string{"-kubernetes", "-kubeconfig", second}, errors.Join(err1, err2)
+}
+
+// writeDestinations replaces the file of the controller. The outbound policy of shop is
+// policy.
+func (r *running) writeDestinations(file string, policy object) error {
+	destinations, err := r.destinations(policy)
+	if err != nil {
+		return err
+	}
+	if err := writePrivateFile(file+".new", string(destinations), app); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// credentials makes the files that a client of the CA needs, for the user uid. dir is the
+// directory of a key and a certificate signing request for the service account. token is
+// the path of a token that the CA accepts for the account. name distinguishes clients of
+// the same account.
+func (r *running) credentials(ctx context.Context, account, name string, uid int) (dir, token string, err error) {
 	dir = r.path("run", "identity-"+name)
-	if err := owned(dir, uid); err != nil {
+	if err := makePrivateDir(dir, uid); err != nil {
 		return "", "", err
 	}
 	if err := id.Generate(dir, identity(account)); err != nil {
 		return "", "", err
 	}
-	known := filepath.Join(r.tokens(), identity(account))
-	text, err := os.ReadFile(known)
-	if errors.Is(err, os.ErrNotExist) {
-		text = []byte(rand.Text())
-		err = write(known, string(text), app)
-	}
+	text, err := r.token(ctx, account)
 	token = filepath.Join(dir, "token")
-	err = errors.Join(err, write(token, string(text), uid))
+	err = errors.Join(err, writePrivateFile(token, text, uid))
 	for _, file := range []string{"key.p8", "csr.der"} {
 		err = errors.Join(err, os.Chown(filepath.Join(dir, file), uid, uid))
 	}
 	return dir, token, err
 }
 
-// owned creates a directory that only its user and root can read.
-func owned(dir string, uid int) error {
+// token returns a token that the CA accepts for the account.
+func (r *running) token(ctx context.Context, account string) (string, error) {
+	if r.apiServer != nil {
+		err := r.apiServer.apply(ctx, newObject("v1", "ServiceAccount", account, nil))
+		token, tokenErr := r.apiServer.token(ctx, "default", account, identitykube.Audience)
+		return token, errors.Join(err, tokenErr)
+	}
+	known := filepath.Join(r.tokens(), identity(account))
+	text, err := os.ReadFile(known)
+	if errors.Is(err, os.ErrNotExist) {
+		text = []byte(rand.Text())
+		err = writePrivateFile(known, string(text), app)
+	}
+	return string(text), err
+}
+
+// makePrivateDir creates a directory that only the user uid and root can read.
+func makePrivateDir(dir string, uid int) error {
 	return errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, uid, uid))
 }
 
-// write writes a file that only its user and root can read.
-func write(file, text string, uid int) error {
-	return errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chown(file, uid, uid)) //nolint:gosec // in a private directory
+// writePrivateFile writes a file that only the user uid and root can read.
+func writePrivateFile(file, text string, uid int) error {
+	return errors.Join(os.WriteFile(file, []byte(text), 0o600), os.Chown(file, uid, uid))
 }

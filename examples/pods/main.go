@@ -1,12 +1,12 @@
-// Command pods runs the proxy in a real network on one machine. Pods are network
-// namespaces, redirected by examples/init, with a proxy in each, a destination controller
-// and a CA. Ordinary applications communicate through two proxies. Checks verify that the
-// traffic is balanced, encrypted and observable.
+// Command pods runs the proxy in a real network on one machine. A pod is a network
+// namespace with a proxy, and examples/init redirects its connections. A destination
+// controller and a CA run in another pod. Ordinary applications communicate through two
+// proxies. The program verifies that their traffic is balanced, encrypted and observable.
 //
 //	go run ./examples/pods
 //
-// It needs Linux, root, and programs that .ci/pods.sh installs. It leaves no processes
-// behind. README.md has a diagram.
+// It needs Linux, root, and the programs that .ci/pods.sh installs. All processes end with
+// it. README.md has a diagram.
 package main
 
 import (
@@ -22,14 +22,16 @@ import (
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
-// The exit codes. exitSkipped is automake's.
+// The exit status for a failed check, and for a machine that cannot run the program. The
+// latter is 77, which means a skipped test in automake.
 const (
 	exitFailed  = 1
 	exitSkipped = 77
 )
 
-// patience is the timeout of steps that normally take no time, for a busy machine.
-const patience = 60 * time.Second
+// stepTimeout is the timeout of one step or check. Normally a step takes a few seconds at
+// most, but on a busy machine it takes longer.
+const stepTimeout = 60 * time.Second
 
 var (
 	errFailed = errors.New("a check failed") // printed already
@@ -52,23 +54,27 @@ func main() {
 	}
 }
 
-// inside is the first argument of this program in the sandbox.
+// inside is the first argument of this program when it runs in the sandbox.
 const inside = "inside"
 
-// options are the flags.
+// options has the values of the flags.
 type options struct {
 	proxy string // program to run as the proxy
 	mode  string // of iptables
 	keep  string // directory for logs, configuration and capture
 	wire  bool   // list all connections
+
+	kubernetes bool // the controller and the CA read an API server
 }
 
+// parse sets o to the values of the flags in args.
 func (o *options) parse(args []string) error {
 	f := flag.NewFlagSet("pods", flag.ContinueOnError)
 	f.StringVar(&o.proxy, "proxy", "", "`program` to run as the proxy, such as linkerd's; default: examples/proxy")
 	f.StringVar(&o.mode, "iptables-mode", "nft", "nft or legacy")
 	f.StringVar(&o.keep, "keep", "", "new `directory` for logs, configuration and capture; default: a temporary one")
 	f.BoolVar(&o.wire, "wire", false, "list the captured connections")
+	f.BoolVar(&o.kubernetes, "kubernetes", false, "read objects of a kube-apiserver, which .ci/kube.sh builds, instead of files")
 	if err := cli.Parse(f, args, os.Stderr); err != nil {
 		return err
 	}
@@ -78,7 +84,8 @@ func (o *options) parse(args []string) error {
 	return nil
 }
 
-// start runs the program outside or inside of the sandbox.
+// start runs the part of the program that is outside the sandbox. If the first argument is
+// inside, it runs the part that is inside.
 func start(ctx context.Context, args []string) error {
 	if len(args) > 1 && args[0] == inside {
 		var o options

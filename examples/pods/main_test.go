@@ -25,19 +25,25 @@ func TestMain(m *testing.M) {
 // cores, which other tests would feel.
 const podsEnv = "GOTOWER_PODS"
 
-func TestPods(t *testing.T) {
+func TestPods(t *testing.T) { runPods(t) }
+
+// The controller and the CA know only the objects of a kube-apiserver.
+func TestPodsKubernetes(t *testing.T) { runPods(t, "-kubernetes") }
+
+func runPods(t *testing.T, args ...string) {
+	t.Helper()
 	if os.Getenv(podsEnv) == "" {
 		t.Skipf("NOT RUN: set %s=1, or go run ./examples/pods", podsEnv)
 	}
-	err := outside(t.Context(), nil)
+	err := outside(t.Context(), args)
 	if errors.Is(err, errSkip) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
 }
 
-func TestConfigurationIsValid(t *testing.T) {
-	data, err := newCluster().destinations()
+func TestClusterDestinationsValid(t *testing.T) {
+	data, err := newCluster().destinations(newCluster().shopSplit(90, 10))
 	require.NoError(t, err)
 	cfg, err := controller.Parse("f", data)
 	require.NoError(t, err, "%s", data)
@@ -46,14 +52,16 @@ func TestConfigurationIsValid(t *testing.T) {
 	web := cfg.Destinations["web.default.svc.cluster.local:80"]
 	require.Len(t, web.Endpoints, 2)
 	require.Equal(t, "web.default.serviceaccount.identity.linkerd.cluster.local", web.Endpoints[1].Identity)
-	require.Equal(t, web.Profile, cfg.Destinations["10.78.0.1:80"].Profile, "the address of a service says its name")
+	require.Equal(t, web.Profile, cfg.Destinations["10.78.0.1:80"].Profile, "the profile of the address has the name")
+	require.Len(t, cfg.Servers, 3)
+	require.EqualValues(t, 8080, cfg.Servers[0].Port)
 	mail := cfg.Destinations["10.77.0.13:2525"].Profile
 	require.True(t, mail.Opaque)
 	require.EqualValues(t, inboundPort, mail.Endpoint.InboundPort)
 }
 
 // The applications would work without proxies: they do not know of gotower.
-func TestApplicationsImportNothing(t *testing.T) {
+func TestAppImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./app").Output()
 	require.NoError(t, err)
 	var ours []string
@@ -88,7 +96,7 @@ func TestFlags(t *testing.T) {
 	require.Equal(t, options{mode: "legacy", wire: true}, o)
 	require.ErrorContains(t, o.parse([]string{"x"}), `"x": arguments must be flags; see -help`)
 	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" must be nft or legacy; see -help`)
-	require.ErrorIs(t, possible("no-such-mode"), errSkip)
-	_, err := directory(t.TempDir())
+	require.ErrorIs(t, checkRequirements("no-such-mode"), errSkip)
+	_, err := makeWorkDir(t.TempDir())
 	require.ErrorContains(t, err, "--keep: mkdir", "nothing of others is written over")
 }

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// gateway is the address of the bridge. This program sends requests to the proxies from
-// it.
+// gateway is the address of the bridge. It is the source address of the requests of this
+// program to the proxies.
 var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address cannot be a constant
 
-// bridge is the bridge between the pods.
+// bridge is the network device that connects the pods.
 const bridge = "wire"
 
-// connect creates a bridge, and a namespace with a cable to it for each pod. The default
-// route leads to the bridge, so that connections to the addresses of services are routable
-// and the proxy can redirect them.
-func connect(ctx context.Context, pods []pod) error {
+// createNetwork creates a bridge, and a network namespace with a link to the bridge for
+// each pod. The default route of a pod leads to the bridge. Without a route, a connection
+// to the address of a service would fail before it is redirected.
+func createNetwork(ctx context.Context, pods []pod) error {
 	script := strings.Split(fmt.Sprintf(`ip link set lo up
 ip link add %[1]s type bridge forward_delay 0
 ip addr add %[2]s/24 dev %[1]s

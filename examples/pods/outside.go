@@ -11,16 +11,21 @@ import (
 	"strings"
 )
 
-// outside builds the programs and starts the sandbox.
+// outside builds the programs and runs this program in the sandbox.
 func outside(ctx context.Context, args []string) error {
 	var o options
 	if err := o.parse(args); err != nil {
 		return err
 	}
-	if err := possible(o.mode); err != nil {
+	if err := checkRequirements(o.mode); err != nil {
 		return err
 	}
-	dir, err := directory(o.keep)
+	if o.kubernetes {
+		if _, err := kubePrograms(); err != nil {
+			return fmt.Errorf("%w: %w", errSkip, err)
+		}
+	}
+	dir, err := makeWorkDir(o.keep)
 	if err != nil {
 		return err
 	}
@@ -47,9 +52,9 @@ func outside(ctx context.Context, args []string) error {
 	return err
 }
 
-// possible returns an error if this machine does not meet the requirements of the
-// sandbox.
-func possible(mode string) error {
+// checkRequirements returns an error, which wraps errSkip, if this machine lacks a
+// permission or a program.
+func checkRequirements(mode string) error {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		return fmt.Errorf("%w: network namespaces require Linux and root", errSkip)
 	}
@@ -67,8 +72,9 @@ func possible(mode string) error {
 	return nil
 }
 
-// directory creates the working directory. All users of the pods can read it.
-func directory(keep string) (string, error) {
+// makeWorkDir creates the directory for all files. It is keep, or a temporary directory if
+// keep is empty. All users of the pods can read it.
+func makeWorkDir(keep string) (string, error) {
 	if keep == "" {
 		dir, err := os.MkdirTemp("", "pods-")
 		if err != nil {
@@ -86,7 +92,7 @@ func directory(keep string) (string, error) {
 	return dir, nil
 }
 
-// build builds example programs into a directory.
+// build compiles the named example programs into dir.
 func build(ctx context.Context, dir string, programs []string) error {
 	for i, p := range programs {
 		programs[i] = "github.com/gotower/gotower/examples/" + p

@@ -12,24 +12,24 @@ import (
 	"strings"
 )
 
-// The users of the pods.
+// The user IDs of the programs in the pods.
 const (
 	root  = 0
 	proxy = 2102  // which examples/init does not redirect
 	app   = 65534 // unprivileged
 )
 
-// process is a running program in a pod.
+// process is a program that was started in a pod.
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	log  string // file of the output
-	done chan struct{}
-	err  error // set when done is closed
+	log  string        // path of the file with its output
+	done chan struct{} // closed when the program has ended
+	err  error         // of the program; set before done is closed
 }
 
-// command returns a command that runs a program in a pod as a user with the environment
-// env. If the pod has no name, the program runs outside of the pods.
+// command returns a command that runs a program in the pod p, as the user uid and with the
+// environment env. If p is the zero pod, the program runs outside the pods.
 func command(ctx context.Context, p pod, uid int, env []string, argv ...string) *exec.Cmd {
 	if uid != root {
 		id := strconv.Itoa(uid)
@@ -44,7 +44,7 @@ func command(ctx context.Context, p pod, uid int, env []string, argv ...string) 
 	return cmd
 }
 
-// output runs a program and returns its output. The error contains the error output.
+// output runs cmd and returns its standard output. The error contains the standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -54,7 +54,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// launch starts a program. Its output is in a file of its name in dir.
+// launch starts cmd. Its output is written to the file name.log in dir.
 func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -63,7 +63,7 @@ func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	apart(cmd)
+	setProcessGroup(cmd)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -74,7 +74,7 @@ func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// ended returns an error if the process has ended.
+// ended returns an error if the process has ended, and nil while it runs.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -84,7 +84,8 @@ func (p *process) ended() error {
 	}
 }
 
-// stop signals a process and waits until it has ended.
+// stop sends a signal to the process and waits until it has ended. It returns an error if
+// the exit status is not 0.
 func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -100,7 +101,7 @@ func (p *process) stop(ctx context.Context, sig os.Signal) error {
 	return nil
 }
 
-// tail returns the last output of a process.
+// tail returns the last lines of the output of the process.
 func (p *process) tail() string {
 	output, err := os.ReadFile(p.log)
 	if err != nil {

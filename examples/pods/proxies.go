@@ -8,10 +8,10 @@ import (
 	"os"
 )
 
-// startProxies runs a proxy in each pod that has one, and waits for their certificates.
+// startProxies starts the proxies and waits until each has a certificate.
 func (r *running) startProxies(ctx context.Context) error {
 	for _, p := range r.meshed() {
-		env, err := r.environment(p)
+		env, err := r.environment(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -33,6 +33,7 @@ func (r *running) startProxies(ctx context.Context) error {
 	return nil
 }
 
+// proxyProgram returns the path of the program to run as the proxy.
 func (r *running) proxyProgram() string {
 	if r.proxy != "" {
 		return r.proxy
@@ -40,6 +41,7 @@ func (r *running) proxyProgram() string {
 	return r.bin("proxy")
 }
 
+// answers reports whether a request to url succeeds with the status 200.
 func answers(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -53,10 +55,10 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return rsp.StatusCode == http.StatusOK
 }
 
-// environment returns the variables of a proxy, as linkerd's injector sets them, except
-// addresses.
-func (r *running) environment(p pod) ([]string, error) {
-	dir, token, err := r.credentials(p.account, p.name, proxy)
+// environment returns the environment variables of the proxy of the pod p. They are the
+// variables that linkerd's injector sets, with the addresses of this cluster.
+func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
+	dir, token, err := r.credentials(ctx, p.account, p.name, proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +76,8 @@ func (r *running) environment(p pod) ([]string, error) {
 		"LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION=" + p.opaque,
 
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=" + destination,
+		"LINKERD2_PROXY_POLICY_SVC_ADDR=" + destination,
+		"LINKERD2_PROXY_POLICY_WORKLOAD=" + p.workload(),
 		"LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS=10.0.0.0/8",
 		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES=svc.cluster.local.",
 
@@ -85,7 +89,8 @@ func (r *running) environment(p pod) ([]string, error) {
 		"LINKERD2_PROXY_TAP_SVC_NAME=" + identity(tapper),
 	}
 	if name != "" {
-		env = append(env, "LINKERD2_PROXY_DESTINATION_SVC_NAME="+name, "LINKERD2_PROXY_IDENTITY_SVC_NAME="+name)
+		env = append(env, "LINKERD2_PROXY_DESTINATION_SVC_NAME="+name, "LINKERD2_PROXY_POLICY_SVC_NAME="+name,
+			"LINKERD2_PROXY_IDENTITY_SVC_NAME="+name)
 	}
 	return env, nil
 }

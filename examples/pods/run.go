@@ -13,23 +13,26 @@ import (
 	"github.com/gotower/gotower/examples/pods/wire"
 )
 
-// running is the running cluster.
+// running is the state of the cluster while it runs.
 type running struct {
 	cluster
 	options
 
-	dir       string
+	dir       string // directory for all files
 	processes []*process
-	proxies   map[string]*process // by name
-	capture   *process
-	captured  []wire.Flow
-	watcher   *watcher
+	proxies   map[string]*process // by the name of the process
+	capture   *process            // tcpdump
+	captured  []wire.Flow         // all flows, after the capture has ended
+	watcher   *watcher            // client of the taps; nil before its first use
+	apiServer *apiServer          // nil without the flag -kubernetes
 }
 
-// run starts the cluster and runs the checks, in the sandbox.
+// run starts the cluster in the sandbox and runs the checks. dir is the directory for all
+// files.
 func run(ctx context.Context, dir string, o options) error {
 	begun := time.Now()
 	r := &running{cluster: newCluster(), options: o, dir: dir, proxies: map[string]*process{}}
+	r.redis.direct = o.kubernetes // as for all opaque ports of pods with a proxy
 	for _, step := range []struct {
 		name  string
 		do    func(context.Context) error
@@ -42,7 +45,7 @@ func run(ctx context.Context, dir string, o options) error {
 		{"proxies", r.startProxies, errFailed},
 		{"applications", r.startApplications, errFailed},
 	} {
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, stepTimeout)
 		err := step.do(limited)
 		cancel()
 		if err != nil {
@@ -63,14 +66,14 @@ func run(ctx context.Context, dir string, o options) error {
 	return nil
 }
 
-// startNetwork creates the pods and captures their traffic.
+// startNetwork creates the pods and starts to capture their traffic.
 func (r *running) startNetwork(ctx context.Context) error {
 	for _, sub := range []string{"logs", "run"} {
 		if err := os.MkdirAll(filepath.Join(r.dir, sub), 0o755); err != nil { //nolint:gosec // other users run there
 			return err
 		}
 	}
-	if err := connect(ctx, r.pods()); err != nil {
+	if err := createNetwork(ctx, r.pods()); err != nil {
 		return err
 	}
 	p, err := r.start(pod{}, root, "tcpdump", nil,
@@ -85,12 +88,12 @@ func (r *running) startNetwork(ctx context.Context) error {
 	})
 }
 
-// redirect redirects the connections of each pod with a proxy.
+// redirect sets the iptables rules of each pod with a proxy.
 func (r *running) redirect(ctx context.Context) error {
 	for _, p := range r.meshed() {
 		if _, err := output(command(ctx, p, root, nil, r.bin("init"),
 			"-p", strconv.Itoa(inboundPort), "-o", strconv.Itoa(outboundPort), "-u", strconv.Itoa(proxy), "--iptables-mode", r.mode,
-			"--inbound-ports-to-ignore", fmt.Sprintf("%d,%d", tapPort, adminPort),
+			"--inbound-ports-to-ignore", fmt.Sprintf("%d,%d", tapPort, adminPort), "--outbound-ports-to-ignore", strconv.Itoa(apiPort),
 		)); err != nil {
 			return err
 		}
@@ -98,7 +101,8 @@ func (r *running) redirect(ctx context.Context) error {
 	return nil
 }
 
-// start runs a program in a pod until this program ends.
+// start starts a program in the given pod, as the user uid. The program runs until it ends,
+// until it is stopped, or until the sandbox ends.
 func (r *running) start(in pod, uid int, name string, env []string, argv ...string) (*process, error) {
 	// The end of the sandbox ends it, without a context.
 	p, err := launch(filepath.Join(r.dir, "logs"), name, command(context.Background(), in, uid, env, argv...))
@@ -108,13 +112,15 @@ func (r *running) start(in pod, uid int, name string, env []string, argv ...stri
 	return p, err
 }
 
+// path returns a path in the directory for all files.
 func (r *running) path(name ...string) string {
 	return filepath.Join(append([]string{r.dir}, name...)...)
 }
 
+// bin returns the path of a program that was built.
 func (r *running) bin(name string) string { return r.path("bin", name) }
 
-// alive returns an error if a process has ended.
+// alive returns an error if one of the processes has ended, and nil if all are running.
 func (r *running) alive() error {
 	for _, p := range r.processes {
 		if err := p.ended(); err != nil {
@@ -124,14 +130,15 @@ func (r *running) alive() error {
 	return nil
 }
 
-// tails prints the last output of all processes.
+// tails prints the last lines of the output of each process.
 func (r *running) tails() {
 	for _, p := range r.processes {
 		fmt.Printf("\n%s:\n%s\n", p.name, p.tail())
 	}
 }
 
-// until waits until done returns true or an error.
+// until calls done repeatedly until done returns true or an error. If ctx ends first, until
+// returns an error that contains what, a description of the condition.
 func until(ctx context.Context, what string, done func() (bool, error)) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

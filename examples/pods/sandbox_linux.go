@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandboxed runs this program again in new namespaces for network, mounts and processes.
-// When the first process of the namespace ends, the kernel kills the others and removes
-// network and mounts, so there is nothing to clean up.
+// sandboxed runs this program again, with the arguments args, in new namespaces for
+// network, mounts and processes. When the first process in the namespaces ends, the kernel
+// kills their other processes and removes the network and the mounts.
 func sandboxed(ctx context.Context, args ...string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -32,7 +32,7 @@ func sandboxed(ctx context.Context, args ...string) error {
 		Setpgid:    true, // ctx handles an interrupt from the keyboard
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = patience
+	cmd.WaitDelay = stepTimeout
 	err = cmd.Run()
 	if errors.Is(err, syscall.EPERM) {
 		return errors.Join(errSkip, fmt.Errorf("namespaces cannot be created: %w", err))
@@ -40,11 +40,12 @@ func sandboxed(ctx context.Context, args ...string) error {
 	return err
 }
 
-// apart puts a process into its own process group, so that an interrupt from the keyboard
-// reaches only this program, which handles it.
-func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+// setProcessGroup makes cmd run in a process group of its own. An interrupt from the
+// keyboard then reaches only this program, which stops the other processes in order.
+func setProcessGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// mountSandbox gives the sandbox its own /proc, /run/netns and /etc/hosts.
+// mountSandbox mounts /proc, /run and /etc/hosts, which only the processes of the sandbox
+// see. hosts is the content of /etc/hosts.
 func mountSandbox(dir, hosts string) error {
 	file := filepath.Join(dir, "hosts")
 	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // readable by all users, like /etc/hosts

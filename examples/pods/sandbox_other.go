@@ -7,10 +7,9 @@ import (
 	"os/exec"
 )
 
-// Namespaces exist only on Linux.
-
+// sandboxed returns errSkip, because namespaces exist only on Linux.
 func sandboxed(context.Context, ...string) error { return errSkip }
 
 func mountSandbox(string, string) error { return errSkip }
 
-func apart(*exec.Cmd) {}
+func setProcessGroup(*exec.Cmd) {}

@@ -8,19 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// check verifies one property and returns what it observed.
+// check verifies one property of the running cluster. The function run returns a text about
+// the result, or an error.
 type check struct {
 	name string
 	run  func(context.Context) (figure string, err error)
 }
 
+// The markers in requests. The first marker must never be readable in the captured traffic.
+// The second marker is in the request of the pod without a proxy, which is sent in
+// cleartext.
 const (
-	secret = "m4rker-that-nobody-may-read"
-	public = "m4rker-that-is-sent-in-clear"
+	encryptedMarker = "m4rker-that-must-be-encrypted"
+	cleartextMarker = "m4rker-that-is-sent-in-clear"
 )
 
-// checks returns all checks in order. The checks of the captured traffic come last,
-// because they need the traffic of the others.
+// checks returns all checks in order. The checks of the captured traffic come last, because
+// they analyze the traffic that the other checks cause.
 func (r *running) checks() []check {
 	return []check{
 		{"curl → nginx, HTTP/1.1", r.checkNginx},
@@ -31,11 +35,15 @@ func (r *running) checks() []check {
 		{"curl → SMTP, where the server speaks first", r.checkMail},
 		{"curl → the address of one pod", r.checkPodAddress},
 		{"curl without a proxy → nginx, in cleartext", r.checkUnmeshed},
+		{"curl without a proxy → Go, denied by policy", r.checkDeniedRequest},
+		{"redis-cli without a proxy, closed by policy", r.checkDeniedConnection},
 		{"metrics of the client's proxy", r.checkMetricsOut},
 		{"metrics of the servers' proxies", r.checkMetricsIn},
 		{"tap of the client's proxy", r.checkTapOut},
 		{"tap of the servers' proxies", r.checkTapIn},
 		{"tap for other clients", r.checkTapRejected},
+		{"split 90/10, by a changed policy", r.checkSplit},
+		{"failure accrual, by a changed policy", r.checkAccrual},
 		{"SIGTERM under load, of one server's proxy", r.checkDrain},
 		{"SIGTERM of all other proxies", r.checkEnd},
 		{"the wire, between pods with proxies", r.checkWire},
@@ -43,8 +51,8 @@ func (r *running) checks() []check {
 	}
 }
 
-// verify runs the checks until ctx ends, prints a line for each, and returns the number
-// of failed checks.
+// verify runs the checks and prints a line for each. It returns the number of failed
+// checks. If ctx ends, it does not run the remaining checks.
 func (r *running) verify(ctx context.Context, to io.Writer) (failed int) {
 	checks := r.checks()
 	width := 0
@@ -55,7 +63,7 @@ func (r *running) verify(ctx context.Context, to io.Writer) (failed int) {
 		if ctx.Err() != nil {
 			break
 		}
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, stepTimeout)
 		figure, err := c.run(limited)
 		cancel()
 		verdict := "ok"

@@ -16,15 +16,15 @@ import (
 	id "github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// watcher is a tap client that the proxies allow. It has a certificate for the allowed
-// name.
+// watcher is a client of the proxies' taps. It has a certificate of its own.
 type watcher struct {
 	own *id.Identity
 }
 
-// newWatcher gets a certificate for an account as a proxy does.
+// newWatcher returns a client with a certificate for the account, which it requests from
+// the CA as a proxy does. name is the beginning of the names of its files.
 func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
-	dir, token, err := r.credentials(account, name, root)
+	dir, token, err := r.credentials(ctx, account, name, root)
 	if err != nil {
 		return nil, err
 	}
@@ -50,13 +50,14 @@ func (r *running) newWatcher(ctx context.Context, account, name string) (*watche
 	return w, errors.Join(err, certifying.Wait())
 }
 
-// tap connects to the tap of a pod's proxy.
+// tap connects to the tap server of the proxy of the pod p.
 func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
 	return dial(netip.AddrPortFrom(p.addr, tapPort), w.own.Client("", p.identity()))
 }
 
-// dial connects by gRPC over TLS without ALPN, as between proxies. gRPC's own credentials
-// require ALPN. Without cfg the connection is cleartext.
+// dial returns a gRPC connection to the given address. It uses TLS without ALPN, as proxies
+// do. gRPC's own TLS credentials cannot be used, because they require ALPN. If cfg is nil,
+// dial uses cleartext.
 func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -1,9 +1,10 @@
-// Command proxy is the sidecar of a pod, made of gotower's packages. It proxies the
-// connections of the application and those to it, balances outbound requests over the
-// endpoints of a destination controller, and serves tap and metrics.
+// Command proxy is the sidecar proxy of a pod, built from the packages of gotower. It
+// proxies the connections that the application makes and those that are made to it. It
+// balances outbound requests over the endpoints that a destination controller reports. It
+// also serves tap and metrics.
 //
-// This file reads the settings. The path of a request is in packages outbound and inbound.
-// Package sidecar assembles the proxy.
+// This file reads the settings. Packages outbound and inbound contain the path of a
+// request, and package sidecar assembles the proxy.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -22,15 +24,23 @@ import (
 	"github.com/gotower/gotower/examples/proxy/logs"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// The exit codes of linkerd's proxy.
+// The exit codes, which are those of linkerd's proxy.
 const (
 	exitFailed    = 1
 	exitBadConfig = 64
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "await" {
+		if err := await(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "proxy await:", err)
+			os.Exit(exitFailed)
+		}
+		return
+	}
 	s, err := read(os.Args[1:], os.LookupEnv, os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -45,8 +55,8 @@ func main() {
 	}
 }
 
-// read returns the settings of the flags and the environment. After --help it returns
-// flag.ErrHelp.
+// read returns the settings from the flags, the environment and the file of the flag
+// --config. If args request help, it prints the settings to help and returns flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -68,17 +78,74 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 		opts = append(opts, settings.File(*file, content))
 	}
 	s, err := settings.Read(lookup, opts...)
+	if i := s.Identity; err == nil && i != nil && i.Generate {
+		err = identity.Generate(i.Dir, i.ServerID)
+	}
 	return s, errors.Join(err, s.Identity.Check())
 }
 
+// await waits until a proxy is ready. args[0] is the address of its admin server,
+// by default 127.0.0.1:4191. It waits at most the duration args[1], by default two minutes.
+func await(args []string) error {
+	addr, timeout := "127.0.0.1:4191", 2*time.Minute
+	if len(args) > 0 {
+		addr = args[0]
+	}
+	if len(args) > 1 {
+		var err error
+		if timeout, err = time.ParseDuration(args[1]); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	tick := time.NewTicker(awaitInterval)
+	defer tick.Stop()
+	for {
+		err := checkReady(ctx, "http://"+addr+"/ready")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the proxy at %s is not ready after %v: %w", addr, timeout, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// awaitInterval is the time between two requests of await.
+const awaitInterval = 100 * time.Millisecond
+
+// checkReady returns an error unless a GET request for url succeeds with status 200.
+func checkReady(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the caller gives the address
+	if err != nil {
+		return err
+	}
+	rsp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req) //nolint:gosec // as above
+	if err != nil {
+		return err
+	}
+	defer rsp.Body.Close()
+	if rsp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d", rsp.StatusCode)
+	}
+	return nil
+}
+
+// usage prints the flags and all settings.
 func usage(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "usage: proxy [--config file.yaml]\n\n"+
+	_, err := fmt.Fprintf(w, "usage: proxy [--config file.yaml]\n"+
+		"       proxy await [ip:port] [timeout]   wait until the proxy with this admin address is ready\n\n"+
 		"The settings are environment variables with the prefix %s, unless another prefix is shown.\n"+
 		"Defaults are in brackets. A YAML file has the same names in lower case without the prefix, or nested\n"+
 		"at any _, as in \"outbound: {connect_timeout: 2s}\". Variables override the file.\n\n", settings.Prefix)
 	return errors.Join(err, settings.Help(w))
 }
 
+// run serves until the process receives SIGINT or SIGTERM, or the admin server receives
+// POST /shutdown.
 func run(s settings.Settings) error {
 	level, err := logs.NewLevel(s.Log.Filter)
 	if err != nil {

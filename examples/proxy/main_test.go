@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"flag"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +49,7 @@ func proxy(t *testing.T, environ []string, args ...string) (exit int, stdout, st
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-func TestBadConfigurationIsExit64(t *testing.T) {
+func TestExitInvalidConfiguration(t *testing.T) {
 	exit, stdout, stderr := proxy(t, []string{"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=soon", "LINKERD2_PROXY_CORES=many"})
 	require.Equal(t, 64, exit)
 	require.Empty(t, stdout)
@@ -69,8 +72,8 @@ func TestBadConfigurationIsExit64(t *testing.T) {
 	}
 }
 
-// What is wrong with the files of an identity is told with all else.
-func TestBadIdentityIsExit64(t *testing.T) {
+// Errors of the files of an identity are reported together with all other errors.
+func TestExitInvalidIdentity(t *testing.T) {
 	authority, err := ca.New("cluster.local")
 	require.NoError(t, err)
 	dir := t.TempDir()
@@ -98,7 +101,51 @@ func TestBadIdentityIsExit64(t *testing.T) {
 	require.Equal(t, 64, exit)
 	require.Contains(t, stderr, "is for web.default, not for db.default")
 	exit, _, stderr = proxy(t, environ(name+"web.default"))
-	require.Equal(t, 1, exit, "what is left is an address that nobody has: %s", stderr)
+	require.Equal(t, 1, exit, "the only error is an address that this machine does not have: %s", stderr)
+}
+
+// A generated key and signing request are those of the identity.
+func TestGenerateIdentity(t *testing.T) {
+	authority, err := ca.New("cluster.local")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	require.NoError(t, os.WriteFile(token, []byte("token"), 0o600))
+	environ := map[string]string{
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR": "127.0.0.1:1", "LINKERD2_PROXY_IDENTITY_SVC_ADDR": "127.0.0.1:2",
+		"LINKERD2_PROXY_IDENTITY_DIR": dir, "LINKERD2_PROXY_IDENTITY_TOKEN_FILE": token,
+		"LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS": string(authority.TrustAnchors()),
+		"LINKERD2_PROXY_IDENTITY_LOCAL_NAME":    "web.default", "GOTOWER_IDENTITY_GENERATE": "true",
+	}
+	lookup := func(name string) (string, bool) { value, ok := environ[name]; return value, ok }
+	for range 2 {
+		s, err := read(nil, lookup, t.Output())
+		require.NoError(t, err)
+		_, err = s.Identity.Load()
+		require.NoError(t, err)
+	}
+	environ["GOTOWER_IDENTITY_GENERATE"] = "false"
+	environ["LINKERD2_PROXY_IDENTITY_LOCAL_NAME"] = "db.default"
+	_, err = read(nil, lookup, t.Output())
+	require.ErrorContains(t, err, "is for web.default, not for db.default")
+}
+
+func TestAwait(t *testing.T) {
+	var ready atomic.Bool
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/ready" || !ready.Swap(true) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(admin.Close)
+	addr := admin.Listener.Addr().String()
+	require.NoError(t, await([]string{addr}))
+	require.True(t, ready.Load())
+	ready.Store(false)
+	require.ErrorContains(t, await([]string{addr, "10ms"}), "is not ready after 10ms: ")
+	exit, _, stderr := proxy(t, nil, "await", addr, "soon")
+	require.Equal(t, 1, exit)
+	require.Contains(t, stderr, "soon")
 }
 
 // As many as the runtime has, which are those of the cgroup, not of the machine.
@@ -115,16 +162,16 @@ func TestProcessors(t *testing.T) {
 	require.NotContains(t, stderr, "fewer processors")
 }
 
-func TestInitialisationFailureIsExit1(t *testing.T) {
+func TestExitInitializationFailure(t *testing.T) {
 	exit, _, stderr := proxy(t, []string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=127.0.0.1:1", "LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
-		"LINKERD2_PROXY_POLICY_SVC_ADDR=127.0.0.1:2", "LINKERD2_PROXY_CORES=1",
-		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1", // of a network for documents: nobody has it
+		"LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR=127.0.0.1:2", "LINKERD2_PROXY_CORES=1",
+		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1", // of a network for documentation
 		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0", "LINKERD2_PROXY_INBOUND_LISTEN_ADDR=127.0.0.1:0",
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
 	})
 	require.Equal(t, 1, exit, stderr)
-	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_POLICY_SVC_ADDR is ignored`)
+	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR is ignored`)
 	require.Contains(t, stderr, `"message":"using processors"`)
 	require.Contains(t, stderr, "203.0.113.1:1")
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// advised is an error with advice.
+// advised adds advice for the user to the error err. The text of advised is the text of
+// err, followed by the advice.
 type advised struct {
 	advice string
 	err    error
@@ -23,8 +24,9 @@ func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice)
 
 func (a *advised) Unwrap() error { return a.err }
 
-// advise adds advice to an error of gRPC and removes gRPC's prefixes. The message
-// of the server is reduced to one printable line.
+// advise adds advice for the user to err if err is an error of gRPC. It also removes gRPC's
+// prefixes and reduces the message of the server to one printable line. It returns any
+// other error unchanged.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {
@@ -41,7 +43,8 @@ func advise(err error) error {
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }
 
-// named returns "name: message" if the text of err begins with the name of a process.
+// named returns message with the name of the process and ": " before it. The name is the
+// text of err up to the first ": ". Without ": " in err, named returns message unchanged.
 func named(err error, message string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
 		return name + ": " + message
@@ -49,7 +52,7 @@ func named(err error, message string) string {
 	return message
 }
 
-// short is an error with a shorter text.
+// short is an error that replaces the text of err by a shorter one.
 type short struct {
 	text string
 	err  error
@@ -59,7 +62,8 @@ func (s *short) Error() string { return s.text }
 
 func (s *short) Unwrap() error { return s.err }
 
-// reason returns a message of gRPC without its prefixes, as one printable line.
+// reason returns a gRPC message without the prefixes that gRPC and tap add, as one
+// printable line.
 func reason(message string) string {
 	if _, desc, ok := strings.Cut(message, `desc = "`); ok {
 		if s, err := strconv.Unquote(`"` + strings.TrimSuffix(desc, `"`) + `"`); err == nil {
@@ -70,7 +74,8 @@ func reason(message string) string {
 	return text.Clean(strings.TrimPrefix(message, "tap: "))
 }
 
-// adviceIdentity returns advice for a client that the process does not allow.
+// adviceIdentity returns advice for a client that the process does not allow to watch.
+// message is the error message of the server.
 func adviceIdentity(message string) string {
 	switch {
 	case strings.Contains(message, "may not watch"), strings.Contains(message, "Unauthorized peer"):

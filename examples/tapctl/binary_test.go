@@ -18,18 +18,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// waits is how long a test waits for what must come at last.
+// waits is how long a test waits for an event.
 const waits = 10 * time.Second
 
-// The program as it is built and run.
+// The built program, as a user runs it.
 func TestBinary(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "tapctl")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	t.Run("exit status", func(t *testing.T) { testExitStatus(t, bin) })
-	t.Run("on a terminal", func(t *testing.T) { testOnATerminal(t, bin) })
-	t.Run("refused on a terminal", func(t *testing.T) { testRefusedOnATerminal(t, bin) })
+	t.Run("exit status", func(t *testing.T) {
+		t.Parallel()
+		testExitStatus(t, bin)
+	})
+	t.Run("on a terminal", func(t *testing.T) {
+		t.Parallel()
+		testOnATerminal(t, bin)
+	})
+	t.Run("refused on a terminal", func(t *testing.T) {
+		t.Parallel()
+		testRefusedOnATerminal(t, bin)
+	})
 }
 
 func testExitStatus(t *testing.T, bin string) {
@@ -56,7 +65,7 @@ func testExitStatus(t *testing.T, bin string) {
 	}
 }
 
-// pty is a pseudo terminal, of which what is written to it is kept.
+// pty is a pseudo terminal that keeps the output of the program.
 type pty struct {
 	master, slave *os.File
 	seen          safe
@@ -100,7 +109,7 @@ func (p *pty) resize(t *testing.T, columns, lines uint16) {
 	require.NoError(t, unix.IoctlSetWinsize(int(p.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: lines}))
 }
 
-// sees waits until all of this was written to the terminal since the last time.
+// sees waits until the program has written all texts since the last call.
 func (p *pty) sees(t *testing.T, all ...string) {
 	t.Helper()
 	for _, what := range all {
@@ -117,21 +126,24 @@ func (p *pty) types(t *testing.T, keys string) {
 	require.NoError(t, err)
 }
 
-// Rows, the requests of one, one request and back, another size; and however it
-// ends, the terminal is as it was.
+// The screens of the rows, of the requests of a row and of one request, at two sizes. At
+// the end, the terminal has its previous state.
 func testOnATerminal(t *testing.T, bin string) {
 	p := newTapped(t, ours)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
 	sending.Go(func() { p.send(ctx) })
-	defer sending.Wait()
-	defer cancel()
+	t.Cleanup(func() {
+		cancel()
+		sending.Wait()
+	})
 	for name, end := range map[string]func(*testing.T, *pty, *os.Process){
 		"q":       func(t *testing.T, p *pty, _ *os.Process) { p.types(t, "q") },
 		"ctrl-c":  func(t *testing.T, p *pty, _ *os.Process) { p.types(t, "\x03") },
 		"SIGTERM": func(t *testing.T, _ *pty, p *os.Process) { require.NoError(t, p.Signal(syscall.SIGTERM)) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			term := openPTY(t, 100, 24)
 			before, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
 			require.NoError(t, err)
@@ -155,7 +167,7 @@ func testOnATerminal(t *testing.T, bin string) {
 	}
 }
 
-// When nobody is left to ask, the program says why and ends.
+// When no process is left, the program prints the reason and ends.
 func testRefusedOnATerminal(t *testing.T, bin string) {
 	p := newTapped(t, ours)
 	term := openPTY(t, 100, 24)

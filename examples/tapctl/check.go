@@ -5,15 +5,18 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// errUnfit is returned after the findings if a check failed.
+// errUnfit is the error of the command check if a check failed. It is not printed, because
+// the findings have been printed already.
 var errUnfit = errors.New("a check failed")
 
-// checkCommand checks each target, from the connection to the requests.
+// checkCommand is "tapctl check". It checks each target in steps: its address, TLS, its
+// services, and the requests that it shows.
 type checkCommand struct {
 	traffic time.Duration
 }
@@ -31,9 +34,16 @@ func (c *checkCommand) check() error {
 
 func (c *checkCommand) run(ctx context.Context, on terminal) error {
 	wrong, warned := 0, 0
+	subjects := make([]subject, 0, len(on.targets))
 	for _, t := range on.targets {
-		fmt.Fprintf(on.out, "%s\n", t.name)
-		for f := range checks(ctx, t, c.traffic) {
+		subjects = append(subjects, subject{t.name, checks(ctx, t, c.traffic)})
+	}
+	if on.pods != nil {
+		subjects = append(subjects, subject{strings.Join(on.pods.names(), ", "), clusterChecks(ctx, on.pods)})
+	}
+	for _, s := range subjects {
+		fmt.Fprintf(on.out, "%s\n", s.name)
+		for f := range s.checks {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -60,8 +70,15 @@ func (c *checkCommand) run(ctx context.Context, on terminal) error {
 	return nil
 }
 
-// checks yields the findings of one target. It ends with the first failure that
-// is not a warning.
+// subject is a target, or the pods of a cluster.
+type subject struct {
+	name   string
+	checks func(yield func(finding) bool)
+}
+
+// checks runs the checks of one target and yields their findings. It stops after the first
+// failure that is not a warning. The last check waits for a request, at most for the
+// duration traffic.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {

@@ -36,7 +36,8 @@ func connect(ctx context.Context, t target) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", t.addr)
 }
 
-// proves checks that client and process accept each other's TLS certificates.
+// proves checks the TLS handshake with the process. tapctl must accept the certificate of
+// the process, and the process must accept the certificate of tapctl.
 func proves(ctx context.Context, t target) finding {
 	f := finding{what: "its identity is " + t.proof.Expected()}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -54,7 +55,9 @@ func proves(ctx context.Context, t target) finding {
 	return f
 }
 
-// serves checks that the process serves linkerd's tap, which all processes have.
+// serves checks that the process serves linkerd's tap, which every process with a tap
+// serves. If a target without TLS does not answer, serves also checks whether the process
+// requires TLS.
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
 	f := finding{what: "it serves tap to this client"}.with(err)
@@ -85,8 +88,8 @@ func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// hasRoom checks that the process accepts one more watcher. It watches with a condition
-// that matches no request.
+// hasRoom checks that the process accepts one more watcher. It adds a watcher for a moment.
+// The condition of this watcher matches no request.
 func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it accepts another watcher"}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -121,7 +124,7 @@ func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// sees checks that the process shows a request within the time wait.
+// sees checks that the process shows at least one request within the time wait.
 func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) finding {
 	f := finding{what: "it receives requests", warn: true}
 	// A deadline would be sent to the process, which might end the stream first.

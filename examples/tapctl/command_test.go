@@ -58,8 +58,7 @@ func TestTap(t *testing.T) {
 	}
 }
 
-// A template is made of the same object that -o json prints, header fields and
-// all.
+// A template prints the same object as -o json, with header fields.
 func TestTapJSONPath(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]serving{"ours": ours, "linkerds": linkerds} {
@@ -86,9 +85,8 @@ func TestTapJSONPath(t *testing.T) {
 	}
 }
 
-// Secrets are withheld by who has them; and nothing that is not printable goes
-// out.
-func TestSecretsStay(t *testing.T) {
+// Secrets are withheld by the process, and unprintable characters are escaped.
+func TestSecretsWithheld(t *testing.T) {
 	t.Parallel()
 	p := newTapped(t, ours)
 	for _, args := range [][]string{
@@ -110,8 +108,8 @@ func TestSecretsStay(t *testing.T) {
 	}
 }
 
-// What gotower's own service has, and what is said where it is missing.
-func TestTapBeyondLinkerds(t *testing.T) {
+// Features of gotower's own service, and the errors of a process without it.
+func TestTapGotowerFeatures(t *testing.T) {
 	t.Parallel()
 	p, q := newTapped(t, ours), newTapped(t, linkerds)
 	for _, tt := range []struct {
@@ -156,19 +154,18 @@ func TestTapBeyondLinkerds(t *testing.T) {
 func TestTop(t *testing.T) {
 	t.Parallel()
 	p, q := newTapped(t, ours), newTapped(t, linkerds)
-	for _, target := range []*tapped{p, q} {
-		var rows []map[string]any
-		r := target.until(t, func(r result) bool {
-			return json.Unmarshal([]byte(r.out), &rows) == nil && len(rows) > 0 && rows[0]["p99_ms"] != 0.0
-		}, "top", "-o", "json", "--path", "/seen/a")
-		require.NoError(t, r.err)
-		require.NoError(t, json.Unmarshal([]byte(r.out), &rows), r.out)
-		require.Len(t, rows, 1)
-		require.Equal(t, "web-0", rows[0]["destination"])
-		require.Equal(t, "/seen/a", rows[0]["path"])
-		require.Positive(t, rows[0]["p99_ms"])
-	}
-	r := p.until(t, prints("[DEFAULT]"), "top", "--once", "--routes", "--hide-sources", "-o", "wide")
+	var rows []map[string]any
+	r := p.until(t, func(r result) bool {
+		return json.Unmarshal([]byte(r.out), &rows) == nil && len(rows) > 0 && rows[0]["p99_ms"] != 0.0
+	}, "top", "-o", "json", "--path", "/seen/a")
+	require.NoError(t, r.err)
+	require.NoError(t, json.Unmarshal([]byte(r.out), &rows), r.out)
+	require.Len(t, rows, 1)
+	require.Equal(t, "web-0", rows[0]["destination"])
+	require.Equal(t, "/seen/a", rows[0]["path"])
+	require.Positive(t, rows[0]["p99_ms"])
+
+	r = p.until(t, prints("[DEFAULT]"), "top", "--once", "--routes", "--hide-sources", "-o", "wide")
 	require.NoError(t, r.err)
 	lines := strings.Split(r.out, "\n")
 	require.Len(t, lines, 3, r.out)
@@ -178,7 +175,7 @@ func TestTop(t *testing.T) {
 	r = p.until(t, prints("0.00%"), "top", "--header", "x-who=me", "--path", "/broken")
 	require.NoError(t, r.err)
 	require.Contains(t, r.out, "0.00%", "printed at the end")
-	require.ErrorContains(t, q.with(t, "top", "--header", "x-who=me").err, "(--header)")
+	require.ErrorContains(t, q.with(t, "top").err, "it has linkerd's tap only, which has no counts of requests")
 	r = p.with(t, "top", "--once", "--for", "200ms", "--path", "/nothing")
 	require.NoError(t, r.err)
 	require.Empty(t, r.out)
@@ -196,25 +193,23 @@ func TestStat(t *testing.T) {
 	require.Equal(t, []string{"web-0", "outbound"}, strings.Fields(lines[1])[:2])
 	require.Len(t, lines, 3, "one row, whatever the paths: %s", r.out)
 
-	for _, serve := range []serving{ours, linkerds} {
-		var rows []stat
-		r = newTapped(t, serve).until(t, func(r result) bool {
-			return json.Unmarshal([]byte(r.out), &rows) == nil && len(rows) > 0 && rows[0].Requests > 50
-		}, "stat", "-o", "json")
-		require.NoError(t, r.err)
-		require.NoError(t, json.Unmarshal([]byte(r.out), &rows))
-		require.Len(t, rows, 1)
-		require.InDelta(t, 0.8, *rows[0].SuccessRate, 0.1)
-		require.Positive(t, rows[0].P50)
-		require.Positive(t, rows[0].Requests)
-	}
+	var rows []stat
+	r = newTapped(t, ours).until(t, func(r result) bool {
+		return json.Unmarshal([]byte(r.out), &rows) == nil && len(rows) > 0 && rows[0].Requests > 50
+	}, "stat", "-o", "json")
+	require.NoError(t, r.err)
+	require.NoError(t, json.Unmarshal([]byte(r.out), &rows))
+	require.Len(t, rows, 1)
+	require.InDelta(t, 0.8, *rows[0].SuccessRate, 0.1)
+	require.Positive(t, rows[0].P50)
+	require.Positive(t, rows[0].Requests)
 	r = try(t, "stat", "--for", "200ms", p.addr)
 	require.NoError(t, r.err)
 	require.Contains(t, r.warnings, "no such request in 200ms")
 }
 
-// A row of no destination has its name in JSON as in the table.
-func TestStatOfOtherRows(t *testing.T) {
+// The row (other) of a table by destination has its name in JSON and in the table.
+func TestStatOtherRow(t *testing.T) {
 	rows := []*tappb.Row{{Path: "(other)", Direction: 2, Count: 3}, {Destination: "web-0", Direction: 2, Count: 2}}
 	var out strings.Builder
 	require.NoError(t, writeStatJSON(&out, rows))
@@ -286,8 +281,8 @@ func TestCheck(t *testing.T) {
 	require.Contains(t, r.out, "Status check results are ×\n")
 }
 
-// A process whose taps are all taken says so, to check and to tap.
-func TestNoRoom(t *testing.T) {
+// check and tap report a process that has its maximum of watchers.
+func TestCapacityReached(t *testing.T) {
 	full := newTapped(t, func(to *grpc.Server, _ *tap.Registry) {
 		reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 		tap.NewServer(reg).Register(to)
@@ -308,8 +303,8 @@ func TestNoRoom(t *testing.T) {
 	require.Contains(t, r.warnings, "The process has its maximum of watchers")
 }
 
-// Errors that people meet, each with a sentence that helps.
-func TestErrorsHelp(t *testing.T) {
+// Errors have advice for the user.
+func TestErrorAdvice(t *testing.T) {
 	nothing := vacant(t)
 	serve := func(srv interface{ Serve(net.Listener) error }) string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

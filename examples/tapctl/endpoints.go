@@ -13,16 +13,17 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// endpoint is one endpoint of a balancer, from the description of a process.
+// endpoint is one endpoint of a balancer. The data come from the description of the layers
+// of the process.
 type endpoint struct {
-	From   string            `json:"from"` // the process
+	From   string            `json:"from"` // name of the process
 	Target string            `json:"target"`
 	Addr   string            `json:"addr"`
 	State  map[string]string `json:"state"`
 }
 
-// endpointsCommand prints the endpoints of each target, and the state of each endpoint in
-// its balancer.
+// endpointsCommand is "tapctl endpoints". It prints the endpoints of each target and their
+// state in the balancer.
 type endpointsCommand struct {
 	output string
 }
@@ -40,6 +41,12 @@ func (c *endpointsCommand) check() error {
 }
 
 func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
+	if on.pods != nil {
+		var err error
+		if on.targets, err = on.pods.current(ctx, warner(on.err)); err != nil {
+			return err
+		}
+	}
 	var all []endpoint
 	var errs []error
 	for _, t := range on.targets {
@@ -57,6 +64,13 @@ func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
 	}
 	if len(all) == 0 && len(errs) == len(on.targets) {
 		return errors.Join(errs...)
+	}
+	if on.pods != nil { // some pods may start or end
+		warn := warner(on.err)
+		for _, err := range errs {
+			warn(err)
+		}
+		errs = nil
 	}
 	return errors.Join(append(errs, c.print(on, all))...)
 }
@@ -98,15 +112,16 @@ func (c *endpointsCommand) print(on terminal, all []endpoint) error {
 	return w.Flush()
 }
 
-// pod returns the label pod in the state of an endpoint, or "".
+// pod returns the value of the label pod in state, the state of an endpoint. It returns ""
+// without that label.
 func pod(state map[string]string) string {
 	_, after, _ := strings.Cut(" "+strings.TrimPrefix(state["labels"], "map["), " pod:")
 	name, _, _ := strings.Cut(after, " ")
 	return strings.TrimSuffix(name, "]")
 }
 
-// latency returns the expected latency of an endpoint, or "" if the balancer has not
-// measured one.
+// latency returns the expected latency in state, the state of an endpoint. It returns "" if
+// the balancer has not measured one.
 func latency(state map[string]string) string {
 	if state["known"] == "false" {
 		return ""
@@ -129,8 +144,9 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 	return r, nil
 }
 
-// appendEndpoints appends the endpoints below n to all. target is the target of the
-// nearest layer above n that has one.
+// appendEndpoints appends the endpoints in n and in the nodes below n to all. from is the
+// name of the process. target is the attribute target of the nearest node above n that has
+// this attribute, or "" without such a node.
 func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
 	state := map[string]string{}
 	for _, a := range n.GetState() {
@@ -148,7 +164,8 @@ func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpo
 	return all
 }
 
-// rest returns the parts of the state that have no column.
+// rest returns the attributes of state that have no column of their own, as text for the
+// column MORE.
 func rest(state map[string]string) string {
 	var parts []string
 	for k, v := range state {

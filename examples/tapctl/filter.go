@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"strconv"
@@ -11,13 +13,18 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/examples/tapctl/cluster"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// filter has the flags that select requests and limit their number.
+// filter has the flags that select requests by their properties, and the flag that limits
+// their rate.
 type filter struct {
-	method, path, authority, scheme, to, toNamespace string
+	method, path, authority, scheme, to, toNamespace, from string
+
+	pods        *pods             // the targets in a cluster, or nil
+	destination *cluster.Resource // in a cluster: the resource of --to, or the target with --from
 
 	headers []string
 	maxRPS  int
@@ -28,7 +35,8 @@ func (f *filter) flags(flags *flag.FlagSet) {
 	flags.StringVar(&f.path, "path", "", "only paths that begin with this `prefix`")
 	flags.StringVar(&f.authority, "authority", "", "only this `authority`")
 	flags.StringVar(&f.scheme, "scheme", "", "only this `scheme`")
-	flags.StringVar(&f.to, "to", "", "only endpoints with this label, as `kind/name`: pod/voting-0")
+	flags.StringVar(&f.to, "to", "", "only endpoints with this label, as `kind/name`: pod/voting-0, or in a cluster deploy/voting")
+	flags.StringVar(&f.from, "from", "", "cluster: only requests of this resource, as `kind/name`, which its proxies show")
 	flags.StringVar(&f.toNamespace, "to-namespace", "", "only endpoints in this `namespace`")
 	flags.Func("header", "only requests with this header field, as `name=value` or, with any value, name; may be repeated",
 		func(s string) error {
@@ -47,11 +55,56 @@ func (f *filter) check() error {
 			return fmt.Errorf("--header %q must be NAME=VALUE or NAME", h)
 		}
 	}
+	if f.from != "" && f.pods == nil {
+		return errors.New("--from requires a target in a cluster, such as deploy/web")
+	}
 	_, err := f.match()
 	return err
 }
 
-// match returns all conditions on requests as one.
+// useCluster sets the targets to those of a cluster. With --from, the targets are then the pods
+// of the client, because their proxies know the destinations.
+func (f *filter) useCluster(p *pods) error {
+	f.pods = p
+	switch {
+	case f.from != "" && f.to != "":
+		return errors.New("--from and --to exclude each other")
+	case f.from != "":
+		to, err := p.from(f.from)
+		f.destination = &to
+		return err
+	case f.to == "":
+		return nil
+	}
+	to, err := cluster.Parse([]string{f.to}, cmp.Or(f.toNamespace, p.Cluster.Namespace))
+	if err == nil && (len(to) != 1 || to[0].Name == "") {
+		err = fmt.Errorf("%q must be KIND/NAME", f.to)
+	}
+	if err != nil {
+		return fmt.Errorf("--to: %w", err)
+	}
+	f.destination = &to[0]
+	return nil
+}
+
+// perRequest reports whether there is a condition that metrics do not have.
+func (f *filter) perRequest() bool {
+	return f.method+f.path+f.authority+f.scheme != "" || len(f.headers) > 0
+}
+
+// toResource returns a condition on the labels of endpoints that belong to r.
+func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
+	var all []*pb.ObserveRequest_Match
+	if r.Kind != "namespace" && r.Name != "" {
+		all = append(all, match.DestinationLabel(r.Label(), r.Name))
+	}
+	if r.Namespace != "" {
+		all = append(all, match.DestinationLabel("namespace", r.Namespace))
+	}
+	return all
+}
+
+// match returns a condition that holds if all flags for requests match.
 func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	var all []*pb.ObserveRequest_Match
 	if f.method != "" {
@@ -66,7 +119,10 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	if f.scheme != "" {
 		all = append(all, match.Scheme(f.scheme))
 	}
-	if f.to != "" {
+	switch {
+	case f.destination != nil:
+		return match.All(append(all, toResource(f.destination)...)...), nil
+	case f.to != "":
 		kind, name, ok := strings.Cut(f.to, "/")
 		if !ok || kind == "" || name == "" {
 			return nil, fmt.Errorf("--to %q must be KIND/NAME, such as pod/voting-0: a label of the endpoint", f.to)
@@ -79,8 +135,8 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	return match.All(all...), nil
 }
 
-// gotowerOnly names the conditions that linkerd's tap does not support. It returns "" if
-// it supports all of them.
+// gotowerOnly returns a text that names the conditions of the flags that linkerd's tap does
+// not support. It returns "" if no such flag is set.
 func (f *filter) gotowerOnly() string {
 	if len(f.headers) > 0 {
 		return "conditions on header fields (--header)"
@@ -88,7 +144,7 @@ func (f *filter) gotowerOnly() string {
 	return ""
 }
 
-// headerMatches returns the conditions on header fields.
+// headerMatches returns a condition for each --header flag.
 func (f *filter) headerMatches() []*tappb.HeaderMatch {
 	all := make([]*tappb.HeaderMatch, 0, len(f.headers))
 	for _, h := range f.headers {
@@ -102,7 +158,7 @@ func (f *filter) headerMatches() []*tappb.HeaderMatch {
 	return all
 }
 
-// responses has the flags that select responses.
+// responses has the flags that select requests by their responses.
 type responses struct {
 	status   []string
 	failures bool
@@ -120,7 +176,8 @@ func (r *responses) flags(flags *flag.FlagSet) {
 	flags.DurationVar(&r.slower, "slower", 0, "only what took longer than this `time`")
 }
 
-// match returns the condition on responses, or nil if no flag is set.
+// match returns the condition on responses that the flags specify, or nil if no flag is
+// set.
 func (r *responses) match() (*tappb.ResponseMatch, error) {
 	if r.slower < 0 {
 		return nil, noTime("--slower", r.slower)
@@ -149,7 +206,8 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 	return m, nil
 }
 
-// grpcCode returns the gRPC code with this name.
+// grpcCode returns the gRPC status code with the name s, such as "Unavailable". Case does
+// not matter. It returns false for an unknown name.
 func grpcCode(s string) (codes.Code, bool) {
 	for c := range codes.Unauthenticated + 1 {
 		if strings.EqualFold(c.String(), s) {
@@ -159,7 +217,8 @@ func grpcCode(s string) (codes.Code, bool) {
 	return 0, false
 }
 
-// httpStatus parses a status or a range of statuses: 404, 5xx or 400-499.
+// httpStatus parses an HTTP status or a range of them: 404, 5xx or 400-499. It returns the
+// first and the last status.
 func httpStatus(s string) (lo, hi uint32, err error) {
 	from, to, isRange := strings.Cut(strings.ToLower(s), "-")
 	if class, ok := strings.CutSuffix(from, "xx"); ok && !isRange {

@@ -11,12 +11,13 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// finding is the result of one check.
+// finding is the result of one check. It is printed as one line. If the check failed, the
+// error and the advice follow on further lines.
 type finding struct {
 	what   string
-	err    error  // nil: the check passed
+	err    error  // nil means that the check passed
 	advice string // how to fix err
-	warn   bool   // the feature is optional
+	warn   bool   // whether the failure is only a warning, because the feature is optional
 }
 
 func (f finding) print(out io.Writer) {

@@ -9,30 +9,35 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// follow calls each for every event until ctx ends or all processes have ended their
-// streams. It returns an error if all processes rejected the request. The processes share
-// maxRPS.
+// follow watches the processes and calls each for every event, until ctx ends or all streams
+// have ended. The processes share maxRPS equally. follow calls warn for an error of one
+// process, and continues. It returns the first error of the function each. If all processes
+// have rejected req, it returns their errors.
 func follow(
-	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
+	ctx context.Context, all source, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {
-	req.MaxRps = top.PerProcess(maxRPS, len(all))
 	var refused []error
-	for seen, err := range tap.Follow(ctx, all, req, tap.WithMaxRPS(maxRPS)) {
+	seenAny := false
+	for seen, err := range all.Watch(ctx, req, maxRPS) {
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
+			seenAny = true
 			if err := each(seen); err != nil {
 				return err
 			}
 		case top.Refused(err):
-			if refused = append(refused, advise(err)); len(refused) == len(all) {
+			if refused = append(refused, advise(err)); len(refused) == all.size() {
 				return errors.Join(refused...)
 			}
 			warn(advise(err))
 		default:
 			warn(advise(err))
 		}
+	}
+	if ctx.Err() == nil && !seenAny && all.size() == 0 {
+		return errors.Join(refused...)
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// mute is an address where somebody takes connections and says nothing. taken is
-// called with the first.
+// mute is an address that accepts connections and sends nothing. taken is called with the
+// first.
 func mute(t *testing.T, taken func()) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,8 +51,8 @@ func interruptible(ctx context.Context, t *testing.T, args ...string) (out, said
 	return string(data), stderr.String(), status
 }
 
-// Who is interrupted before anybody has answered knows nothing of requests.
-func TestInterruptedBeforeAnAnswer(t *testing.T) {
+// An interruption before the first response reports no number of requests.
+func TestInterruptedBeforeResponse(t *testing.T) {
 	for _, name := range []string{"tap", "top", "stat", "endpoints", "profile", "check"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var asked atomic.Int64
@@ -67,8 +67,8 @@ func TestInterruptedBeforeAnAnswer(t *testing.T) {
 	}
 }
 
-// Who is interrupted later has waited for as long as that was.
-func TestInterruptedWhereNothingWasSeen(t *testing.T) {
+// A later interruption reports the time until the interruption.
+func TestInterruptedWithoutRequests(t *testing.T) {
 	for _, name := range []string{"tap", "top", "stat", "profile"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// jsonEvent is an event in the format of `linkerd viz tap -o json`.
+// jsonEvent is an event in the JSON format of `linkerd viz tap -o json`.
 type jsonEvent struct {
 	Source         jsonPeer          `json:"source"`
 	Destination    jsonPeer          `json:"destination"`
@@ -21,7 +21,7 @@ type jsonEvent struct {
 	ResponseInit   *jsonResponseInit `json:"responseInitEvent,omitempty"`
 	ResponseEnd    *jsonResponseEnd  `json:"responseEndEvent,omitempty"`
 
-	// Fields that linkerd's tap does not have.
+	// Open and Close are the events of connections. linkerd's format does not have them.
 	Open  *jsonOpen  `json:"openEvent,omitempty"`
 	Close *jsonClose `json:"closeEvent,omitempty"`
 }
@@ -36,6 +36,8 @@ type jsonClose struct {
 	Sent      uint64       `json:"sent"`
 	Received  uint64       `json:"received"`
 	Error     string       `json:"error,omitempty"`
+
+	Explanation []layer.Node `json:"explanation,omitempty"`
 }
 
 type jsonBody struct {
@@ -96,7 +98,7 @@ type jsonResponseEnd struct {
 	ResponseBody *jsonBody    `json:"responseBody,omitempty"`
 }
 
-// writeJSON writes one event as an indented object.
+// writeJSON writes e to w as an indented JSON object.
 func writeJSON(w io.Writer, e tap.Event) error {
 	return text.WriteJSON(w, newJSONEvent(e))
 }
@@ -124,7 +126,7 @@ func newJSONEvent(e tap.Event) jsonEvent {
 		out.Open = &jsonOpen{id}
 	}
 	if c := e.Close; c != nil {
-		out.Close = &jsonClose{id, duration(int64(c.SinceOpen)), c.Sent, c.Received, c.Err}
+		out.Close = &jsonClose{id, duration(int64(c.SinceOpen)), c.Sent, c.Received, c.Err, c.Explanation}
 	}
 	return out
 }

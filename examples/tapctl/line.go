@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// line returns an event in the format of `linkerd viz tap`. With wide it contains all
-// labels.
+// line returns e as one line, in the format of `linkerd viz tap`. If wide is true, the line
+// also has all labels.
 func line(e tap.Event, wide bool) string {
 	var b strings.Builder
 	direction, tls := "???", ""
@@ -70,7 +70,8 @@ func ending(r *tap.ResponseEnd) string {
 	return fmt.Sprintf("%s duration=%dµs response-length=%dB", status, took.Microseconds(), r.Bytes)
 }
 
-// addr returns the text of an address, or "" for an unknown one, as linkerd does.
+// addr returns the text of an address. It returns "" for an unknown address, as linkerd
+// does.
 func addr(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -84,16 +85,20 @@ func labels(b *strings.Builder, prefix string, l map[string]string) {
 	}
 }
 
-// writeMore writes the parts of an event that its line does not contain: bodies, the
-// route, and the explanation of the layers.
+// writeMore writes the parts of e that do not fit into its line: the bodies and the
+// explanation. It writes nothing if e is not the end of a request or connection.
 func writeMore(w io.Writer, e tap.Event) error {
-	if e.ResponseEnd == nil {
-		return nil
-	}
 	var b strings.Builder
-	writeBody(&b, "request-body", e.ResponseEnd.RequestBody)
-	writeBody(&b, "response-body", e.ResponseEnd.ResponseBody)
-	for _, n := range e.ResponseEnd.Explanation {
+	var explanation []layer.Node
+	switch {
+	case e.ResponseEnd != nil:
+		writeBody(&b, "request-body", e.ResponseEnd.RequestBody)
+		writeBody(&b, "response-body", e.ResponseEnd.ResponseBody)
+		explanation = e.ResponseEnd.Explanation
+	case e.Close != nil:
+		explanation = e.Close.Explanation
+	}
+	for _, n := range explanation {
 		writeNode(&b, "    ", n)
 	}
 	_, err := io.WriteString(w, b.String())
@@ -111,7 +116,8 @@ func writeBody(b *strings.Builder, name string, body *tap.Body) {
 	fmt.Fprintf(b, "    %s=%s%s\n", name, strconv.Quote(string(body.Data)), more)
 }
 
-// writeNode writes the explanation of a layer and of the layers below it.
+// writeNode writes n, one node of an explanation. It then writes the children and the inner
+// nodes of n with a deeper indent.
 func writeNode(b *strings.Builder, indent string, n layer.Node) {
 	parts := append(make([]string, 0, 1+len(n.State)), n.Name)
 	for _, a := range n.State {

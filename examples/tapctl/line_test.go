@@ -114,8 +114,8 @@ func TestWriteJSON(t *testing.T) {
 	require.NotContains(t, b.String(), "resetErrorCode")
 }
 
-// Escaped is more than JSON must have escaped.
-func TestWriteJSONIsFitToBeShown(t *testing.T) {
+// Characters are escaped that JSON allows without an escape.
+func TestWriteJSONEscapes(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) {
 		e.RouteLabels = map[string]string{"\u009b": "\x7f"}
@@ -126,8 +126,8 @@ func TestWriteJSONIsFitToBeShown(t *testing.T) {
 	}
 }
 
-// What linkerd's tap does not have has members of its own.
-func TestWriteJSONBeyondLinkerds(t *testing.T) {
+// Features that linkerd's tap does not have are fields of their own.
+func TestWriteJSONGotowerFields(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) { e.Open = &tap.ConnectionOpen{} })))
 	require.Contains(t, b.String(), `"openEvent": {`)

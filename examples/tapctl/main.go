@@ -1,5 +1,5 @@
-// Command tapctl shows live requests of any process that serves tap: linkerd's
-// proxy, examples/proxy, or any program with one tap.Layer.
+// Command tapctl shows live requests of any process that serves tap, such as linkerd's
+// proxy, examples/proxy, or a program with a tap.Layer.
 package main
 
 import (
@@ -27,7 +27,9 @@ func main() {
 	}
 }
 
-// report prints the error of a command, and returns the exit status.
+// report prints err, the error of a command. It prints nothing if err is nil, or if the
+// command has already printed the help or the findings. It returns the exit status of the
+// process.
 func report(stderr io.Writer, err error) (status int) {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
@@ -44,18 +46,19 @@ func report(stderr io.Writer, err error) (status int) {
 	return 1
 }
 
-// noTime returns the error for a duration that is not positive.
+// noTime returns the error for a flag with the duration d, which is not positive.
 func noTime(flag string, d time.Duration) error {
 	return fmt.Errorf("%s %v: must be positive", flag, d)
 }
 
-// usageError is a mistake in the command line.
+// usageError is an error in the command line. The exit status is 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is a command of tapctl. The runner that new returns registers its flags,
-// checks them, and runs until it is done or ctx ends.
+// command is one of the commands of tapctl. The function new returns the runner of the
+// command. The runner registers its flags, checks them, and runs until it is done or ctx
+// ends.
 type command struct {
 	name, does string
 	example    string
@@ -69,15 +72,19 @@ type runner interface {
 	run(ctx context.Context, on terminal) error
 }
 
-// terminal has the targets and the output of a command.
+// terminal has the output streams and the targets of a command.
 type terminal struct {
 	out     *os.File
 	err     io.Writer
 	targets []target
+	pods    *pods // the targets in a cluster; nil means targets
 }
 
-// names returns the targets as on the command line.
+// names returns the names of the targets, as the user wrote them on the command line.
 func (t terminal) names() []string {
+	if t.pods != nil {
+		return t.pods.names()
+	}
 	all := make([]string, 0, len(t.targets))
 	for _, one := range t.targets {
 		all = append(all, one.name)
@@ -85,7 +92,7 @@ func (t terminal) names() []string {
 	return all
 }
 
-// commands returns all commands in the order of the help.
+// commands returns all commands, in the order in which the help lists them.
 func commands() []command {
 	return []command{
 		{
@@ -151,7 +158,8 @@ func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) 
 	return usageError{fmt.Errorf("%q is not a command", args[0])}
 }
 
-// start parses the command line and runs the command.
+// start parses args, the command line after the name of the command, and runs the command.
+// It prints the help instead if args request it.
 func (c command) start(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
 	r := c.new()
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
@@ -159,31 +167,43 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 	r.flags(f)
 	var secure security
 	secure.flags(f)
+	var clusters clusterFlags
+	clusters.flags(f)
 	written, err := parse(f, args)
 	if errors.Is(err, flag.ErrHelp) {
 		c.help(stdout, f)
 		return err
 	}
+	on := terminal{out: stdout, err: stderr}
+	if err == nil {
+		on.pods, err = clusters.targets(written, &secure, warner(stderr))
+	}
+	if on.pods != nil {
+		defer on.pods.Close()
+		if filtered, ok := r.(interface{ useCluster(p *pods) error }); ok {
+			err = filtered.useCluster(on.pods)
+		}
+	}
 	if len(written) == 0 {
 		written = []string{"127.0.0.1:4190"}
 	}
-	var targets []target
 	if err == nil {
 		err = r.check()
 	}
-	if err == nil {
-		targets, err = secure.targets(written)
+	if err == nil && on.pods == nil {
+		on.targets, err = secure.targets(written)
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("%w (see tapctl %s --help)", err, c.name)}
 	}
-	if err := secure.prove(targets); err != nil {
+	if err := secure.prove(on.targets); err != nil {
 		return err
 	}
-	return r.run(ctx, terminal{stdout, stderr, targets})
+	return r.run(ctx, on)
 }
 
-// parse accepts flags before, after and between targets.
+// parse parses args with the flags of f and returns the other arguments, which are the
+// targets. Flags may be before, after and between targets.
 func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
 	for {
 		if err := f.Parse(args); err != nil {
@@ -201,7 +221,7 @@ func (c command) help(w io.Writer, f *flag.FlagSet) {
 	if c.more != "" {
 		fmt.Fprintf(w, "%s\n\n", c.more)
 	}
-	fmt.Fprintf(w, "tapctl %s [flags] [host:port ...]\n\n", c.name)
+	fmt.Fprintf(w, "tapctl %s [flags] [host:port ...]\ntapctl %[1]s [flags] [-n NAMESPACE] KIND/NAME ...\n\n", c.name)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	f.VisitAll(func(one *flag.Flag) {
 		dashes := "--"

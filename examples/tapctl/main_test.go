@@ -94,7 +94,7 @@ func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 		Service(answer)}
 }
 
-// secret is what no command shows, in whatever field it is sent.
+// secret is a text that no command prints, in any field.
 const secret = "hush-hush"
 
 // send makes requests until ctx ends.
@@ -119,13 +119,13 @@ func (p *tapped) send(ctx context.Context) {
 	}
 }
 
-// result is what a command came to.
+// result is the output and the error of a command.
 type result struct {
 	out, warnings string
 	err           error
 }
 
-// try runs a command until it ends by itself.
+// try runs a command until it ends.
 func try(t *testing.T, args ...string) result {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -138,7 +138,7 @@ func try(t *testing.T, args ...string) result {
 	return result{string(data), stderr.String(), err}
 }
 
-// with does it while requests are sent to p, and has it watched.
+// with runs a command that watches p, while requests are sent to p.
 func (p *tapped) with(t *testing.T, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -149,8 +149,8 @@ func (p *tapped) with(t *testing.T, args ...string) result {
 	return try(t, append(args, p.addr)...)
 }
 
-// until does with for longer and longer, as the machine may have other things to
-// do, until it came to what is wanted.
+// until calls with for longer and longer times until ok returns true, because the machine
+// may be slow.
 func (p *tapped) until(t *testing.T, ok func(result) bool, args ...string) result {
 	t.Helper()
 	for d := 50 * time.Millisecond; ; d *= 2 {
@@ -160,7 +160,7 @@ func (p *tapped) until(t *testing.T, ok func(result) bool, args ...string) resul
 	}
 }
 
-// prints is a result in which this was printed.
+// prints returns a function that reports whether the output of a result contains the text.
 func prints(what string) func(result) bool {
 	return func(r result) bool { return r.out != "" && strings.Contains(r.out, what) }
 }
@@ -183,8 +183,8 @@ func (s *safe) String() string {
 	return s.b.String()
 }
 
-// vacant is an address at which nobody listens, of a host of the loopback of which
-// nobody else takes ports: another might be given to the next listener.
+// vacant is an address without a listener. Its host is used by no other test, because the
+// port might be given to the next listener.
 func vacant(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.93:0")

@@ -11,7 +11,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// profileCommand writes a ServiceProfile of the observed requests.
+// profileCommand is "tapctl profile". It watches requests for some time, and writes linkerd
+// ServiceProfiles with their routes.
 type profileCommand struct {
 	filter   filter
 	duration time.Duration
@@ -29,20 +30,19 @@ func (c *profileCommand) check() error {
 	return c.filter.check()
 }
 
+func (c *profileCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
+
 func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	m, err := c.filter.match()
 	if err != nil {
 		return err
 	}
-	all, closeAll, err := processes(on.targets)
+	warn := warner(on.err)
+	all, closeAll, err := on.source(ctx, c.filter.gotowerOnly(), warn)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	warn := warner(on.err)
-	if err := reachable(ctx, all, c.filter.gotowerOnly(), warn); err != nil {
-		return err
-	}
 	began := time.Now()
 	watching, cancel := bounded(ctx, c.duration)
 	defer cancel()

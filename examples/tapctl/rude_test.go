@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rude serves tap, and ends each watching with what a terminal would obey.
+// rude serves tap, and ends each stream with control characters of a terminal.
 type rude struct {
 	tappb.UnimplementedTapServer
 
@@ -55,9 +55,9 @@ func requirePrintable(t *testing.T, s string) {
 	require.NotContains(t, s, "\ntapctl: all is well")
 }
 
-// What a process says when it ends what was asked for is shown, and not obeyed.
-func TestNoErrorIsObeyed(t *testing.T) {
-	t.Run("while it goes on", func(t *testing.T) {
+// Control characters in the error of a process are escaped.
+func TestErrorTextEscaped(t *testing.T) {
+	t.Run("warning", func(t *testing.T) {
 		r, addr := newRude(t, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -83,7 +83,7 @@ func TestNoErrorIsObeyed(t *testing.T) {
 		requirePrintable(t, stderr.String())
 		require.Equal(t, 2, strings.Count(stderr.String(), "\n"), "a line for each of both")
 	})
-	t.Run("whatever it is", func(t *testing.T) {
+	t.Run("usage error and warning", func(t *testing.T) {
 		var stderr bytes.Buffer
 		require.Equal(t, exitUsage, report(&stderr, usageError{fmt.Errorf("%s", rudeness)}))
 		warner(&stderr)(errors.New(rudeness))
@@ -93,7 +93,7 @@ func TestNoErrorIsObeyed(t *testing.T) {
 	})
 }
 
-// counting keeps how many requests a second it is asked for.
+// counting records the rate that each request specifies.
 type counting struct {
 	tappb.UnimplementedTapServer
 
@@ -107,9 +107,8 @@ func (c counting) Watch(req *tappb.WatchRequest, _ grpc.ServerStreamingServer[ta
 	return status.Error(codes.InvalidArgument, "as it should be")
 }
 
-// A bound that is beyond what can be asked for is the largest that can, and not
-// none at all.
-func TestMaxRPSIsBounded(t *testing.T) {
+// A rate above the largest possible rate is lowered to it.
+func TestMaxRPSBounded(t *testing.T) {
 	c := counting{maxRPS: make(chan uint32, 10)}
 	addr := newTapped(t, func(to *grpc.Server, _ *tap.Registry) { tappb.RegisterTapServer(to, c) }).addr
 	for given, want := range map[string]uint32{"7": 7, "4294967296": math.MaxInt32, "8589934592": math.MaxInt32} {

@@ -20,9 +20,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What is secret in a request is printed in no format, and nothing that is
-// printed moves a terminal's cursor.
-func FuzzNoSecretIsPrinted(f *testing.F) {
+// No format prints a secret of a request, or a control character of the terminal.
+func FuzzSecretsWithheld(f *testing.F) {
 	f.Add([]byte("1234"), "/path", "q=", "X-Team", "blue", "body")
 	f.Add([]byte{1}, "/\u009b2J\u202e\x7f", "q=", "X-\u009b", "\u009b2J\u202e", "\u009b2J\u202e\x7f")
 	f.Add([]byte{0}, "/\x1b[2J", "token=", "Cookie", "a=b; ", "")
@@ -48,8 +47,7 @@ func FuzzNoSecretIsPrinted(f *testing.F) {
 	})
 }
 
-// printed is all that tapctl prints of a request and its response, which sets a
-// cookie.
+// printed is all output of tapctl for a request and its response, which sets a cookie.
 func printed(t *testing.T, req *http.Request, cookie string) string {
 	t.Helper()
 	reg := tap.NewRegistry()
@@ -89,7 +87,7 @@ func printed(t *testing.T, req *http.Request, cookie string) string {
 	return out.String()
 }
 
-// templates have all of an event, as JSON and as it is printed.
+// templates print all fields of an event, as JSON and as text.
 var templates = []string{
 	"{}", "{.*}", "{..}", `{range .*.*}{@}{"\n"}{end}`, "{..valueStr} {..valueBin}", "{..method} {..path} {..authority}",
 	`{range .requestInitEvent.headers[?(@.name!="host")]}{.name}={.valueStr}{"\n"}{end}`, "{.responseEndEvent.trailers[*].valueStr}",

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// security has the TLS flags.
+// security has the flags for TLS, which all commands accept.
 type security struct {
 	files      trust.Files
 	serverName string
@@ -34,23 +34,23 @@ func (s *security) flags(f *flag.FlagSet) {
 		})
 }
 
-// given reports whether a flag for TLS is set.
+// given reports whether at least one flag for TLS is set.
 func (s *security) given() bool {
 	return s.files != trust.Files{} || s.serverName != "" || len(s.identities) > 0
 }
 
-// target is a process that tapctl connects to.
+// target is a process to which tapctl connects.
 type target struct {
-	name string // from the command line
+	name string // name on the command line
 	addr string // host:port
 	tls  bool
 
-	proof *trust.Credentials // nil: cleartext
+	proof *trust.Credentials // credentials for TLS; nil means cleartext
 }
 
-// targets parses targets: host:port uses TLS if there is a flag for it,
-// https://host:port and http://host:port do not depend on flags. Duplicates are
-// removed.
+// targets parses the targets on the command line. host:port uses TLS if a TLS flag is set.
+// https://host:port always uses TLS, and http://host:port never does. Duplicates are
+// removed. targets returns an error if a target or a TLS flag is invalid.
 func (s *security) targets(written []string) ([]target, error) {
 	all := make([]target, 0, len(written))
 	for i, name := range written {
@@ -68,13 +68,14 @@ func (s *security) targets(written []string) ([]target, error) {
 	return all, s.check(all)
 }
 
-// isPort reports whether s is a port number or the name of a port.
+// isPort reports whether s is a port number from 1 to 65535 or the name of a known port.
 func isPort(s string) bool {
 	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // without network access
 	return err == nil && n > 0
 }
 
-// check returns the first error of the flags, without reading the files.
+// check returns the first error in the TLS flags. all has the targets of the command. check
+// does not read the files of the flags.
 func (s *security) check(all []target) error {
 	for _, i := range s.identities {
 		of, name := cutIdentity(i)
@@ -113,8 +114,8 @@ func cutIdentity(s string) (of, name string) {
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
 
-// identitiesOf returns the names that the flags specify for all targets, and those for t
-// only.
+// identitiesOf returns the expected identities of t. forAll has those that the flags
+// specify for all targets, and forOne has those for t only.
 func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	for _, i := range s.identities {
 		switch of, name := cutIdentity(i); {
@@ -127,7 +128,8 @@ func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 	return forAll, forOne
 }
 
-// prove reads the files of the flags, and sets the credentials of the targets with TLS.
+// prove reads the certificate files of the flags, and sets the credentials of each target
+// that uses TLS.
 func (s *security) prove(all []target) error {
 	for i := range all {
 		t := &all[i]
@@ -143,7 +145,7 @@ func (s *security) prove(all []target) error {
 	return nil
 }
 
-// server returns the expected server of t.
+// server returns the names that the server at t must prove by its certificate.
 func (s *security) server(t target) trust.Server {
 	server := trust.Server{Name: s.serverName}
 	forAll, forOne := s.identitiesOf(t)

@@ -24,7 +24,7 @@ const (
 	spiffe = "spiffe://cluster.local/ns/default/sa/web"
 )
 
-// watchedBy has tap's own server for who proves this name.
+// watchedBy has tap's own server for clients with the identity name.
 func watchedBy(name string) serving {
 	return func(to *grpc.Server, reg *tap.Registry) {
 		tap.NewServer(reg, tap.WithAllowedIdentities(name), tap.WithDescribe(func() layer.Node {
@@ -35,8 +35,8 @@ func watchedBy(name string) serving {
 	}
 }
 
-// mesh is TLS as proxies have it: whoever has no certificate is let in, and told
-// no by tap.
+// mesh is TLS as proxies use it: a client without a certificate can connect, and tap
+// rejects it.
 func mesh(t *testing.T, ca *trusttest.CA, names ...string) *tls.Config {
 	t.Helper()
 	id, err := identity.Static(ca.Issue(t, names...), ca.Pool)
@@ -44,7 +44,7 @@ func mesh(t *testing.T, ca *trusttest.CA, names ...string) *tls.Config {
 	return id.Server()
 }
 
-// silent is TLS that agrees on no protocol, as that of linkerd's proxy.
+// silent is TLS that negotiates no protocol, like that of linkerd's proxy.
 type silent struct {
 	credentials.TransportCredentials
 	cfg *tls.Config
@@ -65,7 +65,7 @@ func (s silent) Clone() credentials.TransportCredentials { return s }
 
 func over(cfg *tls.Config) grpc.ServerOption { return grpc.Creds(credentials.NewTLS(cfg)) }
 
-// files are the certificate of somebody, and the flags for it.
+// files are a certificate for name, and the flags for it.
 func files(t *testing.T, ca, issuer *trusttest.CA, name string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,7 +93,7 @@ var briefly = map[string][]string{
 }
 
 // Every command watches by mutual TLS.
-func TestByTLS(t *testing.T) {
+func TestCommandsOverTLS(t *testing.T) {
 	t.Parallel()
 	ca := trusttest.New(t)
 	me := files(t, ca, ca, tapper)
@@ -135,7 +135,7 @@ func TestByTLS(t *testing.T) {
 }
 
 // Targets by TLS and in clear are watched together.
-func TestTargetsMix(t *testing.T) {
+func TestTargetsMixedTLS(t *testing.T) {
 	ca := trusttest.New(t)
 	me := files(t, ca, ca, tapper)
 	secure, plain := newTapped(t, watchedBy(tapper), over(mesh(t, ca, web))), newTapped(t, ours)
@@ -157,9 +157,8 @@ func TestTargetsMix(t *testing.T) {
 	require.NoError(t, r.err)
 }
 
-// What goes wrong by TLS is said, with what to do about it, by each command, and
-// by check.
-func TestTLSErrorsHelp(t *testing.T) {
+// Each command and check report errors of TLS with advice.
+func TestTLSErrorAdvice(t *testing.T) {
 	t.Parallel()
 	ca, foreign := trusttest.New(t), trusttest.New(t)
 	me := files(t, ca, ca, tapper)
@@ -235,7 +234,7 @@ func TestTLSErrorsHelp(t *testing.T) {
 	require.ErrorContains(t, try(t, "top", required).err, "If it uses TLS: --cacert FILE")
 }
 
-// Files are read before anybody is asked.
+// The certificate files are read before a process is called.
 func TestTLSFilesAreReadFirst(t *testing.T) {
 	ca := trusttest.New(t)
 	for name, args := range briefly {
@@ -272,8 +271,8 @@ func TestTLSUsage(t *testing.T) {
 	}
 }
 
-// What is written twice is not counted twice.
-func TestATargetThatIsWrittenTwice(t *testing.T) {
+// A target that is written twice is counted once.
+func TestTargetsDuplicate(t *testing.T) {
 	var s security
 	all, err := s.targets([]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:1", "https://10.0.0.1:1"})
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,7 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// statCommand prints one table of requests by destination.
+// statCommand is "tapctl stat". It counts requests for some time, and prints one table with
+// a row for each destination.
 type statCommand struct {
 	filter   filter
 	output   string
@@ -24,14 +26,17 @@ type statCommand struct {
 
 func (c *statCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
-	f.StringVar(&c.output, "o", "", "`format`: json")
+	f.StringVar(&c.output, "o", "", "`format`: json; in a cluster also wide, with bytes")
 	f.DurationVar(&c.duration, "for", 10*time.Second,
 		"`time` to count")
 }
 
 func (c *statCommand) check() error {
-	if c.output != "" && c.output != "json" {
+	switch wide := c.output == "wide" && c.filter.pods != nil; {
+	case c.output != "" && c.output != "json" && !wide:
 		return fmt.Errorf("-o %s: no such format; there is json", c.output)
+	case c.filter.pods != nil && c.filter.perRequest():
+		return errors.New("stat in a cluster reads metrics: must have no condition but --to, --to-namespace and --from")
 	}
 	if c.duration <= 0 {
 		return noTime("--for", c.duration)
@@ -39,19 +44,21 @@ func (c *statCommand) check() error {
 	return c.filter.check()
 }
 
+func (c *statCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
+
 func (c *statCommand) run(ctx context.Context, on terminal) error {
-	all, closeAll, err := processes(on.targets)
+	if on.pods != nil {
+		return c.runCluster(ctx, on)
+	}
+	config, err := c.filter.config(on)
+	if err != nil {
+		return err
+	}
+	closeAll, err := watched(ctx, on, &config, "counts of requests")
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	config, err := c.filter.config(on, all)
-	if err != nil {
-		return err
-	}
-	if err := reachable(ctx, all, c.filter.gotowerOnly(), config.Warn); err != nil {
-		return err
-	}
 	config.Request.ByDestination = true
 	ctx, cancel := bounded(ctx, c.duration)
 	defer cancel()
@@ -88,7 +95,7 @@ func writeStat(out io.Writer, rows []*tappb.Row) error {
 	return w.Flush()
 }
 
-// stat is a row in JSON.
+// stat is a row of the table in JSON.
 type stat struct {
 	Destination string   `json:"destination"`
 	Direction   string   `json:"direction"`

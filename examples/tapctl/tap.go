@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// tapCommand prints events.
+// tapCommand is "tapctl tap". It prints each event as it arrives.
 type tapCommand struct {
 	filter    filter
 	responses responses
@@ -27,7 +27,7 @@ type tapCommand struct {
 	body      uint
 	explain   bool
 
-	template *template.Template // of -o jsonpath=…, or nil
+	template *template.Template // template of -o jsonpath=…, or nil
 }
 
 func (c *tapCommand) flags(f *flag.FlagSet) {
@@ -75,8 +75,8 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request for the processes. own names its parts that linkerd's tap
-// does not support.
+// request returns the request that tapctl sends to the processes. own is the name of a part
+// of the request that linkerd's tap does not support, or "".
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()
 	if err != nil {
@@ -108,7 +108,8 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	return req, own, nil
 }
 
-// quiet is the time without an event after which tapctl prints a message.
+// quiet is how long tapctl waits for an event before it prints a hint. The hint is printed
+// once.
 const quiet = 5 * time.Second
 
 func (c *tapCommand) run(ctx context.Context, on terminal) error {
@@ -116,15 +117,12 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	if err != nil {
 		return err
 	}
-	all, closeAll, err := processes(on.targets)
+	warn := warner(on.err)
+	all, closeAll, err := on.source(ctx, own, warn)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	warn := warner(on.err)
-	if err := reachable(ctx, all, own, warn); err != nil {
-		return err
-	}
 	began := time.Now()
 	nothing := time.AfterFunc(quiet, func() {
 		fmt.Fprintln(on.err, "tapctl: no such request yet; tapctl check may find the reason")
@@ -142,7 +140,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 				seen.From, text.Plural(n, "event")))
 			return nil
 		}
-		return c.print(on, seen.Event, warn)
+		return c.print(on, seen, warn)
 	})
 	if err == nil && nothing.Stop() { // the message was not printed yet
 		noRequest(on, spent(ctx, began, c.duration))
@@ -150,7 +148,10 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	return err
 }
 
-func (c *tapCommand) print(on terminal, e tap.Event, warn func(error)) error {
+func (c *tapCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
+
+func (c *tapCommand) print(on terminal, seen tap.ProcessEvent, warn func(error)) error {
+	e := seen.Event
 	switch {
 	case c.output == "json":
 		return writeJSON(on.out, e)
@@ -162,7 +163,11 @@ func (c *tapCommand) print(on terminal, e tap.Event, warn func(error)) error {
 		}
 		return err
 	}
-	if _, err := fmt.Fprintln(on.out, line(e, c.output == "wide")); err != nil {
+	printed := line(e, c.output == "wide")
+	if on.pods != nil {
+		printed += " pod=" + seen.From
+	}
+	if _, err := fmt.Fprintln(on.out, printed); err != nil {
 		return err
 	}
 	return writeMore(on.out, e)

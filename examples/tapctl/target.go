@@ -15,15 +15,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/examples/tapctl/top"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// patience is the timeout of a target.
+// patience is the timeout of one call or connection to a target.
 const patience = 3 * time.Second
 
-// dial returns a connection to t. It connects at the first call.
+// dial returns a gRPC connection for t. The first call on the connection establishes it.
 func dial(t target) (*grpc.ClientConn, error) {
 	proof := insecure.NewCredentials()
 	if t.proof != nil {
@@ -39,7 +40,8 @@ func dial(t target) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// processes returns the targets as processes. closeAll closes their connections.
+// processes returns a tap.Process for each target, with a connection to the target.
+// closeAll closes the connections.
 func processes(targets []target) (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {
@@ -59,9 +61,41 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 	return all, closeAll, nil
 }
 
-// reachable checks whether the processes serve tap. It calls warn for each process that
-// does not, and returns an error if no process does or ctx ends. own names the
-// requested features that linkerd's tap lacks.
+// source is the set of processes that a command watches.
+type source interface {
+	top.Source
+
+	// size returns the number of processes, or 0 if it changes.
+	size() int
+}
+
+// fixed is a source of processes that do not change.
+type fixed struct{ top.Processes }
+
+func (f fixed) size() int { return len(f.Processes) }
+
+// source returns the processes to watch. It returns an error if none of them serves tap, or if
+// a resource of a cluster does not exist. closeAll closes the connections. own is that of
+// reachable.
+func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
+	if t.pods != nil {
+		return t.pods, func() {}, t.pods.exist(ctx, warn)
+	}
+	all, closeAll, err := processes(t.targets)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := reachable(ctx, all, own, warn); err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return fixed{all}, closeAll, nil
+}
+
+// reachable checks concurrently whether the processes serve tap. It calls warn for each
+// process that does not serve tap. It returns an error if no process serves tap, or if ctx
+// ends. own is the name of a requested feature that only gotower's tap has. If own is "",
+// linkerd's tap suffices.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -86,7 +120,8 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 	return nil
 }
 
-// ask returns an error unless a process serves gotower's tap or linkerd's.
+// ask returns nil if the process serves gotower's tap. It also returns nil if the process
+// serves linkerd's tap and own is "", see reachable. Otherwise it returns an error.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
@@ -99,7 +134,8 @@ func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
 		" A gotower program registers both by tap.Server.Register", own)
 }
 
-// servesOwn calls gotower's tap with an invalid sample, which the tap rejects.
+// servesOwn returns nil if the process serves gotower's tap. It sends a request with an
+// invalid value of the field sample, which the tap must reject.
 func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -110,7 +146,8 @@ func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// servesLinkerds calls linkerd's tap without a limit, which the tap rejects.
+// servesLinkerds returns nil if the process serves linkerd's tap. It sends a request
+// without a limit, which the tap must reject.
 func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -121,8 +158,8 @@ func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	return expected(err)
 }
 
-// expected returns nil if err is the rejection of an invalid request, because the server
-// serves the method then.
+// expected returns nil if err is the rejection of an invalid request, because only a server
+// that implements the method can send it. Otherwise it returns an error.
 func expected(err error) error {
 	switch {
 	case err == nil:

@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/examples/tapctl/top"
-	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// topCommand shows a live table of requests.
+// topCommand is "tapctl top". It shows a live table of the requests of all targets.
 type topCommand struct {
 	filter   filter
 	columns  top.Columns
@@ -54,24 +53,37 @@ func (c *topCommand) check() error {
 }
 
 func (c *topCommand) run(ctx context.Context, on terminal) error {
-	all, closeAll, err := processes(on.targets)
+	config, err := c.filter.config(on)
+	if err != nil {
+		return err
+	}
+	closeAll, err := watched(ctx, on, &config, "counts of requests")
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	config, err := c.filter.config(on, all)
-	if err != nil {
-		return err
-	}
-	if err := reachable(ctx, all, c.filter.gotowerOnly(), config.Warn); err != nil {
-		return err
-	}
 	config.Columns = c.columns
 	config.Request.ByRoute = c.columns.Routes
 	config.Every = c.every
 	ctx, cancel := bounded(ctx, c.duration)
 	defer cancel()
 	return c.show(ctx, on, config)
+}
+
+func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
+
+// watched sets the processes of config to those of the terminal.
+func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
+	all, closeAll, err := on.source(ctx, own, config.Warn)
+	if err != nil {
+		return nil, err
+	}
+	if static, ok := all.(fixed); ok {
+		config.Processes = static.Processes
+	} else {
+		config.Source = all
+	}
+	return closeAll, nil
 }
 
 func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) error {
@@ -99,26 +111,28 @@ func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) e
 	return top.Write(on.out, rows, config.Columns)
 }
 
-// config returns the configuration of top and stat for the conditions of f.
-func (f *filter) config(on terminal, all []tap.Process) (top.Config, error) {
+// config returns the configuration of package top for the commands top and stat. It contains
+// the conditions of the flags f, but no processes.
+func (f *filter) config(on terminal) (top.Config, error) {
 	m, err := f.match()
 	if err != nil {
 		return top.Config{}, err
 	}
 	title := strings.Join(append([]string{strings.Join(on.names(), " ")}, f.conditions()...), "  ")
 	return top.Config{
-		Title: title, Processes: all, MaxRPS: f.maxRPS,
+		Title: title, MaxRPS: f.maxRPS,
 		Request: &tappb.TopRequest{Match: m, Headers: f.headerMatches()},
 		Advise:  advise, Warn: warner(on.err),
 	}, nil
 }
 
-// conditions returns the conditions of the flags as text.
+// conditions returns the conditions of the flags as texts such as "method=GET". The title
+// of the table shows them.
 func (f *filter) conditions() []string {
 	var all []string
 	for _, c := range []struct{ name, value string }{
 		{"method", f.method}, {"path", f.path}, {"authority", f.authority}, {"scheme", f.scheme},
-		{"to", f.to}, {"to-namespace", f.toNamespace}, {"header", strings.Join(f.headers, ",")},
+		{"from", f.from}, {"to", f.to}, {"to-namespace", f.toNamespace}, {"header", strings.Join(f.headers, ",")},
 	} {
 		if c.value != "" {
 			all = append(all, c.name+"="+c.value)
@@ -134,8 +148,8 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return context.WithCancel(ctx)
 }
 
-// spent returns the running time of a command. This is the time given, or the time
-// since began if the command was interrupted.
+// spent returns how long a command has run. It returns given, the duration that the user
+// requested. If the command was interrupted or given is 0, it returns the time since began.
 func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
 	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return given
@@ -143,7 +157,8 @@ func spent(ctx context.Context, began time.Time, given time.Duration) time.Durat
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// noRequest prints the possible reasons of an empty result.
+// noRequest prints that no request matched in the time waited, and that tapctl check may
+// find the reason.
 func noRequest(on terminal, waited time.Duration) {
 	fmt.Fprintf(on.err, "tapctl: no such request in %v; tapctl check may find the reason\n", waited)
 }

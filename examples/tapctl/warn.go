@@ -10,11 +10,12 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// again is the time after which a repeated error is printed again.
+// again is the time after which an unchanged warning of a process is printed again.
 const again = time.Minute
 
-// warner returns a function that prints errors. It omits repeated errors, because each
-// process is connected to repeatedly.
+// warner returns a function that prints errors to w. It omits an error that equals the
+// previous error of the same process, because a process that cannot be reached causes an
+// error at each attempt. It prints the error again after a minute.
 func warner(w io.Writer) func(error) {
 	type printed struct {
 		text string

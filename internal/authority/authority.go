@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Valid reports whether s is a name or an address, with or without a port:
-// "web", "web:80", "10.0.0.1:80", "[::1]".
+// Valid reports whether s is a valid authority: a name or an IP address, with or without a
+// port, such as "web", "web:80", "10.0.0.1:80" or "[::1]".
 func Valid(s string) bool {
 	host := s
 	if h, port, err := net.SplitHostPort(s); err == nil {
@@ -29,7 +29,8 @@ func Valid(s string) bool {
 	return host != "" && !strings.ContainsFunc(host, func(c rune) bool { return !isNameChar(c) })
 }
 
-// CutPort splits s at its last colon.
+// CutPort splits s into host and port at its last colon. Without a colon, host is s and
+// found is false.
 func CutPort(s string) (host, port string, found bool) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 {
@@ -38,9 +39,9 @@ func CutPort(s string) (host, port string, found bool) {
 	return s[:i], s[i+1:], true
 }
 
-// isNameChar reports whether c may be part of a registered name (RFC 3986, section
-// 3.2.2). It rejects "(),;=", which are separators in other fields, and "%", which can
-// encode any character.
+// isNameChar reports whether c may be part of a registered name (RFC 3986, section 3.2.2).
+// It returns false for "(),;=", which are separators in other fields, and for "%", which
+// can encode any character.
 func isNameChar(c rune) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Backoff is the time between attempts. The zero value means [Default]; see
-// [Backoff.OrDefault].
+// Backoff specifies the waits between attempts, which double after each failure. The zero
+// value means [Default]; see [Backoff.OrDefault].
 type Backoff struct {
 	Min    time.Duration // the wait before the second attempt; more than 0
 	Max    time.Duration // the longest wait, including jitter; at least Min
-	Jitter float64       // the share of the wait that is added at random, 0 to 100
+	Jitter float64       // the share of a wait that is added to it at random, 0 to 100
 }
 
 // Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter of 0.1.
@@ -22,13 +22,13 @@ func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
 
-// Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to
-// 1 s with a jitter of 0.1. It is short, because only one attempt runs at a time.
+// Connect returns the backoff between two attempts to connect to an endpoint: 100 ms to 1 s
+// with a jitter of 0.1. The backoff is short, because only one attempt runs at a time.
 func Connect() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 }
 
-// Validate returns an error that names the invalid field.
+// Validate returns an error that names the invalid field, or nil if b is valid.
 func (b Backoff) Validate() error {
 	switch {
 	case b.Min <= 0:
@@ -41,9 +41,9 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. Otherwise a
-// Max of 0 or less becomes the default Max, a Min of 0 or less becomes the default Min,
-// and Max is raised to Min. Jitter is limited to 0 to 100.
+// OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other
+// Backoff, a Max of 0 or less becomes the default Max, and a Min of 0 or less becomes the
+// default Min. Max is raised to Min if it is less. Jitter is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {
@@ -63,8 +63,9 @@ func (b Backoff) OrDefault() Backoff {
 	return b
 }
 
-// Delay returns the wait after failed attempt n, counted from 0: min(Min·2ⁿ, Max) plus
-// a random share of it of up to Jitter, at most Max in total. b must be valid.
+// Delay returns the wait after the failed attempt n, counted from 0. The wait is
+// min(Min·2ⁿ, Max), plus a random part of up to Jitter times this value. The sum is limited
+// to Max. b must be valid.
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 0)
 	d := b.Max
@@ -91,7 +92,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Check returns an error that names the invalid field of b. A field of 0 means its default.
+// Check returns an error that names the invalid field of b, or nil if b is valid. Unlike
+// Validate, it allows a Min or Max of 0, which means the default.
 func Check(b Backoff) error {
 	full := b.OrDefault()
 	if b.Min != 0 {

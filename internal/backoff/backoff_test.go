@@ -98,7 +98,7 @@ func TestDelayNeverOverflows(t *testing.T) {
 	}
 }
 
-func TestDelayStaysInItsBounds(t *testing.T) {
+func TestDelayBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Backoff{
 			Min:    time.Duration(rapid.Int64().Draw(t, "min")),

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Check returns an error if name cannot be an identity.
+// Check returns an error if name cannot be an identity: a DNS-like name or a SPIFFE ID.
 func Check(name string) error {
 	switch {
 	case name == "":
@@ -38,8 +38,8 @@ func checkSPIFFE(id string) error {
 	return checkDomain(id, u.Host)
 }
 
-// checkDomain checks the trust domain of a SPIFFE ID. An empty label is an error,
-// because crypto/x509 rejects certificates with one in the host of a URI.
+// checkDomain checks the trust domain of the SPIFFE ID id. A domain with an empty label is
+// an error, because crypto/x509 rejects certificates with such a host in a URI.
 func checkDomain(id, domain string) error {
 	if strings.ToLower(domain) != domain {
 		return fmt.Errorf("the trust domain of the identity %q must be in lower case", id)

@@ -7,9 +7,10 @@ import (
 	"net/netip"
 )
 
-// Labels returns the labels of a client at source. state is nil for cleartext. With TLS, tls is
-// "true", and client_id is the result of [Client] unless that is "". Without TLS, tls is
-// "loopback" or "no_tls_from_remote". A cleartext client without an address has no labels.
+// Labels returns the labels of the client with the address source. state is nil for
+// cleartext. With TLS, the label tls is "true", and the label client_id is the result of
+// [Client] unless that result is "". Without TLS, the label tls is "loopback" or
+// "no_tls_from_remote". A cleartext client without an address has no labels.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:
@@ -26,7 +27,8 @@ func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string
 	return map[string]string{"tls": "no_tls_from_remote"}
 }
 
-// Client returns the first name of the verified client certificate, or "".
+// Client returns the first DNS-like name or URI in the verified client certificate. It
+// returns "" without such a certificate or name.
 func Client(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return ""
@@ -37,15 +39,15 @@ func Client(state *tls.ConnectionState) string {
 	return ""
 }
 
-// Addr returns the address of a connection, or the zero AddrPort if it is not an IP address.
-// An IPv4-mapped IPv6 address becomes IPv4.
-func Addr(a net.Addr) netip.AddrPort {
-	if a == nil {
+// Addr converts the address of a connection to an AddrPort. It returns the zero AddrPort if
+// the address is not an IP address with a port. An IPv4-mapped IPv6 address becomes IPv4.
+func Addr(addr net.Addr) netip.AddrPort {
+	if addr == nil {
 		return netip.AddrPort{}
 	}
-	addr, err := netip.ParseAddrPort(a.String())
+	parsed, err := netip.ParseAddrPort(addr.String())
 	if err != nil {
 		return netip.AddrPort{}
 	}
-	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	return netip.AddrPortFrom(parsed.Addr().Unmap(), parsed.Port())
 }

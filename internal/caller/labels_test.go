@@ -45,7 +45,7 @@ func alternatives(t require.TestingT, names ...name) []byte {
 	return der
 }
 
-// proven is the connection of a client whose certificate has these names.
+// proven is the connection of a client with these names in its certificate.
 func proven(der []byte) *tls.ConnectionState {
 	san := pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: der}
 	return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Extensions: []pkix.Extension{{}, san}}}}}
@@ -62,7 +62,7 @@ func agreed(t require.TestingT, state *tls.ConnectionState) string {
 	return id
 }
 
-func TestTheFirstNameOfACertificate(t *testing.T) {
+func TestClientFirstName(t *testing.T) {
 	const spiffe = "spiffe://cluster.local/ns/shop/sa/web"
 	for what, tt := range map[string]struct {
 		names []name
@@ -81,7 +81,7 @@ func TestTheFirstNameOfACertificate(t *testing.T) {
 		})
 	}
 	require.Empty(t, agreed(t, proven(append(alternatives(t, name{dns, "web.shop"})[:2], "\x82\x09web"...))), "what cannot be read")
-	require.Empty(t, agreed(t, &tls.ConnectionState{}), "nobody")
+	require.Empty(t, agreed(t, &tls.ConnectionState{}), "no client")
 
 	// crypto/x509 ignores a name that is marked as constructed, and does not apply the
 	// name constraints of the CA to it.
@@ -94,7 +94,7 @@ func TestTheFirstNameOfACertificate(t *testing.T) {
 }
 
 // A certificate that crypto/x509 made and read.
-func TestTheFirstNameOfARealCertificate(t *testing.T) {
+func TestClientRealCertificate(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	id, err := url.Parse("spiffe://cluster.local/ns/shop/sa/web")
@@ -114,7 +114,7 @@ func FuzzLabels(f *testing.F) {
 	f.Fuzz(func(t *testing.T, der []byte) { agreed(t, proven(der)) })
 }
 
-func TestClientsInClear(t *testing.T) {
+func TestLabelsCleartext(t *testing.T) {
 	for from, want := range map[string]map[string]string{
 		"10.0.0.1:80": {"tls": "no_tls_from_remote"}, "[::1]:80": {"tls": "loopback"}, "127.0.0.2:80": {"tls": "loopback"},
 	} {

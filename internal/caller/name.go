@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Names returns the DNS-like names and URIs in the extensions of a certificate or
-// certificate request, in order.
+// Names returns the DNS-like names and URIs among the subject alternative names of a
+// certificate or certificate request. It keeps their order.
 func Names(extensions []pkix.Extension) []string {
 	for _, e := range extensions {
 		if e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestWhy(t *testing.T) {
+func TestText(t *testing.T) {
 	for cause, want := range map[error]string{
 		nil:                      "canceled by the caller",
 		errors.New("gone home"):  "canceled by the caller",

@@ -1,4 +1,3 @@
-// Package follow polls files. A [Poller] polls while it has users. It polls a [File],
-// or a [Tree], which is a file or the files of a directory. A file is read again only
-// after a change. After an error its last valid content stays available.
+// Package follow polls files. A [Poller] polls a [File] as long as it has users. The file is
+// read again only after a change. After an error, the last valid content stays available.
 package follow

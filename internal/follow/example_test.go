@@ -23,15 +23,13 @@ func Example() {
 		return
 	}
 
-	tree := follow.Tree[string]{
+	f := follow.File[string]{
 		Path: path, Max: 1000,
 		Parse: func(_ string, data []byte) (string, error) { return string(data), nil },
 	}
-	for view := range follow.NewPoller(time.Second, tree.Look).States(context.Background()) {
-		for _, f := range view.Files {
-			fmt.Println(filepath.Base(f.Path), f.Good.Value)
-		}
+	for seen := range follow.NewPoller(time.Second, f.Look).States(context.Background()) {
+		fmt.Println(seen.Good.Value)
 		break // it would wait for a change of the file
 	}
-	// Output: greeting hello
+	// Output: hello
 }

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// settled is the age from which a modification time is different after every later
-// change. The coarsest clock, that of FAT, has steps of two seconds.
+// settled is the age from which a modification time is reliable: every later change gives
+// the file a different time. The value is the longest step in which file systems count
+// time, two seconds on FAT.
 const settled = 2 * time.Second
 
 // Content is the parsed content of a file, or an error. It is immutable.
@@ -18,32 +19,31 @@ type Content[T any] struct {
 	Err   error
 }
 
-// Parse is a function that parses the content of the file at path.
+// Parse parses data, the content of the file at path.
 type Parse[T any] func(path string, data []byte) (T, error)
 
-// File polls one file. It must not be used concurrently. Its exported fields
-// must be set before the first Look.
+// File reads one file again whenever it changes. It must not be used concurrently. Its
+// exported fields must be set before the first Look.
 type File[T any] struct {
 	Path  string // a relative path is resolved at each Look
 	Max   int64  // the largest size in bytes; less than the largest int64
 	Parse Parse[T]
 
-	info   os.FileInfo // the info of the last read; nil forces a read
-	young  bool        // whether the file was modified less than settled before the last read
-	sum    [sha256.Size]byte
-	parsed *Content[T] // the content with that sum
-	seen   *Seen[T]    // the last result; nil before the first Look
+	info   os.FileInfo       // the state of the file at the last read; nil forces a read
+	young  bool              // whether the file was modified less than settled before the last read
+	sum    [sha256.Size]byte // checksum of the content that was parsed last
+	parsed *Content[T]       // the result of parsing that content
+	seen   *Seen[T]          // the last result; nil before the first Look
 }
 
-// Seen is the result of File.Look. It is immutable.
+// Seen is the result of [File.Look]. It is immutable.
 type Seen[T any] struct {
-	Path   string
-	Latest *Content[T]
+	Latest *Content[T] // the result of the last read
 	Good   *Content[T] // the last content without an error, or nil
 }
 
-// Look returns the current content. It returns the same pointer while neither the
-// content nor the error changes. For an unchanged file it calls stat once.
+// Look returns the current content. If neither the content nor the error has changed, it
+// returns the same pointer as the previous call. For an unchanged file it only calls stat.
 func (f *File[T]) Look() *Seen[T] {
 	info, err := os.Stat(f.Path)
 	if err == nil && f.unchanged(info) {
@@ -54,7 +54,7 @@ func (f *File[T]) Look() *Seen[T] {
 		f.info = nil
 		c = &Content[T]{Err: err}
 	}
-	now := Seen[T]{Path: f.Path, Latest: c}
+	now := Seen[T]{Latest: c}
 	if f.seen != nil {
 		if was := f.seen.Latest; was == c || c.Err != nil && text(was.Err) == text(c.Err) {
 			return f.seen
@@ -68,14 +68,16 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged reports whether now describes the file of the last read. It compares the identity
-// of the file too, because a rename can lead to another file with the same size and time.
-func (f *File[T]) unchanged(now os.FileInfo) bool {
-	return f.info != nil && !f.young && os.SameFile(now, f.info) &&
-		now.Size() == f.info.Size() && now.ModTime().Equal(f.info.ModTime())
+// unchanged reports whether info, the current state of the path, describes the same file as
+// the last read, with the same size and time. It also compares the identity of the file,
+// because another file with the same size and time may have been renamed to the path.
+func (f *File[T]) unchanged(info os.FileInfo) bool {
+	return f.info != nil && !f.young && os.SameFile(info, f.info) &&
+		info.Size() == f.info.Size() && info.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads the file. It parses the content unless its sum is unchanged.
+// read reads the file. It parses the content only if its checksum differs from that of the
+// previous content.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {
@@ -102,8 +104,8 @@ func (f *File[T]) read() (*Content[T], error) {
 	return f.parsed, nil
 }
 
-// open opens the file. It rejects files that are not regular, because opening a pipe
-// waits for a writer.
+// open opens the file. It returns an error for a file that is not regular, because opening
+// a pipe waits for a writer.
 func (f *File[T]) open() (*os.File, error) {
 	info, err := os.Stat(f.Path)
 	switch {
@@ -118,5 +120,12 @@ func (f *File[T]) open() (*os.File, error) {
 }
 
 func (f *File[T]) tooLarge() error {
-	return fmt.Errorf("%s is larger than %d bytes: split it, or allow more with WithMaxSize", f.Path, f.Max)
+	return fmt.Errorf("%s is larger than %d bytes: split it", f.Path, f.Max)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // A look changes only if the content or the error changes.
-func TestLooksAtAFile(t *testing.T) {
+func TestFileLook(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	f := File[string]{Path: path, Max: 20, Parse: func(_ string, data []byte) (string, error) {
 		if data[0] == '!' {
@@ -30,7 +30,7 @@ func TestLooksAtAFile(t *testing.T) {
 
 	put(t, path, "a")
 	a := f.Look()
-	require.Equal(t, &Seen[string]{path, &Content[string]{Value: "a"}, a.Latest}, a)
+	require.Equal(t, &Seen[string]{&Content[string]{Value: "a"}, a.Latest}, a)
 	age(time.Hour) // read, and found to be what it was
 	require.Same(t, a, f.Look())
 
@@ -53,4 +53,9 @@ func TestLooksAtAFile(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, os.Mkdir(path, 0o700))
 	require.EqualError(t, f.Look().Latest.Err, path+" is not a regular file (d---------)")
+}
+
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Poller polls a value while it has users. All users share one goroutine. A Poller is
-// safe for concurrent use, must not be copied, and needs no Close.
+// Poller polls a value while it has users. A user is a running loop over [Poller.States].
+// All users share one goroutine. A Poller is safe for concurrent use, must not be copied,
+// and needs no Close.
 type Poller[S any] struct {
-	every time.Duration
-	look  func() *S
+	every time.Duration // interval of the polls
+	look  func() *S     // returns the current value
 
 	mu      sync.Mutex
 	users   int
@@ -22,21 +23,21 @@ type Poller[S any] struct {
 	state   *state[S]     // not nil while there are users
 }
 
-// state has the last result of look. It is immutable.
+// state has the last result of look. It is not modified after its creation.
 type state[S any] struct {
 	latest *S            // nil until the first look
-	over   chan struct{} // closed when there is a newer state
+	over   chan struct{} // closed when a newer state replaces this one
 }
 
-// NewPoller returns a Poller that calls look when the first user starts, and then at
-// each interval. look must return the same pointer while nothing has changed. It is not
-// called concurrently.
+// NewPoller returns a Poller that calls look when the first user starts, and then once in
+// each interval. look must return the same pointer while nothing has changed. Calls of look
+// are not concurrent.
 func NewPoller[S any](every time.Duration, look func() *S) *Poller[S] {
 	return &Poller[S]{every: every, look: look}
 }
 
-// States yields the value, and again after each change, until ctx ends or the consumer
-// breaks. A slow consumer misses intermediate values.
+// States yields the current value, and the new value after each change, until ctx ends or
+// the consumer breaks. A slow consumer misses intermediate values.
 func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	return func(yield func(*S) bool) {
 		if ctx.Err() != nil {
@@ -57,10 +58,11 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	}
 }
 
-// Latest returns the current value. It may be called only during States.
+// Latest returns the current value. It may be called only while a loop over States runs.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter adds a user. For the first one it starts the goroutine and discards the old state.
+// enter adds a user. If the goroutine does not run, enter starts it and discards the old
+// state.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +76,8 @@ func (p *Poller[S]) enter() {
 	go p.poll(p.idle)
 }
 
-// leave removes a user. It does not wait for the goroutine, because a file system may hang.
+// leave removes a user. It does not wait for the end of the goroutine, because a file
+// system may hang.
 func (p *Poller[S]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +97,8 @@ func (p *Poller[S]) now() *state[S] {
 	return p.state
 }
 
-// poll calls look at once and at each tick, while there are users.
+// poll calls look at once and then at each tick, as long as there are users. A value on
+// idle ends the wait for the next tick, so that poll returns if no user is left.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
@@ -111,8 +115,8 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted reports whether there are users. It sets polling under the lock, so that a new
-// user either keeps this goroutine or starts another one.
+// wanted reports whether there are users. Without users, it sets polling to false under the
+// lock, so that a new user starts another goroutine.
 func (p *Poller[S]) wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +124,8 @@ func (p *Poller[S]) wanted() bool {
 	return p.polling
 }
 
-// publish stores s and notifies the users, unless s is the current value.
+// publish makes s the current value and notifies the users, unless s already is the current
+// value.
 func (p *Poller[S]) publish(s *S) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,9 +56,9 @@ func TestStates(t *testing.T) {
 		b, leaveB := watch(p)
 		defer leaveB()
 		require.Equal(t, []int{1, 2}, *a)
-		require.Equal(t, []int{2}, *b, "who comes later sees the newest without a look")
+		require.Equal(t, []int{2}, *b, "a later user gets the latest value without a look")
 		wait(10 * time.Second)
-		require.Equal(t, []int{1, 2}, *a, "the same pointer is no news")
+		require.Equal(t, []int{1, 2}, *a, "the same pointer is not yielded")
 		require.Equal(t, int32(12), looks.Load())
 		require.Equal(t, 1, pollers())
 
@@ -74,11 +74,11 @@ func TestStates(t *testing.T) {
 		now.Store(new(3))
 		c, leaveC := watch(p)
 		defer leaveC()
-		require.Equal(t, []int{3}, *c, "what an earlier poll saw is not said")
+		require.Equal(t, []int{3}, *c, "the result of an earlier poll is not yielded")
 	})
 }
 
-func TestAContextThatIsDoneStartsNothing(t *testing.T) {
+func TestStatesDoneContext(t *testing.T) {
 	p := NewPoller(time.Second, func() *int { t.Error("a look"); return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -88,7 +88,7 @@ func TestAContextThatIsDoneStartsNothing(t *testing.T) {
 }
 
 // However users come and go, each sees something, and none leaves a poller.
-func TestUsersThatComeAndGo(t *testing.T) {
+func TestPollerUsers(t *testing.T) {
 	var looking atomic.Int32
 	p := NewPoller(time.Millisecond, func() *int {
 		assert.Equal(t, int32(1), looking.Add(1), "one look at a time")

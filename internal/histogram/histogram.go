@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// PerOctave and Octaves determine the buckets: each is an eighth of a power of two
-// wide, from 1 µs to 4.5 minutes. An estimate is within 5 % of the true value:
-// (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019, §2). Other durations count
-// in the first or the last bucket.
+// PerOctave and Octaves determine the buckets. The width of a bucket is an eighth of a
+// power of two. The buckets extend from 1 µs to 4.5 minutes, and other durations count in
+// the first or the last bucket. An estimate is within 5 % of the true value: (γ−1)/(γ+1)
+// for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019, §2).
 const (
 	PerOctave = 8
 	Octaves   = 28
 	Shortest  = time.Microsecond
 )
 
-// Histogram counts durations in buckets. A bucket at its maximum does not change.
+// Histogram counts durations in buckets. The count of a bucket stops at the maximum of a
+// uint32.
 type Histogram [PerOctave * Octaves]uint32
 
 // Add counts d.
@@ -30,9 +31,9 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// Quantile returns the duration that a share q of the counted durations did not exceed,
-// limited to shortest and longest. For the last bucket it returns longest, because the
-// bucket has no upper bound.
+// Quantile returns the duration that a share q of the counted durations does not exceed.
+// The result is limited to the range from shortest to longest. If the result is in the last
+// bucket, it is longest, because that bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {

@@ -37,7 +37,7 @@ func TestQuantileOfMicroseconds(t *testing.T) {
 	}
 }
 
-func TestQuantileBeyondItsBuckets(t *testing.T) {
+func TestQuantileOutsideBuckets(t *testing.T) {
 	for _, d := range []time.Duration{0, 1, 999, time.Hour, math.MaxInt64} {
 		var h Histogram
 		h.Add(d)

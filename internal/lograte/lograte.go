@@ -10,26 +10,26 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Burst is the number of records of each message and level that are written in a
-// Period. After the Period, one record reports the number of suppressed ones.
+// Burst is the number of records with the same message and level that are written in a
+// Period. After the Period, one record reports the number of suppressed records.
 const (
 	Burst  = 10
 	Period = 10 * time.Second
 )
 
-// mostMessages is the largest number of messages that are counted. Further messages are
-// written without a limit.
+// mostMessages is the largest number of different messages that are counted. Further
+// messages are written without a limit.
 const mostMessages = 1000
 
-// New returns a handler that passes at most [Burst] records of each message and level
-// to next in a [Period]. After a Period with suppressed records, it writes one record
-// of the same level with their number:
+// New returns a handler that passes at most [Burst] records of each message and level to
+// next in a [Period]. After a Period with suppressed records, it writes one record of the
+// same level with their number:
 //
 //	WARN repeated message suppressed message="request failed" count=43210
 //
 // Records below [slog.LevelInfo] are not limited. Loggers derived by With and WithGroup
-// share the limit. If next is such a handler, New returns it. The handler is safe for
-// concurrent use if next is.
+// share the limit. If next was returned by New, New returns next unchanged. The handler is
+// safe for concurrent use if next is.
 func New(next slog.Handler) slog.Handler {
 	if _, ok := next.(*handler); ok {
 		return next
@@ -57,7 +57,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.limits}
 }
 
-// limits has the counts of the messages.
+// limits has the counts of all messages.
 type limits struct {
 	mu      sync.Mutex
 	repeats map[message]*repeats
@@ -68,15 +68,16 @@ type message struct {
 	text  string
 }
 
-// repeats has the counts of one message in its current period.
+// repeats has the counts of one message and level in its current period.
 type repeats struct {
-	since      time.Time
-	written    int
-	suppressed int
+	since      time.Time // start of the period
+	written    int       // number of written records
+	suppressed int       // number of suppressed records
 }
 
-// admit reports whether r may be written. For the first suppressed record it starts a
-// timer that writes the count to h at the end of the period.
+// admit reports whether r may be written, and counts r. For the first suppressed record of
+// a period, it starts a timer that writes the number of suppressed records to h at the end
+// of the period.
 func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	key, now := message{r.Level, r.Message}, time.Now()
 	l.mu.Lock()
@@ -102,7 +103,8 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	return false
 }
 
-// forget removes the messages with an expired period. It reports whether it removed any.
+// forget removes the messages with a period that is over. It reports whether it removed any
+// message. The caller must hold mu.
 func (l *limits) forget(now time.Time) bool {
 	before := len(l.repeats)
 	for key, c := range l.repeats {
@@ -113,7 +115,8 @@ func (l *limits) forget(now time.Time) bool {
 	return len(l.repeats) < before
 }
 
-// summarize writes the number of suppressed records and ends the period.
+// summarize writes the number of suppressed records of the message with the given key to h,
+// and ends the period of the message.
 func (l *limits) summarize(h slog.Handler, key message) {
 	l.mu.Lock()
 	suppressed := l.repeats[key].suppressed

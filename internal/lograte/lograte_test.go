@@ -46,7 +46,7 @@ func (s *safeBuffer) take() string {
 	return s.b.String()
 }
 
-func TestAFloodIsCounted(t *testing.T) {
+func TestHandlerFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b safeBuffer
 		log := logger(&b)
@@ -107,7 +107,7 @@ func TestHandlerPanics(t *testing.T) {
 	})
 }
 
-func TestOnlyRepeatsAreLimited(t *testing.T) {
+func TestHandlerDifferentMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b safeBuffer
 		log := logger(&b)
@@ -132,7 +132,7 @@ func TestOnlyRepeatsAreLimited(t *testing.T) {
 }
 
 // A message that comes slowly is never suppressed.
-func TestASlowMessageIsWritten(t *testing.T) {
+func TestHandlerSlowMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b safeBuffer
 		log := logger(&b)
@@ -144,7 +144,7 @@ func TestASlowMessageIsWritten(t *testing.T) {
 	})
 }
 
-func TestDerivedLoggersShareTheLimit(t *testing.T) {
+func TestHandlerDerivedLoggers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b safeBuffer
 		log := logger(&b)
@@ -157,7 +157,7 @@ func TestDerivedLoggersShareTheLimit(t *testing.T) {
 	})
 }
 
-func TestALimitIsNotDoubled(t *testing.T) {
+func TestNewOfHandler(t *testing.T) {
 	h := lograte.New(slog.DiscardHandler)
 	require.Same(t, h, lograte.New(h))
 	derived := h.WithGroup("a")

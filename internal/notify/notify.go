@@ -13,11 +13,11 @@ import (
 type Broadcast struct {
 	waiting atomic.Int32
 	mu      sync.Mutex
-	ch      chan struct{}
+	ch      chan struct{} // closed by Wake; nil if no waiter has made it
 }
 
-// Wake makes each waiter check its condition again. Call it after a change. If there is
-// no waiter, it costs one atomic load.
+// Wake makes each waiting goroutine check its condition again. Call Wake after a change. If
+// no goroutine waits, it costs one atomic load.
 func (b *Broadcast) Wake() {
 	if b.waiting.Load() == 0 {
 		return

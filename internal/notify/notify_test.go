@@ -105,7 +105,7 @@ func TestWakeWithoutWaiter(t *testing.T) {
 
 // Takers wait for permits that givers hand out without a lock. After a lost wake-up
 // a taker would wait forever for a permit that is free.
-func TestNoWakeIsLost(t *testing.T) {
+func TestWakeConcurrent(t *testing.T) {
 	const takers, rounds = 200, 50
 	var b notify.Broadcast
 	var permits, taken atomic.Int64
@@ -146,7 +146,7 @@ func TestNoWakeIsLost(t *testing.T) {
 }
 
 // A waiter that gives up must not take the wake-up of another waiter.
-func TestWaiterThatGivesUpTakesNoWake(t *testing.T) {
+func TestWaitCanceled(t *testing.T) {
 	const rounds = 2000
 	var b notify.Broadcast
 	var turn atomic.Int64
@@ -183,7 +183,7 @@ func TestWaiterThatGivesUpTakesNoWake(t *testing.T) {
 	require.EqualValues(t, 2*rounds, turn.Load())
 }
 
-func TestNoAllocationWithoutAWaiter(t *testing.T) {
+func TestWakeAllocatesNothing(t *testing.T) {
 	var b notify.Broadcast
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		b.Wake()

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// maxTexts and maxBytes limit the texts of one round and the length of a text, because
-// a peer must not fill the log.
+// maxTexts is the largest number of error texts that a [Logger] logs in one round. maxBytes
+// is the largest length of a text. The limits exist because a peer must not fill the log.
 const (
 	maxTexts = 10
 	maxBytes = 500
@@ -19,11 +19,12 @@ const (
 type Logger struct {
 	Log func(error) // nil means that nothing is logged
 
-	before, now             map[string]bool
-	droppedBefore, droppedN int
+	before, now             map[string]bool // the texts of the previous round and of this one
+	droppedBefore, droppedN int             // the numbers of dropped texts in these rounds
 }
 
-// Add logs err, unless the previous round had the same text or this round has maxTexts texts.
+// Add logs err. It logs nothing if this round or the previous one already had the same
+// text, or if this round has maxTexts texts.
 func (l *Logger) Add(err error) {
 	if l.Log == nil {
 		return
@@ -49,7 +50,8 @@ func (l *Logger) Add(err error) {
 	}
 }
 
-// End ends a round. It logs the number of dropped texts if that has changed.
+// End ends a round. It logs the number of texts that were dropped in this round, if that
+// number differs from the number in the previous round.
 func (l *Logger) End() {
 	if l.droppedN > 0 && l.droppedN != l.droppedBefore {
 		l.Log(fmt.Errorf("and %d more", l.droppedN))

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestRemarks(t *testing.T) {
+func TestLoggerRounds(t *testing.T) {
 	var logged []string
 	r := Logger{Log: func(err error) { logged = append(logged, err.Error()) }}
 	round := func(texts ...string) []string {
@@ -41,7 +41,7 @@ func TestRemarks(t *testing.T) {
 	require.Equal(t, []string{"piece 10"}, round(many[1:11]...))
 }
 
-func TestRemarksAreShort(t *testing.T) {
+func TestLoggerLongTexts(t *testing.T) {
 	var logged []error
 	r := Logger{Log: func(err error) { logged = append(logged, err) }}
 	for range 2 {
@@ -52,7 +52,7 @@ func TestRemarksAreShort(t *testing.T) {
 	require.EqualError(t, logged[0], strings.Repeat("x", maxBytes)+"…")
 }
 
-func TestRemarksInSilence(t *testing.T) {
+func TestLoggerWithoutLog(t *testing.T) {
 	var r Logger
 	r.Add(errors.New("a"))
 	r.End()

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Error is a recovered panic of a callback on a goroutine of this module. It does not
-// match the value of the panic, because that may be an error with another meaning.
+// Error is a recovered panic of a callback on a goroutine of this module. It does not match
+// the value of the panic, because that value may be an error with another meaning.
 type Error struct {
 	Value any    // the argument of panic
 	Stack []byte // the stack of the goroutine, as runtime/debug returns it
@@ -25,20 +25,22 @@ type Error struct {
 // Error returns the value, and the file and line of the panic.
 func (e *Error) Error() string { return fmt.Sprintf("panic%s: %v", e.place, e.Value) }
 
-// ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
+// ErrExited is the error of a callback that called runtime.Goexit, which ends its
+// goroutine.
 var ErrExited = errors.New("the callback ended its goroutine")
 
-// Recover recovers a panic of the function that defers it, and sets *to to an [Error]:
+// Recover recovers a panic of the function that defers Recover, and stores an [Error] in
+// *err:
 //
 //	defer panics.Recover(&err)
-func Recover(to *error) {
+func Recover(err *error) {
 	if v := recover(); v != nil {
-		*to = &Error{Value: v, Stack: debug.Stack(), place: place()}
+		*err = &Error{Value: v, Stack: debug.Stack(), place: place()}
 	}
 }
 
-// place returns " at file:line" of the code that panicked, or "". It skips frames of
-// the runtime.
+// place returns the position of the code that panicked, in the form " at file:line". It
+// returns "" if the position is unknown. It skips frames of the runtime.
 func place() string {
 	var pcs [16]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
@@ -57,7 +59,8 @@ func Contain(f func()) (err error) {
 	return nil
 }
 
-// Do calls f and returns its error. If f panics, it returns an [Error] prefixed with name.
+// Do calls f and returns its error. If f panics, Do returns an [Error] with name in front
+// of its text.
 func Do(name string, f func() error) (err error) {
 	if panicked := Contain(func() { err = f() }); panicked != nil {
 		return fmt.Errorf("%s: %w", name, panicked)
@@ -65,19 +68,20 @@ func Do(name string, f func() error) (err error) {
 	return err
 }
 
-// Observer is notified when something ends.
+// Observer has a method End, which is called when the observed response or stream has
+// ended.
 type Observer interface{ End(err error) }
 
-// End calls End of all observers in order. If one panics, the others are called before
-// the panic continues.
+// End calls End of all observers in order, with err. If an observer panics, End still calls
+// the other observers before the panic continues.
 func End[O Observer](observers []O, err error) {
-	told := 0
+	next := 0
 	defer func() {
-		if told < len(observers) {
-			End(observers[told+1:], err)
+		if next < len(observers) {
+			End(observers[next+1:], err)
 		}
 	}()
-	for ; told < len(observers); told++ {
-		observers[told].End(err)
+	for ; next < len(observers); next++ {
+		observers[next].End(err)
 	}
 }

@@ -15,26 +15,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type observer struct {
 	name   string
 	panics bool
-	told   *[]string
+	ended  *[]string
 }
 
 func (o observer) End(err error) {
-	*o.told = append(*o.told, o.name+": "+err.Error())
+	*o.ended = append(*o.ended, o.name+": "+err.Error())
 	if o.panics {
 		panic(o.name)
 	}
 }
 
-func TestAllAreTold(t *testing.T) {
-	var told []string
-	all := []observer{{"a", false, &told}, {"b", true, &told}, {"c", true, &told}, {"d", false, &told}}
+func TestEndAfterPanic(t *testing.T) {
+	var ended []string
+	all := []observer{{"a", false, &ended}, {"b", true, &ended}, {"c", true, &ended}, {"d", false, &ended}}
 	require.PanicsWithValue(t, "c", func() { panics.End(all, io.EOF) })
-	require.Equal(t, []string{"a: EOF", "b: EOF", "c: EOF", "d: EOF"}, told)
+	require.Equal(t, []string{"a: EOF", "b: EOF", "c: EOF", "d: EOF"}, ended)
 
-	told = nil
+	ended = nil
 	panics.End(all[:1], io.EOF)
 	panics.End(all[:0], io.EOF)
-	require.Equal(t, []string{"a: EOF"}, told)
+	require.Equal(t, []string{"a: EOF"}, ended)
 }
 
 func TestContain(t *testing.T) {

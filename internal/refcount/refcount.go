@@ -4,8 +4,8 @@ package refcount
 
 import "sync/atomic"
 
-// Count counts open uses. After Retire, Begin returns false, and Ended is called when
-// no use is open. A Count must not be copied.
+// Count counts the open uses of a service. After Retire, Begin returns false, and Ended is
+// called when no use is open. A Count must not be copied.
 //
 // The state is one word, so that Begin costs one atomic addition:
 //
@@ -13,10 +13,10 @@ import "sync/atomic"
 //	bit  31      retired
 //	bits 30..0   open uses
 //
-// The upper half shows whether a use has begun between two calls of Word.
+// The upper half of the word shows whether a use has begun between two calls of Word.
 type Count struct {
-	// Ended is called when the Count is retired and no use is open. It may be called
-	// again after a Begin that returned false.
+	// Ended is called when the Count is retired and no use is open. It may be called again
+	// after a call of Begin that returned false.
 	Ended func()
 
 	word atomic.Uint64
@@ -28,8 +28,8 @@ const (
 	openMask = retired - 1
 )
 
-// Begin starts a use and returns true, unless the Count is retired. If it returns true,
-// the caller must call Done.
+// Begin starts a use and returns true. If the Count is retired, it returns false. After
+// true, the caller must call Done.
 func (c *Count) Begin() bool {
 	if c.word.Add(began)&retired == 0 {
 		return true
@@ -45,15 +45,15 @@ func (c *Count) Done() {
 	}
 }
 
-// Retire makes every later Begin return false.
+// Retire makes every later Begin return false. It calls Ended if no use is open.
 func (c *Count) Retire() {
 	if c.word.Or(retired)&openMask == 0 {
 		c.Ended()
 	}
 }
 
-// RetireUnused retires the Count if no use is open and none has begun since Word
-// returned seen. It reports whether it did.
+// RetireUnused retires the Count if no use is open and no use has begun since a call of
+// Word returned seen. It reports whether it retired the Count.
 func (c *Count) RetireUnused(seen uint64) bool {
 	if seen&openMask != 0 || !c.word.CompareAndSwap(seen, seen|retired) {
 		return false
@@ -62,11 +62,12 @@ func (c *Count) RetireUnused(seen uint64) bool {
 	return true
 }
 
-// Word returns a value that changes with each Begin and each Done.
+// Word returns the state of the Count, which changes with each Begin and each Done. It is
+// the argument of RetireUnused.
 func (c *Count) Word() uint64 { return c.word.Load() }
 
 // Open returns the number of open uses.
 func (c *Count) Open() int64 { return int64(c.word.Load() & openMask) }
 
-// IsGone reports whether the Count is retired.
-func (c *Count) IsGone() bool { return c.word.Load()&retired != 0 }
+// IsRetired reports whether the Count is retired.
+func (c *Count) IsRetired() bool { return c.word.Load()&retired != 0 }

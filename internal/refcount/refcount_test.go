@@ -16,9 +16,9 @@ func TestCount(t *testing.T) {
 	require.True(t, c.Begin())
 	require.EqualValues(t, 2, c.Open())
 	c.Done()
-	require.False(t, c.IsGone())
+	require.False(t, c.IsRetired())
 	c.Retire()
-	require.True(t, c.IsGone())
+	require.True(t, c.IsRetired())
 	require.False(t, c.Begin(), "retired")
 	require.EqualValues(t, 1, c.Open(), "a failed Begin counts as no use")
 	require.Zero(t, ended)
@@ -45,7 +45,7 @@ func TestCountWrapsAround(t *testing.T) {
 	c.word.Store(0xffffffff << 32)
 	require.True(t, c.Begin())
 	require.EqualValues(t, 1, c.Open())
-	require.False(t, c.IsGone())
+	require.False(t, c.IsRetired())
 }
 
 func TestCountConcurrent(t *testing.T) {

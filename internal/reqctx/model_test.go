@@ -71,7 +71,7 @@ type modelCase struct {
 
 // Beside context.WithTimeoutCause, under parents of every kind, with children
 // of every kind, through random ends and waits.
-func TestContextEqualsContextWithTimeout(t *testing.T) {
+func TestContextModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
 		return modelStep{kind: rapid.IntRange(0, 8).Draw(rt, "kind"), n: rapid.IntRange(1, 20).Draw(rt, "n")}
 	})
@@ -183,15 +183,15 @@ func driveModel(c modelCase) string {
 	return ""
 }
 
-// afterFunc is a context that ends when context.AfterFunc says that ctx has.
+// afterFunc is a context that ends when context.AfterFunc reports the end of ctx.
 func afterFunc(ctx context.Context) context.Context {
-	told, tell := context.WithCancelCause(context.Background())
+	derived, tell := context.WithCancelCause(context.Background())
 	context.AfterFunc(ctx, func() { tell(context.Cause(ctx)) })
-	return context.WithValue(told, key{}, "told")
+	return context.WithValue(derived, key{}, "derived")
 }
 
 // The first cause stays, also if the context was not active at that time.
-func TestContextReportsTheFirstCause(t *testing.T) {
+func TestContextFirstCause(t *testing.T) {
 	theirs := errors.New("the parent's limit is over")
 	for name, tt := range map[string]struct {
 		parent time.Duration

@@ -1,14 +1,17 @@
-// Package reqctx has a context for requests that is cheap as long as no component waits
-// for its end.
+// Package reqctx has a context for requests that is cheap as long as no component waits for
+// the end of the context.
 //
-// A [Context] costs one allocation, or none if it is part of a larger struct. It registers with
-// its parent and starts a timer for its deadline only when a component asks to be notified of
-// its end. Contexts of package context that are derived from it need no goroutine.
+// A [Context] costs one allocation, or none if it is part of a larger struct. It registers
+// with its parent and starts a timer for its deadline only when a component asks to be
+// notified of its end. Contexts of package context that are derived from it need no
+// goroutine.
 package reqctx
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,34 +22,39 @@ import (
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
 	deadline time.Time       // zero without a deadline, or if the parent's is earlier
-	cause    error           // the cause at the deadline
-	hidden   bool            // the method Deadline does not return the deadline
+	cause    error           // the result of Cause after the deadline; after any other end, the result of Cause
 
-	ended atomic.Bool // whether err is set
+	hidden  bool          // the method Deadline does not return the deadline
+	lifted  bool          // the deadline no longer applies; guarded by mu
+	expired bool          // the context ended at its own deadline; guarded by mu
+	state   atomic.Uint32 // one of the states below; changed with mu, except by Release
 
-	mu     sync.Mutex
-	err    error // the result of Err
-	why    error // the result of Cause
-	active bool  // registered with the parent, and the timer runs
-	lifted bool  // the deadline no longer applies
-	timer  *time.Timer
-	above  Registration // the registration with the parent
-	below  watchers
-	done   chan struct{}
-	stand  context.Context //nolint:containedctx // provides Value after the end, for context.Cause
+	mu    sync.Mutex
+	timer *time.Timer
+	stop  func() bool // ends the registration with a parent of another package
+	below watchers    // the watchers of this context, and the channel of Done
 }
 
 var _ context.Context = (*Context)(nil)
 
-// New returns a context that Init has initialized.
+// The states of a Context.
+const (
+	idle     uint32 = iota // no component asked to be notified of the end
+	active                 // registered with the parent, and the timer runs
+	released               // ended by Release while it was idle; Err and Cause return context.Canceled
+	canceled               // ended; Err returns context.Canceled
+	exceeded               // ended; Err returns context.DeadlineExceeded
+)
+
+// New returns a new context, initialized by Init with the same arguments.
 func New(parent context.Context, d time.Duration, cause error) *Context {
 	c := new(Context)
 	c.Init(parent, d, cause)
 	return c
 }
 
-// Init initializes a context that ends with its parent, by Cancel, and, if d > 0, after
-// d with the given cause.
+// Init initializes c. The context ends when parent ends or Cancel is called. If d > 0, it
+// also ends after d, with the given cause.
 func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause = parent, cause
 	if d <= 0 {
@@ -58,9 +66,9 @@ func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
 	}
 }
 
-// InitHidden is Init with a limit that Lift can remove. Deadline does not return the
-// limit, because callers may have used it before it is removed. After the limit Err
-// returns [context.Canceled].
+// InitHidden is like Init, but Lift can remove the time limit. The method Deadline does not
+// return such a limit, because callers could rely on it although Lift removes it later.
+// After the limit has passed, Err returns [context.Canceled].
 func (c *Context) InitHidden(parent context.Context, d time.Duration, cause error) {
 	c.parent, c.cause, c.hidden = parent, cause, true
 	if d > 0 {
@@ -68,7 +76,8 @@ func (c *Context) InitHidden(parent context.Context, d time.Duration, cause erro
 	}
 }
 
-// Deadline returns the earliest deadline of c and its parents, except hidden ones.
+// Deadline returns the earliest deadline of c and its parents. It ignores hidden limits:
+// see InitHidden.
 func (c *Context) Deadline() (time.Time, bool) {
 	if c.deadline.IsZero() || c.hidden {
 		return c.parent.Deadline()
@@ -81,230 +90,259 @@ func (c *Context) Done() <-chan struct{} {
 	c.activate()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.done == nil {
-		c.done = make(chan struct{})
-		if c.err != nil {
-			close(c.done)
-		}
+	done, ok := c.below.done()
+	if !ok && c.ended() {
+		close(done)
 	}
-	return c.done
+	return done
 }
 
 // Err returns nil, [context.Canceled] or [context.DeadlineExceeded].
 func (c *Context) Err() error {
-	err, _ := c.state()
-	return err
+	c.poll()
+	switch c.state.Load() {
+	case released, canceled:
+		return context.Canceled
+	case exceeded:
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // Cause returns the reason why the context ended, or nil. [context.Cause] returns the same.
 func (c *Context) Cause() error {
-	_, why := c.state()
-	return why
+	c.poll()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.state.Load() {
+	case released:
+		return context.Canceled
+	case canceled, exceeded:
+		return c.cause
+	}
+	return nil
 }
 
-// Value returns the value of the parent. After the end it also supports
-// [context.Cause], which looks for a context of package context.
+// Value returns the parent's value for key. After c has ended, it also returns the internal
+// value by which [context.Cause] finds the cause of c.
 func (c *Context) Value(key any) any {
-	if !c.ended.Load() {
+	if !c.ended() {
 		return c.parent.Value(key)
 	}
-	c.mu.Lock()
-	if c.stand == nil {
-		stand, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
-		cancel(c.why)
-		c.stand = stand
-	}
-	c.mu.Unlock()
-	return c.stand.Value(key)
+	stand, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
+	cancel(c.Cause())
+	return stand.Value(key)
 }
 
-// AfterFunc calls f, which must not block, when the context ends. Package context calls
-// it for contexts derived from c. Other packages should call [context.AfterFunc].
+// AfterFunc calls f when the context ends. f must not block. Package context calls
+// AfterFunc for contexts derived from c. Other packages should call [context.AfterFunc].
 func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
-// Cancel ends the context with context.Canceled and with cause, unless that is nil. It
-// releases the timer and the registration with the parent. Later calls have no effect.
+// Cancel ends the context with the error context.Canceled. The cause is cause, or
+// context.Canceled if cause is nil. Cancel releases the timer and the registration with the
+// parent. If the context has already ended, Cancel has no effect.
 func (c *Context) Cancel(cause error) {
-	if cause == nil {
-		cause = context.Canceled
-	}
+	c.poll()
 	c.mu.Lock()
-	c.pollLocked()
-	c.endLocked(context.Canceled, cause)
+	c.endLocked(canceled, cmp.Or(cause, context.Canceled), false)
 }
 
-// Release is Cancel(nil) for the end of a request. It is faster, because it does not check
-// whether the parent or the deadline ended the context before.
+// Release ends the context as Cancel(nil) does, at the end of a request. Release is faster
+// than Cancel, because it does not check whether the parent or the deadline has already
+// ended the context.
 func (c *Context) Release() {
-	c.mu.Lock()
-	if c.err == nil && !c.active {
-		c.setLocked(context.Canceled, context.Canceled)
-		c.mu.Unlock()
+	if c.state.CompareAndSwap(idle, released) {
 		return
 	}
-	c.endLocked(context.Canceled, context.Canceled)
+	c.mu.Lock()
+	c.endLocked(canceled, context.Canceled, false)
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context.
+// If no component has asked whether the context has ended, Lift returns true.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pollLocked()
 	c.lifted = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	return !c.expiredLocked()
+	return !c.expired
 }
 
-// Expired reports whether the context's own time limit ended it.
+// Expired reports whether the context ended at its own time limit. Cause then returns the
+// cause that was passed to Init.
 func (c *Context) Expired() bool {
+	c.poll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pollLocked()
-	return c.expiredLocked()
+	return c.expired
 }
 
-func (c *Context) expiredLocked() bool {
-	return c.err != nil && c.cause != nil && c.why == c.cause //nolint:errorlint // the same value
-}
-
-// Ended reports whether ctx has ended. For a context that no component watches, it does
-// not read the clock, and may return false shortly after the deadline. It is for layers
+// Ended reports whether ctx has ended. Ended does not read the clock. Therefore it may
+// return false after the deadline if no component watches the context. It is for layers
 // that admit requests.
 func Ended(ctx context.Context) bool {
 	for {
-		switch c := ctx.(type) {
-		case interface{ self() *Context }:
-			r := c.self()
-			if r.ended.Load() {
-				return true
-			}
-			ctx = r.parent
-		case interface{ base() context.Context }:
-			ctx = c.base()
-		default:
+		l, ok := ctx.(linked)
+		if !ok {
 			return ctx.Err() != nil
+		}
+		own, parent := l.link()
+		if own != nil && own.ended() {
+			return true
+		}
+		ctx = parent
+	}
+}
+
+// linked is implemented by a [Context] and a [Wrapper], and by contexts that embed them. link
+// returns the Context, or nil for a Wrapper, and the parent.
+type linked interface {
+	link() (own *Context, parent context.Context)
+}
+
+// find returns the nearest Context that ctx is, embeds or wraps by a [Wrapper]. If a context
+// of another package is nearer, find returns nil and that context.
+func find(ctx context.Context) (own *Context, other context.Context) {
+	for {
+		l, ok := ctx.(linked)
+		if !ok {
+			return nil, ctx
+		}
+		if own, ctx = l.link(); own != nil {
+			return own, nil
 		}
 	}
 }
 
-func (c *Context) self() *Context { return c }
+func (c *Context) link() (own *Context, parent context.Context) { return c, c.parent }
 
-// state returns the results of Err and Cause. It first checks whether the context has ended.
-func (c *Context) state() (err, why error) {
-	c.mu.Lock()
-	c.pollLocked()
-	if c.err != nil || !c.active {
-		err, why = c.err, c.why
-		c.mu.Unlock()
-		return err, why
-	}
-	c.mu.Unlock()
-	// The parent may notify c a little later, on another goroutine.
-	if c.parent.Err() != nil {
-		c.ContextDone(context.Cause(c.parent))
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.err, c.why
-	}
-	return nil, nil
-}
+func (c *Context) ended() bool { return c.state.Load() >= released }
 
-// pollLocked ends a context that is not active if its deadline has passed or its parent
-// has ended.
-func (c *Context) pollLocked() {
-	if c.err != nil || c.active {
+// poll ends c if its deadline has passed or its parent has ended. The timer calls it, and so
+// does a parent of another package. The caller must not hold mu, because a parent that ends
+// in poll calls ContextDone.
+func (c *Context) poll() {
+	if c.ended() {
 		return
 	}
 	above := c.parent.Err()
-	switch {
-	case c.overdueLocked() && (above == nil || c.endedFirst(above)):
-		c.setLocked(c.limitError(), c.cause)
-	case above != nil:
-		c.setLocked(above, context.Cause(c.parent))
+	c.mu.Lock()
+	if _, ended := c.pollLocked(above); !ended {
+		c.mu.Unlock()
 	}
 }
 
-func (c *Context) overdueLocked() bool {
-	return !c.deadline.IsZero() && !c.lifted && time.Until(c.deadline) <= 0
+// noLimit is the result of pollLocked for a context without a deadline.
+const noLimit time.Duration = math.MaxInt64
+
+// pollLocked ends c and unlocks mu, if the deadline of c has passed or above, the error of
+// the parent, is not nil. Otherwise it returns the time until the deadline.
+func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
+	left = noLimit
+	if !c.deadline.IsZero() && !c.lifted {
+		left = time.Until(c.deadline)
+	}
+	switch {
+	case left <= 0 && (above == nil || c.endedFirst(above)):
+		to := exceeded
+		if c.hidden {
+			to = canceled
+		}
+		c.endLocked(to, c.cause, true)
+	case above != nil:
+		c.endLocked(stateOf(above), context.Cause(c.parent), false)
+	default:
+		return left, false
+	}
+	return 0, true
 }
 
-// endedFirst reports whether the limit passed before the parent's deadline, if that
-// ended the parent.
+// endedFirst reports whether the limit of c passed before the deadline of the parent. above
+// is the error of the parent. endedFirst returns false if the parent ended for another
+// reason than its deadline.
 func (c *Context) endedFirst(above error) bool {
 	deadline, ok := c.parent.Deadline()
 	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
 }
 
-func (c *Context) limitError() error {
-	if c.hidden {
-		return context.Canceled
+// stateOf returns the state that a context gets when its parent has ended with err.
+func stateOf(err error) uint32 {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return exceeded
 	}
-	return context.DeadlineExceeded
+	return canceled
 }
 
-func (c *Context) setLocked(err, why error) {
-	c.err, c.why = err, why
-	c.ended.Store(true)
-}
-
-// activate registers c with its parent and starts the timer, unless it has done so.
+// activate registers c with its parent and starts the timer. It does nothing if c is active
+// or has ended.
 func (c *Context) activate() {
+	if c.state.Load() != idle {
+		return
+	}
+	own, other := find(c.parent)
+	above := c.parent.Err()
 	c.mu.Lock()
-	c.pollLocked()
-	if c.err != nil || c.active {
+	left, ended := c.pollLocked(above)
+	if ended {
+		return
+	}
+	if !c.state.CompareAndSwap(idle, active) {
 		c.mu.Unlock()
 		return
 	}
-	c.active = true
-	if !c.deadline.IsZero() && !c.lifted {
-		c.timer = time.AfterFunc(time.Until(c.deadline), c.expire)
+	limited, canEnd := left < noLimit, own == nil && other.Done() != nil
+	if limited || canEnd {
+		poll := c.poll // one allocation for both uses
+		if limited {
+			c.timer = time.AfterFunc(left, poll)
+		}
+		if canEnd {
+			c.stop = context.AfterFunc(other, poll)
+		}
 	}
 	c.mu.Unlock()
-
-	above := Watch(c.parent, c)
-	c.mu.Lock()
-	if c.err == nil {
-		c.above, above = above, Registration{}
+	if own == nil {
+		return
 	}
-	c.mu.Unlock()
-	above.Stop()
+	own.watch(c)
+	if c.ended() { // possibly before watch
+		own.unwatch(c)
+	}
 }
 
-// ContextDone implements [Watcher]. It ends c because the parent has ended.
+// ContextDone implements [Watcher]. It ends c because the parent has ended with the given
+// cause.
 func (c *Context) ContextDone(cause error) {
-	err := c.parent.Err()
+	to := stateOf(c.parent.Err())
 	c.mu.Lock()
-	c.endLocked(err, cause)
+	c.endLocked(to, cause, false)
 }
 
-// expire ends c at its limit. It is called by the timer.
-func (c *Context) expire() {
-	c.mu.Lock()
-	if c.lifted {
+// endLocked changes the state of c to the given state, canceled or exceeded, and notifies
+// the watchers of c. limit reports whether this is the end at the deadline of c. If c had
+// already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks mu.
+func (c *Context) endLocked(to uint32, cause error, limit bool) {
+	old := c.state.Load()
+	// The swap fails if Release ends c at the same time.
+	if old >= released || !c.state.CompareAndSwap(old, to) {
 		c.mu.Unlock()
 		return
 	}
-	c.endLocked(c.limitError(), c.cause)
-}
-
-// endLocked ends c and notifies the watchers, unless c has ended. It unlocks mu.
-func (c *Context) endLocked(err, cause error) {
-	if c.err != nil {
-		c.mu.Unlock()
-		return
-	}
-	c.setLocked(err, cause)
-	if c.done != nil {
-		close(c.done)
-	}
+	c.cause, c.expired = cause, limit
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	above, below := c.above, c.below
-	c.above, c.below = Registration{}, watchers{}
+	below := c.below.end()
 	c.mu.Unlock()
-	above.Stop()
+	switch {
+	case c.stop != nil:
+		c.stop()
+	case old == active:
+		if own, _ := find(c.parent); own != nil {
+			own.unwatch(c)
+		}
+	}
 	below.notify(cause)
 }

@@ -75,13 +75,13 @@ func TestContextHiddenLimit(t *testing.T) {
 		var d reqctx.Context
 		d.InitHidden(t.Context(), time.Second, errLimit)
 		time.Sleep(time.Second)
-		require.False(t, d.Lift())
 		require.Equal(t, context.Canceled, d.Err())
+		require.False(t, d.Lift())
 		require.Equal(t, errLimit, context.Cause(&d))
 	})
 }
 
-func TestContextEndsWithItsParent(t *testing.T) {
+func TestContextParentEnds(t *testing.T) {
 	std, cancel := context.WithCancelCause(t.Context())
 	c := reqctx.New(std, time.Hour, errLimit)
 	d := reqctx.New(reqctx.WithValue(c, key{}, 1), 0, nil)
@@ -134,7 +134,7 @@ func TestWatchStop(t *testing.T) {
 }
 
 // Contexts of package context below a Context cost no goroutine.
-func TestDerivedContextsNeedNoGoroutine(t *testing.T) {
+func TestContextDerivedGoroutines(t *testing.T) {
 	c := reqctx.New(t.Context(), time.Hour, errLimit)
 	wrapped := reqctx.WithValue(c, key{}, 1)
 	before := runtime.NumGoroutine()
@@ -177,5 +177,17 @@ func BenchmarkContext(b *testing.B) {
 				c.Cancel(nil)
 			}
 		})
+	}
+}
+
+// Err of a nested context finds the end of the outer parent before the notification arrives.
+func TestContextErrBeforeNotification(t *testing.T) {
+	for range 100 {
+		root, cancel := context.WithCancel(t.Context())
+		outer := reqctx.New(root, 0, nil)
+		inner := reqctx.New(outer, 0, nil)
+		inner.Done()
+		cancel()
+		require.ErrorIs(t, inner.Err(), context.Canceled)
 	}
 }

@@ -11,34 +11,30 @@ type Watcher interface {
 	ContextDone(cause error)
 }
 
-// Registration is the registration of a Watcher. The zero value stands for none.
+// Registration is the registration of a Watcher with a context. The zero value means that
+// no Watcher is registered.
 type Registration struct {
 	ctx  *Context
 	w    Watcher
 	stop func() bool // for a context of another package; nil otherwise
 }
 
-// Watch calls w.ContextDone when ctx ends, or at once if it has ended. It does not
-// allocate for the first two watchers of a [Context]. w must be comparable, and may watch a
-// context only once at a time.
+// Watch registers w with ctx. It calls w.ContextDone when ctx ends, or at once if ctx has
+// ended. It does not allocate for the first two watchers of a [Context]. w must be
+// comparable, and may watch a context only once at a time.
 func Watch(ctx context.Context, w Watcher) Registration {
-	for {
-		switch c := ctx.(type) {
-		case interface{ self() *Context }:
-			return c.self().watch(w)
-		case interface{ base() context.Context }:
-			ctx = c.base()
-			continue
-		}
-		if ctx.Done() == nil {
-			return Registration{}
-		}
-		return watchOther(ctx, w)
+	own, other := find(ctx)
+	switch {
+	case own != nil:
+		return own.watch(w)
+	case other.Done() == nil:
+		return Registration{}
 	}
+	return watchOther(other, w)
 }
 
-// watchOther watches a context that is not of this package. It is a separate function,
-// because its closure makes ctx escape to the heap.
+// watchOther registers w with a context that is not of this package. It is a separate
+// function, because its closure makes ctx escape to the heap.
 func watchOther(ctx context.Context, w Watcher) Registration {
 	return Registration{stop: context.AfterFunc(ctx, func() { w.ContextDone(context.Cause(ctx)) })}
 }
@@ -46,10 +42,9 @@ func watchOther(ctx context.Context, w Watcher) Registration {
 func (c *Context) watch(w Watcher) Registration {
 	c.activate()
 	c.mu.Lock()
-	if c.err != nil {
-		why := c.why
+	if c.ended() {
 		c.mu.Unlock()
-		w.ContextDone(why)
+		w.ContextDone(c.Cause())
 		return Registration{}
 	}
 	c.below.add(w)
@@ -57,12 +52,18 @@ func (c *Context) watch(w Watcher) Registration {
 	return Registration{ctx: c, w: w}
 }
 
-// IsZero reports whether r is the zero Registration. Watch returns it for a context
-// that has ended or never ends.
+func (c *Context) unwatch(w Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.below.remove(w)
+}
+
+// IsZero reports whether r is the zero Registration. Watch returns the zero Registration
+// for a context that has ended or never ends.
 func (r Registration) IsZero() bool { return r.ctx == nil && r.stop == nil }
 
-// Stop ends the registration. It returns false if ContextDone was or will be called,
-// and for the zero Registration.
+// Stop ends the registration and returns true. It returns false if ContextDone was called
+// or will be called, and also for the zero Registration.
 func (r Registration) Stop() bool {
 	if r.stop != nil {
 		return r.stop()
@@ -70,16 +71,44 @@ func (r Registration) Stop() bool {
 	if r.ctx == nil {
 		return false
 	}
-	r.ctx.mu.Lock()
-	defer r.ctx.mu.Unlock()
-	return r.ctx.below.remove(r.w)
+	return r.ctx.unwatch(r.w)
 }
 
-// watchers is a set of Watchers. It does not allocate for the first ones, which for a
-// request are the client of the endpoint and the response body.
+// watchers is a set of Watchers. It does not allocate for the first two. A request usually
+// has two watchers: the client of the endpoint and the response body. The channel of Done
+// is a Watcher too.
 type watchers struct {
 	first [2]Watcher
 	more  map[Watcher]struct{}
+}
+
+// doneChan is the channel of Done. It is always the first of the watchers.
+type doneChan chan struct{}
+
+func (d doneChan) ContextDone(error) { close(d) }
+
+// done returns the channel of Done. The result old is false if done has made the channel.
+func (s *watchers) done() (d doneChan, old bool) {
+	if d, old = s.first[0].(doneChan); old {
+		return d, true
+	}
+	d = make(doneChan)
+	was := s.first[0]
+	s.first[0] = d
+	if was != nil {
+		s.add(was)
+	}
+	return d, false
+}
+
+// end returns the watchers, and removes all of them except the channel of Done.
+func (s *watchers) end() watchers {
+	all := *s
+	*s = watchers{}
+	if d, ok := all.first[0].(doneChan); ok {
+		s.first[0] = d
+	}
+	return all
 }
 
 func (s *watchers) add(w Watcher) {
@@ -107,8 +136,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls all watchers. It first cancels the derived contexts of package context,
-// as that package does, because other watchers may cancel them with another cause.
+// notify calls ContextDone of all watchers. As package context does, it first closes the
+// channel of Done and cancels the derived contexts of that package, because other watchers
+// may cancel these contexts with another cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {
@@ -125,11 +155,15 @@ func (s *watchers) notify(cause error) {
 }
 
 func isDerived(w Watcher) bool {
-	_, ok := w.(*derived)
-	return ok
+	switch w.(type) {
+	case doneChan, *derived:
+		return true
+	}
+	return false
 }
 
-// derived is a watcher that cancels a context of package context.
+// derived is a Watcher that cancels a context of package context, which is derived from the
+// watched context.
 type derived struct {
 	cancel func()
 	ready  atomic.Bool // set when the registration has returned
@@ -143,7 +177,8 @@ func (d *derived) ContextDone(error) {
 	go d.cancel() // because package context holds a lock during the registration
 }
 
-// derive registers cancel, the function that package context passes to AfterFunc.
+// derive registers the function cancel with ctx: it is called when ctx ends. Package
+// context passes this function to the method AfterFunc of ctx.
 func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	d := &derived{cancel: cancel}
 	r := Watch(ctx, d)
@@ -151,23 +186,25 @@ func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	return r.Stop
 }
 
-// Wrapper is embedded by contexts that only add values. With it, [Watch] and derived
-// contexts need no goroutine.
+// Wrapper is embedded by contexts that only add values to their parent. With Wrapper,
+// [Watch] and derived contexts need no goroutine.
 type Wrapper struct{ context.Context } //nolint:containedctx // it is a context
 
-// AfterFunc implements the method that package context looks for.
+// AfterFunc implements the method that package context looks for in the parent of a derived
+// context.
 func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
-func (w Wrapper) base() context.Context { return w.Context }
+func (w Wrapper) link() (own *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked
 
-// Detach is [context.WithoutCancel] with a result whose method Value does not allocate.
+// Detach returns [context.WithoutCancel] of ctx. The method Value of the result does not
+// allocate.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), detachedKey{}, nil)
 }
 
 type detachedKey struct{}
 
-// WithValue is [context.WithValue] with a result that embeds Wrapper.
+// WithValue returns the same as [context.WithValue], but the result embeds [Wrapper].
 func WithValue(parent context.Context, key, value any) context.Context {
 	return &valueContext{Wrapper{parent}, key, value}
 }

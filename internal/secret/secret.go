@@ -3,13 +3,13 @@ package secret
 
 import "strings"
 
-// Withheld replaces a value that may be a credential.
+// Withheld is the text that replaces a value that may be a credential.
 const Withheld = "[redacted]"
 
-// Field reports whether the value of a header field or query parameter may be a
-// credential. name must be in lower case. Field checks for authorization and cookie,
-// names that end in one of them, such as set-cookie, and names that contain key, token,
-// secret, password or credential, such as x-api-key.
+// Field reports whether the value of a header field or query parameter may be a credential.
+// name must be in lower case. The names that count are authorization and cookie, and names
+// that end in one of them, such as set-cookie. Names that contain key, token, secret,
+// password or credential count too, such as x-api-key.
 func Field(name string) bool {
 	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
 		if strings.Contains(name, word) {

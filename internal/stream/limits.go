@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-// minLife is the smallest Idle and Lifetime, because [Reconnect] counts a shorter
-// stream as a failure.
+// minLife is the smallest limit for Idle and Lifetime, because [Reconnect] counts a stream
+// with a shorter duration as a failure.
 const minLife = settled
 
 // Limits has the time limits of a stream. A field of 0 or less means no limit. The time
-// between [Watchdog.Pause] and [Watchdog.Wait] counts only for Lifetime.
+// between [Watchdog.Pause] and [Watchdog.Wait] counts only towards Lifetime.
 type Limits struct {
 	Initial  time.Duration // to the first message of the server
 	Idle     time.Duration // between two messages
 	Lifetime time.Duration // for the whole stream
 }
 
-// OrDefault returns a copy in which 0 is replaced by 3 s, 5 min and 1 h, the limits of
-// linkerd's chart. Idle and Lifetime are raised to 10 s. A negative field becomes no limit.
+// OrDefault returns a copy of l in which 0 is replaced by the limits of linkerd's chart: 3
+// s, 5 min and 1 h. Positive values of Idle and Lifetime are raised to 10 s. A negative
+// field becomes 0, which means no limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
 		Initial:  limitOrDefault(l.Initial, 3*time.Second, 0),
@@ -55,21 +56,22 @@ type Watchdog struct {
 	next      error         // the error at the limit for which the timer is set
 }
 
-// ErrLimit reports that the client ended a stream because it was idle or reached its
+// ErrLimit reports that the client ended a stream at its idle limit or at the end of its
 // lifetime. It matches [ErrEnded]. It does not mean that the server failed.
 var ErrLimit = fmt.Errorf("%w at a time limit", ErrEnded)
 
-// errLimit is the cause of a context that the Watchdog canceled. errIdle and errOld are
-// the errors of a stream at the limits.
+// errLimit is the cause with which the Watchdog cancels a context at any limit. errIdle and
+// errOld are the errors of a stream at the Idle limit and at the Lifetime limit.
 var (
 	errLimit = errors.New("time limit of the stream")
 	errIdle  = fmt.Errorf("%w: no message within the idle limit", ErrLimit)
 	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin starts the limits of a stream. silent is the error at the Initial limit. The error at
-// the others matches [ErrLimit]. Up to a tenth is added to these at random, so that the streams
-// of many clients do not end together. Call Stop when the stream has ended.
+// Begin starts the time limits of a stream. silent is the error of the stream at the
+// Initial limit. The errors at the Idle and Lifetime limits match [ErrLimit]. A random part
+// of up to a tenth is added to Idle and Lifetime, so that the streams of many clients do
+// not end together. The caller must call Stop when the stream has ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{silentErr: silent}
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
@@ -86,7 +88,7 @@ func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	return w
 }
 
-// addJitter returns d plus a random part of up to a tenth.
+// addJitter returns d plus a random part of up to a tenth of d.
 func addJitter(d time.Duration) time.Duration {
 	d = min(d, math.MaxInt64/2) // avoids an overflow
 	return d + rand.N(d/10+1)
@@ -95,8 +97,9 @@ func addJitter(d time.Duration) time.Duration {
 // Context returns the context of the stream. It is canceled at a limit.
 func (w *Watchdog) Context() context.Context { return w.ctx }
 
-// Wait starts the timer of the next limit. It returns the error of the limit if that
-// has passed, so that a stream with a constant flow of messages also ends.
+// Wait starts the timer of the next limit. The caller calls Wait before it waits for a
+// message. If the limit has already passed, Wait returns the error of the limit, so that a
+// stream with a constant flow of messages also ends.
 func (w *Watchdog) Wait() error {
 	at := w.lifeEnd
 	w.next = errOld
@@ -124,7 +127,7 @@ func (w *Watchdog) Wait() error {
 	return nil
 }
 
-// Pause stops the timer.
+// Pause stops the timer after the caller has received a message.
 func (w *Watchdog) Pause() {
 	if w.timer != nil {
 		w.timer.Stop()

@@ -69,7 +69,7 @@ func TestLimits(t *testing.T) {
 }
 
 // A stream that ends for another reason has its own cause.
-func TestTheEndOfAStreamIsNoLimit(t *testing.T) {
+func TestCauseWithoutLimit(t *testing.T) {
 	w := Limits{}.OrDefault().Begin(t.Context(), errSilence)
 	require.NoError(t, w.Wait())
 	w.Stop()
@@ -84,7 +84,7 @@ func TestLimitsOrDefault(t *testing.T) {
 }
 
 // The longest time there is does not wrap round.
-func TestLimitsThatAreNone(t *testing.T) {
+func TestLimitsUnlimited(t *testing.T) {
 	const ever = math.MaxInt64
 	w := Limits{Initial: ever, Idle: ever, Lifetime: ever}.Begin(t.Context(), errSilence)
 	defer w.Stop()

@@ -6,8 +6,9 @@ import (
 	"log/slog"
 )
 
-// Outage logs the errors of a sequence of streams: the first error of an outage as a
-// warning, and its end. Other errors and normal ends of streams are logged at debug level.
+// Outage logs the errors of a sequence of streams. The first error of an outage is logged
+// as a warning, and the end of the outage is logged too. Other errors and normal ends of
+// streams are logged at debug level.
 type Outage struct {
 	Log  *slog.Logger
 	Name string // the beginning of each message: "profile stream"
@@ -17,7 +18,7 @@ type Outage struct {
 	received bool // whether the current stream had an item
 }
 
-// Failed logs the error at the end of a stream.
+// Failed logs err, the error at the end of a stream.
 func (o *Outage) Failed(ctx context.Context, err error) {
 	expected := errors.Is(err, ErrEnded) && (o.received || o.failures > 0 || errors.Is(err, ErrLimit))
 	o.received = false
@@ -33,7 +34,8 @@ func (o *Outage) Failed(ctx context.Context, err error) {
 	}
 }
 
-// Received records an item of a stream, and logs the end of an outage.
+// Received records that the current stream had an item. If there is an outage, Received
+// logs its end.
 func (o *Outage) Received(ctx context.Context) {
 	if o.failures > 0 {
 		o.Log.InfoContext(ctx, o.Name+" recovered", "failures", o.failures) //nolint:sloglint // the names are constants

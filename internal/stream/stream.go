@@ -1,4 +1,5 @@
-// Package stream reads a sequence of streams, of which each replaces a lost one.
+// Package stream reads a sequence of streams: when a stream has ended, a new one replaces
+// it.
 package stream
 
 import (
@@ -14,19 +15,21 @@ import (
 // servers limit the lifetime of streams.
 var ErrEnded = errors.New("stream ended")
 
-// settled is the duration of a stream that resets the backoff. It limits the attempts
-// to one in ten seconds.
+// settled is the smallest duration of a stream that resets the backoff. It limits the
+// attempts to one in ten seconds.
 const settled = 10 * time.Second
 
-// Reconnect yields the items of a stream of open, and opens the next one when it ends, until
-// ctx ends or the consumer breaks. It waits for b between two streams. The backoff is reset
-// after a stream that yielded an item or ended with [ErrLimit], and lasted 10 s, or b.Max if
-// that is less. Therefore a server that ends streams at once is not asked too often.
+// Reconnect yields the items of the streams that open returns, one stream after the other,
+// until ctx ends or the consumer breaks. It waits between two streams, as b specifies. The
+// backoff is reset after a stream that lasted 10 s, or b.Max if b.Max is less, and that
+// yielded an item or ended with [ErrLimit]. Therefore a server that ends streams at once is
+// not called too often.
 //
-// An error of open ends the stream and is yielded. [ErrEnded] is yielded after a stream
-// without an error. An error for which final returns true ends the sequence.
+// A stream ends with its first error, which is yielded. [ErrEnded] is yielded after a
+// stream that ended without an error. An error for which final returns true ends the
+// sequence.
 //
-// The context passed to open ends with its stream.
+// The context passed to open ends when its stream has ended.
 func Reconnect[T any](
 	ctx context.Context,
 	b backoff.Backoff,
@@ -55,8 +58,9 @@ func Reconnect[T any](
 	}
 }
 
-// readStream yields the items of one stream. It returns whether there was an item,
-// whether the consumer broke, and the error at the end of the stream.
+// readStream opens a stream and yields its items. yielded reports whether there was an
+// item, stopped reports whether the consumer broke, and err is the error at the end of the
+// stream.
 func readStream[T any](
 	ctx context.Context,
 	open func(context.Context) iter.Seq2[T, error],

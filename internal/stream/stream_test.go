@@ -76,7 +76,7 @@ func collect(seq iter.Seq2[int, error]) []item {
 	return got
 }
 
-func TestReconnectPassesOnItemsAndEnds(t *testing.T) {
+func TestReconnectItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{start: time.Now(), scripts: []script{
 			{messages: []int{1, 2}},
@@ -93,7 +93,7 @@ func TestReconnectPassesOnItemsAndEnds(t *testing.T) {
 	})
 }
 
-func TestReconnectBacksOffAndStartsAnewWhenAStreamSettled(t *testing.T) {
+func TestReconnectBackoffReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{start: time.Now(), scripts: []script{
 			{end: errLost}, {end: errLost}, {}, {end: errLost}, {messages: []int{1}, lasts: 7 * time.Second},
@@ -109,7 +109,7 @@ func TestReconnectBacksOffAndStartsAnewWhenAStreamSettled(t *testing.T) {
 	})
 }
 
-func TestReconnectEndsWithItsContext(t *testing.T) {
+func TestReconnectContextEnds(t *testing.T) {
 	for name, when := range map[string]time.Duration{
 		"in a stream": 30 * time.Minute, "in a pause": time.Hour + time.Second/2,
 	} {
@@ -121,7 +121,7 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 				waiting := func(ctx context.Context) iter.Seq2[int, error] {
 					return func(yield func(int, error) bool) {
 						if err := backoff.Sleep(ctx, time.Hour); err != nil {
-							yield(0, err) // what a stream says when its context ends is no news
+							yield(0, err) // an item at the end of the context is not yielded
 						}
 					}
 				}
@@ -134,7 +134,7 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestReconnectWithADoneContextOpensNothing(t *testing.T) {
+func TestReconnectDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := &scripted{}
@@ -142,7 +142,7 @@ func TestReconnectWithADoneContextOpensNothing(t *testing.T) {
 	assert.Empty(t, s.opened)
 }
 
-func TestReconnectStopsWhereTheConsumerBreaks(t *testing.T) {
+func TestReconnectConsumerBreaks(t *testing.T) {
 	for stopAt := 1; stopAt <= 3; stopAt++ {
 		s := &scripted{start: time.Now(), scripts: []script{{messages: []int{1, 2}, end: errLost}}}
 		seen := 0
@@ -157,7 +157,7 @@ func TestReconnectStopsWhereTheConsumerBreaks(t *testing.T) {
 	}
 }
 
-func TestReconnectEndsTheContextOfEachStream(t *testing.T) {
+func TestReconnectStreamContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{start: time.Now(), scripts: []script{{messages: []int{1}}, {end: errLost}}}
 		for range Reconnect(t.Context(), steady, s.open, isFinal) {
@@ -172,7 +172,7 @@ func TestReconnectEndsTheContextOfEachStream(t *testing.T) {
 
 // The items are the concatenation of all streams, with one error after each stream. Two
 // opens are never closer than the smallest delay.
-func TestReconnectIsAConcatenation(t *testing.T) {
+func TestReconnectModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // a bubble has no Deadline to ask for
 			ends := rapid.SampledFrom([]error{nil, errLost})

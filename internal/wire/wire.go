@@ -1,5 +1,5 @@
-// Package wire converts endpoints of linkerd's API as linkerd's proxy does. It rejects
-// addresses that cannot be connected to.
+// Package wire converts endpoints in messages of linkerd's API as linkerd's proxy does. It
+// rejects addresses to which a connection is impossible.
 package wire
 
 import (
@@ -17,23 +17,29 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Addr converts an address. It uses the lower 16 bits of the port, as linkerd's proxy
-// does, and converts an IPv4-mapped IPv6 address to IPv4. Port 0 and the unspecified
-// address are errors, because they cannot be connected to.
-func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
-	var ip netip.Addr
-	switch from := a.GetIp().GetIp().(type) {
+// IP converts an IP address. An IPv4-mapped IPv6 address becomes IPv4.
+func IP(a *net.IPAddress) (netip.Addr, error) {
+	switch from := a.GetIp().(type) {
 	case *net.IPAddress_Ipv4:
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], from.Ipv4)
-		ip = netip.AddrFrom4(b)
+		return netip.AddrFrom4(b), nil
 	case *net.IPAddress_Ipv6:
 		var b [16]byte
 		binary.BigEndian.PutUint64(b[:8], from.Ipv6.GetFirst())
 		binary.BigEndian.PutUint64(b[8:], from.Ipv6.GetLast())
-		ip = netip.AddrFrom16(b).Unmap()
-	default:
-		return netip.AddrPort{}, errors.New("no IP address")
+		return netip.AddrFrom16(b).Unmap(), nil
+	}
+	return netip.Addr{}, errors.New("no IP address")
+}
+
+// Addr converts an address. It uses the lower 16 bits of the port, as linkerd's proxy does,
+// and converts an IPv4-mapped IPv6 address to IPv4. Port 0 and the unspecified address are
+// errors, because a connection to them is impossible.
+func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
+	ip, err := IP(a.GetIp())
+	if err != nil {
+		return netip.AddrPort{}, err
 	}
 	addr := netip.AddrPortFrom(ip, uint16(a.GetPort()))
 	switch {
@@ -45,12 +51,25 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-// TLS returns the TLS server name and the expected identity. Both are "" for cleartext.
-// The default server name of a DNS-like identity is the identity. For a URI (SPIFFE)
-// without a server name, the result is cleartext and an error.
+// TCP converts a valid address.
+func TCP(addr netip.AddrPort) *net.TcpAddress {
+	to := &net.TcpAddress{Ip: &net.IPAddress{}, Port: uint32(addr.Port())}
+	if ip := addr.Addr().Unmap(); ip.Is4() {
+		b := ip.As4()
+		to.Ip.Ip = &net.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
+	} else {
+		b := ip.As16()
+		to.Ip.Ip = &net.IPAddress_Ipv6{Ipv6: &net.IPv6{First: binary.BigEndian.Uint64(b[:8]), Last: binary.BigEndian.Uint64(b[8:])}}
+	}
+	return to
+}
+
+// TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
+// cleartext. If id has no server name, the identity is used as the server name. A URI
+// (SPIFFE) cannot be used in this way: the result is then cleartext and an error.
 //
-// Names are not validated, because an invalid name must cause a failed handshake and
-// not cleartext.
+// Names are not validated, because an invalid name must cause a failed handshake and not
+// cleartext.
 func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	serverName = id.GetServerName().GetName()
 	switch of := id.GetStrategy().(type) {
@@ -73,8 +92,8 @@ func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	return serverName, identity, nil
 }
 
-// OpaquePort returns the port for opaque transport, 1 to 65534 as in linkerd's proxy,
-// or 0 if there is none.
+// OpaquePort returns the port at which an endpoint accepts opaque transport, or 0 if hint
+// has no such port. A valid port is 1 to 65534, as in linkerd's proxy.
 func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	port := hint.GetOpaqueTransport().GetInboundPort()
 	if port >= math.MaxUint16 {
@@ -83,9 +102,9 @@ func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	return uint16(port)
 }
 
-// KeepAlive returns the interval between PINGs and the timeout of their answers. Unless
-// both are positive, it returns 0 and 0, which mean no PING. linkerd's while_idle is
-// ignored: PINGs are also sent while no request is open.
+// KeepAlive returns the interval between PINGs and the timeout of their answers. If one of
+// them is missing or not positive, it returns 0 and 0, which mean no PING. linkerd's
+// while_idle is ignored: PINGs are also sent while no request is open.
 func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
 	keepAlive := a.GetHttp2().GetKeepAlive()
 	interval, timeout = positive(keepAlive.GetInterval()), positive(keepAlive.GetTimeout())
@@ -103,8 +122,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority returns the authority that replaces that of a request. It returns ""
-// without a valid one.
+// Authority returns the authority that replaces the authority of requests to the endpoint.
+// It returns "" if the endpoint has no such authority or an invalid one.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

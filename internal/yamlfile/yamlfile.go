@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Documents returns the root nodes of the documents in data. It stops after limit documents.
+// Documents returns the root nodes of the YAML documents in data. It reads at most limit
+// documents.
 func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 	var roots []*yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -32,11 +33,12 @@ func Documents(data []byte, limit int) ([]*yaml.Node, error) {
 // IsNull reports whether n is null or empty.
 func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// Kind returns a description of a node that is not of the expected kind.
+// Kind returns a description of the kind of n, for the error message of a node with an
+// unexpected kind.
 func Kind(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		return fmt.Sprintf("an alias (write out what *%s stands for)", n.Value)
+		return fmt.Sprintf("an alias (write out the value of *%s)", n.Value)
 	case n.Style&yaml.TaggedStyle != 0:
 		return "something with the tag " + n.Tag
 	case n.Kind == yaml.MappingNode:
@@ -47,13 +49,14 @@ func Kind(n *yaml.Node) string {
 	return "a single value"
 }
 
-// maxBisect is the largest size of data for which [SyntaxError] searches the line,
-// because the search decodes data about twenty times.
+// maxBisect is the largest size of data, in bytes, for which [SyntaxError] searches for the
+// line. The size is limited because the search decodes data about twenty times.
 const maxBisect = 1 << 20
 
-// SyntaxError returns the line of err, an error of decode for data, and the reason. The line in
-// the error of the YAML package is often wrong or missing. Therefore SyntaxError searches the
-// shortest prefix of data that fails with the same message, and returns its last line.
+// SyntaxError returns the line and the reason of err, an error of decode for data. The line
+// in the text of err is often wrong or missing. Therefore SyntaxError searches for the
+// shortest prefix of data for which decode returns the same error. The last line of this
+// prefix is the result.
 func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
 	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
 	if len(data) <= maxBisect {
@@ -66,8 +69,8 @@ func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, r
 	return max(line, 1), reason
 }
 
-// CutLine removes the prefix "line 7: " from a message and returns the number. It
-// returns 0 without such a prefix.
+// CutLine removes a prefix such as "line 7: " from message and returns the number of the
+// line and the rest. Without such a prefix it returns 0 and message.
 func CutLine(message string) (line int, rest string) {
 	head, rest, found := strings.Cut(message, ": ")
 	number, numbered := strings.CutPrefix(head, "line ")

@@ -21,8 +21,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor lets routes and taps read gRPC calls. It presents a call as a POST request
-// of HTTP/2 whose path is the method, and its reply as a response with status 200.
+// Accessor is the [layer.Accessor] of gRPC. It lets routes and taps read calls. It presents
+// a call as an HTTP/2 POST request with the name of the method as its path. It presents a
+// reply as a response with status 200.
 type Accessor struct{}
 
 var _ layer.Accessor[*Call, *Reply] = Accessor{}
@@ -30,11 +31,12 @@ var _ layer.Accessor[*Call, *Reply] = Accessor{}
 // Method returns "POST".
 func (Accessor) Method(*Call) string { return "POST" }
 
-// Scheme returns "", because gRPC does not provide it.
+// Scheme returns "", because gRPC does not report the scheme.
 func (Accessor) Scheme(*Call) string { return "" }
 
-// Authority returns the authority that a server received. On a client it is
-// gRPC's default: the target without its scheme, or the domain of [NewResolver].
+// Authority returns the authority of the call. On a server it is the authority that the
+// client sent. On a client it is gRPC's default: the target without its scheme, or the
+// domain of the SRV records (see [NewResolver]).
 func (Accessor) Authority(c *Call) string {
 	if !c.incoming {
 		return authorityOf(c.conn())
@@ -42,13 +44,14 @@ func (Accessor) Authority(c *Call) string {
 	return c.Get(":authority")
 }
 
-// Path returns the method, "/package.Service/Method".
+// Path returns the full name of the method, "/package.Service/Method".
 func (Accessor) Path(c *Call) string { return c.Method }
 
 // Query returns "", because calls have no query.
 func (Accessor) Query(*Call) string { return "" }
 
-// Source returns the address of the client, on a server that listens on TCP.
+// Source returns the address of the client, if the call is on a server that listens on TCP.
+// Otherwise it returns the zero value.
 func (Accessor) Source(c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
 		return caller.Addr(p.Addr)
@@ -59,17 +62,17 @@ func (Accessor) Source(c *Call) netip.AddrPort {
 // RequestHeader returns a copy of the metadata of the call.
 func (Accessor) RequestHeader(c *Call) layer.Header { return fields(c.Header()) }
 
-// RequestOverHTTP2 returns true.
+// RequestOverHTTP2 returns true, because gRPC uses HTTP/2.
 func (Accessor) RequestOverHTTP2(*Call) bool { return true }
 
-// ResponseOverHTTP2 returns true.
+// ResponseOverHTTP2 returns true, because gRPC uses HTTP/2.
 func (Accessor) ResponseOverHTTP2(*Reply) bool { return true }
 
-// Status returns 200.
+// Status returns 200, the HTTP status of every gRPC response.
 func (Accessor) Status(*Reply) int { return 200 }
 
-// ResponseHeader returns the header of a client's unary call, or of a stream whose
-// header has arrived. The header of a server's unary handler is unknown.
+// ResponseHeader returns the header of a client's unary call, or of a client's stream after
+// its header has arrived. Otherwise it returns an empty header.
 func (Accessor) ResponseHeader(r *Reply) layer.Header {
 	switch {
 	case r == nil:
@@ -81,8 +84,8 @@ func (Accessor) ResponseHeader(r *Reply) layer.Header {
 	return fields(r.Header)
 }
 
-// ResponseTrailer returns the trailer of a reply that has ended, with the status
-// in the field grpc-status.
+// ResponseTrailer returns the trailer of a reply that has ended. It includes the field
+// grpc-status, which has the status code. Before the end it returns an empty trailer.
 func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	switch {
 	case r == nil:
@@ -95,8 +98,8 @@ func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	return fields(nil)
 }
 
-// Complete does the same as [Completion], and reports the uncompressed length of
-// messages.
+// Complete notifies o as [Completion] does. In addition it reports the uncompressed length
+// of messages to o, instead of one byte for each message.
 func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
 	case r != nil && r.stream != nil:
@@ -107,8 +110,9 @@ func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply
 	return Completion(ctx, r, o)
 }
 
-// DestinationAddr returns the local address of a call on a server that listens on
-// TCP. On a client it is the target, if that is an address.
+// DestinationAddr returns the local address of the connection, if the call is on a server
+// that listens on TCP. On a client it returns the target, if that is an address. Otherwise
+// it returns the zero value.
 func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
 		return caller.Addr(p.LocalAddr)
@@ -121,9 +125,9 @@ func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	return addr
 }
 
-// SourceLabels returns the labels of linkerd's proxy for the client of a call on a
-// server. tls is true, loopback or no_tls_from_remote. client_id is the name in
-// the verified certificate of the client.
+// SourceLabels returns the labels that linkerd's proxy gives to the client of a call. The
+// label tls is true, loopback or no_tls_from_remote. The label client_id is the name in the
+// verified certificate of the client. For a call on a client, SourceLabels returns nil.
 func (a Accessor) SourceLabels(c *Call) map[string]string {
 	p := c.peer()
 	if p == nil {
@@ -135,34 +139,35 @@ func (a Accessor) SourceLabels(c *Call) map[string]string {
 	return caller.Labels(a.Source(c), nil)
 }
 
-// OnResponseStart observes a streaming call on the server side: it calls started when the
-// handler sends its header, and data for each message that the handler sends. It does
-// nothing for unary calls and on the client side.
-func (Accessor) OnResponseStart(_ context.Context, c *Call, started func(*Reply), data func(n int, p []byte)) {
+// OnResponseStart observes a streaming call on a server. It notifies o when the handler
+// sends its header, and of each message that the handler sends. OnResponseStart does
+// nothing for unary calls and for calls on a client.
+func (Accessor) OnResponseStart(_ context.Context, c *Call, o layer.ResponseObserver[*Reply]) {
 	if s, ok := c.rpc.(*serverStream); ok {
-		s.observers = append(s.observers, responseObserver{started, data})
+		s.observers = append(s.observers, o)
 	}
 }
 
-// OnDeferredResponse calls started when the header of a client's stream arrives. It
-// returns false for other calls, whose replies are complete.
-func (Accessor) OnDeferredResponse(r *Reply, started func()) bool {
+// OnDeferredResponse arranges that o is notified when the header of a client's stream
+// arrives. It returns false if r is not such a stream, because r then has its header
+// already.
+func (Accessor) OnDeferredResponse(r *Reply, o layer.ResponseObserver[*Reply]) bool {
 	if r == nil || r.stream == nil {
 		return false
 	}
-	r.stream.begins = append(r.stream.begins, started)
+	r.stream.begins = append(r.stream.begins, func() { o.ResponseStarted(r) })
 	return true
 }
 
-// TeeRequestBody returns c, because taps do not show messages.
+// TeeRequestBody returns c unchanged, because taps do not show messages of gRPC.
 func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { return c }
 
-// TeeResponseBody returns r, because taps do not show messages.
+// TeeResponseBody returns r unchanged, because taps do not show messages of gRPC.
 func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
 
-// ErrorResponse returns the reply that an error represents. On a client, this is the
-// response of the server; ok is false if the server did not respond. On a server, it is
-// the reply to the client; ok is false if the client has canceled.
+// ErrorResponse returns the reply that err represents. On a client, the reply is the
+// response of the server, and ok is false if the server did not respond. On a server, it is
+// the reply to the client, and ok is false if the client has canceled the call.
 func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
 	if c.incoming {
 		if c.ctx == nil || c.ctx.Err() != nil {
@@ -185,7 +190,7 @@ func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, 
 	return &Reply{status: code, Header: call.header, Trailer: call.trailer}, true
 }
 
-// peer returns the client of a call on a server, or nil.
+// peer returns the client of a call on a server. On a client it returns nil.
 func (c *Call) peer() *peer.Peer {
 	if c.ctx == nil || !c.incoming {
 		return nil
@@ -194,7 +199,6 @@ func (c *Call) peer() *peer.Peer {
 	return p
 }
 
-// conn returns the ClientConn of a client's call, or nil.
 func (c *Call) conn() *grpc.ClientConn {
 	switch rpc := c.rpc.(type) {
 	case *clientUnary:
@@ -205,7 +209,7 @@ func (c *Call) conn() *grpc.ClientConn {
 	return nil
 }
 
-// authorityOf returns the default authority of a client.
+// authorityOf returns the authority that gRPC uses for calls through cc by default.
 func authorityOf(cc *grpc.ClientConn) string {
 	scheme, endpoint := targetOf(cc)
 	if strings.HasPrefix(scheme, "unix") {
@@ -218,7 +222,8 @@ func authorityOf(cc *grpc.ClientConn) string {
 	return authority(endpoint)
 }
 
-// targetOf splits the target of a client. Both parts are "" without a target.
+// targetOf returns the scheme and the endpoint in the target of cc. Both are "" if cc is
+// nil.
 func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
 	if cc == nil {
 		return "", ""
@@ -231,7 +236,7 @@ func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
 	return scheme, endpoint
 }
 
-// fields is metadata as a layer.Header. Its names are in lower case.
+// fields is metadata that implements [layer.Header]. Its names are in lower case.
 type fields metadata.MD
 
 func (f fields) Get(name string) string { return first(f.Values(name)) }
@@ -243,7 +248,7 @@ func first(values []string) string {
 	return values[0]
 }
 
-// Values returns all values of name, which must not be changed.
+// Values returns all values of the field name. The caller must not modify them.
 func (f fields) Values(name string) []string { return f[strings.ToLower(name)] }
 
 func (f fields) All() iter.Seq2[string, string] {
@@ -258,13 +263,13 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// trailer is the trailer of a reply that has ended. It includes the field grpc-status,
-// which gRPC removes from the metadata.
+// trailer is the trailer of a reply that has ended, as a [layer.Header]. It includes the
+// field grpc-status, which gRPC removes from the metadata.
 type trailer Reply
 
 func (t *trailer) Get(name string) string { return first(t.Values(name)) }
 
-// Values returns all values of name, which must not be changed.
+// Values returns all values of the field name. The caller must not modify them.
 func (t *trailer) Values(name string) []string {
 	if values := fields(t.Trailer).Values(name); len(values) > 0 || !strings.EqualFold(name, grpcStatus) {
 		return values
@@ -292,10 +297,12 @@ const grpcStatus = "grpc-status"
 
 func statusOK() []string { return []string{"0"} }
 
-// sizeObserver is an observer that gets the length of messages.
+// sizeObserver marks an observer to which the length of each message must be reported, see
+// [Accessor.Complete].
 type sizeObserver struct{ layer.Observer }
 
-// reportMessage reports one message to o.
+// reportMessage reports the message m to o. It reports the length of m if o is a
+// sizeObserver, or else one byte.
 func reportMessage(o layer.Observer, m any) {
 	if s, ok := o.(sizeObserver); ok {
 		s.Data(sizeOf(m))
@@ -304,10 +311,11 @@ func reportMessage(o layer.Observer, m any) {
 	o.Data(1)
 }
 
-// frameHeader is the length of gRPC's prefix of a message.
+// frameHeader is the length in bytes of the prefix that gRPC puts before each message.
 const frameHeader = 5
 
-// sizeOf returns the length of m on the wire without compression.
+// sizeOf returns the length of the message m on the wire, without compression. If m is not
+// a protobuf message, it returns only the length of the prefix.
 func sizeOf(m any) int {
 	if p, ok := m.(proto.Message); ok {
 		return frameHeader + proto.Size(p)

@@ -49,7 +49,7 @@ func TestAccessorCompleteBytes(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				require.Equal(t, c.Streams(), Accessor{}.OnDeferredResponse(r, func() { begun++ }))
+				require.Equal(t, c.Streams(), Accessor{}.OnDeferredResponse(r, observing{started: func(*Reply) { begun++ }}))
 				return Accessor{}.Complete(ctx, r, &seen), nil
 			})
 		})
@@ -98,7 +98,7 @@ func TestServerStreamObservedMetadata(t *testing.T) {
 	var started, ended *Reply
 	s := NewServer(func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (r *Reply, err error) {
-			Accessor{}.OnResponseStart(ctx, c, func(r *Reply) { started = r }, func(int, []byte) {})
+			Accessor{}.OnResponseStart(ctx, c, observing{started: func(r *Reply) { started = r }})
 			ended, err = next.Call(ctx, c)
 			return ended, err
 		})
@@ -151,5 +151,19 @@ func TestServerStreamLimitAfterPanic(t *testing.T) {
 			}
 			assert.Equal(t, want, ss.statuses)
 		})
+	}
+}
+
+// observing is a layer.ResponseObserver of functions.
+type observing struct {
+	started func(*Reply)
+	data    func()
+}
+
+func (o observing) ResponseStarted(r *Reply) { o.started(r) }
+
+func (o observing) ResponseData(int, []byte) {
+	if o.data != nil {
+		o.data()
 	}
 }

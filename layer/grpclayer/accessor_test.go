@@ -91,7 +91,7 @@ func TestAccessorSourceLabels(t *testing.T) {
 		assert.Equal(t, tt.want, Accessor{}.SourceLabels(c), name)
 	}
 	assert.Nil(t, Accessor{}.SourceLabels(&Call{ctx: t.Context()}), "a client")
-	assert.Nil(t, Accessor{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "nobody knows")
+	assert.Nil(t, Accessor{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "the peer is unknown")
 }
 
 // The trailer has the status as in HTTP/2.
@@ -125,5 +125,5 @@ func TestAttemptErrorUnchanged(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, codes.NotFound, rsp.status)
 	_, ok = Accessor{}.ErrorResponse(t.Context(), new(Call), inner)
-	assert.False(t, ok, "nobody said so")
+	assert.False(t, ok, "the server did not respond")
 }

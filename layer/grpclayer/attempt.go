@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call of gRPC. The interceptor and the picker share
-// state through it, because gRPC passes neither the reason of a rejection nor the first
-// message of a stream between them.
+// attempt is the context of one call of gRPC. The interceptor and the picker share state by
+// it: the reason of a rejection, and the pick, which must be notified of the first message
+// of a stream. gRPC itself passes neither.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
-	method    string                    // of the call
-	rejection atomic.Pointer[pickError] // of the last pick, if it was rejected
-	picked    atomic.Pointer[Pick]      // of the last pick, if it was not rejected
+	method    string                    // the full name of the method
+	rejection atomic.Pointer[pickError] // the error of the last pick; nil if that was not rejected
+	picked    atomic.Pointer[Pick]      // the result of the last pick that was not rejected
 	sent      atomic.Bool               // the call may have reached a server
 }
 
@@ -27,7 +27,8 @@ type pickError struct{ err error }
 
 type attemptKey struct{}
 
-// Value returns the attempt itself for attemptKey. It avoids an allocation.
+// Value returns the attempt itself for attemptKey, and for other keys the value of the
+// parent. So the attempt needs no context.WithValue, which would allocate.
 func (a *attempt) Value(key any) any {
 	if key == (attemptKey{}) {
 		return a
@@ -35,15 +36,15 @@ func (a *attempt) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// attemptOf returns the attempt of ctx, or nil.
+// attemptOf returns the attempt that ctx carries, or nil.
 func attemptOf(ctx context.Context) *attempt {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a
 }
 
-// attemptFor returns the attempt of a pick, or nil. A call that is made within another
-// one, such as by its credentials, inherits the context of that call. The method
-// differs.
+// attemptFor returns the attempt of the call for which gRPC picks an endpoint, or nil. A
+// call may make another call, for example to get its credentials. The other call inherits
+// the context of the first one, but has another method. attemptFor returns nil for it.
 func attemptFor(info balancer.PickInfo) *attempt {
 	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
 		return a
@@ -51,22 +52,24 @@ func attemptFor(info balancer.PickInfo) *attempt {
 	return nil
 }
 
-// data reports a received message to the pick.
+// data reports a received message to the observers of the pick.
 func (a *attempt) data() {
 	if p := a.picked.Load(); p != nil {
 		p.data()
 	}
 }
 
-// endPick ends the pick of a unary call that gRPC has not ended: after two messages of
-// a server, or a panic of a codec.
+// endPick ends the pick of a call, unless gRPC has ended it. gRPC does not end a pick if
+// the server of a unary call sends two messages, or if a codec panics.
 func (a *attempt) endPick(err error) {
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
 	}
 }
 
-// explain adds the reason of a rejection to an error of gRPC, see [callError].
+// explain adds details to err, an error of gRPC. If the last pick was rejected and nothing
+// was sent, it adds that rejection. Otherwise it adds the header, the trailer and the time
+// limit of a layer, as withDetails does.
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, rejection: r.err}
@@ -74,7 +77,9 @@ func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	return a.withDetails(err, header, trailer)
 }
 
-// withDetails returns err with the metadata of the server and the expired time limit, if any.
+// withDetails returns err with the header and trailer of the server. If the time limit of a
+// layer canceled the call, the result includes that limit. Without a header, a trailer and
+// a limit, it returns err itself.
 func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	limit := a.limit(err)
 	if limit == nil && len(header) == 0 && len(trailer) == 0 {
@@ -83,8 +88,9 @@ func (a *attempt) withDetails(err error, header, trailer metadata.MD) error {
 	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
 }
 
-// limit returns the time limit of a layer that made gRPC return CANCELLED, or nil. Such
-// a limit cancels the context of the call, and only the cause of the context names it.
+// limit returns the error of the time limit of a layer that canceled the call, or nil. gRPC
+// returns CANCELLED for such a limit, and only the cause of the context shows the limit.
+// For any other err or cause, the result is nil.
 func (a *attempt) limit(err error) error {
 	if status.Code(err) != codes.Canceled {
 		return nil
@@ -95,17 +101,21 @@ func (a *attempt) limit(err error) error {
 	return nil
 }
 
-// callError is an error of gRPC with more details.
+// callError is an error that gRPC returned, with the facts that gRPC's error does not have:
+// the rejection by the balancer, the time limit that ended the call, and the metadata of the
+// response.
 type callError struct {
 	err       error
-	rejection error    // the rejection of the balancer, if nothing was sent
-	limit     error    // the expired limit of a CANCELLED
-	pushback  []string // grpc-retry-pushback-ms
+	rejection error    // the error of the balancer, if nothing was sent; or nil
+	limit     error    // the time limit of a layer that canceled the call, or nil
+	pushback  []string // the values of grpc-retry-pushback-ms in the trailer
 
 	header, trailer metadata.MD // of the response, if any
 }
 
-// simplified returns the error of gRPC if there are no details.
+// simplified returns the error for the caller of the interceptor. It is e if e has a
+// rejection, a time limit, or a pushback, that is, a wait that the server requests.
+// Otherwise it is the unchanged error of gRPC.
 func (e *callError) simplified() error {
 	if e.rejection == nil && e.limit == nil && len(e.pushback) == 0 {
 		return e.err
@@ -127,8 +137,9 @@ func (e *callError) Unwrap() []error {
 	return []error{e.err}
 }
 
-// GRPCStatus returns gRPC's status with the reason of a rejection, or
-// DEADLINE_EXCEEDED for an expired limit.
+// GRPCStatus returns the status of the error of gRPC. If a pick was rejected or a time
+// limit expired, the message includes the reason. For a time limit, the code is
+// DEADLINE_EXCEEDED.
 func (e *callError) GRPCStatus() *status.Status {
 	st := status.Convert(e.err)
 	reason := e.reason()
@@ -142,7 +153,8 @@ func (e *callError) GRPCStatus() *status.Status {
 	return withMessage(st, message)
 }
 
-// reason returns the rejection or the expired limit, or nil.
+// reason returns the rejection of the pick, or else the time limit that expired. It returns
+// nil if e has neither.
 func (e *callError) reason() error {
 	if e.rejection != nil {
 		return e.rejection

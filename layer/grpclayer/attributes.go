@@ -16,23 +16,27 @@ type (
 	settingsKey struct{} // key of the *settings of a resolver.State
 )
 
-// comparableEndpoint is an endpoint that gRPC can compare.
+// comparableEndpoint stores an endpoint in the attributes of an address. gRPC compares
+// attributes by its method Equal.
 type comparableEndpoint struct{ resolve.Endpoint }
 
-// Equal is called by package attributes.
+// Equal reports whether o is a comparableEndpoint with an equal endpoint. Package
+// attributes calls it.
 func (k *comparableEndpoint) Equal(o any) bool {
 	other, ok := o.(*comparableEndpoint)
 	return ok && k.Endpoint.Equal(other.Endpoint)
 }
 
-// EndpointID returns the ID that our resolver set for an address. Transport credentials get the
+// EndpointID returns the ID of an endpoint from the attributes a of its address. The
+// resolver of [NewResolver] adds the ID to the attributes. Transport credentials get the
 // attributes from credentials.ClientHandshakeInfoFromContext.
 func EndpointID(a *attributes.Attributes) (resolve.ID, bool) {
 	id, ok := a.Value(idKey{}).(resolve.ID)
 	return id, ok
 }
 
-// stateOf returns the state of gRPC for a set of endpoints.
+// stateOf returns the state that the resolver passes to gRPC for the endpoints in set. It
+// carries s to the balancer.
 func stateOf(set *resolve.Set, s *settings) resolver.State {
 	endpoints := set.Endpoints()
 	state := resolver.State{
@@ -52,14 +56,14 @@ func stateOf(set *resolve.Set, s *settings) resolver.State {
 	return state
 }
 
-// addressed is an endpoint with its address of gRPC.
+// addressed is an endpoint, together with its address in gRPC.
 type addressed struct {
 	resolve.Endpoint
 	addr resolver.Address
 }
 
-// endpointsOf returns the endpoints of a state of any resolver: each address is an
-// endpoint. invalid are the addresses that are not an IP address and a port.
+// endpointsOf returns the endpoints in the state of any resolver, one for each address.
+// invalid has the addresses that are not an IP address with a port.
 func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	for _, e := range s.Endpoints {
 		if k, ok := e.Attributes.Value(endpointKey{}).(*comparableEndpoint); ok && len(e.Addresses) == 1 {
@@ -79,7 +83,9 @@ func endpointsOf(s resolver.State) (found []addressed, invalid []string) {
 	return found, invalid
 }
 
-// targetState returns the state of the target, which our resolver sets.
+// targetState returns whether the target exists and has endpoints. The resolver of this
+// package stores that in s. For the state of another resolver, it depends on n, the number
+// of endpoints.
 func targetState(s resolver.State, n int) resolve.State {
 	if state, ok := s.Attributes.Value(stateKey{}).(resolve.State); ok {
 		return state

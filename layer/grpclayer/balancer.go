@@ -25,21 +25,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance; see
-// [Register]. It works with each resolver that returns IP addresses.
+// NewBalancer returns a [balancer.Builder] for grpc-go that uses package balance.
+// [Register] registers it. It works with each resolver that returns IP addresses.
 //
 // Each address has a connection, which is made at once and kept. A call goes to the
-// endpoint of the lowest cost that is connected and whose layers admit the call. Package
-// balance documents which endpoints are compared. The measured latency is the time of a
-// unary call, or the time to the first message of a stream through a [Client].
+// endpoint with the lowest cost, among those that are connected and admit the call. Package
+// balance documents which endpoints are compared. The latency of a unary call is the time
+// until it ends. Through a [Client], the latency of a stream is the time to its first
+// message.
 //
-// If no endpoint admits a call, the call waits while one is connecting without a
-// failure. Otherwise it fails with UNAVAILABLE and the reason, or waits if it is
-// wait-for-ready. A removed endpoint gets no new calls and finishes open ones.
-// An address keeps its connection and statistics as long as its ID stays.
+// If no endpoint admits a call, but one is connecting and has not failed, the call waits.
+// Otherwise it fails with UNAVAILABLE and the reason, or waits if it is wait-for-ready. A
+// removed endpoint gets no new calls and finishes open ones. An address keeps its
+// connection and statistics as long as its ID does not change.
 //
-// Each ClientConn has two goroutines, and one more for each endpoint that is not ready. They
-// end when the ClientConn is closed or idle. An empty name panics.
+// Each ClientConn has two goroutines, and one more for each endpoint that is not ready.
+// They end when the ClientConn is closed or idle. An empty name panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
 	if name == "" {
 		panic("grpclayer: empty name of a balancer")
@@ -52,10 +53,9 @@ type balancerBuilder struct {
 	settings *settings
 }
 
-// Name returns the name of the balancer.
+// Name returns the name under which the balancer is registered.
 func (b *balancerBuilder) Name() string { return b.name }
 
-// Build returns a balancer that starts with its first update.
 func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	t := &towerBalancer{
 		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
@@ -71,8 +71,8 @@ type (
 	change   = discover.Change[balancer.PickInfo, *Pick]
 )
 
-// towerBalancer is a balance.Balancer inside gRPC. gRPC calls its methods and
-// the listeners of its connections sequentially.
+// towerBalancer is a balancer of gRPC that uses a balance.Balancer. gRPC never calls its
+// methods and the listeners of its connections concurrently.
 type towerBalancer struct {
 	cc       balancer.ClientConn
 	target   string
@@ -81,26 +81,27 @@ type towerBalancer struct {
 	settings *settings
 
 	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first update
-	members map[resolve.ID]*member
+	members map[resolve.ID]*member                      // the endpoints by their ID; used by gRPC's goroutine only
 	state   resolve.State
-	current atomic.Pointer[[]*member] // the members, for pickers
+	current atomic.Pointer[[]*member] // the values of members, for pickers on other goroutines
 
 	mu     sync.Mutex
-	queue  []step
-	queued chan struct{} // receives if queue is not empty
+	queue  []step        // changes that the balancer has not got yet
+	queued chan struct{} // has a value if queue is not empty
 
 	publishing sync.Mutex
-	rejected   chan struct{} // receives after a rejected pick
+	rejected   chan struct{} // has a value after a rejected pick
 }
 
-// member is an endpoint with its connection.
+// member is one endpoint of a towerBalancer and its connection.
 type member struct {
 	conn    *conn
 	service layer.Service[balancer.PickInfo, *Pick] // conn with its layers
-	now     *endpoint                               // used by gRPC's goroutine only
+	now     *endpoint                               // the endpoint in its current form; used by gRPC's goroutine only
 }
 
-// UpdateClientConnState applies a state of the resolver.
+// UpdateClientConnState adds, changes and removes endpoints, so that they are those of the
+// resolver's state s.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	found, invalid := endpointsOf(s.ResolverState)
 	t.start(s.ResolverState)
@@ -141,7 +142,8 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	return nil
 }
 
-// ResolverError reports an error of the resolver. Endpoints are kept unless the error is final.
+// ResolverError handles an error of the resolver. The balancer keeps its endpoints, unless
+// the error matches resolve.ErrUnresolvable.
 func (t *towerBalancer) ResolverError(err error) {
 	t.start(resolver.State{})
 	step := step{change: change{State: t.state, Err: err}}
@@ -153,13 +155,15 @@ func (t *towerBalancer) ResolverError(err error) {
 	t.push(step)
 }
 
-// UpdateSubConnState is not called, because each connection has a listener.
+// UpdateSubConnState does nothing. gRPC does not call it, because each connection has a
+// listener.
 func (t *towerBalancer) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
 
-// ExitIdle does nothing, because connections do not stay idle.
+// ExitIdle does nothing, because an idle connection connects again at once.
 func (t *towerBalancer) ExitIdle() {}
 
-// Close ends all goroutines without waiting for them.
+// Close ends all goroutines of the balancer, but does not wait for them. It closes the
+// connections.
 func (t *towerBalancer) Close() {
 	t.cancel()
 	t.settings.live.remove(t)
@@ -168,7 +172,8 @@ func (t *towerBalancer) Close() {
 	}
 }
 
-// start makes the balancer at the first update, with the options of its resolver.
+// start creates the balancer when the resolver reports for the first time. It uses the
+// options of the resolver in s, if there are any.
 func (t *towerBalancer) start(s resolver.State) {
 	if t.balance != nil {
 		return
@@ -184,7 +189,6 @@ func (t *towerBalancer) start(s resolver.State) {
 	go t.republish()
 }
 
-// connect returns a new member and starts its connection.
 func (t *towerBalancer) connect(p addressed) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
@@ -206,7 +210,7 @@ func (t *towerBalancer) connect(p addressed) *member {
 	return m
 }
 
-// layered applies the layer of the endpoints to c. If that panics or returns
+// layered returns c with the layer of [WithEndpointLayer]. If the layer panics or returns
 // nil, the endpoint is closed.
 func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
 	var service layer.Service[balancer.PickInfo, *Pick]
@@ -218,7 +222,9 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick]
 	return service
 }
 
-// observe is the listener of a connection.
+// observe is called by gRPC when the SubConn of c has the new state s. If the state of c
+// changes, observe publishes a new picker. If c is then connecting or failing, observe also
+// requests another resolution of the target.
 func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	before := c.state()
 	c.observe(s)
@@ -230,20 +236,21 @@ func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 	}
 }
 
-// remove adds the removal of m to s.
 func (t *towerBalancer) remove(m *member, s *step) {
 	delete(t.members, m.now.ID)
 	s.change.Removed = append(s.change.Removed, m.now)
 	s.closing = append(s.closing, m.conn)
 }
 
-// step is a change for the balancer with the connections that it removes.
+// step is one change of the set of endpoints. It includes the connections that must be
+// closed after the change.
 type step struct {
 	change  change
 	closing []*conn // closed after the change
 }
 
-// push queues a step for the balancer. It does not wait, because gRPC calls it.
+// push adds s to the queue of changes for the balancer. It does not wait, because gRPC
+// calls it.
 func (t *towerBalancer) push(s step) {
 	current := slices.Collect(maps.Values(t.members))
 	t.current.Store(&current)
@@ -256,8 +263,9 @@ func (t *towerBalancer) push(s step) {
 	}
 }
 
-// changes yields the changes for the balancer. After a change, removed
-// endpoints get no more calls, and waiting calls pick again.
+// changes yields the queued changes to the balancer. After each change it closes the
+// connections of removed endpoints, and publishes a picker so that waiting calls pick
+// again.
 func (t *towerBalancer) changes(yield func(change) bool) {
 	for {
 		select {
@@ -285,11 +293,11 @@ func errNotAnAddress(addresses []string) error {
 	return fmt.Errorf("grpclayer: %s: must be IP addresses with ports; use a resolver that returns these", strings.Join(addresses, ", "))
 }
 
-// picker is the picker of a balancer. All pickers of a balancer are equal; a
-// new one makes waiting calls pick again.
+// picker chooses the connection of each call. All pickers of a balancer are equal. A new
+// one is published only because gRPC then lets waiting calls pick again.
 type picker struct{ *towerBalancer }
 
-// Pick chooses a connection without waiting.
+// Pick chooses a connection for a call, or returns an error. It does not wait.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	picked, err := p.balance.Call(info.Ctx, info)
 	a := attemptFor(info)
@@ -304,9 +312,9 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
 }
 
-// rejectPick returns the error of a pick that was rejected. With
-// ErrNoSubConnAvailable, gRPC lets the call wait for the next picker. With any
-// other error the call waits only if it is wait-for-ready. A status ends it.
+// rejectPick returns the error that Pick returns to gRPC after the balancer rejected the
+// pick with err. With ErrNoSubConnAvailable, the call waits for the next picker. With a
+// status, the call ends. With any other error the call waits only if it is wait-for-ready.
 func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.rejection.Store(&pickError{err})
@@ -325,8 +333,8 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 	return opaque{err}
 }
 
-// anyConnecting reports whether an endpoint is about to be ready: it is being connected and did
-// not fail, or the balancer does not know yet that it is ready.
+// anyConnecting reports whether an endpoint will probably be ready soon: it is connecting
+// and has not failed, or it is ready but the balancer has not noticed that yet.
 func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
@@ -337,10 +345,11 @@ func (t *towerBalancer) anyConnecting() bool {
 	return false
 }
 
-// pause is the least time between two pickers for calls that wait.
+// pause is the shortest time between two pickers that republish publishes.
 const pause = time.Millisecond
 
-// republish publishes a picker for waiting calls when an endpoint is ready.
+// republish publishes a new picker when an endpoint is ready after a rejected pick, so that
+// waiting calls pick again. It runs on a goroutine of its own until the balancer is closed.
 func (t *towerBalancer) republish() {
 	for {
 		select {
@@ -356,7 +365,8 @@ func (t *towerBalancer) republish() {
 	}
 }
 
-// publish gives gRPC a new picker and the connectivity of the balancer.
+// publish passes a new picker and the state of the balancer to gRPC. Waiting calls then
+// pick again.
 func (t *towerBalancer) publish() {
 	t.publishing.Lock()
 	defer t.publishing.Unlock()
@@ -365,7 +375,8 @@ func (t *towerBalancer) publish() {
 	}
 }
 
-// connectivity returns the state of the best connection.
+// connectivity returns the state of the balancer for gRPC, which is that of the best
+// connection.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
 	for _, m := range *t.current.Load() {
@@ -380,23 +391,23 @@ func (t *towerBalancer) connectivity() connectivity.State {
 	return whole
 }
 
-// Pick is the connection chosen for a call. It ends when the call ends, with the error
-// of the call, see [PickCompletion].
+// Pick is the connection that was chosen for a call. A pick ends when the call ends, with
+// the error of the call, see [PickCompletion].
 type Pick struct {
 	conn      *conn
 	attempt   *attempt
-	observers []layer.Observer // complete when Pick returns
-	room      [4]layer.Observer
+	observers []layer.Observer  // not changed after the pick was returned
+	room      [4]layer.Observer // backing array of observers, to avoid an allocation
 	ended     atomic.Bool
 }
 
 // Addr returns the address of the endpoint.
 func (p *Pick) Addr() string { return p.conn.addr }
 
-// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call, with
-// the error of the call. A call that was not sent ends with a rejection, which does not count:
-// its credentials failed, or its message cannot be encoded. Data is called for the first
-// message of a stream of a [Client].
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends the call,
+// with the error of the call. A call is not sent if its credentials fail or its message
+// cannot be encoded. Then the pick ends with a rejection, which does not count. Data is
+// called for the first message of a stream of a [Client].
 func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {
 		p.observers = p.room[:0]
@@ -405,8 +416,8 @@ func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	return p
 }
 
-// NewEndpointStack returns an empty stack for picks (see [WithEndpointLayer])
-// with [PickCompletion] and [Classify]. Later options override these.
+// NewEndpointStack returns a stack without layers, for [WithEndpointLayer]. Its options are
+// [PickCompletion] as the completion and [Classify] as the classifier; opts override them.
 func NewEndpointStack(opts ...layer.Option[*Pick]) layer.Stack[balancer.PickInfo, *Pick] {
 	return layer.NewStack[balancer.PickInfo](slices.Concat([]layer.Option[*Pick]{
 		layer.WithCompletion(PickCompletion),
@@ -420,8 +431,8 @@ func (p *Pick) data() {
 	}
 }
 
-// done is called by gRPC at the end of the call, with locks held. A panic of an
-// observer is dropped, because it would keep these locks.
+// done ends the pick when its call has ended. gRPC calls it with locks held. Therefore a
+// panic of an observer is dropped.
 func (p *Pick) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
@@ -432,7 +443,8 @@ func (p *Pick) done(info balancer.DoneInfo) {
 	_ = panics.Contain(func() { panics.End(p.observers, p.outcome(info)) })
 }
 
-// outcome returns the error that ends the pick.
+// outcome returns the error with which the pick ends, or nil if the call succeeded. info is
+// the report of gRPC about the end of the call.
 func (p *Pick) outcome(info balancer.DoneInfo) error {
 	switch {
 	case !info.BytesSent && info.Err == nil:
@@ -449,8 +461,9 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	return info.Err
 }
 
-// unsendable reports whether gRPC could not encode or send a message. gRPC has only the text of
-// the error for that. An error of the server with the same text arrives with a header.
+// unsendable reports whether err means that gRPC could not encode or send the message. It
+// compares the text, because gRPC has no other mark. A server may return an error with the
+// same text. That error arrives with a header, so the caller can distinguish them.
 func unsendable(err error) bool {
 	text := status.Convert(err).Message()
 	return strings.HasPrefix(text, "grpc: error while marshaling") || strings.HasPrefix(text, "grpc: error while compressing") ||

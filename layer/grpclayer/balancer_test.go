@@ -135,7 +135,7 @@ func TestBalancerReason(t *testing.T) {
 			"balance web.default:80: not ready: the target has no endpoints", discover.ErrNoEndpoints,
 		},
 		{
-			"nobody listens", []news{replace(a1)},
+			"no listener", []news{replace(a1)},
 			"balance web.default:80 10.0.0.1:80: not ready: 0 of 1 endpoints ready: " +
 				"grpc web.default:80 10.0.0.1:80: not ready: connection failed: connection error: desc = \"transport: Error while dialing: " +
 				"dial tcp 10.0.0.1:80: connect: connection refused\"", layer.ErrNotReady,
@@ -383,8 +383,8 @@ func TestBalancerReconnect(t *testing.T) {
 }
 
 func TestDialOptionsNotRegistered(t *testing.T) {
-	_, err := grpc.NewClient("nobody:///web:80", append(DialOptions("nobody", newSource()),
+	_, err := grpc.NewClient("unregistered:///web:80", append(DialOptions("unregistered", newSource()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	require.ErrorContains(t, err, "nobody")
+	require.ErrorContains(t, err, "unregistered")
 	require.ErrorContains(t, err, "no supported policies found in config", "as DialOptions says")
 }

@@ -12,21 +12,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Call is one RPC of a client or a server, as the request of layers. An
-// interceptor makes it. A layer changes its message by [Call.WithMessage].
+// Call is one RPC on a client or a server. It is the request type of the layers for gRPC.
+// An interceptor creates it. A layer changes its message by [Call.WithMessage].
 type Call struct {
 	Method  string // "/package.Service/Method"
-	Message any    // the request of a unary call, which must not be changed; nil for a stream
+	Message any    // the request message of a unary call, which must not be modified; nil for a stream
 
 	ClientStreams bool // the client sends a stream of messages
 	ServerStreams bool // the server sends a stream of messages
 
-	incoming bool            // on a server
-	ctx      context.Context //nolint:containedctx // has the metadata of the RPC
+	incoming bool            // the call is on a server
+	ctx      context.Context //nolint:containedctx // the context of the RPC, with its metadata
 	rpc      rpc
 }
 
-// rpc sends a call on a client, or handles it on a server.
+// rpc is the operation below all layers: on a client it sends the call, and on a server it
+// runs the handler.
 type rpc interface {
 	serve(ctx context.Context, c *Call) (*Reply, error)
 }
@@ -34,14 +35,15 @@ type rpc interface {
 // Streams reports whether the call is a stream in either direction.
 func (c *Call) Streams() bool { return c.ClientStreams || c.ServerStreams }
 
-// WithMessage returns a copy of the call with another request message of the method.
+// WithMessage returns a copy of the call with m as its request message.
 func (c *Call) WithMessage(m any) *Call {
 	other := *c
 	other.Message = m
 	return &other
 }
 
-// Header returns a copy of the metadata of the call, or nil.
+// Header returns a copy of the metadata of the call. Without metadata it returns nil or an
+// empty map.
 func (c *Call) Header() metadata.MD {
 	if c.ctx == nil {
 		return nil
@@ -54,7 +56,7 @@ func (c *Call) Header() metadata.MD {
 	return md
 }
 
-// Get returns the first value of a header, or "".
+// Get returns the first value of the metadata field name, or "".
 func (c *Call) Get(name string) string {
 	var values []string
 	switch {
@@ -70,26 +72,27 @@ func (c *Call) Get(name string) string {
 	return values[0]
 }
 
-// Reply is the response to a [Call].
+// Reply is the response to a [Call]. It is the response type of the layers for gRPC.
 type Reply struct {
 	Message any // the response of a unary call; nil for a stream
 
-	// Header and Trailer belong to the response of a client's unary call.
+	// Header and Trailer are the metadata of the response. They are set for a unary call on
+	// a client.
 	Header, Trailer metadata.MD
 
-	stream *stream    // of a client; nil if the reply has ended
-	status codes.Code // of the end
-	peer   *peer.Peer // if a call option requests it
+	stream *stream    // the stream of a client; nil for any other reply
+	status codes.Code // the status code with which the call ended
+	peer   *peer.Peer // the server; nil unless a call option requests it
 }
 
-// Service, Layer and Stack are those of package layer, for gRPC.
+// Service, Layer and Stack are the types of package layer with the messages of gRPC.
 type (
 	Service = layer.Service[*Call, *Reply]
 	Layer   = layer.Layer[*Call, *Reply]
 	Stack   = layer.Stack[*Call, *Reply]
 )
 
-// The policies of package layer, for gRPC.
+// RetryPolicy and the other types are policies of package layer for the messages of gRPC.
 type (
 	RetryPolicy    = layer.RetryPolicy[*Call, *Reply]
 	HedgePolicy    = layer.HedgePolicy[*Call]
@@ -97,8 +100,9 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*Call]
 )
 
-// NewStack returns an empty stack for gRPC with [Completion], [Classify] and a
-// [Replayer] for which no method is idempotent. Later options override these.
+// NewStack returns a stack without layers for gRPC. By default its layers use [Completion],
+// [Classify] and the zero [Replayer], for which no method is idempotent. opts override these
+// defaults.
 func NewStack(opts ...layer.Option[*Reply]) Stack {
 	return layer.NewStack[*Call](slices.Concat([]layer.Option[*Reply]{
 		layer.WithCompletion(Completion),
@@ -109,7 +113,8 @@ func NewStack(opts ...layer.Option[*Reply]) Stack {
 
 var errNotACall = errors.New("grpclayer: call not made by an interceptor; use Call.WithMessage")
 
-// leaf returns the innermost service. It rejects a call whose context has ended.
+// leaf returns the service below all layers. It sends a call on a client, or handles it on
+// a server. It rejects a call if its context has ended.
 func leaf() Service {
 	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
 		if c == nil || c.rpc == nil {

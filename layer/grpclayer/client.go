@@ -18,29 +18,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Client applies a layer to the calls of a client. Unary calls and streams share
-// its limits, budgets and breakers. It is safe for concurrent use.
+// Client applies a layer to the calls of a client. All its calls, unary or streaming, share
+// the limits, budgets and breakers of the layer. It is safe for concurrent use.
 type Client struct {
 	svc     Service
-	layered bool       // svc has layers
-	live    *balancers // of its ClientConns; may be nil
+	layered bool       // svc is more than the innermost service
+	live    *balancers // the balancers of its ClientConns; nil unless DialOptions created the Client
 }
 
-// NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
-// changes nothing. A Client may serve several connections.
+// NewClient returns a Client that applies l to each call. l may be a whole stack, see
+// [layer.Stack.Layer]. If l is nil, calls are unchanged. A Client may serve several
+// ClientConns.
 func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf()), layered: l != nil} }
 
-// DialOptions returns both interceptors. Of several interceptors the first one is outermost.
+// DialOptions returns options that install both interceptors of c. If a ClientConn has
+// several interceptors, the first one is outermost.
 func (c *Client) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
 
-// Describe shows the layers and their state.
+// Describe returns the layers of c and their state.
 func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 
-// Unary is a [grpc.UnaryClientInterceptor]. A layer may make several attempts. The
-// caller gets the message, the metadata and the peer of the successful attempt, or else
-// of the last one. Errors have the status code of [Code] and keep their chain.
+// Unary is a [grpc.UnaryClientInterceptor]. The layers may make several attempts. The
+// caller gets the message, the metadata and the peer of the successful attempt. If none is
+// successful, it gets those of the last one. Errors have the status code of [Code] and keep
+// their chain.
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -54,16 +57,16 @@ func (c *Client) Unary(
 	return err
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. A layer holds its part of a stream, such as a
-// slot, until the stream ends: see [Completion]. If the limit of a layer ends it, RecvMsg and
-// SendMsg fail with DEADLINE_EXCEEDED and the reason.
+// Stream is a [grpc.StreamClientInterceptor]. A layer keeps what it holds for a stream,
+// such as a slot, until the stream ends (see [Completion]). If the limit of a layer ends
+// the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again if opening it failed. It also repeats a stream of
-// responses to one request that fails before its header, under the same conditions as a
-// unary call: the method is safe ([Replayer]), and the class and the budget allow it.
-// For such a stream, the time limit of an attempt ends with the header, SendMsg returns
-// nil, and RecvMsg returns the errors of the request. Open client streams and
-// bidirectional streams are not repeated.
+// A Retry opens a stream again if opening it failed. It also repeats a stream that has one
+// request and many responses, if the stream fails before its header arrives. The conditions
+// are those of a unary call: the method is idempotent (see [Replayer]), and the class and
+// the budget allow it. For such a stream, the time limit of an attempt ends with the
+// header, SendMsg returns nil, and RecvMsg returns the errors of the request. A Retry does
+// not repeat other streams that are open.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -92,11 +95,12 @@ type clientStream struct {
 	cc         *grpc.ClientConn
 	streamer   grpc.Streamer
 	opts       []grpc.CallOption
-	resultOpts []grpc.CallOption // called once, for the stream of the caller
-	repeated   *repeatedStream   // nil: it is not repeated
+	resultOpts []grpc.CallOption // options that are called once, when the stream of the caller ends
+	repeated   *repeatedStream   // the stream for the caller; nil if the stream is not repeated
 }
 
-// open opens the stream through the layers.
+// open sends the call through svc, the service with the layers. It returns the stream that
+// the layers open.
 func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	rsp, err := svc.Call(ctx, &s.Call)
 	switch {
@@ -109,7 +113,8 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	return rsp.stream, nil
 }
 
-// failed returns an error of the layers as the caller gets it.
+// failed returns the error for the caller after the layers returned err. It also reports
+// the error to the call options.
 func (s *clientStream) failed(ctx context.Context, err error) error {
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
@@ -146,7 +151,6 @@ func isOnFinish(opt grpc.CallOption) bool {
 	return ok
 }
 
-// reportEnd reports the end of a stream to the call options.
 func reportEnd(resultOpts []grpc.CallOption, err error) {
 	for _, opt := range resultOpts {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {
@@ -155,29 +159,30 @@ func reportEnd(resultOpts []grpc.CallOption, err error) {
 	}
 }
 
-// repeatedStream is a client's stream of responses to one request, which a
-// Retry may open again until the header of the responses arrives.
+// repeatedStream is a client's stream with one request and many responses. A Retry may open
+// the stream again until the header of the responses arrives.
 //
-// The caller has the stream as soon as the first attempt is open, because the
-// header may be late. The layers' Call runs beside the caller until the header
+// The caller gets the repeatedStream as soon as the first attempt is open, because the
+// header may be late. The Call of the layers runs on another goroutine until the header
 // arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
 	ctx      context.Context //nolint:containedctx // the caller's
-	opened   func()          // lets the caller continue
-	done     chan struct{}   // closed when Call has returned
-	stream   *stream         // what it returned
-	err      error           // the reason if there was never a stream
-	trailer  metadata.MD     // of the last attempt, without a stream
+	opened   func()          // called when an attempt is open, so that the caller gets the stream
+	done     chan struct{}   // closed when the Call of the layers has returned
+	stream   *stream         // the open stream, the result of that Call; nil after an error
+	err      error           // the error of that Call
+	trailer  metadata.MD     // the trailer of the last attempt; nil if the stream is open
 	panicked any             // the panic of a layer, for the caller
 
 	mu        sync.Mutex
-	message   any           // the request
+	message   any           // the request message; nil if there was none before CloseSend
 	requested chan struct{} // closed by SendMsg or CloseSend
-	closed    bool          // requested is
+	closed    bool          // requested is closed
 }
 
-// repeat opens s on another goroutine. It returns when an attempt that may be
-// repeated is open, or when Call has returned.
+// repeat sends s through the layers of svc on another goroutine. It returns a
+// repeatedStream as soon as the first attempt is open. If the Call of the layers returns
+// earlier, repeat returns the result of that Call.
 func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStream, error) {
 	opened := make(chan struct{})
 	r := &repeatedStream{
@@ -220,7 +225,9 @@ func (r *repeatedStream) run(s *clientStream, svc Service) {
 	r.err = s.failed(r.ctx, err)
 }
 
-// try sends the request, and waits for the header or the end of one attempt.
+// try makes one attempt: it sends the request on s and waits for the header. If s ends with
+// an error before the header, try returns that error, so that a Retry can open the stream
+// again.
 func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	r.opened()
 	ended := errNotReturned // by a panic
@@ -260,7 +267,8 @@ func (r *repeatedStream) send(to grpc.ClientStream) error {
 	return to.CloseSend()
 }
 
-// wait waits for the layers' Call, and passes on its panic.
+// wait waits until the Call of the layers has returned, and returns its result. If that
+// Call panicked, wait panics with the same value.
 func (r *repeatedStream) wait() (*stream, error) {
 	<-r.done
 	if r.panicked != nil {
@@ -269,7 +277,7 @@ func (r *repeatedStream) wait() (*stream, error) {
 	return r.stream, r.err
 }
 
-// SendMsg keeps m as the request message, which every attempt sends.
+// SendMsg stores m as the request message, which every attempt sends.
 func (r *repeatedStream) SendMsg(m any) error {
 	if !r.request(m) {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
@@ -277,13 +285,15 @@ func (r *repeatedStream) SendMsg(m any) error {
 	return nil
 }
 
-// CloseSend ends the sending side.
+// CloseSend marks the end of the request. If SendMsg was not called before, the request has
+// no message.
 func (r *repeatedStream) CloseSend() error {
 	r.request(nil)
 	return nil
 }
 
-// request sets the request. It returns false if it is set already.
+// request stores m as the request. It returns false if SendMsg or CloseSend was called
+// before.
 func (r *repeatedStream) request(m any) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -295,7 +305,8 @@ func (r *repeatedStream) request(m any) bool {
 	return true
 }
 
-// RecvMsg waits for the header first, as Header does.
+// RecvMsg waits for the header and then receives a message, or returns the error of the
+// stream.
 func (r *repeatedStream) RecvMsg(m any) error {
 	s, err := r.wait()
 	if err != nil {
@@ -304,8 +315,8 @@ func (r *repeatedStream) RecvMsg(m any) error {
 	return s.RecvMsg(m)
 }
 
-// Header waits for the header. Without a stream it returns nil, and RecvMsg returns the
-// error, as in gRPC.
+// Header waits for the header and returns it. If no stream could be opened, it returns nil
+// without an error. RecvMsg then returns the error, as in gRPC.
 func (r *repeatedStream) Header() (metadata.MD, error) {
 	s, err := r.wait()
 	if err != nil {
@@ -314,7 +325,8 @@ func (r *repeatedStream) Header() (metadata.MD, error) {
 	return s.Header()
 }
 
-// Trailer is valid after RecvMsg has returned an error.
+// Trailer returns the trailer of the stream. It is valid after RecvMsg has returned an
+// error.
 func (r *repeatedStream) Trailer() metadata.MD {
 	s, err := r.wait()
 	if err != nil {
@@ -323,7 +335,8 @@ func (r *repeatedStream) Trailer() metadata.MD {
 	return s.Trailer()
 }
 
-// Context returns the context of the open attempt, or without one that of the caller.
+// Context returns the context of the open stream. Before the header has arrived, it returns
+// the context of the caller.
 func (r *repeatedStream) Context() context.Context {
 	select {
 	case <-r.done:
@@ -337,30 +350,31 @@ func (r *repeatedStream) Context() context.Context {
 
 var _ grpc.ClientStream = (*repeatedStream)(nil)
 
-// clientUnary is a unary call of a client, which may have several attempts.
+// clientUnary is a unary call on a client, which may have several attempts.
 //
-// gRPC decodes a response into a message of the caller. One attempt at a time may use it;
-// concurrent ones, such as hedges, have their own messages. All of them encode the caller's
-// request, so the interceptor returns after the last attempt.
+// gRPC decodes a response into a message of the caller. Only one attempt at a time may use
+// that message. Concurrent attempts, such as hedges, have messages of their own. All
+// attempts encode the caller's request, so the interceptor returns after the last attempt
+// has returned.
 type clientUnary struct {
 	Call
 	cc         *grpc.ClientConn
 	invoker    grpc.UnaryInvoker
 	opts       []grpc.CallOption
-	resultOpts []grpc.CallOption // set once, after the last attempt
+	resultOpts []grpc.CallOption // options with results that are set once, after the last attempt
 
-	reply     any
+	reply     any        // the caller's message for the response
 	replyMu   sync.Mutex // held by the attempt that decodes into reply
-	replyUsed bool       // reply has a response, or is the caller's again; guarded by replyMu
+	replyUsed bool       // reply has a response or was returned to the caller; guarded by replyMu
 
 	last atomic.Pointer[Reply] // of the last attempt
 
 	mu         sync.Mutex
 	ended      bool           // no further attempt may start
-	concurrent sync.WaitGroup // attempts beside the one that decodes into reply; they begin with mu
+	concurrent sync.WaitGroup // attempts other than the one that decodes into reply; they start with mu held
 }
 
-// try is the state of one attempt, in one allocation.
+// try is the state of one attempt of a clientUnary, in one allocation.
 type try struct {
 	Reply
 	attempt attempt
@@ -386,8 +400,8 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	return &t.Reply, nil
 }
 
-// errNotReturned ends the pick of an attempt that panicked. It does not count
-// against the endpoint.
+// errNotReturned is the error with which a pick ends if the attempt panicked. It does not
+// count as a failure of the endpoint.
 var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
 
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
@@ -408,10 +422,11 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
 
-// errCallEnded rejects an attempt after the end of the call.
+// errCallEnded is the rejection of an attempt that a layer starts after the call has ended.
 var errCallEnded error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call has ended"}
 
-// begin reports whether a concurrent attempt may start.
+// begin counts one more concurrent attempt and returns true. After the end of the call it
+// returns false.
 func (u *clientUnary) begin() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -421,8 +436,9 @@ func (u *clientUnary) begin() bool {
 	return !u.ended
 }
 
-// deliver copies the reply into the caller's message, and waits until no
-// canceled attempt writes to it or reads the request.
+// deliver waits for all concurrent attempts, because they may use the messages of the
+// caller. Then it copies the message of rsp into the caller's message, if that is another
+// one. It returns the error for the caller. rsp and err are the result of the layers.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
 	u.ended = true
@@ -443,7 +459,9 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	return assign(u.reply, rsp.Message)
 }
 
-// setResults sets the results of the caller's call options.
+// setResults sets the results that the caller's call options request: the header, trailer
+// and peer of rsp. It then calls OnFinish with err. If rsp is nil, it uses the reply of the
+// last attempt.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
 	if len(u.resultOpts) == 0 {
 		return
@@ -469,7 +487,9 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 	}
 }
 
-// split separates the options that request a result, because each attempt would set it.
+// split returns the options for which isResult returns true as resultOpts, and all others as
+// rest. resultOpts return results to the caller. The attempts of a call get only rest,
+// because resultOpts must be set once per call.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil

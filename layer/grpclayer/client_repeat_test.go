@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// safe is a stack whose Retry repeats every method.
+// safe is a stack with a Retry that repeats every method.
 func safe(opts ...layer.Option[*Reply]) Stack {
 	return NewStack(append(opts, layer.WithReplayer[*Call, *Reply](Replayer{IsIdempotent: func(*Call) bool { return true }}))...)
 }
@@ -58,7 +58,7 @@ func TestStreamRepeatedBeforeHeader(t *testing.T) {
 		"at once":           {2, away, safe(), 3, codes.OK, 3},
 		"too often":         {9, away, safe(), 3, codes.Unavailable, 0},
 		"not a safe method": {2, away, NewStack(), 1, codes.Unavailable, 0},
-		"for good":          {2, func(grpc.ServerStream) error { return status.Error(codes.NotFound, "") }, safe(), 1, codes.NotFound, 0},
+		"not retryable":     {2, func(grpc.ServerStream) error { return status.Error(codes.NotFound, "") }, safe(), 1, codes.NotFound, 0},
 		"the request was read": {2, func(ss grpc.ServerStream) error {
 			if err := ss.RecvMsg(new(outRequest)); err != nil {
 				return err
@@ -105,7 +105,7 @@ func TestStreamRepeatedBeforeHeader(t *testing.T) {
 				synctest.Wait()
 				assert.Zero(t, s.open.Load())
 				assert.Equal(t, near.opened.Load(), near.complete.Load()+near.failed.Load())
-				require.Len(t, finished, 1, "the caller is told of one end")
+				require.Len(t, finished, 1, "OnFinish is called once")
 				assert.Equal(t, tt.code, status.Code(finished[0]))
 				if name == "the server asks for no more" {
 					assert.Equal(t, []string{"-1"}, stream.Trailer().Get(pushbackKey))
@@ -124,19 +124,22 @@ func TestStreamRepeatedBeforeHeader(t *testing.T) {
 	}
 }
 
-// Client streams and bidirectional streams are not repeated after they are
-// open.
+// Client streams and bidirectional streams are not repeated after they are open. When one
+// fails, all slots are free.
 func TestStreamRequestsNotRepeated(t *testing.T) {
 	for _, shape := range []string{"client streams", "both stream"} {
 		t.Run(shape, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n layertest.Network
 				option, calls := firstStreams(1, func(grpc.ServerStream) error { return errAway })
-				serve(t, &n, a1, option)
-				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(safe().Retry(RetryPolicy{}).Layer()))
-				err := shapes[shape](t.Context(), pb.NewTestServiceClient(cc))
-				require.Equal(t, codes.Unavailable, status.Code(err))
+				s := serve(t, &n, a1, option)
+				stack := safe().Limit(1).Retry(RetryPolicy{}).Timeout(time.Hour).Limit(1)
+				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(stack.Layer()), WithEndpointLayer(NewEndpointStack().Limit(1).Layer()))
+				require.Equal(t, codes.Unavailable, status.Code(shapes[shape](t.Context(), pb.NewTestServiceClient(cc))))
 				assert.EqualValues(t, 1, calls.Load())
+				synctest.Wait()
+				assert.Zero(t, s.open.Load())
+				require.NoError(t, shapes[shape](t.Context(), pb.NewTestServiceClient(cc)))
 			})
 		})
 	}

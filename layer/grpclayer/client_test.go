@@ -182,7 +182,7 @@ func TestUnaryConcurrent(t *testing.T) {
 				a.check(t, tt.want, nil)
 				a.reply.ServerId = "the caller's own"
 				synctest.Wait()
-				assert.Equal(t, "the caller's own", a.reply.GetServerId(), "nobody writes to it any more")
+				assert.Equal(t, "the caller's own", a.reply.GetServerId(), "it is not written any more")
 			})
 		})
 	}

@@ -14,18 +14,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call
-// on a server, ends when Call returns. A client's stream ends at the first of these
-// events:
+// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and any call on
+// a server, ends when Call returns. A client's stream ends at the first of these events:
 //
-// - RecvMsg returns an error, or [io.EOF] after success, trailers included.
-// - RecvMsg returns the response of a call that has only one.
-// - SendMsg fails on this side.
-// - The ClientConn is closed, or ctx ends.
+//   - RecvMsg returns an error, or [io.EOF] after success, trailers included.
+//   - RecvMsg returns the response of a call that has only one.
+//   - SendMsg fails in this process.
+//   - The ClientConn is closed, or ctx ends.
 //
 // As in gRPC itself, a stream that is neither read to its end nor canceled stays open.
 //
-// Observers get one byte for each message, because its length on the wire is unknown here.
+// o.Data is called with 1 for each message, because the length on the wire is unknown here.
 func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	if r == nil || r.stream == nil {
 		o.End(nil)
@@ -35,15 +34,17 @@ func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	return r
 }
 
-// stream is a client's stream with the observers of its end.
+// stream is a stream of a client that notifies observers of its progress and its end.
 type stream struct {
 	grpc.ClientStream
 	attempt attempt
 	cancel  context.CancelFunc
-	single  bool // one response ends it
+	single  bool // the stream has one response and ends with it
 	room    [4]grpc.CallOption
 
-	// Written before the stream is handed to its reader, or under mu.
+	// observers are notified of the progress and the end of the stream. begins are called
+	// when the header arrives. Both are changed under mu, or before the stream is passed
+	// to its reader.
 	observers []layer.Observer
 	begins    []func()
 
@@ -54,13 +55,13 @@ type stream struct {
 	ended bool
 	err   error
 
-	closed     bool              // gRPC has finished the stream
-	closeErr   error             // of the end
-	resultOpts []grpc.CallOption // called then
+	closed     bool              // finished was called
+	closeErr   error             // the argument of finished
+	resultOpts []grpc.CallOption // options with OnFinish, to call when gRPC finishes the stream
 }
 
-// finished is called by gRPC when it ends the stream. It is the only report of the end
-// of the ClientConn if the caller neither reads nor writes.
+// finished is called by gRPC when it has finished the stream. If the caller neither reads
+// nor writes, only this call shows that the ClientConn was closed.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err
@@ -75,7 +76,8 @@ func (s *stream) finished(err error) {
 	})
 }
 
-// reportEndTo reports the end to the call options, once the caller has the stream.
+// reportEndTo arranges that the OnFinish options of the caller are called when the stream
+// ends. If it has ended already, reportEndTo calls them.
 func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.mu.Lock()
 	s.resultOpts = resultOpts
@@ -100,15 +102,15 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	if !first || ctx.Done() == nil {
 		return
 	}
-	// The first observer is the innermost, whose context ends with all others.
+	// The first observer is the innermost one. Its context ends with all others.
 	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { s.end(context.Cause(ctx)) }) })
 	s.mu.Lock()
 	s.stop = stop
 	s.mu.Unlock()
 }
 
-// RecvMsg receives one message or the end of the stream. The error names an
-// expired time limit of a layer, as for a unary call.
+// RecvMsg receives one message, or returns io.EOF or the error of the stream. As for a
+// unary call, the error includes the time limit of a layer that ended the stream.
 func (s *stream) RecvMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -133,7 +135,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// Header waits for the header.
+// Header waits for the header and returns it.
 func (s *stream) Header() (metadata.MD, error) {
 	returned := false
 	defer s.release(&returned)
@@ -145,7 +147,8 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, err
 }
 
-// begin records the arrival of the header.
+// begin records that the header has arrived, and calls the functions of OnDeferredResponse
+// once.
 func (s *stream) begin() {
 	if s.started.Load() {
 		return
@@ -160,7 +163,8 @@ func (s *stream) begin() {
 	}
 }
 
-// SendMsg sends one message. After [io.EOF], RecvMsg returns the reason.
+// SendMsg sends one message. If it returns [io.EOF], RecvMsg returns the error of the
+// stream.
 func (s *stream) SendMsg(m any) error {
 	returned := false
 	defer s.release(&returned)
@@ -172,8 +176,8 @@ func (s *stream) SendMsg(m any) error {
 	return err
 }
 
-// release ends the stream and its pick if the method that defers it panics,
-// because gRPC leaves both open.
+// release is deferred by the methods that call gRPC. *returned is false if the method
+// panicked. Then release ends the stream and its pick, because gRPC leaves both open.
 func (s *stream) release(returned *bool) {
 	if *returned {
 		return
@@ -182,7 +186,8 @@ func (s *stream) release(returned *bool) {
 	s.end(errNotReturned)
 }
 
-// broken ends the stream with an error of gRPC, and returns the error for the caller.
+// broken ends the stream after gRPC returned err, and returns the error for the caller.
+// header and trailer are those of the response, or nil.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
 	ended := s.attempt.withDetails(err, header, trailer)
 	s.end(ended)

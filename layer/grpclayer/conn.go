@@ -12,32 +12,34 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// conn is a SubConn as a service of picks. It is ready while it is connected,
-// and rejects picks with gRPC's last error otherwise.
+// conn is the connection to one endpoint: a SubConn of gRPC as a service of picks. It is
+// ready while it is connected. Otherwise it rejects picks with the last error of the
+// connection.
 type conn struct {
 	target, addr string
-	sub          balancer.SubConn // may be nil
-	lost         error            // rejects a pick after the connection was lost
+	sub          balancer.SubConn // nil if gRPC could not create it
+	lost         error            // the error of a pick if the connection was lost before the call was sent
 	health       atomic.Pointer[health]
 	changed      notify.Broadcast
 }
 
-// health is the state of a connection.
+// health is the state of a connection, and the error with which picks are rejected in that
+// state.
 type health struct {
 	state     connState
-	rejection *layer.Error // nil if connected; never changed
+	rejection *layer.Error // nil if connected; immutable
 }
 
 type connState uint8
 
 const (
-	connecting connState = iota // and has not failed since it was connected
+	connecting connState = iota // connecting, and no attempt has failed since it was last connected
 	connected
-	failing // and reconnecting
-	removed // or shut down
+	failing // the last attempt failed, and another one follows
+	removed // the endpoint was removed, or the connection was shut down
 )
 
-// String returns the state as Describe shows it.
+// String returns the name of the state for Describe.
 func (s connState) String() string {
 	return [...]string{"connecting", "connected", "failing", "closed"}[s]
 }
@@ -68,8 +70,9 @@ func (c *conn) set(state connState, reason string, cause error) {
 
 func (c *conn) state() connState { return c.health.Load().state }
 
-// observe records a state of the SubConn. As in gRPC, a failed connection counts
-// as failing until it is connected again.
+// observe records the new state s of the SubConn. After a failed attempt to connect, the
+// state is failing until the endpoint is connected again, as in gRPC. An idle connection is
+// connected again.
 func (c *conn) observe(s balancer.SubConnState) {
 	now := c.state()
 	switch {
@@ -88,7 +91,7 @@ func (c *conn) observe(s balancer.SubConnState) {
 	}
 }
 
-// close rejects new calls. Open calls finish.
+// close makes the connection reject new calls, and lets open calls finish.
 func (c *conn) close() {
 	c.set(removed, "the endpoint was removed", nil)
 	if c.sub != nil {
@@ -129,8 +132,9 @@ func (c *conn) Describe() layer.Node {
 	return n
 }
 
-// opaque keeps the text of an error and hides its chain, because the timeout of
-// a dial is not that of the caller, and a pick has no status of another call.
+// opaque has the text of another error but does not match it. Two cases need this: a
+// timeout while connecting must not match the caller's deadline, and the status of another
+// call must not become the status of a pick.
 type opaque struct{ error }
 
 func withoutChain(err error) error {

@@ -9,7 +9,6 @@ import (
 	"iter"
 	"log/slog"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,32 +27,28 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/dns"
-	"github.com/gotower/gotower/resolve/static"
 )
 
-// ControlPlaneConn is a connection to a control plane: a controller's API,
-// which may be served at several addresses, restart and move while it is used.
-// It is a [grpc.ClientConnInterface], safe for concurrent use.
+// ControlPlaneConn is a connection to a control plane, that is, to the API of a controller. The
+// API may be served at several addresses, restart, and move while it is used. A
+// ControlPlaneConn is a [grpc.ClientConnInterface] and safe for concurrent use. Its layers,
+// from the outside in, are:
 //
 //	origin       the authority is Addr for all addresses
 //	drain        rejects calls after Close
-//	metrics      calls, as control_* counts them
-//	queue        1000 calls and streams wait up to 30 s for a connection
+//	metrics      of calls
+//	queue        up to 1000 calls and streams wait up to 30 s for a connection
 //	balance      over the addresses in DNS: EWMA, 30 ms and 10 s
-//	└ reconnect  connects each address at once, and again when a call finds it lost;
-//	             100 ms to 60 s between attempts
+//	└ reconnect  connects each address at once, and again when a call finds the
+//	             connection lost; 100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2
 //
-// Only the queue waits; grpc.WaitForReady makes no difference. Opening a stream
-// takes a place in the queue; an open stream does not. After FailFast without a
-// connection all waiting calls fail with DEADLINE_EXCEEDED and the last reason,
-// and new ones with UNAVAILABLE, until an address is connected.
+// Calls wait only in the queue, and grpc.WaitForReady has no effect. If all addresses stay
+// unconnected for FailFast, all waiting calls fail with DEADLINE_EXCEEDED and the last reason.
+// New ones fail with UNAVAILABLE until an address is connected.
 //
-// The addresses remain while DNS fails, and for 30 s if DNS then has none (see
-// [resolve.ServeStale]). Streams of a removed address, or of a server that sends
-// GOAWAY, continue. New ones use another connection.
-//
-// Errors have the codes of [Code].
+// If DNS fails, the last addresses remain. If DNS then returns none, they remain for 30 s (see
+// [resolve.ServeStale]).
 type ControlPlaneConn struct {
 	cfg    ControlPlaneConfig
 	client *Client
@@ -66,8 +61,9 @@ type ControlPlaneConn struct {
 
 var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
-// NewControlPlaneConn starts to resolve cfg.Addr and to connect, and returns at once. It lives
-// until ctx ends or [ControlPlaneConn.Close] is called. It returns an error if cfg is invalid.
+// NewControlPlaneConn returns a connection to cfg.Addr. It starts to resolve the address
+// and to connect, but does not wait. The connection is closed when ctx ends, or by
+// [ControlPlaneConn.Close]. NewControlPlaneConn returns an error if cfg is invalid.
 func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -79,13 +75,14 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 		Drain(c.drain).
 		Metrics(cfg.Instruments).
 		Queue(cfg.QueueCapacity, cfg.FailFast).
-		Service(balance.Resolve(ctx, controlResolver(cfg.Addr, cfg.Resolver), cfg.Addr, c.endpoint,
+		Service(balance.Resolve(ctx, controlResolver(cfg.Resolver), cfg.Addr, c.endpoint,
 			balance.WithCompletion(Completion), balance.WithClassifier(Classify[*Reply]), balance.WithMetrics[*Reply](cfg.Balancer)))
 	c.client = &Client{svc: c.svc}
 	return c, nil
 }
 
-// endpoint returns the service of one address. The balancer polls it until it is connected.
+// endpoint returns the service of the address in t. The service connects at the first call
+// of Ready, which the balancer makes.
 func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
@@ -93,26 +90,29 @@ func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Serv
 		layer.WithTarget[*Reply](addr), layer.WithMetrics[*Reply](c.cfg.Instruments))
 }
 
-// Invoke makes a unary call.
+// Invoke makes a unary call. It implements [grpc.ClientConnInterface].
 func (c *ControlPlaneConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return c.client.Unary(ctx, method, args, reply, nil, invokeOnLink, atOnce(opts)...)
 }
 
-// NewStream opens a stream. For its end see [Completion].
+// NewStream opens a stream. See [Completion] for when the stream ends. NewStream implements
+// [grpc.ClientConnInterface].
 func (c *ControlPlaneConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return c.client.Stream(ctx, desc, nil, method, streamOnLink, atOnce(opts)...)
 }
 
-// atOnce disables gRPC's wait for a connection, because the queue waits.
+// atOnce returns opts and an option that disables gRPC's own wait for a connection, because
+// the queue waits.
 func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return append(slices.Clip(opts), grpc.WaitForReady(false))
 }
 
-// Close rejects new calls and waits for the open ones until ctx ends. Then it closes them, and
-// returns an error with their number. Watches do not end by themselves, so end them first, or
-// pass a ctx that has ended. All connections are closed when it returns.
+// Close rejects new calls and waits until the open ones have ended. If ctx ends first,
+// Close ends the open calls, and returns an error with their number. Streams that watch a
+// resource do not end by themselves. End them before, or pass a ctx that has ended. When
+// Close returns, all connections are closed.
 func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	err := c.drain.Drain(ctx)
 	c.cancel()
@@ -120,7 +120,8 @@ func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	return err
 }
 
-// Describe shows the stack in request order, with the state of each address.
+// Describe returns the layers in the order in which a call passes them, with the state of
+// each address.
 func (c *ControlPlaneConn) Describe() layer.Node {
 	next := layer.Describe(c.svc)
 	state := layer.State{{Key: "authority", Value: c.cfg.Addr}, {Key: "tls", Value: "none"}}
@@ -130,57 +131,62 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 	return layer.Node{Name: "origin", State: state, Next: &next}
 }
 
-// ControlPlaneConfig configures [NewControlPlaneConn]. Only Addr is required. The
-// defaults are those of linkerd's outbound proxy.
+// ControlPlaneConfig configures [NewControlPlaneConn]. Only Addr is required. The defaults
+// are those of linkerd's outbound proxy.
 type ControlPlaneConfig struct {
-	// Addr is "host:port". An IP address and localhost are not looked up. Any
-	// other host is looked up by SRV records, then by A and AAAA records. Addr
-	// is also the authority of every call.
+	// Addr is "host:port". The host is looked up by SRV records, then by A and AAAA records.
+	// The default Resolver sends no question for an IP address or localhost. Addr is also
+	// the authority of every call.
 	Addr string
 
-	// TLS configures TLS; nil is cleartext. The default ServerName is the host of
-	// Addr without a dot at the end. The default NextProtos is "h2". A server
-	// without ALPN is accepted, because proxies in front of servers have none.
+	// TLS configures TLS. nil means cleartext. The default of ServerName is the host of
+	// Addr, without a dot at its end. The default of NextProtos is "h2". A server without
+	// ALPN is accepted, because proxies in front of controllers may not support ALPN.
 	TLS *tls.Config
 
-	// ConnectTimeout limits TCP, TLS and the SETTINGS of HTTP/2 together. 0 or
-	// less is 1 s. linkerd's proxy uses 300 ms for controllers on the loopback.
+	// ConnectTimeout limits the time to connect by TCP, TLS and HTTP/2 together. 0 or less
+	// means 1 s. linkerd's proxy uses 300 ms for controllers on the loopback interface.
 	ConnectTimeout time.Duration
 
-	// KeepAlive is the idle time before the first TCP keep-alive probe, and the
-	// interval of the probes. After three probes the connection is closed. 0 is
-	// 10 s; a negative value sends no probes.
+	// KeepAlive is the idle time before the first TCP keep-alive probe, and the interval
+	// between probes. The connection is closed if three probes get no answer. 0 means 10 s.
+	// A negative value disables the probes.
 	KeepAlive time.Duration
 
-	// Backoff is the pause between attempts to connect to one address. A zero
-	// field has its default.
+	// Dial opens a TCP connection to an address. It is not affected by KeepAlive. nil means
+	// a [net.Dialer] with the probes that KeepAlive specifies.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	// Backoff is the pause between two attempts to connect to one address. A zero field has
+	// its default, see [layer.DefaultBackoff].
 	Backoff layer.Backoff
 
-	// QueueCapacity limits the calls and streams that wait for a connection: 0 is
-	// 1000, and with a negative value none waits.
+	// QueueCapacity is the largest number of calls and streams that wait for a connection.
+	// 0 means 1000. A negative value means that no call waits.
 	QueueCapacity int
 
-	// FailFast limits their wait: 0 is 30 s, and with a negative value only their
-	// contexts limit it.
+	// FailFast is the longest time for which a call or stream waits for a connection. 0
+	// means 30 s. With a negative value, only the context of the call limits the wait.
 	FailFast time.Duration
 
-	// Resolver resolves hosts. The default is [dns.New].
+	// Resolver resolves the host of Addr. The default is [dns.New].
 	Resolver resolve.Resolver
 
-	// UserAgent precedes that of gRPC.
+	// UserAgent is added before the user agent string of gRPC. "" adds nothing.
 	UserAgent string
 
-	// DialOptions are options of each connection, such as message sizes and
-	// credentials of calls. They override those of this package, so they must not
-	// set transport credentials or dialers.
+	// DialOptions are further options of each connection, such as message sizes and
+	// credentials of calls. They override the options of this package, so they must not
+	// include transport credentials or a dialer.
 	DialOptions []grpc.DialOption
 
-	Instruments layer.Instruments   // of calls, the queue, and connect attempts
-	Balancer    balance.Instruments // of the addresses
-	Log         *slog.Logger        // receives failed and new connections; nil logs nothing
+	Instruments layer.Instruments   // for the calls, the queue, and the attempts to connect
+	Balancer    balance.Instruments // for the balancer over the addresses
+	Log         *slog.Logger        // logs failed and new connections; nil logs nothing
 }
 
-// checked returns the config with its defaults, or the first error.
+// checked returns c with the defaults in place of unset fields. It returns an error if a
+// field is invalid.
 func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	if c.Addr == "" {
 		return c, errors.New("empty Addr, must be host:port")
@@ -214,7 +220,8 @@ func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	return c, nil
 }
 
-// controlTLSConfig returns a copy of cfg, which may be nil, for a host.
+// controlTLSConfig returns a copy of cfg with the defaults for a connection to host. If cfg
+// is nil, it returns nil.
 func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	if cfg == nil {
 		return nil
@@ -227,36 +234,16 @@ func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	return cfg
 }
 
-// controlResolver resolves a control plane as linkerd's proxy does: SRV records
-// first, then addresses. addr is "host:port".
-func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
-	if known := knownAddresses(addr); known != nil {
-		return static.New(map[string][]resolve.Endpoint{addr: known})
-	}
+// controlResolver returns a resolver for the control plane. As linkerd's proxy does, it
+// looks up SRV records first, then addresses. It uses r for the look-ups.
+func controlResolver(r resolve.Resolver) resolve.Resolver {
 	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
 }
 
-// knownAddresses returns the addresses of addr without DNS, or nil if it needs
-// DNS. localhost does not (RFC 6761, section 6.3).
-func knownAddresses(addr string) []resolve.Endpoint {
-	host, port, _ := net.SplitHostPort(addr) // valid, see checked
-	n, _ := strconv.ParseUint(port, 10, 16)
-	var ips []netip.Addr
-	if ip, err := netip.ParseAddr(host); err == nil {
-		ips = append(ips, ip)
-	} else if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
-		ips = append(ips, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
-	}
-	var known []resolve.Endpoint //nolint:prealloc // nil for a name
-	for _, ip := range ips {
-		known = append(known, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip, uint16(n))}})
-	}
-	return known
-}
-
-// services looks up the SRV records of a host, which have their own ports.
-// Without them, or if the server reports an error for them, the target does not
-// exist, so that the next resolver is used.
+// services returns a resolver that uses r to look up the SRV records of a host. The SRV
+// records specify the ports. If the host has only other records, or the first look-up fails, the
+// resolver reports that the target does not exist. resolve.Fallback then uses its next
+// resolver.
 func services(r resolve.Resolver) resolve.Resolver {
 	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		host, _, _ := net.SplitHostPort(target)
@@ -264,7 +251,7 @@ func services(r resolve.Resolver) resolve.Resolver {
 			found := false
 			for u, err := range r.Resolve(ctx, host) {
 				switch {
-				case err != nil && !found:
+				case err != nil && !found && !errors.Is(err, resolve.ErrUnresolvable):
 					u, err = resolve.Update{Kind: resolve.DoesNotExist}, nil
 				case err == nil && u.Kind == resolve.Empty:
 					u.Kind = resolve.DoesNotExist
@@ -279,7 +266,7 @@ func services(r resolve.Resolver) resolve.Resolver {
 	})
 }
 
-// linkKey is the context key of the connection of a call.
+// linkKey is the context key for the *controlLink that sends a call.
 type linkKey struct{}
 
 var errNoLink = status.Error(codes.Internal, "grpclayer: the call has no connection")
@@ -306,9 +293,10 @@ func streamOnLink(
 	return s, err
 }
 
-// rejectIfLost turns an error without a connection into a rejection. With a connection,
-// the error belongs to the call: for example, its credentials may be unavailable. gRPC
-// leaves the state Ready before any call can fail, and does not return to it.
+// rejectIfLost is called with the error of a call. If the connection is lost and nothing was
+// sent, it records in the attempt of the call that the call was rejected. Otherwise err has
+// another cause: for example, the credentials of the call may be unavailable. A lost
+// connection has left the state Ready before the call fails, and never becomes Ready again.
 func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {
@@ -316,7 +304,8 @@ func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 	}
 }
 
-// sentRecorder records that a call was sent on a connection.
+// sentRecorder is a stats handler of gRPC. When the header of a call is sent, it records in
+// the attempt of the call that the call was sent.
 type sentRecorder struct{}
 
 func (sentRecorder) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
@@ -332,15 +321,16 @@ func (sentRecorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// controlTLS is TLS for one connection. gRPC's own credentials require ALPN, which proxies in
-// front of a controller lack, and an authority that equals the name in the certificate.
+// controlTLS has the TLS credentials of one connection. It replaces gRPC's own credentials
+// for two reasons. They require ALPN, which proxies in front of a controller may not
+// support. They also require that the authority equals the name in the certificate.
 type controlTLS struct {
 	config *tls.Config
-	until  time.Time // deadline of this connection attempt
-	failed func(error)
+	until  time.Time   // the deadline for connecting
+	failed func(error) // is called with the error of a failed handshake
 }
 
-// ClientHandshake makes the handshake within the deadline of the attempt.
+// ClientHandshake makes the TLS handshake before the deadline for connecting.
 func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithDeadline(ctx, t.until)
 	defer cancel()
@@ -355,17 +345,17 @@ func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn
 	}, nil
 }
 
-// ServerHandshake returns an error.
+// ServerHandshake returns an error, because the credentials are for clients only.
 func (t *controlTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("grpclayer: these credentials are for clients")
 }
 
-// Info has no server name, so that any authority is allowed.
+// Info returns the protocol without a server name, so that gRPC allows any authority.
 func (t *controlTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone returns a copy.
+// Clone returns a copy of the credentials.
 func (t *controlTLS) Clone() credentials.TransportCredentials {
 	other := *t
 	return &other

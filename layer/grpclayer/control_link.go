@@ -21,24 +21,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// controlLink is a ClientConn that connects once. layer.Reconnect makes further
-// connections, because gRPC's own backoff hides the reasons of failures.
+// controlLink is one connection of a ControlPlaneConn: a ClientConn that connects only
+// once. layer.Reconnect makes further connections, because gRPC's own backoff hides the
+// reasons of failures.
 type controlLink struct {
 	cc   *grpc.ClientConn
 	addr string
 	leaf Service
-	lost *layer.Error // rejects a call after the connection was lost
+	lost *layer.Error // the rejection of a call after the connection was lost
 
-	release context.CancelFunc // closes it after the last call
+	release context.CancelFunc // stops waiting for the loss of the connection, so that it is closed after its last call
 
-	dialled atomic.Bool
+	dialled atomic.Bool // the dialer was called
 	mu      sync.Mutex
-	cause   error // of the failed connection
+	cause   error // the first error of TCP or TLS; guarded by mu
 }
 
-// connect returns a service that closes when the connection is lost, receives
-// GOAWAY, or is given up. Open calls continue; the connection is closed after
-// the last of them, or when ctx ends.
+// connect connects to addr and returns the connection as a service. The service closes when
+// the connection is lost, receives GOAWAY, or is dropped by layer.Reconnect. Open calls
+// then continue. The connection is closed after the last open call, or when ctx ends.
 func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, error) {
 	l := &controlLink{addr: addr, leaf: c.leaf}
 	l.lost = &layer.Error{
@@ -84,8 +85,9 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
-// awaitReady waits until the connection is established. After Connect the state is not
-// Idle, so Idle is a connection that was lost at once.
+// awaitReady connects and waits until the connection is established. It returns an error if
+// connecting fails or limit ends. The state Idle after Connect means that the connection
+// was made and lost, because Connect leaves that state.
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {
@@ -105,8 +107,8 @@ func (l *controlLink) awaitReady(limit context.Context) error {
 	}
 }
 
-// connectError returns the reason of a failed connection: the error of TCP or TLS, or
-// else the error of gRPC.
+// connectError returns the reason why connecting failed: the error of TCP or TLS, or else
+// the error of gRPC. If the context limit has ended, it returns the cause of limit.
 func (l *controlLink) connectError(limit context.Context) error {
 	l.mu.Lock()
 	cause := l.cause
@@ -154,26 +156,30 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 			}
 			ctx, cancel := context.WithDeadline(ctx, until)
 			defer cancel()
-			conn, err := c.dialer().DialContext(ctx, "tcp", addr)
+			conn, err := c.dial(ctx, addr)
 			l.failed(err)
 			return conn, err
 		}),
 	}, c.cfg.DialOptions)
 }
 
-// dialer makes TCP connections.
-func (c *ControlPlaneConn) dialer() *net.Dialer {
+func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if c.cfg.Dial != nil {
+		return c.cfg.Dial(ctx, "tcp", addr)
+	}
 	d := &net.Dialer{KeepAlive: -1}
 	if every := c.cfg.KeepAlive; every > 0 {
 		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}
 	}
-	return d
+	return d.DialContext(ctx, "tcp", addr)
 }
 
-// Ready returns nil. The Drain around it closes with the connection.
+// Ready returns nil at once. The Drain layer around the controlLink reports that the
+// connection is lost.
 func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx) }
 
-// Call releases the connection when layer.Reconnect drops it.
+// Call sends the call on the connection. If the connection was lost before the call was
+// sent, Call releases the connection.
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	rsp, err := l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
 	if err != nil && errors.Is(err, layer.ErrClosed) {
@@ -188,15 +194,16 @@ func (l *controlLink) Describe() layer.Node {
 	}}
 }
 
-// controlLinks are the open connections, for Close.
+// controlLinks has the open connections of a ControlPlaneConn, for Close.
 type controlLinks struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*controlLink]struct{}
-	tasks  sync.WaitGroup // goroutines that wait for the end of a connection
+	tasks  sync.WaitGroup // goroutines that wait for the loss of a connection
 }
 
-// add returns false after close.
+// add adds the open connection l and returns true. After controlLinks.close it returns
+// false.
 func (s *controlLinks) add(l *controlLink) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +217,8 @@ func (s *controlLinks) add(l *controlLink) bool {
 	return true
 }
 
-// watch runs wait on a goroutine, unless the connections are closed.
+// watch runs wait on a new goroutine. The method close waits for that goroutine. After
+// close, watch does nothing.
 func (s *controlLinks) watch(wait func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +227,6 @@ func (s *controlLinks) watch(wait func()) {
 	}
 }
 
-// remove closes a connection.
 func (s *controlLinks) remove(l *controlLink) {
 	_ = l.cc.Close()
 	s.mu.Lock()
@@ -227,7 +234,8 @@ func (s *controlLinks) remove(l *controlLink) {
 	delete(s.open, l)
 }
 
-// close closes all connections.
+// close closes all connections and waits for the goroutines of watch. After close, add
+// rejects new connections.
 func (s *controlLinks) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -54,8 +54,8 @@ func serveCounted(t *testing.T) (*plane, *counted) {
 	return p, l
 }
 
-// A call whose credentials are unavailable does not close the connection, and
-// does not wait for another.
+// If the credentials of a call are unavailable, the connection is not closed, and the call
+// does not wait for another one.
 func TestControlKeepsConnection(t *testing.T) {
 	p, l := serveCounted(t)
 	c := control(t, ControlPlaneConfig{Addr: p.addr})

@@ -37,7 +37,7 @@ func (p *plane) header(name string) string {
 	return p.heard.Get(name)[0]
 }
 
-// servePlane listens on addr, whose port may be 0.
+// servePlane listens on addr. The port of addr may be 0.
 func servePlane(t testing.TB, addr string, wrap func(net.Listener) net.Listener, opts ...grpc.ServerOption) *plane {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve/dns"
 )
 
 func TestControlCallsAndStreams(t *testing.T) {
@@ -72,8 +74,9 @@ func TestControlWithoutSRV(t *testing.T) {
 // localhost needs no DNS, and one of its two addresses is sufficient.
 func TestControlLocalhost(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
-	for _, host := range []string{"localhost", "localhost.", "LOCALHOST"} {
-		c := control(t, ControlPlaneConfig{Addr: host + ":" + portOf(t, p.addr), Resolver: newSource()})
+	noServer := dns.New(dns.WithServers(netip.MustParseAddrPort("127.0.0.1:1")))
+	for _, host := range []string{"localhost", "localhost.", "LOCALHOST", "127.0.0.1"} {
+		c := control(t, ControlPlaneConfig{Addr: host + ":" + portOf(t, p.addr), Resolver: noServer})
 		_, err := call(t.Context(), c)
 		require.NoError(t, err, host)
 	}

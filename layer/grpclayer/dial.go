@@ -9,26 +9,26 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Register registers our balancer in gRPC under a name. Call it once, before the
-// first client is made, because the registry of gRPC is not safe for concurrent
-// use. Options of [DialOptions] take precedence over these.
+// Register registers the balancer of this package in gRPC under the given name. Call it
+// once, before the first client is made, because the registry of gRPC is not safe for
+// concurrent use. The options of [DialOptions] take precedence over opts.
 func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name, opts...)) }
 
-// DialOptions returns the options of a client that resolves names with r, uses
-// our balancer, and applies our layers to its calls:
+// DialOptions returns the options of a client that resolves names with r. The client uses
+// the balancer of this package, and applies the layers of opts to its calls:
 //
 //	grpclayer.Register("gotower") // once
 //	cc, err := grpc.NewClient("gotower:///web.default:80",
 //		append(grpclayer.DialOptions("gotower", r), credentials)...)
 //
-// The name, in lower case, is the scheme of the target and the name of the
-// balancer. Without [Register], [grpc.NewClient] fails with "no supported policies
+// name, in lower case, is both the scheme of the target and the name of the balancer.
+// Without a [Register] of that name, [grpc.NewClient] fails with "no supported policies
 // found in config". Clients with the same name may have different options.
 //
-// Pass a service config to [WithServiceConfig]. gRPC ignores
-// [grpc.WithDefaultServiceConfig], because our resolver provides a service config.
+// Pass a service config by [WithServiceConfig]. gRPC ignores
+// [grpc.WithDefaultServiceConfig], because the resolver provides a service config.
 //
-// A nil r panics, and so does a name that is not a scheme, see [NewResolver].
+// DialOptions panics if r is nil or name is not a valid scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
 	opts = append(slices.Clip(opts), option(func(s *settings) { s.dialOptions = true }))
 	s := newSettings(opts)

@@ -19,30 +19,32 @@
 //
 //	WithCallLayer      timeout, retry, budget
 //	gRPC               calls the picker
-//	balance            the endpoint of the lowest cost among a few ready ones
+//	balance            the endpoint with the lowest cost among a few ready ones
 //	WithEndpointLayer  breaker, limit; after a rejection another endpoint is tried
 //	gRPC               the SubConn
 //
+// A pick is the choice of a connection for one call. gRPC makes it by a picker.
+//
 // # Errors
 //
-// A rejection by the balancer has its reason in the text of the status, because
-// gRPC reports only an expired deadline. Through a [Client] it is also the error
-// of the balancer itself. A call that was not sent matches [layer.ErrNotReady]
-// with any code, so that layers may send it again without using a budget.
+// If the balancer rejects a call, the text of the status has the reason. gRPC itself
+// reports only an expired deadline. Through a [Client], the error also matches the error of
+// the balancer. An error of a call that was not sent matches [layer.ErrNotReady], with any
+// code. Therefore layers may send the call again without using a budget.
 //
 // # Panics
 //
-// A panic in the goroutine of an RPC reaches the caller after its slots are free.
-// Examples are layers, codecs and call credentials. For a stream of responses it
-// may reach the next RecvMsg, Header or Trailer.
+// A panic of a layer, a codec or call credentials runs on the goroutine of an RPC. It
+// reaches the caller after the slots of the RPC are released. For a stream with one request
+// and many responses it may reach the next RecvMsg, Header or Trailer.
 //
 // Other panics do not end the process:
 //
-//   - A resolver that panics has ended. The panic is its last error, and the last
+//   - If a resolver panics, its resolution ends. The panic is its last error, and the last
 //     endpoints remain.
-//   - An endpoint whose [WithEndpointLayer] panics is closed.
+//   - If a layer of [WithEndpointLayer] panics when it is applied, the endpoint is closed.
 //   - Panics of [WithOnBalancer], of OnFinish, and of observers at the end of a pick
 //     are dropped.
 //
-// Panics of stats handlers, dialers and transport credentials belong to gRPC.
+// gRPC itself handles panics of stats handlers, dialers and transport credentials.
 package grpclayer

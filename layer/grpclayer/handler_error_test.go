@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// front is a service whose handlers make calls.
+// front is a service with handlers that make calls.
 type front struct {
 	pb.UnimplementedTestServiceServer
 	calls atomic.Int64

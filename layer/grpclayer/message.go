@@ -18,8 +18,8 @@ import (
 
 var errNoReply = errors.New("grpclayer: a layer returned no reply")
 
-// newMessage returns an empty message of the type of m. It does not read m, because
-// another attempt may be decoding into it.
+// newMessage returns a new, empty message of the same type as m. It does not read the
+// content of m, because another attempt may be decoding into it.
 func newMessage(m any) any {
 	if p, ok := m.(protoreflect.Message); ok {
 		return p.New().Interface()
@@ -30,7 +30,8 @@ func newMessage(m any) any {
 	return m
 }
 
-// assign copies from to to, a message of the same type.
+// assign replaces the content of its first argument by that of its second one. Both are
+// messages. It returns an error if their types differ.
 func assign(to, from any) error {
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {
@@ -48,30 +49,33 @@ func assign(to, from any) error {
 	return nil
 }
 
-// pushbackKey is the trailer with the wait that a server requests before a retry (gRFC A6).
+// pushbackKey is the trailer field in which a server requests a wait before a retry (gRFC
+// A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// maxPushback is the longest wait.
+// maxPushback is the longest wait that is sent or accepted in the trailer field
+// pushbackKey.
 const maxPushback = 24 * time.Hour
 
-// Replayer is the [layer.Replayer] of gRPC. A call can be sent unchanged any number of times:
-// the request of a unary call or of a stream of responses is a message in memory, and any other
-// stream is opened again only before its first message.
+// Replayer is the [layer.Replayer] of gRPC. A call can be sent any number of times, without
+// storing a body. The request of a unary call, or of a stream with one request, is a
+// message in memory. Any other stream is opened again only before its first message.
 type Replayer struct {
-	// IsIdempotent reports whether calling a method twice has the effect of
-	// calling it once. By default no method is idempotent. For a stream of
-	// responses to one request see [Client.Stream].
+	// IsIdempotent reports whether sending c twice has the same effect as sending it once.
+	// If the field is nil, no method is idempotent. [Client.Stream] documents which streams
+	// can be repeated.
 	IsIdempotent func(c *Call) bool
 }
 
-// Idempotent calls IsIdempotent.
+// Idempotent returns the result of IsIdempotent, or false if that is nil.
 func (r Replayer) Idempotent(c *Call) bool { return r.IsIdempotent != nil && r.IsIdempotent(c) }
 
-// Replay returns nil, because messages are in memory.
+// Replay returns nil, because a call can be sent again unchanged.
 func (Replayer) Replay(*Call, int64) layer.Replay[*Call] { return nil }
 
-// RetryAfter returns grpc-retry-pushback-ms (gRFC A6) in milliseconds, at most a
-// day. Any other value forbids a retry.
+// RetryAfter returns the wait that the server requests by the trailer field
+// grpc-retry-pushback-ms (gRFC A6), at most a day. If the value is not a number of
+// milliseconds, the result is negative, which forbids a retry.
 func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.pushback) == 0 {
@@ -87,11 +91,11 @@ func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	return min(time.Duration(ms)*time.Millisecond, maxPushback), true
 }
 
-// Peek returns r: a failure of a unary call is an error, and a stream is not
-// repeated after its header.
+// Peek returns r and false. It does not wait for trailers, because a failed unary call
+// returns an error, and a stream is not repeated after its header.
 func (Replayer) Peek(_ context.Context, r *Reply) (*Reply, bool) { return r, false }
 
-// Drain cancels a stream.
+// Drain cancels the stream of r. It does nothing for the reply of a unary call.
 func (Replayer) Drain(r *Reply) {
 	if r != nil && r.stream != nil {
 		r.stream.end(layer.ErrBodyClosedEarly)

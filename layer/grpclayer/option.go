@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures our resolver and balancer in grpc-go.
+// Option configures the resolver and the balancer of this package.
 type Option interface{ apply(s *settings) }
 
 type settings struct {
@@ -17,7 +17,7 @@ type settings struct {
 	config   string // service config, in JSON
 
 	introspect  func(layer.Describer)
-	dialOptions bool // resolver and balancer have the same options
+	dialOptions bool // resolver and balancer were made by DialOptions, with the same options
 	live        balancers
 }
 
@@ -36,32 +36,36 @@ func newSettings(opts []Option) *settings {
 	return s
 }
 
-// WithEndpointLayer applies l to the picks of each endpoint, such as a breaker or
-// a limit. Use a stack of [NewEndpointStack], which has the end and the class of
-// a pick. The default is without a layer.
+// WithEndpointLayer applies l, such as a breaker or a limit, to the picks of each endpoint.
+// A pick sends nothing and must not wait. Build l with [NewEndpointStack], which reports the
+// end of the RPC and the class of its result to the layers. By default picks pass without a layer.
 //
-// A picker of gRPC must not wait, and a pick sends nothing. So use [WithCallLayer] for a Queue,
-// a Retry, and layers that change the context or measure Call, such as AdaptiveLimit.
+// Use [WithCallLayer] for a Queue, a Retry, and layers that change the context or measure
+// Call, such as AdaptiveLimit.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
 
-// WithBalance sets options of package balance, which has the defaults.
+// WithBalance sets options of package balance. Options that are not set have the defaults
+// of that package.
 func WithBalance(opts ...balance.Option[*Pick]) Option {
 	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
 }
 
-// WithCallLayer applies l to all calls of a client, above the balancer: time
-// limits, retries, a queue. The default is without a layer. Only [DialOptions]
-// uses it. The client is ready when its balancer is. An idle client, or one that
-// shares the options with another, is always ready.
+// WithCallLayer applies l to all calls of a client, above the balancer. Examples are time
+// limits, retries and a queue. By default calls pass without a layer. Only [DialOptions]
+// uses this option.
+//
+// The service below l is ready when the balancer of the client is ready. It is always ready
+// while the client is idle, and if several clients are made with the same options, because
+// the balancer is then unknown.
 func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }
 
-// WithOnBalancer calls seen with each new balancer of a ClientConn, whose Describe
-// shows the endpoints with their layers, estimates and reasons. A ClientConn that
-// was idle has a new balancer. seen must not wait.
+// WithOnBalancer calls seen with each new balancer of a ClientConn. Its method Describe
+// shows the endpoints with their layers, estimates and reasons. A ClientConn gets another
+// balancer after it was idle. seen must not wait.
 func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return option(func(s *settings) { s.introspect = seen })
 }

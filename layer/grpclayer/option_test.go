@@ -24,7 +24,7 @@ func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
 			"ewma":    {WithBalance()},
-			"pending": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest()})), WithBalance()},
+			"pending": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest})), WithBalance()},
 		} {
 			var seen layer.Describer
 			var n layertest.Network
@@ -43,7 +43,7 @@ func TestServerStreamObservers(t *testing.T) {
 	var late grpc.ServerStream
 	s := NewServer(func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
-			Accessor{}.OnResponseStart(ctx, c, func(*Reply) { begun++ }, func(int, []byte) { messages++ })
+			Accessor{}.OnResponseStart(ctx, c, observing{func(*Reply) { begun++ }, func() { messages++ }})
 			return next.Call(ctx, c)
 		})
 	})
@@ -106,8 +106,8 @@ func TestBalancerAddresses(t *testing.T) {
 	}
 }
 
-// An error before the first SRV records means that there are none, also after
-// an empty response. An error after records keeps them.
+// An error before the first SRV records means that SRV records do not exist, also after an
+// empty response. An error after records keeps them.
 func TestControlSRVErrors(t *testing.T) {
 	away := news{err: errors.New("away")}
 	none := news{update: resolve.Update{Kind: resolve.DoesNotExist}}

@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// panicError is an error whose Error method panics.
+// panicError is an error that panics in its method Error.
 type panicError struct{}
 
 func (panicError) Error() string { panic("text") }

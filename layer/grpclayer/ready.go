@@ -11,17 +11,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// balancers are the balancers with the same settings: one for each ClientConn that
-// has resolved its target and is not idle.
+// balancers has the balancers that share one settings value. Each ClientConn has a
+// balancer, if it has resolved its target and is not idle.
 type balancers struct {
 	first  atomic.Pointer[grpc.ClientConn] // the ClientConn of the first call
-	shared atomic.Bool                     // another ClientConn had a call
+	shared atomic.Bool                     // a second ClientConn has had a call
 
 	mu  sync.Mutex
 	all []*towerBalancer
 }
 
-// called records the ClientConn of a call. b may be nil.
+// called records that cc has made a call. It does nothing if b is nil.
 func (b *balancers) called(cc *grpc.ClientConn) {
 	if b == nil || b.first.Load() == cc || b.first.CompareAndSwap(nil, cc) || b.first.Load() == cc {
 		return
@@ -41,8 +41,9 @@ func (b *balancers) remove(t *towerBalancer) {
 	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
 }
 
-// only returns the balancer if there is exactly one, of one ClientConn. The
-// readiness of a ClientConn does not apply to another one, which may be idle.
+// only returns the balancer if there is exactly one, and calls were made through only one
+// ClientConn. Otherwise it returns nil, because the readiness of one ClientConn does not
+// apply to another one, which may be idle.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,15 +53,16 @@ func (b *balancers) only() *towerBalancer {
 	return b.all[0]
 }
 
-// balanced is the innermost service of a client with our balancer. It is ready
-// when the balancer is.
+// balanced is the service below the layers of [WithCallLayer]. It is ready when the gRPC
+// balancer of the client is ready.
 type balanced struct {
 	Service
 	at *balancers
 }
 
-// Ready waits for the balancer. Without a balancer the ClientConn is idle, new or
-// closed, and a call makes one.
+// Ready waits until the balancer is ready. Without a balancer it returns nil at once, because
+// a call then starts one. It also returns nil at once if several ClientConns share the
+// settings.
 func (b *balanced) Ready(ctx context.Context) error {
 	t := b.at.only()
 	if t == nil {
@@ -72,5 +74,6 @@ func (b *balanced) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Describe describes the service without the balancer.
+// Describe describes the wrapped service. The balancer is not included, see
+// [WithOnBalancer].
 func (b *balanced) Describe() layer.Node { return layer.Describe(b.Service) }

@@ -13,19 +13,21 @@ import (
 )
 
 // NewResolver returns a [resolver.Builder] that uses r, for [grpc.WithResolvers]. With the
-// scheme "gotower", r resolves "web:80" for the target "gotower:///web:80". It works with each
-// balancer of grpc-go. Ours also gets the attributes of endpoints and the options.
+// scheme "gotower", r resolves "web:80" for the target "gotower:///web:80". It works with
+// each balancer of grpc-go. The balancer of this package also gets the attributes of
+// endpoints and the options.
 //
-// After an error of r the last state remains. Each ClientConn in use has one
-// goroutine, which ends when it is closed or idle.
+// After an error of r the last endpoints remain. Each ClientConn in use has one goroutine,
+// which ends when the ClientConn is closed or idle.
 //
-// The certificate of an endpoint is verified against its TLS server name. The
-// credentials decide about TLS, see [EndpointID]. All endpoints have the same
-// authority, the name in the target, because gRPC supports no other. For SRV records it
-// is their domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with
-// a name, and [grpc.WithAuthority], override it.
+// The certificate of an endpoint is verified against the TLS server name of the endpoint.
+// The credentials determine whether TLS is used, see [EndpointID]. All endpoints have the
+// same authority, the name in the target, because gRPC supports no other. If that is a name
+// of SRV records, the authority is the domain: web.test:80 for
+// "gotower:///_grpc._tcp.web.test:80". Credentials with a server name, and
+// [grpc.WithAuthority], override the authority.
 //
-// A nil r panics, and so does a scheme that is not one of RFC 3986 in lower case.
+// NewResolver panics if r is nil, or if scheme is not a scheme of RFC 3986 in lower case.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
 	return newResolver(scheme, r, newSettings(opts))
 }
@@ -51,10 +53,9 @@ type resolverBuilder struct {
 	settings *settings
 }
 
-// Scheme returns the scheme of the targets.
 func (b *resolverBuilder) Scheme() string { return b.scheme }
 
-// Build resolves the target until Close.
+// Build starts a goroutine that resolves the target until Close is called.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	var config *serviceconfig.ParseResult // nil: the ClientConn has its own
 	if b.settings.dialOptions {
@@ -71,7 +72,8 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	return resolution(cancel), nil
 }
 
-// watch reports the endpoints to cc. A panic of the resolver is its last error.
+// watch resolves name and reports the endpoints to cc, until ctx ends. If the resolver
+// panics, watch reports the panic as its last error.
 func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn, config *serviceconfig.ParseResult) {
 	if err := panics.Contain(func() { b.follow(ctx, name, cc, config) }); err != nil && ctx.Err() == nil {
 		cc.ReportError(fmt.Errorf("grpclayer: resolve %q: %w", name, err))
@@ -102,22 +104,24 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 	}
 }
 
-// resolution is the resolver of one ClientConn.
+// resolution is the resolver of one ClientConn. Its value is the function that cancels the
+// resolution.
 type resolution context.CancelFunc
 
-// ResolveNow does nothing.
+// ResolveNow does nothing, because the resolver reports changes by itself.
 func (resolution) ResolveNow(resolver.ResolveNowOptions) {}
 
-// Close ends the resolution without waiting.
+// Close ends the resolution, but does not wait for its goroutine.
 func (r resolution) Close() { r() }
 
-// OverrideAuthority returns gRPC's authority of the target, with the domain in
-// place of a name of SRV records.
+// OverrideAuthority returns the authority of calls to target. It is gRPC's default. For a
+// name of SRV records, it is only the domain in that name.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
 	return authority(domainOf(target.Endpoint()))
 }
 
-// authority returns gRPC's authority of a name.
+// authority returns the authority that gRPC uses by default for the endpoint name of a
+// target.
 func authority(name string) string {
 	if strings.HasPrefix(name, ":") {
 		name = "localhost" + name
@@ -125,8 +129,8 @@ func authority(name string) string {
 	return escaped(name)
 }
 
-// domainOf returns the domain of a name of SRV records, _service._proto.domain
-// (RFC 2782), and any other name unchanged.
+// domainOf returns the domain in name if that is a name of SRV records,
+// _service._proto.domain (RFC 2782). It returns any other name unchanged.
 func domainOf(name string) string {
 	service, rest, _ := strings.Cut(name, ".")
 	proto, domain, _ := strings.Cut(rest, ".")
@@ -136,7 +140,7 @@ func domainOf(name string) string {
 	return name
 }
 
-// escaped escapes s for an authority (RFC 3986, section 3.2).
+// escaped returns s with percent-encoding for an authority (RFC 3986, section 3.2).
 func escaped(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r > 127 || !inAuthority(byte(r)) }) {
 		return s

@@ -85,7 +85,7 @@ func (s *server) enter(ctx context.Context) (func(), error) {
 	}
 	if c := codes.Code(s.code.Load()); c != codes.OK {
 		leave()
-		return nil, status.Error(c, "as told")
+		return nil, status.Error(c, "as requested")
 	}
 	return leave, nil
 }

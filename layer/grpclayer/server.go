@@ -17,28 +17,31 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Server applies a layer to the handlers of a server. Unary calls and streams
-// share its limits and queues. It is safe for concurrent use.
+// Server applies a layer to the handlers of a server. All calls, unary or streaming, share
+// the limits and queues of the layer. It is safe for concurrent use.
 //
-// The result of a handler reaches the client unchanged. The layers see only its status. A
-// handler may return the rejection of a call that it made itself: the layers do not treat it as
-// a rejection of the handler's own request.
+// The result of a handler reaches the client unchanged. The layers see only its status. If
+// a handler returns the rejection of a call that it made, the layers do not treat this as a
+// rejection of the request to the handler.
 type Server struct{ svc Service }
 
-// NewServer applies l, which may be a whole stack (Stack.Layer). A nil layer
-// changes nothing. A Server may serve several grpc.Servers.
+// NewServer returns a Server that applies l to each call. l may be a whole stack, see
+// [layer.Stack.Layer]. If l is nil, calls are unchanged. A Server may be used by several
+// grpc.Servers.
 func NewServer(l Layer) *Server { return &Server{applied(l, leaf())} }
 
-// ServerOptions returns both interceptors. Of several interceptors the first one is outermost.
+// ServerOptions returns options that install both interceptors of s. If a grpc.Server has
+// several interceptors, the first one is outermost.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.Unary), grpc.ChainStreamInterceptor(s.Stream)}
 }
 
-// Describe shows the layers and their state.
+// Describe returns the layers of s and their state.
 func (s *Server) Describe() layer.Node { return layer.Describe(s.svc) }
 
-// Unary is a [grpc.UnaryServerInterceptor]. An error has the status code of [Code], and the
-// client gets its text. A RetryAfter is sent as grpc-retry-pushback-ms.
+// Unary is a [grpc.UnaryServerInterceptor]. The client gets the text of an error, with the
+// status code of [Code]. If the error has a RetryAfter, the client gets it in the trailer
+// field grpc-retry-pushback-ms.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
@@ -55,10 +58,12 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return rsp.Message, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. The stream ends for the layers when its handler
-// returns. Do not use a Retry or Hedge here, because a handler must not be called twice for one
-// stream. If a time limit of a layer ends the handler's context, the client gets the status at
-// once, and RecvMsg and SendMsg fail with it.
+// Stream is a [grpc.StreamServerInterceptor]. For the layers a stream ends when its handler
+// returns. Do not use a Retry or Hedge here, because a handler must not be called twice for
+// one stream.
+//
+// If a time limit of a layer ends the handler's context, the client gets the status at
+// once. After that, RecvMsg and SendMsg of the handler fail with the status.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	h := &serverStream{srv: srv, stream: ss, handler: handler}
 	h.Call = Call{
@@ -74,7 +79,8 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return toStatus(ss.Context(), err)
 }
 
-// pushback returns the RetryAfter of err as metadata, rounded up, or nil.
+// pushback returns metadata that requests a wait from the client: the RetryAfter of err in
+// milliseconds, rounded up. It returns nil if err has no RetryAfter.
 func pushback(err error) metadata.MD {
 	after, ok := layer.RetryAfter(err)
 	if !ok {
@@ -103,9 +109,9 @@ type serverStream struct {
 	stream  grpc.ServerStream
 	handler grpc.StreamHandler
 
-	observers       []responseObserver // written before the handler is called
+	observers       []layer.ResponseObserver[*Reply] // written before the handler is called
 	mu              sync.Mutex
-	header, trailer metadata.MD // for an observer
+	header, trailer metadata.MD // what the handler has sent or set; recorded only for observers
 	started, ended  bool
 }
 
@@ -131,30 +137,33 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	return &Reply{Header: s.header, Trailer: s.trailer}, nil
 }
 
-// limitedStream is a server's stream whose handler has the layers' context.
+// limitedStream is a server's stream for the handler, with the context of the layers.
 //
-// gRPC has no call that ends a RecvMsg or SendMsg of a running handler, except writing the
-// status. The status is written when the layers' context ends before the stream.
+// If that context ends before the handler returns, the limitedStream writes the status to
+// the client. gRPC has no other way to end a RecvMsg or SendMsg of a running handler.
 type limitedStream struct {
 	grpc.ServerStream
 	ctx     context.Context //nolint:containedctx // returned by Context
 	wire    statusWriter
-	release func() bool                   // nil without a limit
-	end     atomic.Pointer[status.Status] // nil until the layers ended it, or the handler returned
+	release func() bool                   // stops watching the context; nil if the layers did not add a limit
+	end     atomic.Pointer[status.Status] // nil until a layer has ended the stream or the handler has returned
 
 	opening sync.Mutex  // held while the header or the status is being written
 	opened  atomic.Bool // the header was sent
 }
 
-// statusWriter is gRPC's transport stream.
+// statusWriter writes the status that ends a stream. gRPC's transport stream implements it.
 type statusWriter interface {
 	WriteStatus(st *status.Status) error
 }
 
-// handlerReturned is the end of a stream whose handler returned in time.
+// handlerReturned is the value of limitedStream.end if the handler returned before a layer
+// ended the stream.
 var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // never modified
 
-// limit returns ss with the context of the layers.
+// limit returns ss with ctx, the context of the layers. If ctx has another Done channel
+// than the context of ss, a layer has limited the stream. The stream then ends when ctx
+// ends.
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
@@ -165,7 +174,8 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	return l
 }
 
-// abort ends the stream unless it has ended.
+// abort ends the stream after the context of the layers has ended, with the status of the
+// cause. It does nothing if the stream has ended.
 func (l *limitedStream) abort() {
 	if l.ServerStream.Context().Err() != nil {
 		return
@@ -186,8 +196,9 @@ func (l *limitedStream) abort() {
 	}
 }
 
-// stop is called when the handler has returned. It returns the error that was
-// sent to the client before, if any.
+// stop must be called when the handler has returned. If a layer has ended the stream
+// before, stop returns the status that the client got, as an error. Otherwise it returns
+// nil. l may be nil.
 func (l *limitedStream) stop() error {
 	if l == nil || l.release == nil {
 		return nil
@@ -199,13 +210,16 @@ func (l *limitedStream) stop() error {
 	return l.end.Load().Err()
 }
 
-// Context returns the context of the layers.
+// Context returns the context of the layers, which also ends when the time limit of a layer
+// expires.
 func (l *limitedStream) Context() context.Context { return l.ctx }
 
-// RecvMsg receives one message.
+// RecvMsg receives one message. If a layer has ended the stream, it returns the status that
+// the client got.
 func (l *limitedStream) RecvMsg(m any) error { return l.orStatus(l.ServerStream.RecvMsg(m)) }
 
-// SendMsg sends one message.
+// SendMsg sends one message. If a layer has ended the stream, it returns the status that
+// the client got.
 func (l *limitedStream) SendMsg(m any) error {
 	if l.wire != nil && !l.opened.Load() {
 		if err := l.open(); err != nil {
@@ -215,8 +229,9 @@ func (l *limitedStream) SendMsg(m any) error {
 	return l.orStatus(l.ServerStream.SendMsg(m))
 }
 
-// open sends the header before the first message. gRPC does that too, but not
-// safely beside a goroutine that writes the status.
+// open sends the header before the first message. If a layer has ended the stream, open
+// returns the status. gRPC itself would send the header with the first message, but not
+// safely while another goroutine writes the status.
 func (l *limitedStream) open() error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -228,7 +243,9 @@ func (l *limitedStream) open() error {
 	return nil
 }
 
-// orStatus returns the status that ended the stream instead of gRPC's error.
+// orStatus is called with err, the result of a method of gRPC. It returns err, unless err
+// is an error and a layer has ended the stream. Then it returns the status that the client
+// got.
 func (l *limitedStream) orStatus(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -239,13 +256,14 @@ func (l *limitedStream) orStatus(err error) error {
 	return err
 }
 
-// handlerError is the error of a handler for the layers above it. It has the status of
-// the error, and matches no other errors, because a rejected call of the handler is not
-// a rejection of the handler's own request. The original error stays in its chain.
+// handlerError is the error of a handler in the form that the layers get. It has the status
+// of the error, but does not match the errors in its chain. For example, a handler may
+// return the rejection of a call that it made. That is not a rejection of the request to
+// the handler.
 type handlerError struct {
 	err    error
-	st     *status.Status // gRPC's status of err
-	stated bool           // err has a status
+	st     *status.Status // the status for err
+	stated bool           // err has a status itself; if false, st is derived from err
 }
 
 func newHandlerError(err error) *handlerError {
@@ -259,18 +277,14 @@ func newHandlerError(err error) *handlerError {
 func (e *handlerError) Error() string              { return e.err.Error() }
 func (e *handlerError) GRPCStatus() *status.Status { return e.st }
 
-// Is reports whether the handler returned because its context had ended.
+// Is reports whether the handler returned the error of its context and target is that
+// error.
 func (e *handlerError) Is(target error) bool {
 	return !e.stated && (target == context.Canceled || target == context.DeadlineExceeded) && errors.Is(e.err, target)
 }
 
-// responseObserver observes the response of a server's stream while its handler runs.
-type responseObserver struct {
-	started func(*Reply)
-	data    func(n int, p []byte)
-}
-
-// observedStream reports the response of a handler to the observers.
+// observedStream is a server's stream. When the handler sends a header or a message, it
+// notifies the observers of the call.
 type observedStream struct {
 	grpc.ServerStream
 	call *serverStream
@@ -315,7 +329,8 @@ func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 	}
 }
 
-// begin and data do nothing after the handler has returned.
+// begin reports the header to the observers. Only the first call has an effect, and only
+// before the handler has returned.
 func (s *serverStream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +339,7 @@ func (s *serverStream) begin() {
 	}
 	s.started = true
 	for _, h := range s.observers {
-		h.started(&Reply{Header: s.header})
+		h.ResponseStarted(&Reply{Header: s.header})
 	}
 }
 
@@ -335,7 +350,7 @@ func (s *serverStream) data(n int) {
 		return
 	}
 	for _, h := range s.observers {
-		h.data(n, nil)
+		h.ResponseData(n, nil)
 	}
 }
 

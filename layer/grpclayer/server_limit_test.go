@@ -90,8 +90,7 @@ func TestServerStreamLimit(t *testing.T) {
 	}
 }
 
-// A stream that ends in time is unchanged, and one whose client cancels reports
-// it.
+// A stream that ends in time is unchanged, and one that its client cancels reports it.
 func TestServerStreamWithinLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// WithServiceConfig adds a gRPC service config, in JSON, to that of [DialOptions]:
+// WithServiceConfig adds a gRPC service config, in JSON, to the config of [DialOptions]:
 //
 //	grpclayer.WithServiceConfig(`{"methodConfig": [{
 //		"name": [{"service": "shop.Books"}],
@@ -17,16 +17,19 @@ import (
 //		}
 //	}]}`)
 //
-// Our balancer replaces the one of the config. An invalid config makes [grpc.NewClient]
-// fail. Only [DialOptions] uses it, and the last one applies.
+// The balancer of this package replaces the balancer in config. If config is invalid,
+// [grpc.NewClient] fails. Only [DialOptions] uses this option. If the option is given
+// twice, the last one applies.
 //
-// gRPC's retries have no budget, and multiply with a Retry of [WithCallLayer].
+// gRPC's own retries have no budget. The number of attempts is multiplied if
+// [WithCallLayer] has a Retry, too.
 func WithServiceConfig(config string) Option {
 	return option(func(s *settings) { s.config = config })
 }
 
-// serviceConfig returns the given service config with the named balancer. An invalid
-// config is returned unchanged, because gRPC reports the error.
+// serviceConfig returns a copy of a service config in JSON that selects another balancer.
+// given is the config, and balancer is the name of the balancer. An invalid config is
+// returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Code returns the status code of err. The first matching row applies. It is the
-// mapping of httplayer.StatusFromError except for the rows with (*):
+// Code returns the gRPC status code of err. The first row that matches applies. The rows
+// are those of httplayer.StatusFromError, except the rows with (*):
 //
 //	fail-fast, or the time limit of a layer      DEADLINE_EXCEEDED
 //	rejected by a rate limit                     RESOURCE_EXHAUSTED (*)
@@ -46,14 +46,16 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// isRateLimited reports whether a rate limit rejected the request. An open breaker is
-// unavailable, also if it knows the time of its next probe. The outermost layer decides.
+// isRateLimited reports whether err is a rejection by a rate limit. Only the outermost
+// layer in err counts. Rejections of other layers, such as a breaker, are not rate limits
+// even if they have a RetryAfter.
 func isRateLimited(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
-// statusOf returns the status of the first error in the chain that has one, or UNKNOWN.
+// statusOf returns the status of the first error in the chain of err that has one, and
+// true. If none has one, it returns the status UNKNOWN and false.
 func statusOf(err error) (st *status.Status, ok bool) {
 	var has interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &has) && has.GRPCStatus() != nil {
@@ -62,7 +64,8 @@ func statusOf(err error) (st *status.Status, ok bool) {
 	return status.New(codes.Unknown, err.Error()), false
 }
 
-// statusError is an error of layers with its gRPC status and an unchanged chain.
+// statusError adds a gRPC status to an error of the layers. The errors in its chain still
+// match.
 type statusError struct {
 	error
 	st *status.Status
@@ -71,20 +74,22 @@ type statusError struct {
 func (e *statusError) Unwrap() error              { return e.error }
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
-// Is also looks into the error of a handler.
+// Is reports whether the error that a handler returned matches target. errors.Is calls Is
+// in addition to Unwrap, because the layers got that error without its chain.
 func (e *statusError) Is(target error) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.Is(handled.err, target)
 }
 
-// As implements errors.As. It also searches the error that a handler returned.
+// As searches the chain of the error that a handler returned. errors.As calls As in
+// addition to Unwrap, because the layers got that error without its chain.
 func (e *statusError) As(target any) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.As(handled.err, target)
 }
 
-// toStatus returns an error with a gRPC status. An error that has a status
-// itself, or is not of this library, is returned unchanged.
+// toStatus returns err with a gRPC status, for the caller of an interceptor. It returns err
+// unchanged if it has a status itself, or if it is not an error of this library.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -120,7 +125,8 @@ func withMessage(st *status.Status, message string) *status.Status {
 	return status.FromProto(p)
 }
 
-// reasonOnce adds reason to a message that does not have it yet.
+// reasonOnce returns message with reason appended. If message includes reason already, it
+// returns message.
 func reasonOnce(message, reason string) string {
 	if strings.Contains(message, reason) {
 		return message
@@ -128,15 +134,17 @@ func reasonOnce(message, reason string) string {
 	return message + ": " + reason
 }
 
-// Classify is the [layer.Classifier] of gRPC, by the status code of an error (see [Code]):
+// Classify is the [layer.Classifier] of gRPC. It uses the status code of an error, see
+// [Code]:
 //
 //	UNAVAILABLE, the time limit of one attempt          Retryable
 //	RESOURCE_EXHAUSTED                                  Throttled
 //	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
 //	INTERNAL, DATA_LOSS                                 Failure
 //
-// All others are a Success. The failures are those of linkerd's proxy and of httplayer. A
-// client's stream is a Success when it opens, and is classified again at its end.
+// Any other code, and a call without an error, is a Success. linkerd's proxy and httplayer
+// have the same failures. A client's stream is a Success when it opens, and is classified
+// again at its end.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:

@@ -12,14 +12,14 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Accessor is the [layer.Accessor] of net/http. It reads requests that a server
-// received and requests that a client makes. It has no state and does not
-// allocate, except to parse addresses.
+// Accessor is the [layer.Accessor] for the messages of net/http. It reads requests that a
+// server received and requests that a client makes. It has no state. It allocates only to
+// parse addresses.
 type Accessor struct{}
 
 var _ layer.Accessor[*http.Request, *http.Response] = Accessor{}
 
-// Method returns the method; "GET" for an empty one.
+// Method returns the method of r. It returns "GET" for an empty method.
 func (Accessor) Method(r *http.Request) string {
 	if r.Method == "" {
 		return http.MethodGet
@@ -27,8 +27,9 @@ func (Accessor) Method(r *http.Request) string {
 	return r.Method
 }
 
-// Scheme returns the scheme of the URL. Requests to a server have none there,
-// so it returns "https" for TLS connections and else "http".
+// Scheme returns the scheme of the URL of r. The URL of a received request often has no
+// scheme. For such a request, Scheme returns "https" if the connection uses TLS and "http"
+// otherwise.
 func (Accessor) Scheme(r *http.Request) string {
 	switch {
 	case r.URL != nil && r.URL.Scheme != "":
@@ -39,7 +40,8 @@ func (Accessor) Scheme(r *http.Request) string {
 	return "http"
 }
 
-// Authority returns the host of the URL, else the Host field, else "".
+// Authority returns the host of the URL of r. If the URL has no host, it returns the Host
+// field, which may be "".
 func (Accessor) Authority(r *http.Request) string {
 	if r.URL != nil && r.URL.Host != "" {
 		return r.URL.Host
@@ -47,8 +49,8 @@ func (Accessor) Authority(r *http.Request) string {
 	return r.Host
 }
 
-// Path returns the escaped path as sent. An empty path is "/", except for
-// CONNECT, which has none.
+// Path returns the escaped path of the URL of r. An empty path is returned as "/", except
+// for CONNECT, which has no path.
 func (Accessor) Path(r *http.Request) string {
 	if r.URL == nil {
 		return ""
@@ -67,23 +69,24 @@ func (Accessor) Query(r *http.Request) string {
 	return r.URL.RawQuery
 }
 
-// Source returns the address of the client, with IPv4-mapped addresses as IPv4.
-// It is the zero value for requests that this process makes.
+// Source returns the address of the client of a received request. It converts an
+// IPv4-mapped IPv6 address to IPv4. It returns the zero value for a request that this
+// process makes.
 func (Accessor) Source(r *http.Request) netip.AddrPort {
 	return addrPortOf(r.RemoteAddr)
 }
 
-// RequestHeader returns a view of the request's header, without Host.
+// RequestHeader returns a view of the header of r. Host is not in it.
 func (Accessor) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
 
-// RequestOverHTTP2 reports whether r is an HTTP/2 request or was received as
-// one.
+// RequestOverHTTP2 reports whether ProtoMajor of r is 2. For a received request, this means
+// that the client sent the request over HTTP/2.
 func (Accessor) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
 
-// ResponseOverHTTP2 reports whether r was received by HTTP/2.
+// ResponseOverHTTP2 reports whether r is a response that was received over HTTP/2.
 func (Accessor) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
 
-// Status returns the status code, 0 for no response.
+// Status returns the status code of r, or 0 if r is nil.
 func (Accessor) Status(r *http.Response) int {
 	if r == nil {
 		return 0
@@ -91,7 +94,7 @@ func (Accessor) Status(r *http.Response) int {
 	return r.StatusCode
 }
 
-// ResponseHeader returns a view of the response's header.
+// ResponseHeader returns a view of the header of r. The view is empty if r is nil.
 func (Accessor) ResponseHeader(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
@@ -99,8 +102,8 @@ func (Accessor) ResponseHeader(r *http.Response) layer.Header {
 	return fields(r.Header)
 }
 
-// ResponseTrailer returns a view of the trailers. Announced names are absent
-// until they have a value.
+// ResponseTrailer returns a view of the trailers of r. It leaves out announced trailers
+// that have no value yet.
 func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
@@ -108,18 +111,28 @@ func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
 	return fields(r.Trailer)
 }
 
-// Complete is [Completion].
+// Complete calls [Completion].
 func (Accessor) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
 	return Completion(ctx, r, o)
 }
 
-// fields adapts a header to layer.Header without an allocation.
+// fields is an http.Header that implements [layer.Header] without an allocation.
 type fields http.Header
 
 func (f fields) Get(name string) string { return http.Header(f).Get(name) }
 
 // Values returns all values of name. The caller must not modify them.
 func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
+
+// HasName reports whether match returns true for the name of one of the fields.
+func (f fields) HasName(match func(name string) bool) bool {
+	for name := range f {
+		if match(name) {
+			return true
+		}
+	}
+	return false
+}
 
 func (f fields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
@@ -133,70 +146,74 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r whose body calls read with each
-// piece and its offset. read runs on the goroutine that reads the body, before
-// the caller gets the bytes, and must not keep them. Bodies from GetBody call
-// read, too, from offset 0. A request without a body is returned unchanged.
-// Wrapping the body makes net/http send the headers before the first piece.
+// TeeRequestBody returns a shallow copy of r with a body that calls read for each piece
+// that is read. The argument at is the offset of the piece. The function read runs on the
+// goroutine that reads the body, before the reader receives the bytes, and must not keep p.
+// Bodies from GetBody call read, too, beginning with offset 0. A request without a body is
+// returned unchanged. Because of the wrapped body, net/http sends the headers before the
+// first piece of the body.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r
 	}
 	out := *r
-	out.Body = along(r.Body, read)
+	out.Body = newTeeBody(r.Body, read)
 	if again := r.GetBody; again != nil {
 		out.GetBody = func() (io.ReadCloser, error) {
 			body, err := again()
 			if err != nil || body == nil || body == http.NoBody {
 				return body, err
 			}
-			return along(body, read), nil
+			return newTeeBody(body, read), nil
 		}
 	}
 	return &out
 }
 
-// TeeResponseBody does the same for the body of r, in place. The body of an
-// upgraded connection (101) stays an [io.ReadWriteCloser], with CloseWrite if
-// it has one; written bytes are not reported.
+// TeeResponseBody makes the body of r call read for each piece that is read, as
+// [Accessor.TeeRequestBody] does. It changes r and returns it. The body of an upgraded
+// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Written bytes
+// are not reported.
 func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
 	}
-	r.Body = along(r.Body, read)
+	r.Body = newTeeBody(r.Body, read)
 	return r
 }
 
-// along returns a body that reads from wrapped and keeps the methods Write and CloseWrite
-// of body.
-func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
-	told := &teeBody{ReadCloser: body, read: read}
+// newTeeBody returns a body that calls read for each piece that is read from body. The
+// result has the methods Write and CloseWrite if body has them.
+func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
+	tee := &teeBody{ReadCloser: body, read: read}
 	w, writes := body.(io.Writer)
 	half, halves := body.(halfCloser)
 	switch {
 	case writes && halves:
-		return tunnel{teeStream{told, w}, half}
+		return tunnel{teeStream{tee, w}, half}
 	case writes:
-		return teeStream{told, w}
+		return teeStream{tee, w}
 	}
-	return told
+	return tee
 }
 
-// tunnel combines the two, because embedding a ReadWriteCloser alone would hide
-// CloseWrite.
+// tunnel is the body of an upgraded connection, with CloseWrite. It embeds the halfCloser
+// in addition, because embedding only the ReadWriteCloser would hide CloseWrite.
 type tunnel struct {
 	io.ReadWriteCloser
 	halfCloser
 }
 
-// teeBody reports each piece that is read. One goroutine reads at a time.
+// teeBody calls its function read for each piece that is read. One goroutine at a time
+// calls Read.
 type teeBody struct {
 	io.ReadCloser
 	read func(at int64, p []byte)
-	at   int64
+	at   int64 // offset of the next piece
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *teeBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *teeBody) Read(p []byte) (int, error) {
@@ -213,63 +230,64 @@ type teeStream struct {
 	io.Writer
 }
 
-// OnResponseStart arranges a call of begun when a handler below a [Middleware]
-// writes its response headers, and of data for each piece of the body after
-// that. It does nothing for other requests. Package tap finds it by an
+// OnResponseStart registers o for the response of a handler below a [Middleware]. It
+// notifies o when the handler writes the response headers, and of each piece of the body
+// afterwards. It has no effect for other requests. Package tap calls this method through an
 // interface.
-func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func(*http.Response), data func(n int, p []byte)) {
+func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that the handler itself makes may carry the same context. Only
 	// the received request has a RequestURI.
 	if !ok || r.RequestURI == "" || x.begun.Load() {
 		return
 	}
-	x.observers = append(x.observers, responseObserver{begun, data})
+	x.observers = append(x.observers, o)
 }
 
-// OnDeferredResponse returns false, because a response begins when Call returns
-// it.
-func (Accessor) OnDeferredResponse(*http.Response, func()) bool { return false }
+// OnDeferredResponse returns false and never notifies its argument, because the headers of an
+// HTTP response have arrived when Call returns. Package tap calls this method through an
+// interface.
+func (Accessor) OnDeferredResponse(*http.Response, layer.ResponseObserver[*http.Response]) bool {
+	return false
+}
 
-// ErrorResponse returns false, because no error represents a response.
+// ErrorResponse returns nil and false, because an error of HTTP does not contain a response.
+// Package tap calls this method through an interface.
 func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
 	return nil, false
 }
 
-// responseObserver holds the callbacks of OnResponseStart.
-type responseObserver struct {
-	begun func(*http.Response)
-	data  func(n int, p []byte)
-}
-
-// begin calls the registered callbacks when the response has its status.
+// begin notifies the observers. It is called when the response has its status.
 func (x *served) begin() {
 	for _, h := range x.observers {
-		h.begun(x.response())
+		h.ResponseStarted(x.response())
 	}
 }
 
-// data reports n bytes of the body. p has these bytes, or is nil if they are not known. The
-// response to HEAD has no body.
+// data notifies the observers of n bytes of the body. p has these bytes, or is nil if
+// they are not available. It does nothing for a request with the method HEAD, because its
+// response has no body.
 func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return
 	}
 	for _, h := range x.observers {
-		h.data(int(n), p)
+		h.ResponseData(int(n), p)
 	}
 }
 
-// dataString is data for a string. It copies s only if a callback is registered.
+// dataString calls data with the first n bytes of s. It copies them only if there is an
+// observer.
 func (x *served) dataString(n int, s string) {
 	if len(x.observers) > 0 {
 		x.data(int64(n), []byte(s[:max(n, 0)]))
 	}
 }
 
-// DestinationAddr returns the local address of a request to a server. For a
-// request that a client makes it returns the address in the URL, if that is not
-// a name. Package tap finds it by an interface.
+// DestinationAddr returns the address that r was or will be sent to. For a received request
+// this is the local address of the connection. For a request that this process makes it is
+// the address in the URL, or the zero value if the URL has a host name. Package tap calls
+// this method through an interface.
 func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
@@ -295,7 +313,7 @@ func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.Ad
 	return netip.AddrPortFrom(addr.Unmap(), port)
 }
 
-// addrPortOf parses an address with a port. The result is invalid if s is
+// addrPortOf parses an IP address with a port. The result is the zero value if s is
 // anything else.
 func addrPortOf(s string) netip.AddrPort {
 	ap, err := netip.ParseAddrPort(s)

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestAccessOfRequests(t *testing.T) {
+func TestAccessorRequest(t *testing.T) {
 	fromServer := httptest.NewRequest("PUT", "/a%2Fb?q=1", nil)
 	fromServer.Host, fromServer.RemoteAddr = "web.default", "[::ffff:10.1.2.3]:4567"
 	byTLS := httptest.NewRequest("GET", "/", nil)
@@ -55,7 +55,7 @@ func TestAccessOfRequests(t *testing.T) {
 	assert.Equal(t, netip.AddrPort{}, Accessor{}.Source(&http.Request{RemoteAddr: "@"}), "a Unix socket")
 }
 
-func TestAccessOfResponses(t *testing.T) {
+func TestAccessorResponse(t *testing.T) {
 	var a Accessor
 	rsp := &http.Response{
 		StatusCode: 418,
@@ -86,7 +86,7 @@ func TestAccessOfResponses(t *testing.T) {
 	assert.Equal(t, []error{nil}, n.ends)
 }
 
-func TestAccessAllocatesNothing(t *testing.T) {
+func TestAccessorAllocations(t *testing.T) {
 	var a layer.Accessor[*http.Request, *http.Response] = Accessor{}
 	req := httptest.NewRequest("GET", "/path", nil)
 	req.Header.Set("X", "y")

@@ -16,50 +16,48 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// AccessLogFormat is the format of an access log line.
+// AccessLogFormat is the format of the lines of an [AccessLog].
 type AccessLogFormat string
 
-// The formats.
+// The formats of an [AccessLog].
 const (
 	// ApacheLog is Apache's common log format, with the time in RFC 3339:
 	//
 	//	10.0.0.7:51160 web.default.serviceaccount.identity - [2022-08-23T20:28:20.071809491Z] "GET http://api:80/ HTTP/2.0" 200 5
 	ApacheLog AccessLogFormat = "apache"
 
-	// JSONLog is an object a line, with linkerd's names: client.addr, client.id, host,
-	// method, processing_ns, request_bytes, response_bytes, status, timestamp, total_ns,
-	// trace_id, uri, user_agent, version; and, if layers report them to the
-	// [layer.Record] of the request, attempts, endpoint, error, route, upstream. Numbers
-	// are numbers.
+	// JSONLog writes one JSON object per line, with the names of linkerd's proxy:
+	// client.addr, client.id, host, method, processing_ns, request_bytes, response_bytes,
+	// status, timestamp, total_ns, trace_id, uri, user_agent, version. If layers report
+	// them to the [layer.Record] of the request, it also has attempts, endpoint, error,
+	// route and upstream. Counts, times in ns and the status are JSON numbers.
 	JSONLog AccessLogFormat = "json"
 )
 
-// AccessLog writes one line for each request when its response ends, with one
-// Write per line and never two at a time. Place it outermost so that it sees
-// the client's view. Responses of net/http itself (400, 431) are not logged.
-// With a nil writer the handler is returned unchanged; an unknown format is
-// [ApacheLog].
+// AccessLog returns a middleware. It writes a line to the given writer for each request,
+// when the response has ended. Place it outermost, so that it logs the response that the
+// client receives. Each line is one Write, and Writes do not overlap. A request waits for
+// the writer. Use a buffered writer if the writer can be slow. A nil writer returns the
+// handler unchanged. An unknown format means [ApacheLog].
 //
-//	handler := httplayer.AccessLog(os.Stderr, httplayer.JSONLog)(httplayer.Handler(svc))
+//	handler := httplayer.AccessLog(os.Stderr, httplayer.JSONLog, nil)(httplayer.Handler(svc))
 //
-// Lengths count body bytes. They are absent for a hijacked connection, whose
-// status is 200 for CONNECT and else 101. total_ns ends with the response,
-// processing_ns with its headers. The client's identity is that of its
-// certificate (see [WithClientName]). The trace is that of x-b3-traceid,
-// traceparent, x-request-id or x-amzn-trace-id, in this order.
+// request_bytes and response_bytes count body bytes. A hijacked connection has no counts,
+// and its status is 200 for CONNECT and otherwise 101. processing_ns is the time until the
+// response headers, and total_ns the time until the end of the response. client.id is the
+// result of clientName, which returns "" for an unknown client. With a nil clientName it is
+// the name in the verified client certificate. trace_id is the first that
+// is present of x-b3-traceid, traceparent, x-request-id and x-amzn-trace-id.
 //
-// Text from clients is escaped, so a line is always one line. Requests wait for
-// the writer: buffer it if it can be slow. The cost is 8 to 10 allocations per
-// request.
-func AccessLog(to io.Writer, format AccessLogFormat, opts ...AccessLogOption) func(http.Handler) http.Handler {
-	log := &accessLog{to: to, write: (*accessEntry).apache, id: peerID}
+// Text from clients is escaped, so that it cannot add a line. Requests that the server
+// rejects before the handler are not logged. The cost is 8 to 10 allocations per request.
+func AccessLog(to io.Writer, format AccessLogFormat, clientName func(*http.Request) string) func(http.Handler) http.Handler {
+	log := &accessLog{to: to, write: (*accessEntry).apache, id: clientName}
+	if clientName == nil {
+		log.id = peerID
+	}
 	if format == JSONLog {
 		log.write = (*accessEntry).json
-	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(log)
-		}
 	}
 	return func(h http.Handler) http.Handler {
 		if h == nil {
@@ -72,45 +70,27 @@ func AccessLog(to io.Writer, format AccessLogFormat, opts ...AccessLogOption) fu
 	}
 }
 
-// AccessLogOption configures an [AccessLog].
-type AccessLogOption interface{ apply(l *accessLog) }
-
-type accessLogOption func(*accessLog)
-
-func (f accessLogOption) apply(l *accessLog) { f(l) }
-
-// WithClientName sets the function that returns the client of a request, "" if
-// unknown. The default is the name in the verified certificate, which is also
-// the client_id of [Accessor.SourceLabels]. With a nil id all clients are
-// unknown.
-func WithClientName(id func(r *http.Request) string) AccessLogOption {
-	if id == nil {
-		id = func(*http.Request) string { return "" }
-	}
-	return accessLogOption(func(l *accessLog) { l.id = id })
-}
-
 type accessLog struct {
 	write func(e *accessEntry, b []byte) []byte
 	id    func(*http.Request) string
 
 	mu   sync.Mutex
 	to   io.Writer
-	line []byte // reused buffer
+	line []byte // buffer of the last line, which the next line reuses
 }
 
-func (l *accessLog) say(e *accessEntry) {
+func (l *accessLog) writeLine(e *accessEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.line = append(l.write(e, l.line[:0]), '\n')
 	_, _ = l.to.Write(l.line) // a failed write cannot be reported
-	if cap(l.line) > mostLine {
+	if cap(l.line) > maxLine {
 		l.line = nil
 	}
 }
 
-// mostLine is the largest buffer that is kept for the next line.
-const mostLine = 16 << 10
+// maxLine is the largest capacity, in bytes, of a line buffer that is kept for reuse.
+const maxLine = 16 << 10
 
 type logged struct {
 	log     *accessLog
@@ -118,10 +98,10 @@ type logged struct {
 }
 
 func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x, w := serving(w, r)
+	x := serving(w, r)
 	ctx, record := layer.WithRecord(r.Context())
 	e := &accessEntry{request: r, exchange: x, record: record, began: time.Now(), id: h.log.id(r)}
-	x.observers = append(x.observers, responseObserver{e.begun, e.wrote})
+	x.observers = append(x.observers, e)
 	own := r.WithContext(ctx) // the server keeps using its own request
 	if hasBody(r) {
 		own.Body = &countedBody{ReadCloser: r.Body, read: &e.read}
@@ -129,34 +109,37 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer handBack(r, own)
 	defer func() {
 		e.ended = time.Now()
-		h.log.say(e)
+		h.log.writeLine(e)
 	}()
-	h.handler.ServeHTTP(w, own)
+	h.handler.ServeHTTP(x, own)
 }
 
-// accessEntry is one request.
+// accessEntry has the data of the log line of one request.
 type accessEntry struct {
 	request            *http.Request
 	exchange           *served
 	record             *layer.Record
 	id                 string
 	began, head, ended time.Time
-	read, written      atomic.Int64 // atomic, because handlers may read and write in other goroutines
+	read, written      atomic.Int64 // atomic, because handlers may use other goroutines
 }
 
-func (e *accessEntry) begun(*http.Response) { e.head = time.Now() }
+// ResponseStarted implements [layer.ResponseObserver].
+func (e *accessEntry) ResponseStarted(*http.Response) { e.head = time.Now() }
 
-func (e *accessEntry) wrote(n int, _ []byte) { e.written.Add(int64(n)) }
+// ResponseData implements [layer.ResponseObserver].
+func (e *accessEntry) ResponseData(n int, _ []byte) { e.written.Add(int64(n)) }
 
 func (e *accessEntry) status() int { return e.exchange.code() }
 
-// countedBody counts the bytes of a request body.
+// countedBody counts the bytes that are read from a request body.
 type countedBody struct {
 	io.ReadCloser
 	read *atomic.Int64
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *countedBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *countedBody) Read(p []byte) (int, error) {
@@ -165,7 +148,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peerID returns the name in the client's verified certificate.
+// peerID returns the name in the verified client certificate of the connection of r, or "".
 func peerID(r *http.Request) string {
 	state := r.TLS
 	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
@@ -176,7 +159,7 @@ func peerID(r *http.Request) string {
 	return caller.Client(state)
 }
 
-// hostOf returns the host that r is for.
+// hostOf returns the Host of r. If Host is empty, it returns the host of the URL.
 func hostOf(r *http.Request) string {
 	if r.Host != "" || r.URL == nil {
 		return r.Host
@@ -184,7 +167,7 @@ func hostOf(r *http.Request) string {
 	return r.URL.Host
 }
 
-// apache appends the entry in Apache's common log format.
+// apache appends the entry to b in Apache's common log format.
 func (e *accessEntry) apache(b []byte) []byte {
 	r := e.request
 	b = append(plain(b, r.RemoteAddr), ' ')
@@ -200,7 +183,7 @@ func (e *accessEntry) apache(b []byte) []byte {
 	return strconv.AppendInt(b, e.written.Load(), 10)
 }
 
-// json appends the entry as an object with sorted keys.
+// json appends the entry to b as a JSON object with sorted keys.
 func (e *accessEntry) json(b []byte) []byte {
 	r, facts := e.request, e.record.Facts()
 	head := e.head
@@ -255,7 +238,8 @@ func orDash(s string) string {
 	return s
 }
 
-// uri appends the target of r in absolute form, escaped by as.
+// uri appends the request target of r in absolute form. The function as appends a text with
+// the escapes of the log format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)
@@ -264,7 +248,7 @@ func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	return as(b, r.RequestURI)
 }
 
-// traceOf returns the trace or request ID in h, or "".
+// traceOf returns the trace ID or request ID in h, or "".
 func traceOf(h http.Header) string {
 	if id := h.Get("X-B3-Traceid"); id != "" {
 		return id
@@ -280,7 +264,7 @@ func traceOf(h http.Header) string {
 
 const hexDigits = "0123456789abcdef"
 
-// plain appends s without spaces, or "-" if s is empty.
+// plain appends s, escaped and with "_" instead of spaces. It appends "-" if s is empty.
 func plain(b []byte, s string) []byte {
 	at := len(b)
 	b = escaped(b, orDash(s))
@@ -292,8 +276,8 @@ func plain(b []byte, s string) []byte {
 	return b
 }
 
-// escaped appends s with Apache's escapes. The result contains no quote and no
-// line break.
+// escaped appends s with Apache's escapes. The result has no unescaped quote and no line
+// break.
 func escaped(b []byte, s string) []byte {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -308,10 +292,10 @@ func escaped(b []byte, s string) []byte {
 	return b
 }
 
-// text appends s as a JSON string.
+// text appends s as a JSON string, including the quotes.
 func text(b []byte, s string) []byte { return append(inText(append(b, '"'), s), '"') }
 
-// inText appends the content of a JSON string.
+// inText appends s as the content of a JSON string, without the quotes.
 func inText(b []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		c := s[i]

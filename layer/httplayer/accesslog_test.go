@@ -51,7 +51,7 @@ func newPages() *pages { return &pages{more: make(chan struct{}, 100)} }
 
 func TestAccessLogJSON(t *testing.T) {
 	log := newPages()
-	h := AccessLog(log, JSONLog, WithClientName(func(*http.Request) string { return "web.default" }))
+	h := AccessLog(log, JSONLog, func(*http.Request) string { return "web.default" })
 	f := servingBy(t, h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusCreated)
@@ -91,7 +91,7 @@ func TestAccessLogJSON(t *testing.T) {
 
 func TestAccessLogApache(t *testing.T) {
 	log := newPages()
-	f := servingBy(t, AccessLog(log, ApacheLog)(http.HandlerFunc(shapes)))
+	f := servingBy(t, AccessLog(log, ApacheLog, nil)(http.HandlerFunc(shapes)))
 	rsp, err := client(t, true).Get("http://" + f.addr + "/length")
 	require.NoError(t, err)
 	read(t, rsp)
@@ -100,9 +100,9 @@ func TestAccessLogApache(t *testing.T) {
 }
 
 // A tunnel's line comes at its end; a handler that panics has one, too.
-func TestAccessLogOfOddEnds(t *testing.T) {
+func TestAccessLogTunnelAndPanic(t *testing.T) {
 	log := newPages()
-	h := AccessLog(log, ApacheLog)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := AccessLog(log, ApacheLog, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic(http.ErrAbortHandler)
 		}
@@ -119,13 +119,13 @@ func TestAccessLogOfOddEnds(t *testing.T) {
 	assert.Regexp(t, `HTTP/1.1" 101 -$`, log.next(t))
 }
 
-// Nobody is switched to another protocol by CONNECT, in the log or for layers
-// above a handler.
-func TestAccessLogOfConnect(t *testing.T) {
+// A CONNECT request is not logged as an upgrade (101), and layers above a handler do not
+// see one.
+func TestAccessLogConnect(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	log, outcomes := newPages(), make(chan layer.Outcome[*http.Response], 1)
 	h := Middleware(watched(outcomes))(Handler(endpoint(t, up), WithConnect()))
-	c := wireTo(t, servingBy(t, AccessLog(log, ApacheLog)(h)).addr)
+	c := wireTo(t, servingBy(t, AccessLog(log, ApacheLog, nil)(h)).addr)
 	say(c, strings.ReplaceAll(connectHead, "\n", "\r\n"))
 	rsp, err := http.ReadResponse(c.in, &http.Request{Method: http.MethodConnect})
 	require.NoError(t, err)
@@ -136,9 +136,9 @@ func TestAccessLogOfConnect(t *testing.T) {
 	assert.Equal(t, http.StatusOK, (<-outcomes).Response.StatusCode)
 }
 
-func TestAccessLogOff(t *testing.T) {
+func TestAccessLogNilWriter(t *testing.T) {
 	h := http.NewServeMux()
-	assert.Same(t, h, AccessLog(nil, JSONLog)(h))
+	assert.Same(t, h, AccessLog(nil, JSONLog, nil)(h))
 }
 
 func TestAccessLogTraces(t *testing.T) {
@@ -149,7 +149,7 @@ func TestAccessLogTraces(t *testing.T) {
 	}
 }
 
-// Nothing that a client says makes a second line, or a second field.
+// The text of a client adds neither a line nor a field.
 func FuzzAccessLog(f *testing.F) {
 	f.Add("GET", "/a\nb", "c\"d", "e\\", "\x80\xff", "[::1]:1")
 	f.Add("GET", "/\u2028\u0085", "\r\n", "\x00", "\x7f", "127.0.0.1:80 - -")
@@ -180,7 +180,7 @@ func BenchmarkAccessLog(b *testing.B) {
 			if format == "off" {
 				to = nil
 			}
-			h := AccessLog(to, format)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			h := AccessLog(to, format, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			b.ReportAllocs()
 			for b.Loop() {
 				h.ServeHTTP(silent{}, r)

@@ -8,18 +8,16 @@ import (
 
 func BenchmarkDeadline(b *testing.B) {
 	req := &http.Request{Header: http.Header{"Grpc-Timeout": {"4999m"}, "Te": {"trailers"}, "User-Agent": {"x"}}}
-	read := DeadlineFromHeader(GRPCTimeout, DeadlineGRPC)
-	write := DeadlineToHeader(GRPCTimeout, DeadlineGRPC)
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			read(req)
+			GRPCTimeout(req)
 		}
 	})
 	b.Run("write", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			write(req, time.Second)
+			SetGRPCTimeout(req, time.Second)
 		}
 	})
 }

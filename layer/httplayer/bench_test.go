@@ -131,8 +131,8 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-// BenchmarkRefusal is a call that finds no room.
-func BenchmarkRefusal(b *testing.B) {
+// BenchmarkRejection is a call that finds no room.
+func BenchmarkRejection(b *testing.B) {
 	addr := h2Server(b, 0, func(int, *rawH2) {})
 	e := endpoint(b, addr, WithHTTP2())
 	req, _ := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://web/", http.NoBody)

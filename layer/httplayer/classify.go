@@ -10,23 +10,25 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Classify is the [layer.Classifier] of HTTP and gRPC:
+// Classify is the [layer.Classifier] for HTTP and gRPC:
 //
 //	502, 503, 504; UNAVAILABLE                          Retryable
 //	429; RESOURCE_EXHAUSTED                             Throttled
 //	other 5xx; UNKNOWN, DEADLINE_EXCEEDED,
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
-//	an error outside this process                       Retryable
+//	an error at the endpoint or on the network          Retryable
 //	a [StatusError]                                     as its status
 //	an invalid request; a request body that failed,     Ignorable
-//	or was late at the deadline, except of gRPC and
-//	of HTTP/2 without a content-length
+//	or that the endpoint still awaited when the context
+//	ended, except of gRPC and of HTTP/2 without a
+//	content-length
 //	any other error                                     Failure
+//	any other response                                  Success
 //
-// Everything else is a Success. The gRPC status takes precedence over the HTTP
-// status. It is read from the trailers after the response ended, else from the
-// headers. A status that is not a number is UNKNOWN. A gRPC response that ended
-// without a status counts by its HTTP status, as in linkerd's proxy.
+// The gRPC status takes precedence over the HTTP status. It is read from the trailers if
+// the response has ended, or else from the headers. A gRPC status that is not a number is
+// UNKNOWN. A gRPC response that ended without a gRPC status is classified by its HTTP
+// status, as in linkerd's proxy.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:
@@ -82,7 +84,8 @@ func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	return uint32(code), true
 }
 
-// first is [http.Header.Get] for a name in canonical form. It is faster.
+// first returns the first value of the field with the canonical name, or "". It is faster
+// than [http.Header.Get].
 func first(h http.Header, name string) string {
 	if values := h[name]; len(values) > 0 {
 		return values[0]

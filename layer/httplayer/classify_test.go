@@ -42,7 +42,7 @@ func TestClassifyGRPC(t *testing.T) {
 	want := map[string]layer.Class{
 		"14": layer.Retryable, "8": layer.Throttled,
 		"2": layer.Failure, "4": layer.Failure, "7": layer.Failure, "13": layer.Failure, "15": layer.Failure,
-		// What is no code is UNKNOWN.
+		// A gRPC status that is not a number is UNKNOWN.
 		"x": layer.Failure, "-1": layer.Failure, "99999999999999999999": layer.Failure,
 	}
 	for code := range 20 {
@@ -60,7 +60,7 @@ func TestClassifyGRPC(t *testing.T) {
 		is(&http.Response{Header: said}, false, class, "nothing but trailers, at the head")
 		is(&http.Response{Header: said}, true, class, "nothing but trailers, at the end")
 		is(&http.Response{Trailer: said}, true, class, "trailers")
-		is(&http.Response{Trailer: said}, false, layer.Success, "trailers, at the head: nobody knows yet")
+		is(&http.Response{Trailer: said}, false, layer.Success, "trailers that have not arrived")
 		is(&http.Response{Trailer: said, Header: http.Header{"Grpc-Status": {"0"}}}, true, class, "trailers have the last word")
 	}
 }
@@ -105,7 +105,7 @@ func TestClassifyErrors(t *testing.T) {
 }
 
 // Over a real connection trailers-only and trailers look as they should.
-func TestClassifyWhatCame(t *testing.T) {
+func TestClassifyReceivedResponses(t *testing.T) {
 	e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
 		switch r.URL.Path {

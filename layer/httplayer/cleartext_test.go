@@ -74,9 +74,9 @@ func (w *wiretap) text() string {
 	return w.seen.String()
 }
 
-// A bearer token of a request with an https URL never reaches the wire of an
-// endpoint without TLS, whatever sends the request.
-func TestHTTPSIsNeverSentInCleartext(t *testing.T) {
+// A bearer token of a request with an https URL is never sent by an endpoint without TLS,
+// for any sender of the request.
+func TestEndpointRejectsHTTPSInCleartext(t *testing.T) {
 	target := &url.URL{Scheme: "https", Host: "api.example", Path: "/"}
 	for name, send := range map[string]func(svc Service, req *http.Request) error{
 		"client": func(svc Service, req *http.Request) error {
@@ -140,7 +140,7 @@ func (c *closeCounter) Close() error {
 	return nil
 }
 
-func TestCleartextHTTPSSendsIt(t *testing.T) {
+func TestWithCleartextHTTPS(t *testing.T) {
 	w := newWiretap(t)
 	req := request(t, http.MethodGet, "https://api.example/", "")
 	req.Header.Set("Authorization", "Bearer token")
@@ -150,9 +150,9 @@ func TestCleartextHTTPSSendsIt(t *testing.T) {
 	require.Contains(t, w.text(), "Bearer token")
 }
 
-// A server that ends TLS forwards in cleartext, as gateways do: its requests say
-// no scheme. One whose client says https in an absolute target is rejected.
-func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
+// A server that terminates TLS forwards in cleartext, as gateways do. Its requests have no
+// scheme. A request with an absolute https target is rejected.
+func TestHandlerForwardsTLSInCleartext(t *testing.T) {
 	up := serve(t, http.HandlerFunc(shapes))
 	var scheme string
 	seen := serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
@@ -171,7 +171,7 @@ func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 }
 
 // A nil configuration is the default of crypto/tls: the connection is encrypted.
-func TestTLSOfNilIsTLS(t *testing.T) {
+func TestWithTLSNilConfig(t *testing.T) {
 	t.Parallel()
 	w := newWiretap(t)
 	ctx, cancel := context.WithCancel(t.Context())

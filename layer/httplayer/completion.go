@@ -7,13 +7,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Completion is the [layer.Completion] of HTTP. A response ends with its body,
-// trailers included: they can be read when End(nil) is called. One that has no
-// body (HEAD, 204, 304, a length of 0) ends at once. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser], with its CloseWrite if it has
-// one, and ends when it is closed.
+// Completion is the [layer.Completion] for HTTP. A response is complete when its body was
+// read to the end. The trailers can be read when End(nil) is called. A response without a
+// body (HEAD, 204, 304, a length of 0) is complete at once. The body of an upgraded
+// connection (101) stays an [io.ReadWriteCloser] and keeps its CloseWrite. It is complete
+// when it is closed.
 //
-// It costs an allocation for each body, whatever the number of observers.
+// Completion allocates once per body, for any number of observers.
 func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {
 	if rsp == nil || ended(rsp) {
 		o.End(nil)
@@ -23,8 +23,8 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 	return rsp
 }
 
-// ended reports whether rsp has neither a body nor trailers that have not arrived. If the
-// headers do not say so, it returns false, and the body reports the end.
+// ended reports whether the headers of rsp show that neither a body nor trailers will
+// arrive. If the result is false, the body reports its end.
 func ended(rsp *http.Response) bool {
 	switch {
 	case rsp.Body == nil || rsp.Body == http.NoBody:
@@ -44,5 +44,5 @@ func ended(rsp *http.Response) bool {
 	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
 
-// halfCloser is a connection that can close its sending direction.
+// halfCloser is a connection that can close its sending half.
 type halfCloser interface{ CloseWrite() error }

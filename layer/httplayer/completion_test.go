@@ -22,7 +22,7 @@ type noted struct {
 	rsp     *http.Response
 	bytes   int
 	ends    []error
-	trailer string // what the trailer said when End was called
+	trailer string // trailer at the time of End
 }
 
 func (n *noted) Data(k int) { n.bytes += k }
@@ -34,7 +34,7 @@ func (n *noted) End(err error) {
 	}
 }
 
-func TestCompletionOfWhatHasNoBody(t *testing.T) {
+func TestCompletionWithoutBody(t *testing.T) {
 	body := io.NopCloser(strings.NewReader(""))
 	for name, rsp := range map[string]*http.Response{
 		"nil":                 nil,
@@ -68,7 +68,7 @@ type quiet struct{}
 func (quiet) Data(int)  {}
 func (quiet) End(error) {}
 
-func TestCompletionOfABody(t *testing.T) {
+func TestCompletionBody(t *testing.T) {
 	for name, rsp := range map[string]*http.Response{
 		"length":                       {ContentLength: 5, ProtoMajor: 1},
 		"no length":                    {ContentLength: -1, ProtoMajor: 1},
@@ -94,7 +94,7 @@ func TestCompletionOfABody(t *testing.T) {
 	}
 }
 
-func TestCompletionKnowsTheTrailer(t *testing.T) {
+func TestCompletionTrailers(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for path, want := range map[string]string{"/announced": "42", "/unannounced": "43"} {
@@ -109,7 +109,7 @@ func TestCompletionKnowsTheTrailer(t *testing.T) {
 	})
 }
 
-func TestCompletionOfAnUpgrade(t *testing.T) {
+func TestCompletionUpgrade(t *testing.T) {
 	both := &pipeEnd{}
 	rsp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: both, ProtoMajor: 1, ContentLength: -1}
 	first, second := &noted{}, &noted{}
@@ -141,13 +141,13 @@ func (p *pipeEnd) Write(b []byte) (int, error) { return p.written.Write(b) }
 func (p *pipeEnd) Close() error                { return nil }
 func (p *pipeEnd) CloseWrite() error           { p.half = true; return nil }
 
-func TestNewStackEndsWithTheBody(t *testing.T) {
+func TestNewStackCompletion(t *testing.T) {
 	svc := NewStack().Limit(1).Service(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		rec := httptest.NewRecorder()
 		rec.WriteHeader(http.StatusNoContent)
 		return rec.Result(), nil
 	}))
-	for range 3 { // nobody closes a body, since there is none
+	for range 3 { // there is no body to close
 		_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 		require.NoError(t, err)
 	}

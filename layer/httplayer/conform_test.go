@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// host is a server on a network in memory, for one bubble. Requests to /hold
-// are answered when they are let go.
+// host is a server on a network in memory, for one bubble. Requests to /hold are answered
+// after their release.
 type host struct {
 	network layertest.Network
 	srv     *http.Server
@@ -67,7 +67,6 @@ func (h *host) release() {
 }
 
 func TestEndpointConforms(t *testing.T) {
-	t.Parallel()
 	const capacity = 3
 	for name, opts := range map[string][]EndpointOption{
 		"http1": {WithHTTP1(), WithMaxConns(capacity)},

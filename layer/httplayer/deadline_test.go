@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -16,98 +17,129 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestDeadlineIsReadFromAHeader(t *testing.T) {
+func TestGRPCTimeout(t *testing.T) {
 	for _, tt := range []struct {
-		format DeadlineFormat
-		value  string
-		want   time.Duration
-		ok     bool
+		value string
+		want  time.Duration
+		ok    bool
 	}{
-		{DeadlineGRPC, "1S", time.Second, true},
-		{DeadlineGRPC, "99999999n", 99999999, true},
-		{DeadlineGRPC, "5u", 5 * time.Microsecond, true},
-		{DeadlineGRPC, "300m", 300 * time.Millisecond, true},
-		{DeadlineGRPC, "2M", 2 * time.Minute, true},
-		{DeadlineGRPC, "1H", time.Hour, true},
-		{DeadlineGRPC, "0S", 0, true},
-		{DeadlineGRPC, "99999999H", math.MaxInt64, true},
-		{DeadlineGRPC, "100000000n", 0, false}, // nine digits
-		{DeadlineGRPC, "1s", 0, false},
-		{DeadlineGRPC, "S", 0, false},
-		{DeadlineGRPC, "", 0, false},
-		{DeadlineGRPC, "-1S", 0, false},
-		{DeadlineGRPC, "+1S", 0, false},
-		{DeadlineGRPC, "1.5S", 0, false},
-		{DeadlineGRPC, " 1S", 0, false},
-		{DeadlineDuration, "1.5s", 1500 * time.Millisecond, true},
-		{DeadlineDuration, "0", 0, true},
-		{DeadlineDuration, "-1s", -time.Second, true},
-		{DeadlineDuration, "1", 0, false},
-		{DeadlineDuration, "1S", 0, false},
-		{DeadlineMillis, "1500", 1500 * time.Millisecond, true},
-		{DeadlineMillis, "0", 0, true},
-		{DeadlineMillis, "-5", 0, true},
-		{DeadlineMillis, "9223372036854775807", math.MaxInt64, true},
-		{DeadlineMillis, "9223372036854775808", 0, false},
-		{DeadlineMillis, "1.5", 0, false},
-		{DeadlineMillis, "1s", 0, false},
+		{"1S", time.Second, true},
+		{"99999999n", 99999999, true},
+		{"5u", 5 * time.Microsecond, true},
+		{"300m", 300 * time.Millisecond, true},
+		{"2M", 2 * time.Minute, true},
+		{"1H", time.Hour, true},
+		{"0S", 0, true},
+		{"99999999H", math.MaxInt64, true},
+		{"100000000n", 0, false}, // nine digits
+		{"1s", 0, false},
+		{"S", 0, false},
+		{"", 0, false},
+		{"-1S", 0, false},
+		{"+1S", 0, false},
+		{"1.5S", 0, false},
+		{" 1S", 0, false},
 	} {
-		req := &http.Request{Header: http.Header{"X-Time-Left": {tt.value, "7"}}}
-		got, ok := DeadlineFromHeader("x-time-left", tt.format)(req)
+		req := &http.Request{Header: http.Header{"Grpc-Timeout": {tt.value, "7"}}}
+		got, ok := GRPCTimeout(req)
 		assert.Equal(t, tt.ok, ok, tt.value)
 		assert.Equal(t, tt.want, got, tt.value)
 	}
-	_, ok := DeadlineFromHeader(GRPCTimeout, DeadlineGRPC)(&http.Request{})
+	_, ok := GRPCTimeout(&http.Request{})
 	assert.False(t, ok)
 }
 
-func TestDeadlineIsWrittenToACopy(t *testing.T) {
+func TestDeadlineFromHeader(t *testing.T) {
+	read := DeadlineFromHeader("x-time-left")
 	for _, tt := range []struct {
-		format DeadlineFormat
-		left   time.Duration
-		want   string
+		value string
+		want  time.Duration
+		ok    bool
 	}{
-		{DeadlineGRPC, 1, "1n"},
-		{DeadlineGRPC, 0, "0n"},
-		{DeadlineGRPC, -time.Second, "0n"},
-		{DeadlineGRPC, 99_999_999, "99999999n"},
-		{DeadlineGRPC, 100 * time.Millisecond, "100000u"},
-		{DeadlineGRPC, 99_999_999*time.Microsecond + 999, "99999999u"},
-		{DeadlineGRPC, 100 * time.Second, "100000m"},
-		{DeadlineGRPC, 100_000 * time.Second, "100000S"},
-		{DeadlineGRPC, 100_000_000 * time.Second, "1666666M"},
-		{DeadlineGRPC, math.MaxInt64, "2562047H"},
-		{DeadlineDuration, 1500 * time.Millisecond, "1.5s"},
-		{DeadlineDuration, -1, "0s"},
-		{DeadlineMillis, 1500*time.Millisecond + 999_999, "1500"},
-		{DeadlineMillis, 999_999, "0"},
+		{"1.5s", 1500 * time.Millisecond, true},
+		{"300ms", 300 * time.Millisecond, true},
+		{"0", 0, true},
+		{"-1s", -time.Second, true},
+		{"2562047h", 2562047 * time.Hour, true},
+		{"2562048h", 0, false}, // more than the largest Duration
+		{"1", 0, false},
+		{"1S", 0, false},
+		{"", 0, false},
+		{" 1s", 0, false},
+	} {
+		got, ok := read(&http.Request{Header: http.Header{"X-Time-Left": {tt.value, "7s"}}})
+		assert.Equal(t, tt.ok, ok, tt.value)
+		assert.Equal(t, tt.want, got, tt.value)
+	}
+	_, ok := read(&http.Request{Header: http.Header{"Grpc-Timeout": {"1S"}}})
+	assert.False(t, ok)
+}
+
+func TestDeadlineToHeader(t *testing.T) {
+	write := DeadlineToHeader("x-time-left")
+	for left, want := range map[time.Duration]string{
+		1500 * time.Millisecond: "1.5s", 999: "999ns", 0: "0s", -1: "0s", math.MaxInt64: "2562047h47m16.854775807s",
 	} {
 		old := http.Header{"X-Time-Left": {"old"}, "Other": {"kept"}}
+		got := write(&http.Request{Header: old, Host: "web:80"}, left)
+		assert.Equal(t, http.Header{"X-Time-Left": {want}, "Other": {"kept"}}, got.Header)
+		assert.Equal(t, http.Header{"X-Time-Left": {"old"}, "Other": {"kept"}}, old, "the request is unchanged")
+		assert.Equal(t, "web:80", got.Host)
+		again, ok := DeadlineFromHeader("X-Time-Left")(got)
+		assert.True(t, ok)
+		assert.Equal(t, max(left, 0), again)
+	}
+	assert.Equal(t, http.Header{"X-Time-Left": {"1s"}}, write(&http.Request{}, time.Second).Header)
+}
+
+func TestSetGRPCTimeoutCopies(t *testing.T) {
+	for _, tt := range []struct {
+		left time.Duration
+		want string
+	}{
+		{1, "1n"},
+		{0, "0n"},
+		{-time.Second, "0n"},
+		{99_999_999, "99999999n"},
+		{100 * time.Millisecond, "100000u"},
+		{99_999_999*time.Microsecond + 999, "99999999u"},
+		{100 * time.Second, "100000m"},
+		{100_000 * time.Second, "100000S"},
+		{100_000_000 * time.Second, "1666666M"},
+		{math.MaxInt64, "2562047H"},
+	} {
+		old := http.Header{"Grpc-Timeout": {"old"}, "Other": {"kept"}}
 		req := &http.Request{Header: old, Host: "web:80"}
-		got := DeadlineToHeader("x-time-left", tt.format)(req, tt.left)
-		assert.Equal(t, http.Header{"X-Time-Left": {tt.want}, "Other": {"kept"}}, got.Header)
-		assert.Equal(t, http.Header{"X-Time-Left": {"old"}, "Other": {"kept"}}, old, "the request is as it was")
+		got := SetGRPCTimeout(req, tt.left)
+		assert.Equal(t, http.Header{"Grpc-Timeout": {tt.want}, "Other": {"kept"}}, got.Header)
+		assert.Equal(t, http.Header{"Grpc-Timeout": {"old"}, "Other": {"kept"}}, old, "the request is as it was")
 		assert.NotSame(t, req, got)
 		assert.Equal(t, "web:80", got.Host)
 		got.Header.Add("Other", "more")
 		assert.Equal(t, []string{"kept"}, old["Other"])
 	}
-	got := DeadlineToHeader(GRPCTimeout, DeadlineGRPC)(&http.Request{}, time.Second)
+	got := SetGRPCTimeout(&http.Request{}, time.Second)
 	assert.Equal(t, http.Header{"Grpc-Timeout": {"1000000u"}}, got.Header)
 }
 
 // A client, a proxy and a server: each knows of no more time than the one
 // before it.
-func TestDeadlineTravelsByHTTP(t *testing.T) {
+func TestDeadlineOverHTTP(t *testing.T) {
 	type service = layer.Service[*http.Request, *http.Response]
 	left := func(ctx context.Context) time.Duration {
 		at, ok := ctx.Deadline()
 		require.True(t, ok)
 		return time.Until(at)
 	}
-	for _, f := range []DeadlineFormat{DeadlineGRPC, DeadlineDuration, DeadlineMillis} {
-		in := layer.DeadlineFromRequest[*http.Request, *http.Response](DeadlineFromHeader("X-Left", f))
-		out := layer.DeadlineToRequest[*http.Request, *http.Response](DeadlineToHeader("X-Left", f), time.Second)
+	for _, f := range []struct {
+		read  func(*http.Request) (time.Duration, bool)
+		write func(*http.Request, time.Duration) *http.Request
+	}{
+		{GRPCTimeout, SetGRPCTimeout},
+		{DeadlineFromHeader("X-Time-Left"), DeadlineToHeader("X-Time-Left")},
+	} {
+		in := layer.DeadlineFromRequest[*http.Request, *http.Response](f.read)
+		out := layer.DeadlineToRequest[*http.Request, *http.Response](f.write, time.Second)
 		var atProxy, atServer time.Duration
 		var server service = layer.Func[*http.Request, *http.Response](
 			func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -132,13 +164,38 @@ func TestDeadlineTravelsByHTTP(t *testing.T) {
 	}
 }
 
-// StatusFromError tells a client of a deadline what gRPC's servers do.
-func TestDeadlineHasTheStatusOfATimeout(t *testing.T) {
-	late := layer.DeadlineFromRequest[*http.Request, *http.Response](DeadlineFromHeader(GRPCTimeout, DeadlineGRPC))(nil)
-	_, err := late.Call(t.Context(), &http.Request{Header: http.Header{GRPCTimeout: {"0m"}}})
-	status, code := StatusFromError(err)
-	assert.Equal(t, http.StatusGatewayTimeout, status)
-	assert.EqualValues(t, grpcDeadlineExceeded, code)
+// An expired request is rejected, with the status of gRPC's servers.
+func TestDeadlineStatus(t *testing.T) {
+	type read = func(*http.Request) (time.Duration, bool)
+	for value, f := range map[string]read{"0m": GRPCTimeout, "0s": DeadlineFromHeader("Grpc-Timeout"), "-1s": DeadlineFromHeader("grpc-timeout")} {
+		late := layer.DeadlineFromRequest[*http.Request, *http.Response](f)(nil)
+		_, err := late.Call(t.Context(), &http.Request{Header: http.Header{"Grpc-Timeout": {value}}})
+		status, code := StatusFromError(err)
+		assert.Equal(t, http.StatusGatewayTimeout, status)
+		assert.EqualValues(t, grpcDeadlineExceeded, code)
+	}
+}
+
+// A plain header neither extends an earlier deadline of the context nor the deadline of the
+// request.
+func TestDeadlineFromHeaderExtendsNothing(t *testing.T) {
+	for value, want := range map[string]time.Duration{"1h": time.Minute, "10s": 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			began := time.Now()
+			svc := layer.DeadlineFromRequest[*http.Request, *http.Response](DeadlineFromHeader("X-Time-Left"))(
+				serviceFunc(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+					at, ok := ctx.Deadline()
+					assert.True(t, ok)
+					assert.Equal(t, want, at.Sub(began), value)
+					return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+				}))
+			rsp, err := svc.Call(ctx, &http.Request{Header: http.Header{"X-Time-Left": {value}}})
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		})
+	}
 }
 
 // What is read is never negative in gRPC's format, and what was written is
@@ -150,39 +207,21 @@ func FuzzDeadlineGRPC(f *testing.F) {
 	f.Add("1m", int64(math.MaxInt64))
 	f.Add("0", int64(999_999_967))
 	f.Fuzz(func(t *testing.T, s string, n int64) {
-		if d, ok := grpcTimeout(s); ok {
+		if d, ok := parseGRPCTimeout(s); ok {
 			require.LessOrEqual(t, len(s), 9)
 			require.Empty(t, strings.Trim(s[:len(s)-1], "0123456789"))
 			require.GreaterOrEqual(t, d, time.Duration(0))
-			if again, ok := grpcTimeout(formatGRPCTimeout(d)); !ok || again > d {
+			if again, ok := parseGRPCTimeout(formatGRPCTimeout(d)); !ok || again > d {
 				t.Fatalf("%q is %v, and %v when it was passed on", s, d, again)
 			}
 		}
 		d := time.Duration(max(n, 0))
 		text := formatGRPCTimeout(d)
-		got, ok := grpcTimeout(text)
+		got, ok := parseGRPCTimeout(text)
 		require.True(t, ok, text)
 		require.LessOrEqual(t, got, d, text)
 		// A unit is left for one 1000 times as large when 8 digits no longer do:
 		// at least 100 000 of that one remain, and less than one is lost.
 		require.LessOrEqual(t, float64(d-got), float64(d)/100_000, text)
-	})
-}
-
-func FuzzDeadlineMillis(f *testing.F) {
-	f.Add("1500")
-	f.Add("-1")
-	f.Add("9223372036854775807")
-	f.Fuzz(func(t *testing.T, s string) {
-		d, ok := parseMillis(s)
-		require.GreaterOrEqual(t, d, time.Duration(0))
-		if !ok {
-			require.Zero(t, d)
-			return
-		}
-		again, ok := parseMillis(DeadlineMillis.format()(d))
-		require.True(t, ok)
-		require.LessOrEqual(t, again, d)
-		require.Less(t, d-again, time.Millisecond)
 	})
 }

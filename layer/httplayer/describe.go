@@ -2,11 +2,10 @@ package httplayer
 
 import "github.com/gotower/gotower/layer"
 
-// Describe returns the state of the Endpoint: address, protocol, connections,
-// idle connections and requests in flight. The state of the address is fresh
-// (not tried), up, or down with the last error and backoff. With
-// [WithMaxConnAge] it has the age of the oldest connection, the number of
-// replaced ones, and the error of a successor that cannot be made.
+// Describe shows the state of the Endpoint: the address, the protocol, the connections, the
+// idle connections and the requests in flight. It also shows whether the address is fresh
+// (not tried), up or down. If it is down, it shows the last error, the number of failures
+// and the rest of the backoff.
 func (e *Endpoint) Describe() layer.Node {
 	conns1, idle1, flight1 := e.h1.usage()
 	conns2, idle2, flight2 := e.h2.usage()

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// dial makes the connection, TLS included. It returns a panic of a callback as
-// an error, because it runs on a goroutine of the Endpoint.
+// dial makes a connection for the protocol p, TLS included. It returns a panic of a
+// callback as an error, because it runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *tls.ConnectionState, err error) {
 	defer panics.Recover(&err)
 	conn, err = e.opts.dial(ctx, "tcp", e.addr)
@@ -34,8 +34,9 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does the TLS handshake on conn. If the handshake did not select the required
-// protocol, the error names that protocol.
+// secure does a TLS handshake on conn that offers the protocol p. If the server does not
+// support p, the error is errNotH1 or errNotH2. If the protocol of the Endpoint is fixed,
+// it is the error of the handshake instead.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	conn, err := handshake(ctx, conn, e.opts.tls, p)
 	switch {
@@ -66,12 +67,13 @@ func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) 
 	return secure, nil
 }
 
-// errNotPicked reports a handshake without the required protocol.
+// errNotPicked reports that the TLS handshake succeeded but did not select the offered
+// protocol.
 var errNotPicked = errors.New("tls")
 
-// withoutProtocol reports whether the server answered the handshake, but does
-// not support the offered protocol. It compares the text of the alert, because
-// crypto/tls does not export its type. A test checks the text.
+// withoutProtocol reports whether err means that the server took part in the handshake but
+// does not support the offered protocol. It compares the text of the TLS alert, because
+// crypto/tls does not export the type of the alert. A test checks the text.
 func withoutProtocol(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
 		return op.Err.Error() == "tls: no application protocol"

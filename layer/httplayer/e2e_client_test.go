@@ -47,7 +47,7 @@ func wanderer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestE2EClientOverEverything(t *testing.T) {
+func TestE2EClientAllLayers(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		budget := layer.NewBudget(0, 0, 0)
 		svc := everything(budget).Service(spread{endpoint(t, serve(t, http.HandlerFunc(wanderer)), protocol)})

@@ -18,7 +18,7 @@ import (
 )
 
 // A gRPC server as a handler, behind a server's stack.
-func TestE2EMiddlewareInFrontOfGRPC(t *testing.T) {
+func TestE2EMiddlewareGRPC(t *testing.T) {
 	srv := grpc.NewServer()
 	pb.RegisterTestServiceServer(srv, &greeter{})
 	t.Cleanup(srv.Stop)
@@ -51,7 +51,7 @@ func TestE2EMiddlewareInFrontOfGRPC(t *testing.T) {
 }
 
 // A rate limit tells a gRPC client when to come back.
-func TestE2EMiddlewareRefusesGRPC(t *testing.T) {
+func TestE2EMiddlewareRejectsGRPC(t *testing.T) {
 	srv := grpc.NewServer()
 	pb.RegisterTestServiceServer(srv, &greeter{})
 	t.Cleanup(srv.Stop)
@@ -64,9 +64,9 @@ func TestE2EMiddlewareRefusesGRPC(t *testing.T) {
 	assert.Len(t, trailer["grpc-retry-pushback-ms"], 1)
 }
 
-// A proxy sends a unary call again where its policy says that it may: one that
-// ended in nothing but trailers, with the message that was kept.
-func TestE2ERetryOfGRPC(t *testing.T) {
+// A proxy repeats a unary call if its policy permits this. The call has a trailers-only
+// response, and its message was stored.
+func TestE2ERetryGRPC(t *testing.T) {
 	srv := grpc.NewServer()
 	pb.RegisterTestServiceServer(srv, &greeter{})
 	t.Cleanup(srv.Stop)

@@ -24,7 +24,7 @@ func TestE2EHedge(t *testing.T) {
 			close(gone)
 		}))
 		fast := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			<-came // or nobody would be there to be let go
+			<-came // otherwise there is no request to cancel
 			say(w, whole)
 		}))
 		svc := NewStack().Hedge(HedgePolicy{MinDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}).
@@ -34,14 +34,14 @@ func TestE2EHedge(t *testing.T) {
 		select { // before the winner's body is read
 		case <-gone:
 		case <-time.After(patience):
-			require.Fail(t, "the loser goes on")
+			require.Fail(t, "the loser was not canceled")
 		}
 		assert.Len(t, read(t, rsp), len(whole))
 	})
 }
 
 // Both get the whole of a body.
-func TestE2EHedgeWithABody(t *testing.T) {
+func TestE2EHedgeBody(t *testing.T) {
 	body := strings.Repeat("hello", 1000)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		letGo, heard, got := make(chan struct{}), make(chan struct{}), make(chan int, 1)
@@ -65,11 +65,11 @@ func TestE2EHedgeWithABody(t *testing.T) {
 }
 
 // A POST is not sent twice because it takes long.
-func TestE2EHedgeLeavesPostsAlone(t *testing.T) {
+func TestE2EHedgeExcludesPost(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		slow, b := newHost(ctx, 0), newHost(ctx, 0)
 		slow.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			pipe(io.Discard, r.Body) // before that, net/http does not look for who leaves
+			pipe(io.Discard, r.Body) // net/http detects a closed connection only after the body was read
 			select {
 			case <-time.After(20 * time.Millisecond):
 				say(w, "slow")

@@ -107,7 +107,7 @@ func TestE2EBreaker(t *testing.T) {
 }
 
 // A gRPC status in the trailers trips it too; the head was a 200.
-func TestE2EBreakerSeesTrailers(t *testing.T) {
+func TestE2EBreakerTrailers(t *testing.T) {
 	svc := NewStack().Breaker(layer.BreakerPolicy{ConsecutiveFailures: 2, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}}).
 		Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			say(w, "message")
@@ -154,7 +154,7 @@ func isH2(opt EndpointOption) bool {
 }
 
 // A slot that is bound to a body is free when that was abandoned.
-func TestE2ELimitAndAbandonedBodies(t *testing.T) {
+func TestE2ELimitAbandonedBodies(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			say(w, strings.Repeat("x", 1<<20))
@@ -166,7 +166,7 @@ func TestE2ELimitAndAbandonedBodies(t *testing.T) {
 			require.NoError(t, err)
 			_, err = svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 			require.ErrorIs(t, err, layer.ErrNotReady)
-			cancel() // and nobody closes the body
+			cancel() // the body is never closed
 			assert.NoError(t, svc.Ready(t.Context()))
 			_ = rsp
 		}

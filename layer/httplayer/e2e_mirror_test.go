@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// witness is a server that remembers its requests, and then does as it is told.
+// witness is a server that records its requests and then responds as configured.
 type witness struct {
 	then http.HandlerFunc
 
@@ -54,7 +54,7 @@ func mirrored(t *testing.T, protocol EndpointOption, primary, shadow http.Handle
 }
 
 // The copy that arrives is the request that arrived.
-func TestE2EMirrorIsTheSame(t *testing.T) {
+func TestE2EMirrorCopies(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for name, change := range map[string]func(*http.Request){
 			"no body":      func(r *http.Request) { r.Body, r.ContentLength, r.GetBody = nil, 0, nil },
@@ -85,9 +85,9 @@ func TestE2EMirrorIsTheSame(t *testing.T) {
 
 var long = strings.Repeat("x", 64<<10)
 
-// A client that goes away in the middle, a body that is too large, a server that
-// does not want it: there is no copy, and what is answered is as ever.
-func TestE2EMirrorOfWhatDidNotCome(t *testing.T) {
+// A client aborts its request, a body is too large, or the server does not read it. No copy
+// is sent, and the response does not change.
+func TestE2EMirrorIncompleteBody(t *testing.T) {
 	broken := errors.New("the client broke off")
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		shadow := &witness{}
@@ -103,7 +103,7 @@ func TestE2EMirrorOfWhatDidNotCome(t *testing.T) {
 		req.Body, req.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("ab"), brokenReader{broken})), -1
 		_, err := svc.Call(t.Context(), req)
 		require.ErrorIs(t, err, broken)
-		// Whatever was begun would be there before this.
+		// Copies of earlier requests would arrive before this one.
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/last", ""))
 		require.NoError(t, err)
 		read(t, rsp)
@@ -113,8 +113,8 @@ func TestE2EMirrorOfWhatDidNotCome(t *testing.T) {
 	})
 }
 
-// A mirror that hangs, breaks or says no is nothing to the client of a proxy.
-func TestE2EMirrorBehindAProxy(t *testing.T) {
+// A mirror that hangs, fails or rejects requests does not affect the client of a proxy.
+func TestE2EMirrorBehindProxy(t *testing.T) {
 	for name, shadow := range map[string]http.HandlerFunc{
 		"hangs":  stalls,
 		"breaks": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -146,8 +146,9 @@ func TestE2EMirrorBehindAProxy(t *testing.T) {
 	}
 }
 
-// Who waits for 100 Continue waits for the primary's: the mirror has it all.
-func TestE2EMirrorOfExpectContinue(t *testing.T) {
+// A client that expects 100 Continue receives it from the primary. The mirror receives the
+// whole body.
+func TestE2EMirrorExpectContinue(t *testing.T) {
 	shadow := &witness{}
 	primary := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {

@@ -64,7 +64,7 @@ func echoes(w http.ResponseWriter, r *http.Request) {
 
 type policy = RetryPolicy
 
-func TestE2ERetryGoesElsewhere(t *testing.T) {
+func TestE2ERetryOtherEndpoint(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		a, b := &visited{HandlerFunc: unavailable}, &visited{HandlerFunc: shapes}
 		svc := retrying(t, protocol, policy{}, serve(t, a), serve(t, b))
@@ -81,7 +81,7 @@ func TestE2ERetryGoesElsewhere(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 503, rsp.StatusCode)
 		assert.Equal(t, "not now", read(t, rsp), "the response itself")
-		// Unless it can be told apart.
+		// A POST with an idempotency key may be retried.
 		req := request(t, http.MethodPost, "http://web/echo", "hello")
 		req.Header.Set("Idempotency-Key", "1")
 		rsp, err = svc.Call(t.Context(), req)
@@ -90,7 +90,7 @@ func TestE2ERetryGoesElsewhere(t *testing.T) {
 	})
 }
 
-func TestE2ERefusedIsSentAgain(t *testing.T) {
+func TestE2ERetryRejectedRequest(t *testing.T) {
 	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		b := &visited{HandlerFunc: echoes}
@@ -102,7 +102,7 @@ func TestE2ERefusedIsSentAgain(t *testing.T) {
 	})
 }
 
-func TestE2ESentIsNotSentAgain(t *testing.T) {
+func TestE2ERetrySentRequest(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		a := &visited{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
 			pipe(io.Discard, r.Body)
@@ -121,10 +121,10 @@ func TestE2ESentIsNotSentAgain(t *testing.T) {
 	})
 }
 
-func TestE2ELargeBodiesAreSentOnce(t *testing.T) {
+func TestE2ERetryLargeBody(t *testing.T) {
 	large := strings.Repeat("x", 100<<10)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
-		for name, length := range map[string]int64{"said": 100 << 10, "not said": -1} {
+		for name, length := range map[string]int64{"known length": 100 << 10, "unknown length": -1} {
 			a := &visited{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
 				n, _ := io.Copy(io.Discard, r.Body)
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -145,7 +145,7 @@ func TestE2ELargeBodiesAreSentOnce(t *testing.T) {
 
 // The response comes before the request body ended, and the rest of it comes
 // by then to the other server alone (linkerd2-proxy#3216).
-func TestE2EResponseBeforeTheBodyEnded(t *testing.T) {
+func TestE2ERetryEarlyResponse(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		answered := make(chan struct{})
 		a := &visited{HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
@@ -175,9 +175,10 @@ func TestE2EResponseBeforeTheBodyEnded(t *testing.T) {
 	})
 }
 
-func TestE2EPerTryTimeout(t *testing.T) {
+func TestE2EAttemptTimeout(t *testing.T) {
 	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		t.Parallel()
 		a := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			pipe(io.Discard, r.Body)
 			<-r.Context().Done()
@@ -187,14 +188,14 @@ func TestE2EPerTryTimeout(t *testing.T) {
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", "hello"))
 		require.NoError(t, err)
 		assert.Equal(t, "hello", read(t, rsp))
-		svc = retrying(t, protocol, policy{AttemptTimeout: 500 * time.Millisecond, MaxAttempts: 2}, a, a)
+		svc = retrying(t, protocol, policy{AttemptTimeout: 100 * time.Millisecond, MaxAttempts: 2}, a, a)
 		_, err = svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 		assert.ErrorIs(t, err, layer.ErrAttemptTimeout)
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 	})
 }
 
-func TestE2EEmptyBudgetHandsOnTheResponse(t *testing.T) {
+func TestE2ERetryEmptyBudget(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		b := &visited{HandlerFunc: echoes}
 		svc := retrying(t, protocol, policy{Budget: layer.NewBudget(0, -1, -1)}, serve(t, http.HandlerFunc(unavailable)), serve(t, b))
@@ -206,7 +207,7 @@ func TestE2EEmptyBudgetHandsOnTheResponse(t *testing.T) {
 	})
 }
 
-func TestE2EPushbackIsObeyed(t *testing.T) {
+func TestE2ERetryPushback(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for field, value := range map[string]string{"Retry-After": "3600", "Grpc-Retry-Pushback-Ms": "-1"} {
 			a := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
@@ -226,7 +227,7 @@ func TestE2EPushbackIsObeyed(t *testing.T) {
 
 // One that asks to be answered before it sends its body is sent once, and its
 // body only when it was asked for.
-func TestE2EExpectContinueIsSentOnce(t *testing.T) {
+func TestE2ERetryExpectContinue(t *testing.T) {
 	a := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
 	b := &visited{HandlerFunc: echoes}
 	svc := retrying(t, WithHTTP1(), policy{}, serve(t, a), serve(t, b))
@@ -240,8 +241,8 @@ func TestE2EExpectContinueIsSentOnce(t *testing.T) {
 	assert.Zero(t, body.reads.Load()+b.n.Load())
 }
 
-// The body of an upgraded connection goes through a Retry as it is.
-func TestE2EUpgradeThroughARetry(t *testing.T) {
+// A Retry forwards the body of an upgraded connection unchanged.
+func TestE2ERetryUpgrade(t *testing.T) {
 	addr := rawServer(t, func(_ int, conn net.Conn) {
 		if _, err := http.ReadRequest(newRawH2(conn).in); err == nil {
 			say(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
@@ -265,7 +266,7 @@ func TestE2EUpgradeThroughARetry(t *testing.T) {
 }
 
 // A body that can be had again is not kept, so it may be of any length.
-func TestE2EGetBodyHasNoLimit(t *testing.T) {
+func TestE2ERetryGetBody(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		svc := retrying(t, protocol, policy{}, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -280,9 +281,9 @@ func TestE2EGetBodyHasNoLimit(t *testing.T) {
 	})
 }
 
-// A fault with a status of one's choice is answered with it, counts against
-// nobody and is not sent again.
-func TestE2EChaosWithAStatus(t *testing.T) {
+// An injected fault is answered with its status. It does not count as a failure of an
+// endpoint and is not retried.
+func TestE2ERetryChaos(t *testing.T) {
 	b := &visited{HandlerFunc: echoes}
 	svc := NewStack().
 		Breaker(layer.BreakerPolicy{ConsecutiveFailures: 1}).

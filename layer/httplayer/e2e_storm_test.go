@@ -60,7 +60,7 @@ func (c *acceptCounter) Accept() (net.Conn, error) {
 }
 
 // A request to one of many endpoints opens one connection, and not one for each.
-func TestE2EOneRequestOpensOneConnection(t *testing.T) {
+func TestE2EBalancerOpensOneConnection(t *testing.T) {
 	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,7 +78,7 @@ func TestE2EOneRequestOpensOneConnection(t *testing.T) {
 
 // Dead endpoints that swallow what is sent there, however many, are tried a few at
 // a time, and the good one among them is found.
-func TestE2EDeadEndpointsAreTriedAFewAtATime(t *testing.T) {
+func TestE2EBalancerFewDialsAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		const n = 200
 		h := newHost(ctx, 0)
@@ -110,7 +110,7 @@ func TestE2EDeadEndpointsAreTriedAFewAtATime(t *testing.T) {
 
 // A server that was down for 40 s gets requests within 5 s of its return, whether
 // it refused connections or swallowed them, with and without a queue.
-func TestE2EServerReturns(t *testing.T) {
+func TestE2EBalancerServerRecovers(t *testing.T) {
 	for name, off := range map[string]error{"refused": syscall.ECONNREFUSED, "silent": errSilence} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {

@@ -11,23 +11,29 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Editor is the [layer.Editor] of net/http. The zero value is ready to use.
-type Editor struct{}
+// Editor is the [layer.Editor] for the messages of net/http. The zero value is ready to
+// use.
+type Editor struct {
+	// InPlace changes requests themselves instead of copies. The caller must own the
+	// requests, and must not send a request twice.
+	InPlace bool
+}
 
 var _ layer.Editor[*http.Request, *http.Response] = Editor{}
 
-// EditRequest returns a shallow copy of req with its own header map and the
-// changes of c. A Host in c replaces the Host of req and of its URL. A removed
-// User-Agent is not replaced by that of net/http.
-func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Request {
+// EditRequest returns a shallow copy of req with its own header map and the changes of c. A
+// Host in c replaces the Host of req and the host of its URL. If c removes User-Agent,
+// net/http does not add its own.
+func (e Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Request {
 	if c.Empty() {
 		return req
 	}
-	out := req.WithContext(req.Context())
-	if out.Header = req.Header.Clone(); out.Header == nil {
-		out.Header = make(http.Header)
+	out := req
+	if !e.InPlace || req.Header == nil {
+		out = fork(req)
 	}
 	// Drop a Host header that the client sent beside :authority, because the
 	// request has been routed by :authority.
@@ -38,13 +44,14 @@ func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	}
 	if host := out.Header.Get("Host"); host != "" {
 		out.Header.Del("Host")
-		out.Host, out.URL = host, elsewhere(req.URL, host)
+		out.Host, out.URL = host, withHost(req.URL, host)
 	}
 	return out
 }
 
-// elsewhere returns a copy of u with another host. It returns u itself if u has no host.
-func elsewhere(u *url.URL, host string) *url.URL {
+// withHost returns a copy of u with the given host. It returns u itself if u is nil or has
+// no host.
+func withHost(u *url.URL, host string) *url.URL {
 	if u == nil || u.Host == "" {
 		return u
 	}
@@ -53,7 +60,7 @@ func elsewhere(u *url.URL, host string) *url.URL {
 	return &moved
 }
 
-// EditResponse changes the header of rsp.
+// EditResponse applies the changes of c to the header of rsp and returns rsp.
 func (Editor) EditResponse(rsp *http.Response, c layer.HeaderMutation) *http.Response {
 	if c.Empty() {
 		return rsp
@@ -77,46 +84,45 @@ func change(h http.Header, c layer.HeaderMutation) {
 	}
 }
 
-// NewResponse returns a response with a plain text body, or only its length for
-// HEAD. A gRPC request gets a gRPC status in headers without a body, with HTTP
-// status 200. An unset gRPC code follows from the HTTP status. A status outside
-// 200 to 999 becomes 500.
+// NewResponse returns a response to req with a plain text body. The response to HEAD has
+// only the length of the body. The response to a gRPC request has HTTP status 200, a gRPC
+// status in the headers and no body. If direct.GRPC is 0, the gRPC status follows from
+// direct.Status. A status outside 200 to 999 becomes 500.
 //
-// A request counts as gRPC by its content type, if it came by HTTP/2 or if this
-// process makes it. NewResponse closes the body of a request that this process
-// makes, as an [http.RoundTripper] must. The body of a received request belongs
-// to the server.
-func (Editor) NewResponse(req *http.Request, a layer.DirectResponse) *http.Response {
+// A request with a gRPC content type counts as gRPC if it was received over HTTP/2 or if
+// this process makes it. NewResponse closes the body of a request that this process makes,
+// as an [http.RoundTripper] must. The body of a received request belongs to the server.
+func (Editor) NewResponse(req *http.Request, direct layer.DirectResponse) *http.Response {
 	own := req.RequestURI == ""
 	if own {
-		closeBody(req)
+		message.CloseBody(req)
 	}
-	h := make(http.Header, len(a.Header)+4)
-	for _, f := range a.Header {
+	h := make(http.Header, len(direct.Header)+4)
+	for _, f := range direct.Header {
 		h.Add(f.Name, f.Value)
 	}
 	rsp := &http.Response{
-		StatusCode: a.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode: direct.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: h, Body: http.NoBody, Request: req,
 	}
 	if req.ProtoMajor == 2 {
 		rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
 	}
-	if a.Status < 200 || a.Status > 999 {
+	if direct.Status < 200 || direct.Status > 999 {
 		rsp.StatusCode = http.StatusInternalServerError
 	}
 	if isGRPC(req) || own && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
-		replyGRPC(rsp, a)
+		replyGRPC(rsp, direct)
 	} else {
-		replyText(rsp, a.Message)
+		replyText(rsp, direct.Message)
 	}
 	rsp.Status = strings.TrimSpace(strconv.Itoa(rsp.StatusCode) + " " + http.StatusText(rsp.StatusCode))
 	return rsp
 }
 
-func replyGRPC(rsp *http.Response, a layer.DirectResponse) {
-	chosen := StatusError{Code: rsp.StatusCode, GRPC: a.GRPC}
-	setStatus(rsp.Header, chosen.grpcCode(), a.Message)
+func replyGRPC(rsp *http.Response, direct layer.DirectResponse) {
+	chosen := StatusError{Code: rsp.StatusCode, GRPC: direct.GRPC}
+	setStatus(rsp.Header, chosen.grpcCode(), direct.Message)
 	rsp.Header.Set("Content-Type", "application/grpc")
 	rsp.StatusCode = http.StatusOK
 	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
@@ -140,10 +146,10 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest copies the request with its headers, trailers and Host, without
-// the headers Expect and Connection: close. CONNECT and upgrade requests are
-// not copied. The copied body is that of req; if a retry switches to another
-// body from GetBody, the request is not copied.
+// TeeRequest is part of [layer.Editor]. The copy has the headers, trailers and Host of req,
+// without Expect and Connection: close. The body of the copy has the bytes that were read
+// from the body of req. CONNECT and upgrade requests, and bodies longer than limit, are not
+// copied. A request is not copied either if a retry reads another body from GetBody.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := req.Body == nil || req.Body == http.NoBody
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {
@@ -175,7 +181,7 @@ func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http
 	return &out
 }
 
-// detached returns a deep copy of req without a body.
+// detached returns a deep copy of req without its body and with a context that never ends.
 func detached(req *http.Request) *http.Request {
 	copied := req.Clone(context.Background())
 	copied.Close, copied.GetBody, copied.RequestURI = false, nil, ""

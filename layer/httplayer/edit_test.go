@@ -49,7 +49,18 @@ func TestEditRequest(t *testing.T) {
 	assert.Equal(t, http.Header{"A": {"1"}}, out.Header)
 }
 
-func TestEditRequestOfItsAuthority(t *testing.T) {
+func TestEditRequestInPlace(t *testing.T) {
+	req := request(t, http.MethodGet, "http://web/", "")
+	req.Header = http.Header{"A": {"1"}}
+	out := Editor{InPlace: true}.EditRequest(req, layer.HeaderMutation{Add: pairs("a", "2"), Set: pairs("host", "other")})
+	assert.Same(t, req, out)
+	assert.Equal(t, http.Header{"A": {"1", "2"}}, req.Header)
+	assert.Equal(t, "other", req.Host)
+	req.Header = nil
+	assert.Equal(t, http.Header{"A": {"1"}}, Editor{InPlace: true}.EditRequest(req, layer.HeaderMutation{Add: pairs("a", "1")}).Header)
+}
+
+func TestEditRequestAuthority(t *testing.T) {
 	elsewhere := layer.HeaderMutation{Set: pairs("host", "other:81")}
 	req := request(t, http.MethodGet, "http://web/a?b", "")
 	out := Editor{}.EditRequest(req, elsewhere)
@@ -71,8 +82,8 @@ func TestEditRequestOfItsAuthority(t *testing.T) {
 	assert.Equal(t, "other:81", Accessor{}.Authority(Editor{}.EditRequest(req, elsewhere)))
 }
 
-// Where there is none, net/http says its own.
-func TestEditRemovesTheUserAgent(t *testing.T) {
+// Without the header, net/http adds its own.
+func TestEditRequestRemovesUserAgent(t *testing.T) {
 	agents := make(chan []string, 1)
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { agents <- r.Header["User-Agent"] }))
 	for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
@@ -101,7 +112,7 @@ func TestEditResponse(t *testing.T) {
 	assert.Equal(t, http.Header{"A": {"1"}}, Editor{}.EditResponse(&http.Response{}, layer.HeaderMutation{Add: pairs("a", "1")}).Header)
 }
 
-func TestReply(t *testing.T) {
+func TestNewResponse(t *testing.T) {
 	answer := layer.DirectResponse{
 		Status: 302, Message: "over there",
 		Header: pairs("location", "http://x/", "Vary", "a", "Vary", "b", "content-length", "1"),
@@ -139,7 +150,7 @@ type closeTold struct {
 
 func (c *closeTold) Close() error { c.closed = true; return nil }
 
-func TestReplyClosesTheBodyOfARequestOfOurOwn(t *testing.T) {
+func TestNewResponseClosesOwnRequestBody(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		body := &closeTold{Reader: strings.NewReader("unread")}
 		req := request(t, http.MethodPost, "http://web/", "")
@@ -155,7 +166,7 @@ func TestReplyClosesTheBodyOfARequestOfOurOwn(t *testing.T) {
 	}
 }
 
-func TestReplyToGRPC(t *testing.T) {
+func TestNewResponseGRPC(t *testing.T) {
 	req := request(t, http.MethodPost, "http://web/s/m", "")
 	req.Header.Set("Content-Type", "application/grpc+proto")
 	for _, tt := range []struct {
@@ -175,7 +186,7 @@ func TestReplyToGRPC(t *testing.T) {
 		assert.NotContains(t, rsp.Header, "Content-Length")
 		assert.Equal(t, http.NoBody, rsp.Body)
 	}
-	req.RequestURI = "/s/m" // it was received, and says by which protocol
+	req.RequestURI = "/s/m" // a received request has a RequestURI
 	assert.Equal(t, 503, Editor{}.NewResponse(req, layer.DirectResponse{Status: 503}).StatusCode)
 	req.ProtoMajor = 2
 	assert.Equal(t, 200, Editor{}.NewResponse(req, layer.DirectResponse{Status: 503}).StatusCode)
@@ -188,7 +199,7 @@ func replying(a layer.DirectResponse) Service {
 	})
 }
 
-func TestE2EReply(t *testing.T) {
+func TestE2ENewResponse(t *testing.T) {
 	answer := layer.DirectResponse{Status: 302, Message: "over there", Header: pairs("Location", "http://x/")}
 	handlers := map[string]http.Handler{
 		"handler": Handler(replying(answer)),
@@ -219,7 +230,7 @@ func TestE2EReply(t *testing.T) {
 }
 
 // A client that still sends does not keep the answer from coming.
-func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
+func TestE2ENewResponseBeforeRequestBody(t *testing.T) {
 	answer := layer.DirectResponse{Status: 503, Message: "no"}
 	for name, h := range map[string]http.Handler{
 		"handler":    Handler(replying(answer)),
@@ -240,7 +251,7 @@ func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
 			require.NoError(t, err)
 			defer conn.Close()
 			answers := bufio.NewReader(conn)
-			for range 2 { // the connection goes on
+			for range 2 { // the connection is reused
 				say(conn, "POST /a HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
 				rsp, err = http.ReadResponse(answers, nil)
 				require.NoError(t, err)
@@ -258,7 +269,7 @@ func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
 
 // To a gRPC client it is a status, in nothing but a header, and what was added
 // to the header is metadata.
-func TestE2EReplyToGRPC(t *testing.T) {
+func TestE2ENewResponseGRPC(t *testing.T) {
 	answer := layer.DirectResponse{Status: 302, GRPC: 5, Message: "over ünder", Header: pairs("Location", "http://x/")}
 	c := grpcClient(t, serve(t, Handler(replying(answer))))
 	var trailer metadata.MD

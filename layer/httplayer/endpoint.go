@@ -10,30 +10,29 @@ import (
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Endpoint is the HTTP client of one address. It is a [Service], safe for
-// concurrent use. "Connections" in the package documentation has the choice of
-// the protocol, tunnels, and the age of connections.
+// Endpoint is an HTTP client for one address. It is a [Service] and safe for concurrent
+// use. "Connections" in the package documentation describes the choice of the protocol,
+// tunnels, and the age of connections.
 //
-// Admission: an HTTP/1.1 connection takes one request. Call uses the idle
-// connection that was used last, or connects, up to [WithMaxConns]. HTTP/2 has
-// one connection with as many requests as the server's SETTINGS allow. Requests
-// beyond that are rejected at once. An unreachable address rejects all requests
-// until Ready, or the first Call after a backoff of at most 1 s, has connected.
+// Admission: an HTTP/1.1 connection serves one request at a time. Call uses the most
+// recently used idle connection, or makes a new one, up to [WithMaxConns]. HTTP/2 uses one
+// connection, with as many requests as the server allows. Call rejects further requests at
+// once. After a failed connection attempt, all requests are rejected until a new attempt
+// succeeds. A waiting Ready or the next Call makes that attempt after a backoff of at most 1 s.
 //
-// Cancellation: when the context of a request ends before its body was closed,
-// an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
+// Cancellation: the end of the context of a request before its response body is closed
+// closes the HTTP/1.1 connection or resets the HTTP/2 stream.
 //
-// Body: the response body must be closed. A request body may still be in a Read
-// when Call returns an error, and closing it should end that Read.
+// Body: the caller must close the response body. When Call returns an error, a Read of the
+// request body may still be in progress. Closing that body should end the Read.
 //
-// Errors: a [layer.Error] with the address. A rejection means that the server
-// did not process the request: connecting failed, no byte was written, or
-// HTTP/2 says so (REFUSED_STREAM, GOAWAY). Any other error is not a rejection,
-// and an Endpoint never sends a request twice. When the context given to
-// NewEndpoint ends, Call rejects with [layer.ErrClosed] and connections close
-// once they are idle.
+// Errors: a [layer.Error] with the address. A rejection means that the server did not
+// process the request: connecting failed, no byte was written, or HTTP/2 reported it
+// (REFUSED_STREAM, GOAWAY). An Endpoint never sends a request twice. After the context of
+// NewEndpoint ends, Call rejects with [layer.ErrClosed], and idle connections close.
 type Endpoint struct {
 	addr   string
 	opts   endpointOptions
@@ -42,21 +41,21 @@ type Endpoint struct {
 	link   link
 	h1     pool
 	h2     single
-	used   [2]atomic.Bool // HTTP/1.1 and HTTP/2, by requests
-	lastH2 atomic.Bool    // the protocol by which Ready connects
-	onlyH1 atomic.Bool    // the server was found not to speak HTTP/2
-	full   error          // the rejection at capacity, made once
+	used   [2]atomic.Bool // requests have used HTTP/1.1, and HTTP/2
+	lastH2 atomic.Bool    // Ready connects by HTTP/2
+	onlyH1 atomic.Bool    // the server does not support HTTP/2
+	full   error          // rejection at capacity; made once to save allocations
 }
 
-// NewEndpoint returns the client of addr, "host:port". It connects when the
-// first request arrives. The Endpoint and its connections live until ctx ends.
-// An empty addr panics. A malformed one is an error of the dial function.
+// NewEndpoint returns an Endpoint for addr, "host:port". It connects when the first request
+// arrives. The Endpoint and its connections live until ctx ends. NewEndpoint panics if addr
+// is empty. If addr is malformed, the dial function returns an error for each request.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	if addr == "" {
 		panic("httplayer: empty address")
 	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
-	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
+	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
 	e.h1.init(e)
 	e.h2.init(e)
 	e.lastH2.Store(e.opts.protocol == http2)
@@ -65,8 +64,8 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	return e
 }
 
-// Call sends req by a connection of the Endpoint. See [Endpoint] for the
-// requests that it rejects.
+// Call sends req on a connection of the Endpoint. [Endpoint] describes which requests are
+// rejected.
 func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if e.life.Err() != nil {
 		return nil, e.closedError()
@@ -75,7 +74,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		return nil, e.goneError(ctx)
 	}
 	if e.opts.tls == nil && !e.opts.cleartextHTTPS && isHTTPS(req) {
-		closeBody(req)
+		message.CloseBody(req)
 		return nil, e.failed(errCleartextHTTPS)
 	}
 	if !e.byH2(req) {
@@ -86,7 +85,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	case err == nil || e.opts.protocol.isFixed() || !errors.Is(err, errNotH2):
 		return rsp, err
 	case hasGRPCType(req):
-		closeBody(req) // the request has failed
+		message.CloseBody(req) // the request has failed
 		return nil, err
 	}
 	e.onlyH1.Store(true)
@@ -95,18 +94,19 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	return e.callH1(ctx, req)
 }
 
-// Classifier returns [Classify]: see [layer.Classified].
+// Classifier returns [Classify]. It implements [layer.Classified].
 func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify }
 
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := e.h1.call(ctx, req)
 	if err != nil && errors.Is(err, errNotH1) {
-		closeBody(req) // the error is not a rejection
+		message.CloseBody(req) // the error is not a rejection
 	}
 	return rsp, err
 }
 
-// byH2 reports whether req is sent by HTTP/2. It stores the choice for Ready.
+// byH2 reports whether req is sent over HTTP/2. It records the protocol for the probes of
+// Ready, unless req is CONNECT or an upgrade.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
@@ -125,8 +125,8 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
-// wantsH2 reports whether req should be sent by HTTP/2, unless the server does not support
-// it.
+// wantsH2 reports whether req should be sent over HTTP/2. It does not consider that CONNECT
+// and upgrades need HTTP/1.1, because the caller excludes them.
 func (e *Endpoint) wantsH2(req *http.Request) bool {
 	if e.opts.protocol.isFixed() {
 		return e.opts.protocol == http2
@@ -138,34 +138,37 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
 }
 
-// forgetProtocol discards the knowledge that the server does not support HTTP/2. It is
-// called after a connection failed, because another server may have the address now.
+// forgetProtocol forgets that the server does not support HTTP/2, so that requests try
+// HTTP/2 again. It is called after a connection has failed, because another server may have
+// the address now.
 func (e *Endpoint) forgetProtocol() {
 	if e.onlyH1.Load() {
 		e.onlyH1.Store(false)
 	}
 }
 
-// isHTTPS reports whether the URL of req asks for TLS.
+// isHTTPS reports whether the URL of req has the scheme https.
 func isHTTPS(req *http.Request) bool {
 	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
 }
 
-// errCleartextHTTPS is 421 because a retry on another connection of the same
-// endpoint cannot help (RFC 9110, section 7.4).
+// errCleartextHTTPS is the error of a request with an https URL at an Endpoint without TLS.
+// Its status 421 is the one for such a request on an unsecured connection (RFC 9110, section
+// 7.4).
 var errCleartextHTTPS = &StatusError{
 	Code:   http.StatusMisdirectedRequest,
 	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
 }
 
-// shut closes the connections when the context of the Endpoint ends.
+// shut closes the idle connections. The other connections close when their requests end. It
+// is called when the context of the Endpoint ends.
 func (e *Endpoint) shut() {
 	e.h1.shut()
 	e.h2.shut()
 	e.wake.Wake()
 }
 
-// reject returns a rejection. The request must not have been sent or read.
+// reject returns the error of a rejection. The request must be unsent and its body unread.
 func (e *Endpoint) reject(reason string, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
@@ -178,13 +181,14 @@ func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// failed returns the error of a request that was sent, or may have been sent.
+// failed returns the error of a request that was sent, at least partly. The error is not a
+// rejection.
 func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
-// unreachable returns the rejection of a request for which there is no
-// connection, and no attempt to connect before RetryAfter.
+// unreachable returns the rejection of a request because connecting failed with err.
+// RetryAfter of the error is the time until the next attempt to connect.
 func (e *Endpoint) unreachable(err error) error {
 	if e.life.Err() != nil {
 		return e.closedError()
@@ -194,5 +198,5 @@ func (e *Endpoint) unreachable(err error) error {
 	}
 }
 
-// noConnection is the Reason of unreachable.
+// noConnection is the Reason of an error that reports a failed attempt to connect.
 const noConnection = "no connection"

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A refusal says when there may be a connection, and a client is told so.
-func TestEndpointSaysWhenItTriesAgain(t *testing.T) {
+// A rejection has the time of the next connection attempt, and the client receives it.
+func TestEndpointRetryAfter(t *testing.T) {
 	addr := refusedAddr(t)
 	for _, major := range []int{1, 2} {
 		e := endpoint(t, addr, WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour}))

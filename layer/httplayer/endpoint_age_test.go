@@ -123,7 +123,7 @@ func (s *talk) hear(t *testing.T, n int) string {
 	return string(b)
 }
 
-func (s *talk) say(t *testing.T, text string) {
+func (s *talk) writeLine(t *testing.T, text string) {
 	t.Helper()
 	_, err := io.WriteString(s.in, text)
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func name(ctx context.Context, t *testing.T, e *Endpoint) string {
 	return read(t, rsp)
 }
 
-func TestEndpointAgeLetsStreamsFinish(t *testing.T) {
+func TestEndpointAgeFinishesStreams(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(whoami)
@@ -161,16 +161,16 @@ func TestEndpointAgeLetsStreamsFinish(t *testing.T) {
 		assert.Equal(t, 2, s.Get("connections"))
 		assert.Equal(t, 1, s.Get("in_flight"))
 
-		long.say(t, "still here")
+		long.writeLine(t, "still here")
 		time.Sleep(time.Hour)
-		long.say(t, "and here")
+		long.writeLine(t, "and here")
 		long.end(t)
 		synctest.Wait()
 		assert.Equal(t, 1, e.Describe().State.Get("connections"))
 	})
 }
 
-func TestEndpointAgeMovesTrafficToNewBackends(t *testing.T) {
+func TestEndpointAgeReachesNewBackends(t *testing.T) {
 	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
 		const clients = 10
 		one, two := newHost(ctx, 0), newHost(ctx, 0)

@@ -14,31 +14,32 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// pool holds the HTTP/1.1 connections of an Endpoint.
+// pool has the HTTP/1.1 connections of an Endpoint.
 type pool struct {
 	endpoint *Endpoint
 
 	mu      sync.Mutex
-	idle    []*h1Conn // the last is the one that was used last
-	conns   int       // idle, in use and being dialed
-	dialing int
-	reaper  *time.Timer
-	reaping bool // the reaper is set
+	idle    []*h1Conn   // idle connections; the most recently used one is last
+	conns   int         // number of idle connections, of those in use and of those being dialed
+	dialing int         // number of connections being dialed
+	reaper  *time.Timer // timer of reap; nil before the first use
+	reaping bool        // the reaper is set
 	closed  bool
 }
 
-// h1Conn is one connection. It is idle or used by one request.
+// h1Conn is an HTTP/1.1 connection of an Endpoint. It is idle or used by one request.
 type h1Conn struct {
 	*h1.ClientConn
 	tls   *tls.ConnectionState
 	age   age
-	since time.Time // idle
-	once  bool      // for one request
+	since time.Time // time at which the connection became idle
+	once  bool      // the connection serves only one request
 }
 
 func (p *pool) init(e *Endpoint) { p.endpoint = e }
 
-// call sends a request by an idle connection, or by a new one.
+// call sends req on an idle connection or on a new one. It tries another connection if the
+// server has closed the idle one before the request was sent.
 func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	e := p.endpoint
 	for {
@@ -62,7 +63,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 				e.forgetProtocol()
 			}
 			body.fail()
-			return nil, e.failed(blame(ctx, req, body, err))
+			return nil, e.failed(attributeError(ctx, req, body, err))
 		case ctx.Err() != nil:
 			return nil, e.goneError(ctx)
 		case fresh:
@@ -73,7 +74,9 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 	}
 }
 
-// get returns a connection for one request.
+// get returns a connection for one request: an idle connection that is not too old, or a
+// new one. If own is true, the connection is new and serves only this request. The result
+// fresh reports whether the connection is new.
 func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err error) {
 	for !own {
 		if c = p.takeIdle(); c == nil {
@@ -90,8 +93,8 @@ func (p *pool) get(ctx context.Context, own bool) (c *h1Conn, fresh bool, err er
 	return c, true, err
 }
 
-// needsOwnConn reports whether a received request uses a connection that no other
-// request shares, as in linkerd's proxy: one of HTTP/1.0, or without a Host.
+// needsOwnConn reports whether req must use a connection that serves no other request, as
+// in linkerd's proxy. It returns true for a received request of HTTP/1.0 or without a Host.
 func needsOwnConn(req *http.Request) bool {
 	return isHTTP10(req) || req.RequestURI != "" && (Accessor{}).Authority(req) == ""
 }
@@ -109,7 +112,8 @@ func (p *pool) takeIdle() *h1Conn {
 	return c
 }
 
-// release returns a connection to the pool after a request, or closes it.
+// release returns c to the pool after a request. It closes c if c is not reusable or too
+// old, if the pool has enough idle connections, or if the pool is closed.
 func (p *pool) release(c *h1Conn, reusable bool) {
 	p.mu.Lock()
 	most := p.endpoint.opts.maxIdle
@@ -129,8 +133,9 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 // drop closes a connection that takeIdle has returned.
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
-// dial connects on a separate goroutine. The attempt continues after ctx ends,
-// because other requests may wait for its result.
+// dial makes a connection on a new goroutine and waits for it or for the end of ctx. The
+// attempt continues after ctx ends, because its result updates the link and other requests
+// can use the connection.
 func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
 	if err := p.reserve(); err != nil {
@@ -165,10 +170,11 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}
 }
 
-// probe connects without a request.
+// probe makes a connection in the background, without a request, and adds it to the idle
+// connections.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
-		p.endpoint.link.forgo(mine)
+		p.endpoint.link.release(mine)
 		p.endpoint.wake.Wake()
 		return
 	}
@@ -183,7 +189,7 @@ func (p *pool) probe(mine attempt) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect dials a connection that reserve has counted.
+// connect makes a connection that reserve has counted.
 func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -198,7 +204,7 @@ func (p *pool) connect() (*h1Conn, error) {
 	if err != nil {
 		e.forgetProtocol()
 		if !errors.Is(err, errNotH1) {
-			e.turn(http1)
+			e.switchProbe(http1)
 		}
 		return nil, &peerError{err}
 	}
@@ -209,7 +215,8 @@ func (p *pool) connect() (*h1Conn, error) {
 	return c, nil
 }
 
-// report reports the outcome of an attempt to connect.
+// report passes the result of a connection attempt to the link. A server that does not
+// support HTTP/1.1 counts as reachable.
 func (p *pool) report(mine attempt, err error) {
 	e := p.endpoint
 	if errors.Is(err, errNotH1) {
@@ -231,7 +238,8 @@ func (p *pool) dialError(err error) error {
 }
 
 // reserve counts a new connection before it is dialed. If the maximum is reached, it closes
-// the connection that has been idle for the longest time.
+// the connection that has been idle for the longest time. It returns an error if the pool
+// is closed, or if the maximum is reached and no connection is idle.
 func (p *pool) reserve() error {
 	p.mu.Lock()
 	if !p.closed && !p.belowMaxLocked() && len(p.idle) > 0 {
@@ -252,7 +260,7 @@ func (p *pool) reserve() error {
 	return nil
 }
 
-// unreserve undoes reserve for a connection that is not dialed.
+// unreserve reverses reserve for a connection that will not be dialed.
 func (p *pool) unreserve() {
 	p.mu.Lock()
 	p.conns--
@@ -265,28 +273,31 @@ func (p *pool) belowMaxLocked() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
-// mayDial reports whether reserve would succeed.
+// mayDial reports whether a connection may be dialed: the pool has fewer connections than
+// the maximum, or an idle one that can be closed.
 func (p *pool) mayDial() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.belowMaxLocked() || len(p.idle) > 0
 }
 
-// room reports whether a request would get an idle connection, or may dial one.
+// room reports whether a request could use an idle connection or make a new one. If
+// mayConnect is false, it considers idle connections only.
 func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.idle) > 0 || mayConnect && p.belowMaxLocked()
 }
 
-// usage is for Describe.
+// usage returns the numbers of connections that Describe shows.
 func (p *pool) usage() (conns, idle, inFlight int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.conns - p.dialing, len(p.idle), p.conns - p.dialing - len(p.idle)
 }
 
-// reapAfter starts the timer that closes idle connections after d. The caller holds mu.
+// reapAfter starts the timer that calls reap after d, unless the timer is running. The
+// caller holds mu.
 func (p *pool) reapAfter(d time.Duration) {
 	if p.reaping {
 		return
@@ -299,8 +310,8 @@ func (p *pool) reapAfter(d time.Duration) {
 	}
 }
 
-// reap closes the connections that have been idle for the idle timeout. They are at the
-// front of the list.
+// reap closes the connections that have been idle for the idle timeout. They are the first
+// ones in p.idle.
 func (p *pool) reap() {
 	now, limit := time.Now(), p.endpoint.opts.idleTimeout
 	p.mu.Lock()
@@ -322,7 +333,7 @@ func (p *pool) reap() {
 	p.endpoint.wake.Wake()
 }
 
-// shut closes the idle connections, and the others when their requests end.
+// shut closes the idle connections. The other connections close when their requests end.
 func (p *pool) shut() {
 	p.mu.Lock()
 	p.closed = true

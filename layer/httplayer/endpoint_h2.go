@@ -19,20 +19,20 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// single is the HTTP/2 connection of an Endpoint: one at a time, beside those
-// that are draining.
+// single has the HTTP/2 connections of an Endpoint. One of them, current, accepts new
+// requests. The others are draining.
 type single struct {
 	endpoint *Endpoint
 	cfg      h2.ClientConfig
 	flight   singleflight.Group
-	current  atomic.Pointer[h2Conn] // nil if there is none
+	current  atomic.Pointer[h2Conn] // connection for new requests; may be nil
 
 	mu     sync.Mutex
-	open   map[*h2Conn]struct{}
+	open   map[*h2Conn]struct{} // connections that have not ended
 	closed bool
 }
 
-// h2Conn is one connection.
+// h2Conn is an HTTP/2 connection of an Endpoint.
 type h2Conn struct {
 	*h2.ClientConn
 	tls    *tls.ConnectionState
@@ -48,7 +48,8 @@ func (s *single) init(e *Endpoint) {
 	}
 }
 
-// call sends a request by the connection, or by the next one.
+// call sends req on the current connection. If the connection ends before the request is
+// sent, it tries again, up to three times in total.
 func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	e := s.endpoint
 	for range 3 {
@@ -82,12 +83,12 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 			return nil, e.reject("not processed", &peerError{err})
 		}
 		body.fail()
-		return nil, e.failed(blame(ctx, req, body, err))
+		return nil, e.failed(attributeError(ctx, req, body, err))
 	}
 	return nil, e.reject("connections end before they can be used", nil)
 }
 
-// get returns the connection, and makes one if there is none.
+// get returns the current connection. If none exists yet, it makes one and waits for it.
 func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	if c := s.current.Load(); c != nil {
 		return c, nil
@@ -111,10 +112,12 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe connects without a request.
+// probe makes a connection without a request, in the background.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
-// connectOnce makes a connection, or waits for the one that is being made.
+// connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
+// a connection is already being made, the channel receives that connection, and the attempt
+// mine is released.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -123,7 +126,7 @@ func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	out := make(chan singleflight.Result, 1)
 	go func() {
 		r := <-made
-		s.endpoint.link.forgo(mine) // if another attempt was already being made
+		s.endpoint.link.release(mine) // if another attempt was already being made
 		s.endpoint.wake.Wake()
 		out <- r
 	}()
@@ -149,7 +152,7 @@ func (s *single) make(mine attempt) (*h2Conn, error) {
 	case !e.opts.protocol.isFixed() && errors.Is(err, errNotH2):
 		e.link.report(mine, nil) // the server can be reached, for HTTP/1.1
 	default:
-		e.turn(http2)
+		e.switchProbe(http2)
 		e.link.report(mine, err)
 	}
 	e.wake.Wake()
@@ -157,15 +160,17 @@ func (s *single) make(mine attempt) (*h2Conn, error) {
 }
 
 var (
-	// errNotH2 reports a server that answers, but not in HTTP/2.
+	// errNotH2 reports that the server answered, but not in HTTP/2.
 	errNotH2 = errors.New("the server does not speak HTTP/2")
 
-	// errNoSettings leaves the protocol of the server unknown, because servers that
-	// restart and load balancers without a server also end connections so.
+	// errNoSettings reports that the connection ended before SETTINGS. It does not mean
+	// that the server lacks HTTP/2, because restarting servers and load balancers without a
+	// server also end connections in this way.
 	errNoSettings = errors.New("the connection ended before the server's SETTINGS")
 )
 
-// connect makes a connection and waits for the SETTINGS of the server.
+// connect makes a connection and waits for the SETTINGS of the server. The connection is
+// not yet used for requests.
 func (s *single) connect() (*h2Conn, error) {
 	e := s.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -192,7 +197,7 @@ func (s *single) connect() (*h2Conn, error) {
 	}
 }
 
-// publish makes c the connection for new requests.
+// publish makes c the current connection and drains the previous one.
 func (s *single) publish(c *h2Conn) error {
 	s.mu.Lock()
 	if s.closed {
@@ -217,14 +222,14 @@ func (s *single) publish(c *h2Conn) error {
 	return nil
 }
 
-// retire takes no more requests by c, which is closed after its last stream.
+// retire stops using c for new requests. The connection closes after its last stream.
 func (s *single) retire(c *h2Conn) {
 	s.current.CompareAndSwap(c, nil)
 	c.Drain()
 }
 
-// renew replaces a connection that is too old, in the background. If no other
-// can be made, it stays in use for a while longer.
+// renew replaces the connection c, which is too old, in the background. If the new
+// connection cannot be made, c stays in use, and renew may be called again after a backoff.
 func (s *single) renew(c *h2Conn) {
 	if !c.renews.CompareAndSwap(false, true) {
 		return
@@ -236,21 +241,11 @@ func (s *single) renew(c *h2Conn) {
 		}
 		if err != nil {
 			time.AfterFunc(s.endpoint.opts.backoff.Delay(0), func() { c.renews.Store(false) })
-			return
-		}
-		if grace := s.endpoint.opts.grace; grace > 0 {
-			timer := time.NewTimer(grace)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-				_ = c.Close()
-			case <-c.Done():
-			}
 		}
 	}()
 }
 
-// shut drains all connections.
+// shut drains all connections. It is called when the context of the Endpoint ends.
 func (s *single) shut() {
 	s.mu.Lock()
 	s.closed = true
@@ -264,7 +259,8 @@ func (s *single) shut() {
 	}
 }
 
-// room reports whether a request would find a stream, or may connect.
+// room reports whether the current connection has a free stream. Without a usable
+// connection it returns mayConnect.
 func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
 	if c == nil || !c.Usable() {
@@ -273,13 +269,13 @@ func (s *single) room(mayConnect bool) bool {
 	return c.Active() < c.Limit()
 }
 
-// serves reports whether there is a connection that accepts requests.
+// serves reports whether the current connection accepts new requests.
 func (s *single) serves() bool {
 	c := s.current.Load()
 	return c != nil && c.Usable()
 }
 
-// usage is for Describe.
+// usage returns the numbers of connections and requests that Describe shows.
 func (s *single) usage() (conns, idle, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,13 +289,15 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	return len(s.open), idle, inFlight
 }
 
-// age is the age limit of a connection. The zero age has none.
+// age is the time at which a connection becomes too old. The zero age means never.
 type age struct{ end time.Time }
 
-// ageJitter is that of gRPC's MAX_CONNECTION_AGE (gRFC A9).
+// ageJitter is the fraction by which the age limit of a connection varies at random, as for
+// gRPC's MAX_CONNECTION_AGE (gRFC A9).
 const ageJitter = 0.1
 
-// newAge returns the age of a new connection whose limit is about d.
+// newAge returns the age of a new connection with the limit d, varied by ageJitter. A d of
+// 0 or less means no limit.
 func newAge(d time.Duration) age {
 	if d <= 0 {
 		return age{}
@@ -309,6 +307,6 @@ func newAge(d time.Duration) age {
 	return age{end: time.Now().Add(d + time.Duration(off))}
 }
 
-// over reports whether the connection is too old. Without a limit it does not
-// read the clock.
+// over reports whether the connection is too old. Without a limit it does not read the
+// clock.
 func (a *age) over() bool { return !a.end.IsZero() && !time.Now().Before(a.end) }

@@ -68,7 +68,7 @@ func TestEndpointCancel(t *testing.T) {
 }
 
 func TestEndpointAbandonedBody(t *testing.T) {
-	// Nobody closes the body; the end of ctx gives its place back.
+	// The body is never closed. The end of ctx frees the connection.
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 1)
 		h.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,14 +89,14 @@ func TestEndpointAbandonedBody(t *testing.T) {
 			began := time.Now()
 			cancel()
 			assert.NoError(t, <-ready)
-			assert.Zero(t, time.Since(began), "nobody was woken")
+			assert.Zero(t, time.Since(began), "waiters were not woken")
 			synctest.Wait()
 			assert.Zero(t, e.Describe().State.Get("in_flight"))
 		}
 	})
 }
 
-func TestEndpointEndsWithItsContext(t *testing.T) {
+func TestEndpointContextEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -130,7 +130,7 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 			s := e.Describe().State
 			assert.Equal(t, 1, s.Get("connections"), "only the one that is in use")
 
-			// That one goes on to its end.
+			// This request continues to its end.
 			written.Write([]byte(" two"))
 			written.Close()
 			assert.Equal(t, "one two", read(t, rsp))
@@ -140,7 +140,7 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestEndpointEndsWhileConnecting(t *testing.T) {
+func TestEndpointContextEndsDuringDial(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 			life, end := context.WithCancelCause(ctx)
@@ -160,7 +160,7 @@ func TestEndpointEndsWhileConnecting(t *testing.T) {
 	})
 }
 
-func TestEndpointEndsJustAfterConnecting(t *testing.T) {
+func TestEndpointContextEndsAfterDial(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		life, end := context.WithCancelCause(ctx)
@@ -170,11 +170,11 @@ func TestEndpointEndsJustAfterConnecting(t *testing.T) {
 		end(errChanged)
 		synctest.Wait()
 		assert.ErrorIs(t, e.h2.publish(c), errChanged)
-		assert.Error(t, c.Err(), "nobody else would close it")
+		assert.Error(t, c.Err(), "the Endpoint closes it")
 	})
 }
 
-func TestEndpointNotYetSettings(t *testing.T) {
+func TestEndpointWaitsForSettings(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0) // for its network
 		settle := make(chan int, 1)
@@ -252,7 +252,7 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 			assert.NotErrorIs(t, err, layer.ErrNotReady, "it can do nothing for this request, ever")
 			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusBadGateway, status)
-			assert.NoError(t, get(t.Context(), e, "/length"), "and goes on serving others")
+			assert.NoError(t, get(t.Context(), e, "/length"), "and serves other requests")
 		}
 		assert.NoError(t, e.Ready(t.Context()))
 	})
@@ -265,7 +265,7 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 	})
 }
 
-func TestEndpointSaysWhyItIsNotReady(t *testing.T) {
+func TestEndpointReadyReason(t *testing.T) {
 	refused := errors.New("connection refused, it says")
 	e := endpoint(t, "10.0.0.1:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, refused }))
 	require.NoError(t, layer.Poll(e), "nothing is known yet")
@@ -365,7 +365,7 @@ func tlsServer(t *testing.T, h2 bool) *httptest.Server {
 	return srv
 }
 
-func TestEndpointLeavesNothing(t *testing.T) {
+func TestEndpointLeaksNothing(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		life, end := context.WithCancel(context.Background())
@@ -400,7 +400,7 @@ func (c *closing) Close() error {
 	return c.Conn.Close()
 }
 
-func TestEndpointDoesNotReadAhead(t *testing.T) {
+func TestEndpointUpgradeKeepsEarlyBytes(t *testing.T) {
 	// What comes with the head of an upgrade is not lost.
 	addr := rawServer(t, func(_ int, conn net.Conn) {
 		if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {

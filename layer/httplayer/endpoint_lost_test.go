@@ -20,7 +20,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// faulty is a connection whose writes fail when they are told to.
+// faulty is a connection with writes that fail on demand.
 type faulty struct {
 	net.Conn
 	left *atomic.Int64 // bytes that still go through; below 0: all
@@ -36,7 +36,7 @@ func (c *faulty) Write(p []byte) (int, error) {
 	return n, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
 }
 
-// faults makes connections that can be told to fail.
+// faults makes connections that fail on demand.
 type faults struct {
 	made []*faulty
 	next error // of the next dial
@@ -62,7 +62,7 @@ func (f *faults) breakAll(after int64) {
 	}
 }
 
-// withBody is a request whose body is watched.
+// withBody returns a request and its observed body.
 func withBody(t testing.TB, text string) (*http.Request, *asked) {
 	t.Helper()
 	body := &asked{Reader: strings.NewReader(text)}
@@ -71,7 +71,7 @@ func withBody(t testing.TB, text string) (*http.Request, *asked) {
 	return req, body
 }
 
-func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
+func TestEndpointReplacesDeadConnections(t *testing.T) {
 	var served atomic.Int32
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		served.Add(1)
@@ -144,7 +144,7 @@ func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
 	})
 }
 
-func TestEndpointFreshConnectionLost(t *testing.T) {
+func TestEndpointNewConnectionLost(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	f := &faults{}
 	e := endpoint(t, addr, WithDialContext(func(ctx context.Context, network, a string) (net.Conn, error) {
@@ -187,7 +187,7 @@ func TestEndpointNeverSendsTwice(t *testing.T) {
 	assert.EqualValues(t, 2, got.Load())
 }
 
-func TestEndpointBrokenAnswers(t *testing.T) {
+func TestEndpointMalformedResponses(t *testing.T) {
 	for name, answer := range map[string]string{
 		"nothing":      "",
 		"not HTTP":     "SSH-2.0-OpenSSH\r\n",
@@ -218,7 +218,7 @@ func TestEndpointBrokenAnswers(t *testing.T) {
 	}
 }
 
-func TestEndpointDiesMidBody(t *testing.T) {
+func TestEndpointConnectionLostInBody(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		say(w, "half")
@@ -238,7 +238,7 @@ func TestEndpointDiesMidBody(t *testing.T) {
 	})
 }
 
-// h2Server is a raw HTTP/2 server that has said how many streams it takes.
+// h2Server is a raw HTTP/2 server that has sent its stream limit.
 func h2Server(t testing.TB, maxStreams int, handle func(n int, c *rawH2)) (addr string) {
 	t.Helper()
 	return rawServer(t, func(n int, conn net.Conn) {
@@ -252,7 +252,7 @@ func h2Server(t testing.TB, maxStreams int, handle func(n int, c *rawH2)) (addr 
 	})
 }
 
-func TestEndpointH2Refusals(t *testing.T) {
+func TestEndpointH2Rejections(t *testing.T) {
 	const internal = 0x2
 	for name, tt := range map[string]struct {
 		answer  func(c *rawH2, stream uint32)
@@ -309,7 +309,7 @@ func TestEndpointH2Refusals(t *testing.T) {
 	}
 }
 
-func TestEndpointH2GoAwayMovesOn(t *testing.T) {
+func TestEndpointH2GoAwayReconnects(t *testing.T) {
 	finish := make(chan struct{})
 	var conns atomic.Int32
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,10 +18,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestEndpointKeepsItsModel drives the HTTP/1.1 connections of an Endpoint
+// TestEndpointModel drives the HTTP/1.1 connections of an Endpoint
 // with requests that begin, end, are cancelled and break off, with a network
 // that comes and goes, and with time; and compares them with plain numbers.
-func TestEndpointKeepsItsModel(t *testing.T) {
+func TestEndpointModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) poolStep {
 		return poolStep{kind: rapid.IntRange(0, 7).Draw(rt, "kind"), n: rapid.IntRange(0, 4000).Draw(rt, "n")}
 	})
@@ -63,7 +63,7 @@ type flight struct {
 	finish chan struct{} // closed to make the server answer
 }
 
-// holding is a server whose answers wait, and whose connections can be cut.
+// holding is a server that delays its responses and can close its connections.
 type holding struct {
 	mu      sync.Mutex
 	arrived []chan struct{} // the finish of requests, in the order of arrival

@@ -15,9 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// An idle connection that takes the last place for HTTP/1.1 keeps nobody from
-// finding out whether the address can be reached.
-func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
+// An idle HTTP/1.1 connection that uses the last place does not prevent a probe.
+func TestEndpointProbeReplacesIdleConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
 	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithMaxConns(1), KeepVersion(),
@@ -46,7 +45,7 @@ func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 
 // Where HTTP/1.1 could not connect once, it is HTTP/1.1 that is tried again, also
 // while there is an HTTP/2 connection that works.
-func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
+func TestEndpointProbesFailedProtocol(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
 	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), KeepVersion(), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -71,7 +70,7 @@ func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
 	_, err := one()
 	require.ErrorIs(t, err, once)
 	require.ErrorIs(t, err, layer.ErrNotReady)
-	byH2() // goes on, and is what was asked for last
+	byH2() // succeeds, and makes HTTP/2 the last requested protocol
 	bad.Store(false)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -82,10 +81,9 @@ func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
 	byH2()
 }
 
-// A connection whose server is going away, and waits for a response, is none that a
-// probe finds: there is a new one then, and not after the time that an attempt
-// may take.
-func TestEndpointProbesBesideAConnectionThatIsGoingAway(t *testing.T) {
+// A probe does not use a connection of a server that has sent GOAWAY and still owes a
+// response. It makes a new connection at once.
+func TestEndpointProbesDuringGoAway(t *testing.T) {
 	answer := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -32,8 +32,8 @@ func bubble(t *testing.T, test func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-// switched is a network that can be switched off: nobody answers, or
-// connections are refused.
+// switched is a network that can be switched off. Connections then get no reply or are
+// refused.
 type switched struct {
 	network *layertest.Network
 	mu      sync.Mutex
@@ -88,7 +88,7 @@ func get(ctx context.Context, svc Service, path string) error {
 	return errors.Join(err, rsp.Body.Close())
 }
 
-func TestEndpointBacksOff(t *testing.T) {
+func TestEndpointReadyBackoff(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		s := &switched{network: &h.network, off: syscall.ECONNREFUSED}
@@ -126,7 +126,7 @@ func TestEndpointBacksOff(t *testing.T) {
 		require.NoError(t, get(ctx, e, "/"))
 		assert.Len(t, s.attempts(), 8, "the connection of Ready was not used")
 
-		// After a success the back-off begins anew, whenever that was.
+		// After a success the backoff starts from its minimum again.
 		time.Sleep(time.Minute)
 		assert.NoError(t, layer.Poll[*http.Request, *http.Response](e), "without a connection it is ready all the same")
 		assert.Zero(t, e.Describe().State.Get("connections"))
@@ -136,7 +136,7 @@ func TestEndpointBacksOff(t *testing.T) {
 	})
 }
 
-func TestEndpointCallTriesAfterTheBackoff(t *testing.T) {
+func TestEndpointCallAfterBackoff(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
@@ -170,7 +170,7 @@ func TestEndpointCallTriesAfterTheBackoff(t *testing.T) {
 	})
 }
 
-func TestEndpointFailuresTogetherCountOnce(t *testing.T) {
+func TestEndpointConcurrentFailuresCountOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		s := &switched{off: errSilence}
 		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(s.DialContext), WithBackoff(layer.Backoff{Min: 100 * time.Millisecond}))
@@ -187,7 +187,7 @@ func TestEndpointFailuresTogetherCountOnce(t *testing.T) {
 	})
 }
 
-func TestEndpointCallerLeavesWhileConnecting(t *testing.T) {
+func TestEndpointCallerCanceledDuringDial(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
@@ -208,7 +208,7 @@ func TestEndpointCallerLeavesWhileConnecting(t *testing.T) {
 			assert.Equal(t, 100*time.Millisecond, time.Since(began))
 			assert.Zero(t, body.reads.Load()+body.closes.Load())
 
-			// What was begun is there for whoever comes next.
+			// The connection is used by the next request.
 			time.Sleep(time.Second)
 			began = time.Now()
 			assert.NoError(t, get(ctx, e, "/"))
@@ -218,7 +218,7 @@ func TestEndpointCallerLeavesWhileConnecting(t *testing.T) {
 	})
 }
 
-func TestEndpointConnectsOnceForABurst(t *testing.T) {
+func TestEndpointH2ConnectsOnceForBurst(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		const streams = 4
 		h := newHost(ctx, streams)
@@ -273,7 +273,7 @@ func TestEndpointMaxConns(t *testing.T) {
 	})
 }
 
-func TestEndpointIdleConnectionsGo(t *testing.T) {
+func TestEndpointIdleTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		c := &counted{by: h.network.DialContext}
@@ -305,7 +305,7 @@ func TestEndpointIdleConnectionsGo(t *testing.T) {
 	})
 }
 
-func TestEndpointKeepsItsH2Connection(t *testing.T) {
+func TestEndpointKeepsH2Connection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
@@ -315,8 +315,8 @@ func TestEndpointKeepsItsH2Connection(t *testing.T) {
 	})
 }
 
-func TestEndpointUnderAQueue(t *testing.T) {
-	// tests.md A26: who comes while the endpoint is away is served late.
+func TestEndpointUnderQueue(t *testing.T) {
+	// tests.md A26: a request that arrives while the endpoint is away is served late.
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		s := &switched{network: &h.network, off: syscall.ECONNREFUSED}

@@ -113,7 +113,7 @@ func TestEndpointResponses(t *testing.T) {
 	})
 }
 
-func TestEndpointSendsWhatItIsGiven(t *testing.T) {
+func TestEndpointRequests(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		e := endpoint(t, addr, protocol)
@@ -170,7 +170,7 @@ func TestEndpointSendsWhatItIsGiven(t *testing.T) {
 	})
 }
 
-func TestEndpointProtocolFollowsTheRequest(t *testing.T) {
+func TestEndpointProtocolByRequest(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	by := func(e *Endpoint, major int, upgrade bool) string {
 		req := request(t, "GET", "http://web/what", "")
@@ -279,7 +279,7 @@ func (c *counted) DialContext(ctx context.Context, network, addr string) (net.Co
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-func TestEndpointUsesTheNewestIdleConnection(t *testing.T) {
+func TestEndpointUsesNewestIdleConnection(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { say(w, r.RemoteAddr) }))
 	var c counted
 	e := endpoint(t, addr, WithDialContext(c.DialContext))
@@ -304,7 +304,7 @@ func TestEndpointUsesTheNewestIdleConnection(t *testing.T) {
 	assert.EqualValues(t, 3, c.dials.Load())
 }
 
-func TestEndpointConnectionOfAnEarlyCloseIsNotUsedAgain(t *testing.T) {
+func TestEndpointEarlyCloseDropsConnection(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for range 100 {
 			if _, err := w.Write(make([]byte, 1<<16)); err != nil {
@@ -326,7 +326,7 @@ func TestEndpointConnectionOfAnEarlyCloseIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-func TestEndpointManyAtOnce(t *testing.T) {
+func TestEndpointConcurrentRequests(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		e := endpoint(t, addr, protocol)
@@ -396,8 +396,8 @@ func TestEndpointDescribes(t *testing.T) {
 	assert.True(t, slices.ContainsFunc(s, func(a layer.Attr) bool { return a.Key == "retry_in" }))
 }
 
-// refusedAddr is an address that nobody listens on, nor will until the test ends:
-// it is that of a client.
+// refusedAddr returns an address that refuses connections until the test ends, because a
+// client uses it.
 func refusedAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

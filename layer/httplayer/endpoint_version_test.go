@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// handing gives connections to whoever is to have the next one.
+// handing is a listener that passes its first connections to the functions in first.
 type handing struct {
 	net.Listener
 	first []func(net.Conn) // the others are accepted
@@ -38,7 +38,7 @@ func (l *handing) Accept() (net.Conn, error) {
 	}
 }
 
-// serveAfter is serve behind those who get the first connections.
+// serveAfter is serve, but the given functions receive the first connections.
 func serveAfter(t *testing.T, h http.Handler, h1 bool, first ...func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,9 +86,9 @@ func readyWithin(t *testing.T, svc Service) {
 	require.NoError(t, svc.Ready(ctx))
 }
 
-// A connection that ends before the server said anything is no proof that it
-// does not speak HTTP/2: it may be restarting.
-func TestEndpointIsHungUpOn(t *testing.T) {
+// A connection that ends before SETTINGS does not prove that the server lacks HTTP/2,
+// because the server may be restarting.
+func TestEndpointConnectionEndsBeforeSettings(t *testing.T) {
 	t.Parallel()
 	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestEndpointIsHungUpOn(t *testing.T) {
 
 // To gRPC a load balancer without a server is an address that cannot be reached,
 // whether or not HTTP/2 was asked for.
-func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
+func TestEndpointGRPCConnectionEndsEarly(t *testing.T) {
 	addr := rawServer(t, func(int, net.Conn) {})
 	for name, opts := range map[string][]EndpointOption{"auto": nil, "h2": {WithHTTP2()}} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
 }
 
 // What a server was found to speak is forgotten when there are signs of another.
-func TestEndpointForgetsWhatWasSpoken(t *testing.T) {
+func TestEndpointForgetsProtocol(t *testing.T) {
 	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), KeepVersion(), WithConnectTimeout(patience))
 	call := func() (*http.Response, error) {
@@ -155,9 +155,9 @@ func TestEndpointForgetsWhatWasSpoken(t *testing.T) {
 	assert.False(t, e.onlyH1.Load(), "nor is there one to be had")
 }
 
-// A server that ends every connection that is begun as one of HTTP/2: those who
-// come by HTTP/1.1 do not lose it to those who come by HTTP/2.
-func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
+// A server ends every HTTP/2 connection before SETTINGS. Requests over HTTP/1.1 must not be
+// rejected because of this.
+func TestEndpointReadyForOtherProtocol(t *testing.T) {
 	addr := rawServer(t, func(_ int, conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		req, err := http.ReadRequest(bufio.NewReader(conn))
@@ -214,9 +214,9 @@ func TestEndpointTLSServerWithoutH2(t *testing.T) {
 	assert.False(t, withoutProtocol(nil))
 }
 
-// And HTTP/1.1 may be what a server does not speak: that is nobody's refusal, and
-// costs nothing of what goes by HTTP/2.
-func TestEndpointTLSServerOfH2Alone(t *testing.T) {
+// A server may support HTTP/2 only. A request over HTTP/1.1 then fails without a rejection
+// and does not affect HTTP/2.
+func TestEndpointTLSServerOnlyH2(t *testing.T) {
 	srv := tlsServer(t, false)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 	require.ErrorIs(t, get(t.Context(), e, "/"), errNotH1)
 	two()
 
-	// Who wants HTTP/1.1 and nothing else has no address that can be reached.
+	// With WithHTTP1 the address cannot be reached.
 	e = endpoint(t, l.Addr().String(), WithTLS(trusting), WithHTTP1())
 	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
 	assert.Equal(t, "down", e.Describe().State.Get("link"))
@@ -273,7 +273,7 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 
 // A cleartext server that speaks HTTP/1.1 alone is never sent a preface of HTTP/2,
 // unless the request is an RPC that came by HTTP/2 or is one of gRPC.
-func TestEndpointCleartextBeginsWithHTTP1(t *testing.T) {
+func TestEndpointCleartextStartsWithHTTP1(t *testing.T) {
 	for name, tt := range map[string]struct {
 		major       int
 		method      string

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// gRPC codes; see google.golang.org/grpc/codes.
+// gRPC status codes; see google.golang.org/grpc/codes.
 const (
 	grpcCanceled          = 1
 	grpcUnknown           = 2
@@ -28,28 +28,26 @@ const (
 	grpcUnauthenticated   = 16
 )
 
-// StatusFromError returns the HTTP status for err, and the gRPC status code for
-// a gRPC request. The first matching row applies, as in linkerd's proxy
-// (app/core/src/errors/respond.rs):
+// StatusFromError returns the HTTP status of the response for err, and the gRPC status code
+// of the response to a gRPC request. It returns 200 and 0 for nil. The first matching row
+// applies, as in linkerd's proxy (app/core/src/errors/respond.rs):
 //
-//	a [StatusError]                                         its own
-//	the request body arrived too slowly                     408   4 DEADLINE_EXCEEDED
-//	rejected by a rate limit                                429   8 RESOURCE_EXHAUSTED
-//	timeout of a layer, or fail-fast of a queue             504   4 DEADLINE_EXCEEDED
-//	rejected by a layer because no endpoint is available    503  14 UNAVAILABLE
-//	a retry was rejected                                    503  14 UNAVAILABLE
-//	timeout while connecting, or of the caller's context    504   4 DEADLINE_EXCEEDED
-//	no route                                                404   5 NOT_FOUND
-//	canceled by the caller                                  502   1 CANCELLED
-//	wrong identity of the endpoint                          502  14 UNAVAILABLE
-//	reset of an HTTP/1 request sent by HTTP/2 (orig-proto)  502  14 UNAVAILABLE
-//	the endpoint failed or could not be reached             502  14 UNAVAILABLE
-//	rejected for any other reason                           503  14 UNAVAILABLE
-//	anything else                                           500  13 INTERNAL
+//	a [StatusError]                                       its Code and GRPC
+//	the request body arrived too slowly                   408   4 DEADLINE_EXCEEDED
+//	rejected by a rate limit                              429   8 RESOURCE_EXHAUSTED
+//	timeout of a layer, or fail-fast of a queue           504   4 DEADLINE_EXCEEDED
+//	rejected by a layer because no endpoint is available  503  14 UNAVAILABLE
+//	a retry was rejected                                  503  14 UNAVAILABLE
+//	timeout while connecting, or of the caller's context  504   4 DEADLINE_EXCEEDED
+//	no route                                              404   5 NOT_FOUND
+//	canceled by the caller                                502   1 CANCELLED
+//	stream reset by the endpoint                          502  the code for the reset
+//	the endpoint failed or has the wrong identity         502  14 UNAVAILABLE
+//	rejected for any other reason                         503  14 UNAVAILABLE
+//	anything else                                         500  13 INTERNAL
 //
-// A stream reset by the endpoint is 502 with the gRPC code for the reset's
-// reason. An injected fault (layer.ErrInjected) has the status of its cause. A
-// nil err is 200 and 0.
+// An injected fault (layer.ErrInjected) has the status of its cause. A reset of an HTTP/1
+// request that was sent over HTTP/2 (orig-proto) counts as a failure of the endpoint.
 func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	var chosen *StatusError
 	switch {
@@ -79,10 +77,10 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	return http.StatusInternalServerError, grpcInternal
 }
 
-// closes reports whether the response for err closes the client's connection,
-// so that the client's next requests may reach another proxy. It does not for a
-// missing route, a rate limit and a chosen response, because another proxy
-// would answer alike.
+// closes reports whether the response for err closes the connection of the client, so that
+// its next requests may reach another proxy. It returns false for a missing route, a rate
+// limit and an injected fault, because another proxy would respond in the same way. A
+// [StatusError] specifies the result in its field Close.
 func closes(err error) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)
@@ -90,16 +88,16 @@ func closes(err error) bool {
 	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
 }
 
-// isBadGateway reports whether err is the fault of a peer or about its
-// identity.
+// isBadGateway reports whether err is a failure of the endpoint, a reset of the stream, or
+// an unexpected identity of the endpoint.
 func isBadGateway(err error) bool {
 	var reset *message.ResetError
 	var identity *IdentityError
 	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
 }
 
-// peerCode returns the gRPC code for an error of a peer. A stream reset has its
-// own, unless the request was HTTP/1.
+// peerCode returns the gRPC code for a failure of the endpoint. For a stream reset, the
+// code follows from the HTTP/2 error code, unless an HTTP/1 request was sent over HTTP/2.
 func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable
@@ -110,15 +108,15 @@ func peerCode(err error) uint32 {
 	return grpcUnavailable
 }
 
-// isRate reports whether err is a rejection by a rate limit. If an outer layer
-// wrapped the rejection in its own Error, that layer decides.
+// isRate reports whether err is a rejection by a rate limit. It returns false if an outer
+// layer has wrapped the rejection in its own [layer.Error].
 func isRate(err error) bool {
 	var refusal *layer.Error
 	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
 }
 
-// isShed reports whether err is a rejection by a layer that knows the endpoint
-// to be down. The request did not reach the endpoint.
+// isShed reports whether a layer rejected the request because the endpoint had failed
+// before. The request did not reach the endpoint.
 func isShed(err error) bool {
 	var refusal *layer.Error
 	var peer *peerError
@@ -129,12 +127,13 @@ func timedOut(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
-	// The dial timeout of the kernel may be shorter than ours.
+	// The kernel may stop dialing before the connect timeout of the Endpoint.
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && op.Timeout()
 }
 
-// isPeer reports whether err occurred outside this process.
+// isPeer reports whether err occurred outside this process, at the endpoint or on the
+// network.
 func isPeer(err error) bool {
 	var peer *peerError
 	var op *net.OpError
@@ -143,14 +142,14 @@ func isPeer(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// peerError marks an error at the endpoint or on the way to it, because
-// net/http has too many errors to list.
+// peerError marks an error that occurred at the endpoint or on the way to it.
 type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// resetCode maps reset codes as in gRPC's PROTOCOL-HTTP2.md, section "Errors".
+// resetCode returns the gRPC code for the error code of a stream reset, as in section
+// "Errors" of gRPC's PROTOCOL-HTTP2.md.
 func resetCode(reset *message.ResetError) uint32 {
 	switch reset.Code {
 	case message.CodeRefusedStream:
@@ -165,29 +164,29 @@ func resetCode(reset *message.ResetError) uint32 {
 	return grpcInternal
 }
 
-// StatusError is an error with a status for the response of a [Handler].
-// [Classify] treats it as a response with that status. Use it with
-// layer.FaultInjection or return it from your own layer:
+// StatusError is an error that specifies the status of the response of a [Handler].
+// [Classify] treats it as a response with that status. Use it with layer.FaultInjection, or
+// return it from your own layer:
 //
 //	&StatusError{Code: 401, Header: http.Header{"Www-Authenticate": {"Bearer"}}} // 16 UNAUTHENTICATED
 //	&StatusError{Code: 403, Reason: "web.default may not call books"}   // 7 PERMISSION_DENIED
 //	&StatusError{Code: 508, Reason: "gateway loop", Close: true}        // 10 ABORTED
 //	&StatusError{Code: 502, Reason: "no such backend", Close: true}     // 14 UNAVAILABLE
 type StatusError struct {
-	Code   int    // HTTP status, 400 to 599; others become 500
-	GRPC   uint32 // gRPC code; 0 maps Code as http-grpc-status-mapping.md does, and 508 to ABORTED
-	Reason string // text of Error; "" is the name of the status
-	Close  bool   // closes the client's connection
+	Code   int    // HTTP status, 400 to 599; other values become 500
+	GRPC   uint32 // gRPC code; 0 means the one for Code
+	Reason string // result of Error; "" means the name of the status
+	Close  bool   // close the connection of the client after the response
 
 	// Header is added to the response, for example WWW-Authenticate. Detail is a sentence
-	// for the client, and Body replaces the whole body, see [Problem]. Header should have the
-	// Content-Type of Body. None of them may be modified later.
+	// for the client, and Body replaces the whole body; see [Problem]. With Body, Header
+	// should have a Content-Type. None of the three may be modified later.
 	Header http.Header
 	Detail string
 	Body   []byte
 }
 
-// Error returns the reason, or the name of the status.
+// Error returns Reason, or the name of the status if Reason is empty.
 func (e *StatusError) Error() string {
 	if e.Reason != "" {
 		return e.Reason

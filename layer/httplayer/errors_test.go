@@ -43,7 +43,7 @@ func statuses() map[string]struct {
 		closes bool
 	}{
 		"fail-fast":                {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Waited: time.Second, Err: layer.ErrNotReady}, 504, 4, true},
-		"fail-fast, nobody there":  {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: dial(syscall.ECONNREFUSED)}, 504, 4, true},
+		"fail-fast, refused":       {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: dial(syscall.ECONNREFUSED)}, 504, 4, true},
 		"newcomer in fail-fast":    {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "in fail-fast", Err: dial(syscall.ECONNREFUSED)}, 503, 14, true},
 		"and the cause is slow":    {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "in fail-fast", Err: dial(context.DeadlineExceeded)}, 503, 14, true},
 		"out of time in a queue":   {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: context.DeadlineExceeded}, 504, 4, true},
@@ -143,7 +143,7 @@ func TestHandlerErrors(t *testing.T) {
 	}
 }
 
-func TestHandlerErrorsInGRPC(t *testing.T) {
+func TestHandlerErrorsGRPC(t *testing.T) {
 	for name, tt := range statuses() {
 		t.Run(name, func(t *testing.T) {
 			proxy := serve(t, failing(tt.err))
@@ -163,7 +163,7 @@ func TestHandlerErrorsInGRPC(t *testing.T) {
 			assert.Equal(t, tt.err.Error(), message)
 			assert.NotContains(t, rsp.Header, "Content-Length")
 			assert.Empty(t, read(t, rsp))
-			// Without HTTP/2 there is no gRPC.
+			// A gRPC status needs HTTP/2.
 			req = request(t, "POST", "http://"+proxy+"/", "body")
 			req.Header.Set("Content-Type", "application/grpc")
 			rsp, err = client(t, false).Do(req)
@@ -174,8 +174,8 @@ func TestHandlerErrorsInGRPC(t *testing.T) {
 	}
 }
 
-// The text of an error names endpoints, and clients do not learn of these unless
-// the Handler says so.
+// The text of an error has addresses of endpoints. Clients receive it only with
+// WithErrorHeaders.
 func TestInformationalHeaders(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{
 		"default": nil, "off": {WithErrorHeaders(false)}, "on": {WithErrorHeaders(true)},
@@ -198,7 +198,7 @@ func TestInformationalHeaders(t *testing.T) {
 	}
 }
 
-func TestHandlerErrorWithOddCharacters(t *testing.T) {
+func TestHandlerErrorControlCharacters(t *testing.T) {
 	text := "line\r\nX-Injected: 1\x00\x7f 100% ü"
 	proxy := serve(t, failing(errors.New(text)))
 	rsp, err := client(t, false).Do(request(t, "GET", "http://"+proxy+"/", ""))
@@ -295,7 +295,7 @@ func TestHandlerLogs(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil).WithContext(gone))
-	assert.Empty(t, out.String(), "who has gone is no news")
+	assert.Empty(t, out.String(), "a disconnected client is not logged")
 }
 
 // Without an option a Handler logs to slog.Default.
@@ -312,7 +312,7 @@ func TestHandlerLogsByDefault(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(out.String(), "request failed"), out.String())
 }
 
-// Errors that are the client's are logged for those who look for them only.
+// Errors that the client caused are logged at level Debug only.
 func TestHandlerLogsClientErrorsAtDebug(t *testing.T) {
 	for status, level := range map[int]slog.Level{400: slog.LevelDebug, 429: slog.LevelDebug, 499: slog.LevelDebug, 500: slog.LevelWarn, 503: slog.LevelWarn} {
 		for _, at := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
@@ -359,37 +359,6 @@ func FuzzPercentEncode(f *testing.F) {
 		}
 		if decoded, err := url.PathUnescape(encoded); err != nil || decoded != s {
 			t.Fatalf("%q came back as %q, %v", s, decoded, err)
-		}
-	})
-}
-
-func TestGRPCTimeout(t *testing.T) {
-	for in, want := range map[string]time.Duration{
-		"1H": time.Hour, "2M": 2 * time.Minute, "30S": 30 * time.Second, "5m": 5 * time.Millisecond,
-		"99999999u": 99999999 * time.Microsecond, "0n": 0, "99999999H": 1<<63 - 1,
-	} {
-		got, ok := grpcTimeout(in)
-		assert.True(t, ok, in)
-		assert.Equal(t, want, got, in)
-	}
-	for _, in := range []string{"", "S", "1", "1s", "-1S", "+1S", "1.5S", "100000000S", "1 S", "1SS"} {
-		_, ok := grpcTimeout(in)
-		assert.False(t, ok, in)
-	}
-}
-
-func FuzzGRPCTimeout(f *testing.F) {
-	for _, seed := range []string{"1S", "99999999H", "0n", "-1m", "S"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		d, ok := grpcTimeout(s)
-		if d < 0 || !ok && d != 0 {
-			t.Fatalf("%q is %v", s, d)
-		}
-		digits := strings.TrimRight(s, "HMSmun")
-		if ok && (len(digits) != len(s)-1 || strings.Trim(digits, "0123456789") != "") {
-			t.Fatalf("%q is no timeout, but %v", s, d)
 		}
 	})
 }

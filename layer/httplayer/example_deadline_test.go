@@ -10,21 +10,20 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-func ExampleDeadlineFromHeader() {
+func ExampleGRPCTimeout() {
 	svc := layer.NewStack[*http.Request, *http.Response]().
-		With("deadline_in", layer.DeadlineFromRequest[*http.Request, *http.Response](
-			httplayer.DeadlineFromHeader(httplayer.GRPCTimeout, httplayer.DeadlineGRPC))).
+		DeadlineFromRequest(httplayer.GRPCTimeout).
 		Service(layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 			at, _ := ctx.Deadline()
 			fmt.Println(time.Until(at).Round(time.Second), "left")
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 		}))
 	req, _ := http.NewRequest(http.MethodPost, "http://web.default/", http.NoBody)
-	req.Header.Set(httplayer.GRPCTimeout, "5S")
+	req.Header.Set("Grpc-Timeout", "5S")
 	rsp, err := svc.Call(context.Background(), req)
 	fmt.Println(rsp.StatusCode, err)
 
-	req.Header.Set(httplayer.GRPCTimeout, "0n")
+	req.Header.Set("Grpc-Timeout", "0n")
 	_, err = svc.Call(context.Background(), req)
 	fmt.Println(err)
 	fmt.Println(httplayer.StatusFromError(err))

@@ -47,7 +47,7 @@ func ExampleUpgradeOrigProto() {
 	// HTTP/1.1 web.default /books []
 }
 
-// An error that says how it is to be answered.
+// An error that specifies the status of its response.
 func ExampleStatusError() {
 	for _, err := range []error{
 		&httplayer.StatusError{Code: http.StatusForbidden, Reason: "books may not call web"},

@@ -19,13 +19,12 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// A client: http.Client as ever, and below it everything that a call over a
-// network needs. One budget bounds what retries and hedges add together. The
-// queue is the one place where requests wait; the limit belongs to the single
-// endpoint, so that the balancer goes elsewhere while it is full. All of them
-// judge alike: the stack of httplayer says how, and the balancer is told, which
-// sends little to an endpoint that fails. A breaker for each endpoint would do
-// so too, but one route that is broken could open all of them.
+// A client: an http.Client with the layers that a call over a network needs. One budget
+// limits the retries and hedges together. Requests wait only in the queue. Each endpoint
+// has its own limit, so that the balancer uses another endpoint while one is full. All
+// layers use the same classification, and the balancer also uses it to send fewer requests
+// to an endpoint that fails. A circuit breaker for each endpoint is not used, because one
+// broken route could open all of them.
 func Example_client() {
 	srv := hello()
 	defer srv.Close()
@@ -50,7 +49,7 @@ func Example_client() {
 		Retry(httplayer.RetryPolicy{Budget: budget, AttemptTimeout: 2 * time.Second}).
 		Queue(1000, 3*time.Second).
 		Hedge(httplayer.HedgePolicy{Budget: budget}).
-		DeadlineToRequest(httplayer.DeadlineToHeader("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
+		DeadlineToRequest(httplayer.DeadlineToHeader("Request-Timeout"), 5*time.Millisecond).
 		Service(balance.Resolve(ctx, resolver, target, endpoint))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
@@ -76,11 +75,11 @@ func Example_client() {
 	//   endpoint
 }
 
-// A gateway: each host has a stack of its own, made when it is first asked for
-// and dropped when nobody has for five minutes. No address gets more than a
-// hundred requests a second, and who is less important is turned away first.
-// Hosts are those of a list: without one, whoever asks could reach whatever this
-// machine can. A host that fails is left alone for a while, all that it serves.
+// A gateway: each host has its own stack. The stack is made for the first request and
+// removed after five minutes without requests. Each client address may send a hundred
+// requests per second. Requests of low priority are rejected first. Hosts must be on a
+// list, because a client could otherwise reach every host that this machine can reach. All
+// requests to a host that fails are rejected for a while.
 func Example_gateway() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -143,8 +142,8 @@ func Example_gateway() {
 	//   endpoint
 }
 
-// A server: what stands in front of a mux. The caller's deadline is taken over,
-// so that nobody works on what nobody waits for any more.
+// A server: layers in front of a mux. The deadline of the caller applies, so that the
+// server does not work on requests that the caller has given up.
 func Example_server() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -153,7 +152,7 @@ func Example_server() {
 	drainer := layer.NewDrainer()
 	stack := httplayer.NewStack().
 		Drain(drainer).
-		DeadlineFromRequest(httplayer.DeadlineFromHeader("Request-Timeout", httplayer.DeadlineDuration)).
+		DeadlineFromRequest(httplayer.DeadlineFromHeader("Request-Timeout")).
 		Timeout(30 * time.Second).
 		Shed(layer.ShedPolicy{}).
 		AdaptiveLimit(layer.AdaptivePolicy{})

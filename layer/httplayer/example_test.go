@@ -20,8 +20,7 @@ func hello() *httptest.Server {
 	}))
 }
 
-// An http.Client over an endpoint: what it sends goes to that address, by
-// whatever name.
+// An http.Client over an endpoint: all requests go to that address, for any host name.
 func ExampleRoundTripper() {
 	srv := hello()
 	defer srv.Close()
@@ -73,7 +72,7 @@ func ExampleHandler() {
 	// Output: 200 OK hello from web.default/a <nil>
 }
 
-// An error response says why the request failed only with WithErrorHeaders.
+// An error response has the reason of the failure only with WithErrorHeaders.
 func ExampleHandler_errors() {
 	refused := func(context.Context, *http.Request) (*http.Response, error) {
 		return nil, &layer.Error{Layer: "limit", Target: "web.default:80", Kind: layer.ErrNotReady, Reason: "100 of 100 in flight"}
@@ -118,7 +117,7 @@ func ExampleNewEndpoint() {
 	// protocol=http/1.1 connections=1 idle=1 in_flight=0 link=up
 }
 
-// The status of an error, for those who answer it themselves.
+// The status of an error, for a handler that writes the response itself.
 func ExampleStatusFromError() {
 	for _, err := range []error{layer.ErrFailFast, layer.ErrNotReady, io.ErrUnexpectedEOF, errors.New("odd")} {
 		status, code := httplayer.StatusFromError(err)
@@ -131,8 +130,8 @@ func ExampleStatusFromError() {
 	// odd             500 Internal Server Error, gRPC 13
 }
 
-// An address that stands for many servers: connections are made anew now and
-// then, so that those which come up get their share.
+// An address of many servers: connections are replaced from time to time, so that new
+// servers receive their share.
 func ExampleWithMaxConnAge() {
 	srv := hello()
 	defer srv.Close()

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// says answers everything with a status and a text.
-func says(status int, text string) layer.Func[*http.Request, *http.Response] {
+// respondWith returns a service that responds with a status and a text.
+func respondWith(status int, text string) layer.Func[*http.Request, *http.Response] {
 	return func(_ context.Context, req *http.Request) (*http.Response, error) {
 		return &http.Response{
 			StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: req,
@@ -27,13 +27,14 @@ func says(status int, text string) layer.Func[*http.Request, *http.Response] {
 // instead is a Fallback to a default.
 func instead(text string) httplayer.FallbackPolicy {
 	return httplayer.FallbackPolicy{Handle: func(ctx context.Context, req *http.Request, _ layer.Outcome[*http.Response]) (*http.Response, error) {
-		return says(http.StatusOK, text)(ctx, req)
+		return respondWith(http.StatusOK, text)(ctx, req)
 	}}
 }
 
-// Whoever writes the body of a request that was answered without it is told.
-func TestFallbackLetsTheWriterOfABodyGo(t *testing.T) {
-	svc := httplayer.NewStack().Fallback(instead("default")).Limit(0).Service(says(http.StatusOK, "never"))
+// The writer of a request body is notified when the fallback has answered the request
+// without reading the body.
+func TestFallbackClosesRequestBody(t *testing.T) {
+	svc := httplayer.NewStack().Fallback(instead("default")).Limit(0).Service(respondWith(http.StatusOK, "never"))
 	client := &http.Client{Transport: httplayer.RoundTripper(svc)}
 	body, writer := io.Pipe()
 	wrote := make(chan error, 1)
@@ -51,20 +52,19 @@ func TestFallbackLetsTheWriterOfABodyGo(t *testing.T) {
 	case err := <-wrote:
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 	case <-time.After(30 * time.Second):
-		t.Error("nobody closed the body")
+		t.Error("the body was not closed")
 		body.Close()
 		<-wrote
 	}
 }
 
-// The connection of a client whose request got a fallback response is used for the
-// next request.
+// The connection is used for the next request after a fallback response.
 func TestFallbackKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	const post = "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello"
 	stack := httplayer.NewStack().Fallback(instead("default")).Limit(0)
 	last := strings.Replace(post, "Content-Length", "Connection: close\r\nContent-Length", 1)
-	h := httplayer.Handler(stack.Service(says(http.StatusOK, "never")))
+	h := httplayer.Handler(stack.Service(respondWith(http.StatusOK, "never")))
 	require.Equal(t, []string{"default", "default", "default"}, exchanged(t, h, post+post+last))
 	h = httplayer.Middleware(stack.Layer())(http.NotFoundHandler())
 	require.Equal(t, []string{"default", "default", "default"}, exchanged(t, h, post+post+last))

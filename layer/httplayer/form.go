@@ -7,17 +7,18 @@ import (
 	"strings"
 )
 
-// cameAbsolute reports whether req was received in absolute form.
+// cameAbsolute reports whether req is an HTTP/1 request that was received with a target in
+// absolute form.
 func cameAbsolute(req *http.Request) bool { return req.ProtoMajor == 1 && cameAsURL(req) }
 
-// cameAsURL reports whether a request was received with a target other than a
-// path.
+// cameAsURL reports whether req was received with a target that is neither a path nor "*".
+// It returns false for CONNECT.
 func cameAsURL(req *http.Request) bool {
 	uri := req.RequestURI
 	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect
 }
 
-// absoluteTarget returns the target of r in absolute form.
+// absoluteTarget returns the URL of r in absolute form.
 func absoluteTarget(r *http.Request) string {
 	var a Accessor
 	target := a.Scheme(r) + "://" + a.Authority(r) + a.Path(r)
@@ -27,13 +28,14 @@ func absoluteTarget(r *http.Request) string {
 	return target
 }
 
-// misdirected returns an error if a received request cannot be proxied:
+// misdirected returns an error if a received request cannot be proxied. These requests are:
 //
-//   - CONNECT other than HTTP/1.1 with an authority as its target, or with a body, because the body could be the content of the tunnel;
+//   - CONNECT of a version other than HTTP/1.1, with a target other than an authority, or with
+//     a body, which could be the content of the tunnel;
 //   - another method with an authority as its target;
 //   - an HTTP/2 request with a URL as its path.
 //
-// The bytes after such a request must not be parsed as another request.
+// The bytes after such an HTTP/1.1 request must not be parsed as another request.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {
@@ -56,12 +58,13 @@ func misdirected(r *http.Request) error {
 	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: r.ProtoMajor == 1}
 }
 
-// twoAuthorities reports whether the :path of a received HTTP/2 request is a
-// URL, which is malformed (RFC 9113, section 8.3.1). net/http accepts it, and
-// its URL and Host then have different authorities.
+// twoAuthorities reports whether the :path of a received HTTP/2 request is a URL. Such a
+// request is malformed (RFC 9113, section 8.3.1), but net/http accepts it. Its URL and its
+// Host then have different authorities.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
 
-// onlyHost deletes the header field Host. An HTTP/2 server stores it beside the authority.
+// onlyHost deletes the header field Host. An HTTP/2 server stores that field in addition to
+// r.Host.
 func onlyHost(r *http.Request) { delete(r.Header, "Host") }
 
 // isAuthorityForm reports whether target is a host and a port.

@@ -38,7 +38,7 @@ func relabelled(r *http.Request) *http.Request {
 // The files that net/http keeps of a form on disk it removes by the request that
 // it made, of which a handler may see a copy (golang/go#58809).
 func TestFormFilesAreRemoved(t *testing.T) {
-	logged := AccessLog(io.Discard, JSONLog)
+	logged := AccessLog(io.Discard, JSONLog, nil)
 	context := Middleware(NewStack().Timeout(time.Minute).Layer())
 	edited := Middleware(NewStack().MapRequest(relabelled).Layer())
 	byServer := func(t *testing.T, h http.Handler) string { return servingBy(t, h).addr }
@@ -89,9 +89,9 @@ func formFile(t *testing.T, r *http.Request) (name string) {
 }
 
 // net/http's HTTP/2 does so after a panic, too.
-func TestFormComesBackOfAPanic(t *testing.T) {
+func TestFormFilesRemovedAfterPanic(t *testing.T) {
 	for name, wrap := range map[string]func(http.Handler) http.Handler{
-		"AccessLog":           AccessLog(io.Discard, JSONLog),
+		"AccessLog":           AccessLog(io.Discard, JSONLog, nil),
 		"Middleware, context": Middleware(NewStack().Timeout(time.Minute).Layer()),
 		"Middleware, request": Middleware(NewStack().MapRequest(relabelled).Layer()),
 	} {
@@ -113,7 +113,7 @@ func TestFormComesBackOfAPanic(t *testing.T) {
 
 // What was kept with the request that was received stays there, if a layer hands
 // on one without it.
-func TestFormOfTheRequestThatWasReceivedStays(t *testing.T) {
+func TestFormOfReceivedRequestStays(t *testing.T) {
 	received := formRequest(t, "/")
 	formFile(t, received)
 	form := received.MultipartForm

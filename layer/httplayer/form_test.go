@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFormOf(t *testing.T) {
+func TestTargetForm(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, target, proto, host string
 		orig                        string
@@ -57,8 +57,8 @@ func FuzzAuthorityForm(f *testing.F) {
 	})
 }
 
-// FuzzDowngradeOrigProto: whatever a peer says, the application does not see it,
-// and gets a version that exists.
+// FuzzDowngradeOrigProto checks that the application never receives l5d-orig-proto and
+// always receives a valid version.
 func FuzzDowngradeOrigProto(f *testing.F) {
 	for _, s := range []string{"HTTP/1.1", "HTTP/1.0; absolute-form", "HTTP/1.1;absolute-form", "HTTP/2", "", "; ", "HTTP/1.1; x"} {
 		f.Add(s)

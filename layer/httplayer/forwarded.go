@@ -11,16 +11,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Forwarded tells the servers behind a gateway which client a request is from. It adds the
-// peer's address to X-Forwarded-For and Forwarded (RFC 7239), and sets X-Forwarded-Proto and
-// X-Forwarded-Host.
+// Forwarded informs servers behind a gateway about the client of a request. It appends the
+// address of the peer to X-Forwarded-For and Forwarded (RFC 7239), and sets
+// X-Forwarded-Proto and X-Forwarded-Host.
 //
-// Headers of a peer outside the trusted prefixes are dropped first: Forwarded, X-Real-IP and
-// all that begin with X-Forwarded-, also in spellings with underscores. Headers of a trusted
-// peer, such as another load balancer, are kept. Without prefixes no peer is trusted.
+// If the peer is not in a trusted prefix, the layer first removes its Forwarded, X-Real-IP
+// and X-Forwarded- headers, also in spellings with underscores. It keeps these headers of a
+// trusted peer, such as another load balancer. Without prefixes no peer is trusted.
 //
-// The client is the last address in X-Forwarded-For that is not trusted, or the peer. Layers
-// below get it by [ClientFromContext].
+// The address of the client is the last address in X-Forwarded-For that is not trusted, or
+// the address of the peer. [ClientFromContext] returns it in the layers below.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //
@@ -43,8 +43,8 @@ type forwarded struct {
 
 type clientKey struct{}
 
-// ClientFromContext returns the address of the client of a request below [Forwarded], or
-// the zero value.
+// ClientFromContext returns the address of the client that the layer [Forwarded] has found.
+// It returns the zero value without such a layer above.
 func ClientFromContext(ctx context.Context) netip.Addr {
 	addr, _ := ctx.Value(clientKey{}).(netip.Addr)
 	return addr
@@ -82,8 +82,9 @@ func (f *forwarded) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(f.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the last address that is not trusted. An element that is not an address
-// ends the search.
+// client returns the address of the client. The search starts with peer and continues with
+// the elements of X-Forwarded-For, the last one first, while the current address is trusted.
+// An element that is not an address ends the search.
 func (f *forwarded) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")
@@ -100,8 +101,8 @@ func (f *forwarded) client(h http.Header, peer netip.Addr) netip.Addr {
 	return client
 }
 
-// isForwarded reports whether name is a header field that servers behind a gateway usually
-// trust, such as X-Forwarded-For. A client must not be able to set it.
+// isForwarded reports whether name is a header field about the client that servers behind a
+// gateway usually trust. A client must not be able to set it.
 func isForwarded(name string) bool {
 	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-")
@@ -124,20 +125,22 @@ func addForwarded(h http.Header, peer netip.Addr, scheme, host string) {
 	}
 }
 
-// add adds an element to the list in a header.
+// add appends element to the comma-separated list in the header field name.
 func add(h http.Header, name, element string) {
 	h[name] = []string{strings.Join(append(slices.Clip(h[name]), element), ", ")}
 }
 
-// quoted returns s as a quoted-string, which the value of host in Forwarded must be if it has
-// a port.
+// quoted returns s as a quoted-string. The value of host in Forwarded must be quoted if it
+// has a port.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// RateLimitByClient is [layer.RateLimitBy] for the address of the client: that of
-// [Forwarded] if it is above, or else that of the peer. An IPv6 client is its /64 prefix,
-// because a host can use every address in it. 65536 clients are distinguished at a time.
+// RateLimitByClient limits the requests of each client by [layer.RateLimitBy]. A client is
+// identified by the address of [ClientFromContext]. Without a [Forwarded] above, it is
+// identified by the address of the peer. An IPv6 client is identified by its /64 prefix,
+// because a host can use every address in it. At most 65536 clients are distinguished at a
+// time.
 func RateLimitByClient(perSecond float64, burst int, opts ...Option) Layer {
 	return layer.RateLimitBy[netip.Prefix, *http.Request, *http.Response](clientPrefix, perSecond, burst, 0, opts...)
 }

@@ -15,7 +15,6 @@ import (
 )
 
 func TestGatewayLayersConform(t *testing.T) {
-	t.Parallel()
 	for name, l := range map[string]Layer{
 		"forwarded": Forwarded(netip.MustParsePrefix("10.0.0.0/8")), "rate_by_client": RateLimitByClient(1e9, 1e9), "sticky": StickySession("node"),
 	} {

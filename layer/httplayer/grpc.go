@@ -14,31 +14,32 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// isGRPC reports whether r expects its status as gRPC.
+// isGRPC reports whether r is a received request that expects a gRPC status: it has a gRPC
+// content type and came over HTTP/2.
 func isGRPC(r *http.Request) bool { return r.ProtoMajor == 2 && hasGRPCType(r) }
 
 const grpcType = "application/grpc"
 
-// hasGRPCType reports whether r is a gRPC or gRPC-Web request.
+// hasGRPCType reports whether r has the content type of gRPC or gRPC-Web.
 func hasGRPCType(r *http.Request) bool {
 	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType)
 }
 
-// isGRPCWeb reports whether r is a gRPC-Web request, which may use HTTP/1.1.
+// isGRPCWeb reports whether r has the content type of gRPC-Web, which may use HTTP/1.1.
 func isGRPCWeb(r *http.Request) bool {
 	return strings.HasPrefix(first(r.Header, "Content-Type"), grpcType+"-web")
 }
 
-// isConnectRPC reports whether r is a request of the Connect protocol. Some of
-// its streams need HTTP/2.
+// isConnectRPC reports whether r is a request of the Connect protocol. Some streams of that
+// protocol need HTTP/2.
 func isConnectRPC(r *http.Request) bool {
 	return first(r.Header, "Connect-Protocol-Version") != "" ||
 		strings.HasPrefix(first(r.Header, "Content-Type"), "application/connect+") ||
 		r.Method == http.MethodGet && r.URL != nil && strings.Contains(r.URL.RawQuery, "connect=v1")
 }
 
-// setStatus writes a gRPC status into headers or trailers, and message unless
-// it is empty.
+// setStatus sets the gRPC status code in headers or trailers. It also sets the message,
+// unless that is empty.
 func setStatus(h http.Header, code uint32, message string) {
 	h.Set("Grpc-Status", strconv.FormatUint(uint64(code), 10))
 	if message != "" {
@@ -46,7 +47,7 @@ func setStatus(h http.Header, code uint32, message string) {
 	}
 }
 
-// percentEncode encodes grpc-message as gRPC's PROTOCOL-HTTP2.md does: % and
+// percentEncode encodes s for grpc-message, as gRPC's PROTOCOL-HTTP2.md specifies: % and
 // bytes outside printable ASCII become %XX.
 func percentEncode(s string) string {
 	var b strings.Builder
@@ -60,19 +61,19 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If the endpoint's connection fails,
-// the body ends with a status in the trailers, because a reset would give the
-// client no reason.
+// grpcBody is the body of a gRPC response. If the body of the endpoint fails, grpcBody ends
+// with a gRPC status in the trailers. A reset would not inform the client about the reason.
 type grpcBody struct {
 	io.ReadCloser
 	req     *http.Request
 	rsp     *http.Response
 	began   time.Time
-	informs bool // grpc-message carries the text of the error
-	resets  bool // the stream of the client can be reset with a code
+	informs bool // grpc-message has the text of the error
+	resets  bool // an error may be returned, so that the server resets the stream of the client
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *grpcBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
@@ -98,22 +99,24 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue converts err to an exceeded deadline if the deadline of req has passed and the
-// endpoint canceled the stream. A gRPC server ends a late call with such a reset.
+// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code CANCEL
+// after the grpc-timeout of req, counted from began. A gRPC server ends a late call with this
+// reset. Any other err is returned unchanged.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {
 		return err
 	}
-	timeout, ok := grpcTimeout(req.Header.Get("Grpc-Timeout"))
+	timeout, ok := GRPCTimeout(req)
 	if !ok || time.Since(began) < timeout {
 		return err
 	}
 	return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 }
 
-// grpcTimeout parses grpc-timeout: up to 8 digits and a unit.
-func grpcTimeout(s string) (time.Duration, bool) {
+// parseGRPCTimeout parses a value of grpc-timeout: up to 8 digits and a unit. It returns false
+// if the value is malformed.
+func parseGRPCTimeout(s string) (time.Duration, bool) {
 	if len(s) < 2 || len(s) > 9 {
 		return 0, false
 	}
@@ -128,21 +131,11 @@ func grpcTimeout(s string) (time.Duration, bool) {
 	return time.Duration(n) * unit, true
 }
 
-// grpcUnit returns the unit for a letter of grpc-timeout, or 0.
+// grpcUnit returns the unit for a letter of grpc-timeout, or 0 for another letter.
 func grpcUnit(letter byte) time.Duration {
-	switch letter {
-	case 'H':
-		return time.Hour
-	case 'M':
-		return time.Minute
-	case 'S':
-		return time.Second
-	case 'm':
-		return time.Millisecond
-	case 'u':
-		return time.Microsecond
-	case 'n':
-		return time.Nanosecond
+	units := [...]time.Duration{time.Hour, time.Minute, time.Second, time.Millisecond, time.Microsecond, time.Nanosecond}
+	if i := strings.IndexByte("HMSmun", letter); i >= 0 {
+		return units[i]
 	}
 	return 0
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that pauses in its body keeps nobody from the error of a try, from
-// its time limit, or from another try.
-func TestClientPausesInItsBody(t *testing.T) {
+// A client that pauses its body does not delay the error of an attempt, its time limit, or
+// the next attempt.
+func TestEndpointClientPausesBody(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		silent bool // the endpoint does not close

@@ -15,7 +15,7 @@ import (
 
 // A request with Connection: close does not end a connection of HTTP/2, because
 // other requests share it.
-func TestConnectionCloseByHTTP2(t *testing.T) {
+func TestHTTP2ConnectionClose(t *testing.T) {
 	for name, values := range map[string][]string{
 		"plain": {"close"}, "in capitals": {"Close"}, "with others": {"keep-alive, close"}, "after others": {"te", " close "},
 	} {
@@ -49,7 +49,7 @@ func TestConnectionCloseByHTTP2(t *testing.T) {
 }
 
 // A GOAWAY with an error code also reports which streams were not processed.
-func TestEndpointH2GoAwayWithAnError(t *testing.T) {
+func TestEndpointH2GoAwayError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before  int // streams that were answered
 		last    uint32

@@ -19,25 +19,25 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Handler is a reverse proxy that serves requests by svc. Hop-by-hop headers
-// are dropped; trailers, 1xx responses and upgrades are forwarded. Request and
-// response bodies flow at the same time. The context given to svc ends when the
-// client disconnects. A [Server] calls svc without an [http.ResponseWriter]; in any
-// other server HTTP/1.1 is half duplex.
+// Handler returns a reverse proxy that serves requests by svc. It removes hop-by-hop
+// headers, and forwards trailers, 1xx responses and upgrades. Request and response bodies
+// are copied at the same time. The context given to svc ends when the client disconnects.
+// In a [Server], HTTP/1.1 is full duplex. In any other server it is half duplex.
 //
 // svc receives the authority, path, query and headers of the client unchanged.
-// No X-Forwarded-For or Via is added, and those of the client are kept, see
-// [Forwarded]. CONNECT is answered with 501 unless [WithConnect] is given. Malformed
-// targets and upgrades get 400; an unrequested 101 of the endpoint becomes 502.
+// X-Forwarded-For and Via are not added, and those of the client are kept; see [Forwarded].
+// CONNECT is answered with 501, unless [WithConnect] is set. A malformed target or upgrade
+// is answered with 400. A 101 response without a requested upgrade becomes 502.
 //
-// An error of svc is answered with the status of [StatusFromError] and the body of
-// [Problem], see [WithErrorHandler]. The text of the error is not sent, because it
-// names endpoints ([WithErrorHeaders] adds it). Most errors also close the client's
-// connection. A rejection with a retry-after sends Retry-After or, to gRPC,
-// grpc-retry-pushback-ms. gRPC requests get the status as gRPC, also in trailers if their
-// response is cut off. A stream that the endpoint reset is reset with the same code.
+// The response to an error of svc has the status of [StatusFromError] and the body of
+// [Problem]; see [WithErrorHandler]. It does not have the text of the error, because that
+// has addresses of endpoints; see [WithErrorHeaders]. Most errors also close the connection
+// of the client. A rejection with a retry-after time adds Retry-After, or
+// grpc-retry-pushback-ms for gRPC. A gRPC request receives a gRPC status, in the trailers
+// if the response body fails. If the endpoint resets a stream, the stream of the client is
+// reset with the same code.
 //
-// Handler is safe for concurrent use and panics if svc is nil.
+// A Handler is safe for concurrent use. A nil svc panics.
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
@@ -54,43 +54,43 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 	return h
 }
 
-// HandlerOption sets how a [Handler] answers.
+// HandlerOption is an option of [Handler] and [Middleware].
 type HandlerOption interface{ apply(h *handler) }
 
 type handlerOption func(*handler)
 
 func (f handlerOption) apply(h *handler) { f(h) }
 
-// WithErrorHeaders sets whether an error response carries the text of the error
-// in l5d-proxy-error and grpc-message, and also l5d-proxy-connection. The
-// default is false. The text names layers, endpoints and their addresses, so
-// enable it only for trusted clients, such as other proxies of a mesh. A server
-// with both kinds of client needs two Handlers.
+// WithErrorHeaders sets whether an error response has the text of the error in
+// l5d-proxy-error and grpc-message, and also has l5d-proxy-connection. The default is
+// false. The text has the names of layers and the addresses of endpoints. Enable it only
+// for trusted clients, such as other proxies of a mesh. A server for both kinds of clients
+// needs two Handlers.
 func WithErrorHeaders(on bool) HandlerOption {
 	return handlerOption(func(h *handler) { h.informs = on })
 }
 
-// WithConnect passes HTTP/1.1 CONNECT requests to svc. If the response is a 2xx
-// whose body is an [io.ReadWriteCloser], as that of an [Endpoint] is, the
-// connection becomes a tunnel. Each direction of a tunnel ends separately, and
-// svc ends both by closing the body. A layer.Drain in svc waits for tunnels.
-// After any other response the client's connection is closed.
+// WithConnect passes HTTP/1.1 CONNECT requests to svc. The connection becomes a tunnel if
+// the response is a 2xx with an [io.ReadWriteCloser] as its body, as an [Endpoint] returns
+// it. Each direction of a tunnel ends separately. svc ends both by closing the body. A
+// layer.Drain in svc waits for tunnels. After any other response the connection of the
+// client is closed.
 //
-// The default rejects CONNECT, because no layer sees the content of a tunnel.
-// Also, many servers that are not proxies answer CONNECT with 2xx and read the
-// tunnel as requests.
+// The default rejects CONNECT, because no layer sees the content of a tunnel. Also, many
+// servers that are not proxies answer CONNECT with 2xx and parse the content of the tunnel
+// as requests.
 func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
-// WithLogger sets the logger for errors that a Handler answers: 5xx at level
-// Warn, 4xx at level Debug. An error after the client disconnected is not
-// logged. A response that was cut off is logged at level Debug. The same
-// message is written at most ten times in ten seconds, then its count. The
-// default is [slog.Default] at construction; nil means no log.
+// WithLogger sets the logger for errors that a Handler answers: 5xx at level Warn, 4xx at
+// level Debug. An error after the client has disconnected is not logged. Each message is
+// logged at most ten times in ten seconds; the rest is counted. The default is
+// [slog.Default] at construction. Nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
-// limitedLog limits repeated messages of l. A nil l discards all.
+// limitedLog returns a logger that writes to l and limits repeated messages. With a nil l
+// it discards all messages.
 func limitedLog(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -102,16 +102,16 @@ type handler struct {
 	svc     Service
 	log     *slog.Logger
 	tunnels bool
-	informs bool // error responses carry the text of the error
+	informs bool // error responses have the text of the error
 	onError ErrorHandler
 }
 
 // exchange serves a request of a [Server].
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
-// serve serves a request without hop-by-hop headers. Errors become responses. If resets is
-// true, the reset of a stream by the endpoint is returned as an error, so that the server
-// resets the stream of the client.
+// serve serves r, from which the hop-by-hop headers have been removed. It converts an error
+// to a response. If resets is true, it returns a stream reset by the endpoint as an error,
+// so that the server resets the stream of the client.
 func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	rsp, err := h.respond(r, resets)
 	if rsp != nil {
@@ -120,9 +120,9 @@ func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	return rsp, err
 }
 
-// setConnection removes the hop-by-hop headers of a response. It adds Connection: close if
-// the connection of the client is to be closed. That includes a rejected CONNECT, because
-// the client may have sent bytes for the tunnel.
+// setConnection removes the hop-by-hop headers of rsp. It adds Connection: close if an
+// error closes the connection of the client, or if CONNECT was rejected. After a rejected
+// CONNECT the client may have sent bytes for the tunnel.
 func setConnection(r *http.Request, rsp *http.Response) {
 	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
 	delete(rsp.Header, closesClient)
@@ -148,8 +148,8 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	complete(r)
 	began := time.Time{}
 	grpc := isGRPC(r)
-	if grpc && len(r.Header["Grpc-Timeout"]) > 0 {
-		began = time.Now() // for overdue
+	if grpc && len(r.Header[grpcTimeoutField]) > 0 {
+		began = time.Now() // overdue compares it with grpc-timeout
 	}
 	rsp, err := h.call(r)
 	if err != nil {
@@ -171,7 +171,9 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	return rsp, nil
 }
 
-// prepareGRPC prepares a response to a gRPC request.
+// prepareGRPC prepares rsp for the client of the gRPC request r. If rsp has no body, it
+// removes the content-length. Otherwise it wraps the body, which then ends with a gRPC
+// status if it fails.
 func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Time, resets bool) {
 	if ended(rsp) {
 		_ = rsp.Body.Close()
@@ -182,7 +184,7 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 	rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: r, rsp: rsp, began: began, informs: h.informs, resets: resets}
 }
 
-// call calls svc.
+// call calls svc and checks the response.
 func (h *handler) call(req *http.Request) (*http.Response, error) {
 	rsp, err := roundTripper{h.svc}.RoundTrip(req)
 	if err == nil {
@@ -191,8 +193,8 @@ func (h *handler) call(req *http.Request) (*http.Response, error) {
 	return rsp, err
 }
 
-// checkResponse returns an error if rsp cannot be sent to the client. It then closes the
-// body of rsp.
+// checkResponse returns an error if rsp cannot be sent to the client. In that case it
+// closes the body of rsp.
 func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
@@ -208,8 +210,8 @@ func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	return err
 }
 
-// tunnelError returns an error if the 2xx response to CONNECT has no connection as its
-// body.
+// tunnelError returns an error if the body of rsp, a 2xx response to CONNECT, is not a
+// connection.
 func tunnelError(rsp *http.Response) error {
 	if _, ok := rsp.Body.(io.ReadWriteCloser); ok {
 		return nil
@@ -217,9 +219,9 @@ func tunnelError(rsp *http.Response) error {
 	return &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
 }
 
-// complete adds to a received request what the layers and an endpoint expect
-// of a request to send: the scheme and the authority of the URL. It removes an
-// upgrade to h2c, which an endpoint chooses by itself.
+// complete sets the scheme and the host in the URL of a received request, because layers
+// and endpoints expect them. It removes Host from the headers. It also removes an upgrade
+// to h2c, because the endpoint chooses its protocol itself.
 func complete(r *http.Request) {
 	if r.URL.Scheme == "" && r.TLS == nil {
 		r.URL.Scheme = "http"
@@ -233,8 +235,8 @@ func complete(r *http.Request) {
 	onlyHost(r)
 }
 
-// reject returns a response with the status and without a body. It is used for requests
-// that svc does not receive.
+// reject returns a response with the status and without a body. It is for a request that
+// svc does not receive or has not answered.
 func (h *handler) reject(r *http.Request, status int) *http.Response {
 	return &http.Response{
 		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
@@ -242,7 +244,8 @@ func (h *handler) reject(r *http.Request, status int) *http.Response {
 	}
 }
 
-// failure returns the error response for err.
+// failure returns the response to r for err, and logs err unless the client has
+// disconnected.
 func (h *handler) failure(r *http.Request, err error) *http.Response {
 	status, code := StatusFromError(err)
 	if r.Context().Err() == nil {
@@ -266,7 +269,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	grpc := isGRPC(r)
 	rejected := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
 	if after, ok := layer.RetryAfter(err); ok && rejected {
-		askAfter(header, after, grpc)
+		setRetryAfter(header, after, grpc)
 	}
 	if !grpc {
 		h.describeError(rsp, r, err)
@@ -282,9 +285,10 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	return rsp
 }
 
-// mayClose reports whether an error response for r may close the connection. It
-// may not for an HTTP/2 stream that its client canceled, because a GOAWAY would
-// affect all other streams.
+// mayClose reports whether an error response to r may close the connection. It returns
+// false for an HTTP/2 stream that its client canceled, because a GOAWAY would affect all
+// other streams. It also returns false for HTTP/1 requests that share an HTTP/2 connection
+// (orig-proto).
 func mayClose(r *http.Request) bool {
 	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
 	return !gone && !isUpgraded(r)
@@ -304,7 +308,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))
 }
 
-// printable returns s as a valid header value.
+// printable returns s with control characters replaced by spaces, as a valid header value.
 func printable(s string) string {
 	out := []byte(s)
 	for i, c := range out {
@@ -331,21 +335,21 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out.URL = &url
 	switch {
 	case r.ContentLength == 0:
-		out.Body = http.NoBody // of a received request; else 0 is an unknown length
+		out.Body = http.NoBody // the layers would take 0 with a body for an unknown length
 	case r.ProtoMajor == 1:
 		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
 		defer body.wait()
 		out.Body = body
 	}
 	defer x.stop()
-	rsp, _ := h.serve(out, false) // without resets there is no error
+	rsp, _ := h.serve(out, false) // without resets, serve returns no error
 	x.stop()
 	send(w, out, rsp)
 }
 
-// receivedBody is an HTTP/1.1 request body of net/http. Its Close only ends a Read
-// in progress, because that of net/http waits for the rest of the body. The server
-// closes the body after the handler.
+// receivedBody is an HTTP/1.1 request body of net/http. Its Close only interrupts a Read in
+// progress, because Close of net/http waits for the rest of the body. The server closes the
+// body of net/http after the handler has returned.
 type receivedBody struct {
 	io.Reader
 	control *http.ResponseController
@@ -371,22 +375,24 @@ func (b *receivedBody) Close() error {
 	return b.control.SetReadDeadline(time.Now())
 }
 
-// wait ends a Read in progress and waits for it. net/http does not permit a Read after the
-// handler has returned.
+// wait interrupts a Read in progress and waits until it returns. net/http does not permit a
+// Read after the handler has returned.
 func (b *receivedBody) wait() {
 	_ = b.Close()
 	b.reads.Lock()
 	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
 }
 
-// informer sends 1xx responses to a client, until the final response exists.
+// informer sends 1xx responses to the client. The method stop is called before the final
+// response is written, and Inform then sends nothing.
 type informer struct {
 	mu   sync.Mutex
 	w    http.ResponseWriter
 	over bool
 }
 
-// Inform is part of [message.Informer].
+// Inform is part of [message.Informer]. It ignores 100 Continue, which the server sends
+// itself.
 func (x *informer) Inform(status int, header http.Header) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -409,8 +415,8 @@ func (x *informer) stop() {
 	x.mu.Unlock()
 }
 
-// send writes rsp to a writer of net/http and closes its body. If the body fails, it aborts
-// the response.
+// send writes rsp to the writer of a server and closes its body. If the body fails, send
+// aborts the response by a panic with [http.ErrAbortHandler].
 func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	defer rsp.Body.Close()
 	header := w.Header()
@@ -454,8 +460,8 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 }
 
-// copyBody copies a body of the given length, or of unknown length with -1. It flushes
-// before each Read that may wait.
+// copyBody copies body to w. length is the length of the body, or -1 if it is unknown. It
+// flushes w before each Read that may wait.
 func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
 	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert,errcheck // see New
 	defer bodyBuffers.Put(buf)

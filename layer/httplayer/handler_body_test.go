@@ -27,9 +27,9 @@ func early(text string, length int64) httplayer.Service {
 	})
 }
 
-// A body that nobody read is no harm to the connection: the next request on it
-// is served, or it is closed, and the server does not panic.
-func TestBodyThatWasNotRead(t *testing.T) {
+// An unread body does not break the connection. The next request is served, or the
+// connection is closed, and the server does not panic.
+func TestHandlerUnreadBody(t *testing.T) {
 	t.Parallel()
 	refuses := layer.NewStack[*http.Request, *http.Response]().RateLimit(1e-9, 1).Service(early("", 0))
 	for name, tt := range map[string]struct {
@@ -67,10 +67,11 @@ func TestBodyThatWasNotRead(t *testing.T) {
 	}
 }
 
-// A client that has its answer and does not go on with its body is let go.
-func TestBodyThatDoesNotCome(t *testing.T) {
+// The connection of a client that has its response and does not continue its body is
+// closed.
+func TestHandlerStalledBody(t *testing.T) {
 	t.Parallel()
-	conn, err := net.Dial("tcp", served(t, httplayer.Handler(early("too large", 9))))
+	conn, err := net.Dial("tcp", served(t, httplayer.Handler(early("too large", 9)), shortIdle))
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nonly this")

@@ -9,9 +9,9 @@ import (
 	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
 )
 
-// A client that takes a stream back keeps its connection, and the other streams
-// on it: GOAWAY would have it connect anew for every call that it cancels.
-func TestHandlerKeepsTheConnectionOfWhoCancels(t *testing.T) {
+// A client that cancels a stream keeps its connection and the other streams. A GOAWAY would
+// make it reconnect for every canceled call.
+func TestHandlerKeepsConnectionOnCancel(t *testing.T) {
 	asked, gone := make(chan struct{}, 1), make(chan struct{})
 	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		if r.Header.Get("Wait") == "" {

@@ -204,7 +204,7 @@ func TestGRPCClientStreaming(t *testing.T) {
 	assert.EqualValues(t, sum, rsp.GetAggregatedPayloadSize())
 }
 
-func TestGRPCBothWays(t *testing.T) {
+func TestGRPCBidiStreaming(t *testing.T) {
 	c := grpcHop(t, &greeter{})
 	s, err := c.FullDuplexCall(t.Context())
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestGRPCDeadlineAndCancel(t *testing.T) {
 	}
 }
 
-func TestGRPCErrorsOfTheProxy(t *testing.T) {
+func TestGRPCProxyErrors(t *testing.T) {
 	for name, tt := range statuses() {
 		t.Run(name, func(t *testing.T) {
 			c := grpcClient(t, serve(t, failing(tt.err)))
@@ -289,7 +289,7 @@ func TestGRPCErrorsOfTheProxy(t *testing.T) {
 	}
 }
 
-func TestGRPCCancelledByTheEndpoint(t *testing.T) {
+func TestGRPCCanceledByEndpoint(t *testing.T) {
 	// An endpoint that cancels a stream has its reasons, or is late.
 	for name, tt := range map[string]struct {
 		timeout string
@@ -329,7 +329,7 @@ func TestGRPCCancelledByTheEndpoint(t *testing.T) {
 	}
 }
 
-func TestGRPCBrokenOff(t *testing.T) {
+func TestGRPCResponseAborted(t *testing.T) {
 	// The upstream dies between two messages: the client gets a status.
 	for name, tt := range map[string]struct {
 		end  func(c *rawH2, stream uint32)
@@ -366,7 +366,7 @@ func TestGRPCBrokenOff(t *testing.T) {
 	}
 }
 
-func TestGRPCThroughAStack(t *testing.T) {
+func TestGRPCStack(t *testing.T) {
 	// Every layer that looks at responses, and none of them in the way.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -24,9 +24,9 @@ func hint(ctx context.Context) {
 	_ = message.Inform(ctx, http.StatusEarlyHints, http.Header{"Link": {"</a>"}})
 }
 
-// What is said of the response before there is one is not lost to a 103, and a
-// 103 says nothing of it.
-func TestInformationalLeavesTheHeader(t *testing.T) {
+// Headers that were set before a 103 are sent with the final response, and not with the
+// 103.
+func TestInformationalKeepsHeader(t *testing.T) {
 	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		hint(ctx)
 		hint(ctx)
@@ -59,7 +59,7 @@ func TestInformationalLeavesTheHeader(t *testing.T) {
 
 // While a server drains its answers say so, also behind a 103; HTTP/1.0 knows
 // none.
-func TestInformationalToClientsOfHTTP1(t *testing.T) {
+func TestInformationalHTTP1Clients(t *testing.T) {
 	up := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a>")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -82,9 +82,9 @@ func TestInformationalToClientsOfHTTP1(t *testing.T) {
 	assert.Contains(t, all, "Connection: close\r\n")
 }
 
-// A try that was given up may be told something while the response of another
-// one is on its way: it has nothing to say any more.
-func TestInformationalOfALoser(t *testing.T) {
+// An abandoned attempt may receive a 103 while the response of another attempt is being
+// sent. The 103 is dropped.
+func TestInformationalAbandonedAttempt(t *testing.T) {
 	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		lost := make(chan struct{})
 		go func() {
@@ -120,7 +120,7 @@ func (w *countedWriter) WriteHeader(status int) {
 }
 
 // Nor when the handler has panicked.
-func TestInformationalAfterAPanic(t *testing.T) {
+func TestInformationalAfterPanic(t *testing.T) {
 	var late context.Context
 	h := Handler(serviceFunc(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 		late = ctx
@@ -132,8 +132,8 @@ func TestInformationalAfterAPanic(t *testing.T) {
 	assert.Zero(t, w.heads)
 }
 
-// A status that nobody may send is that of a broken endpoint.
-func TestStatusThatIsNone(t *testing.T) {
+// An invalid status is a failure of the endpoint.
+func TestHandlerInvalidUpstreamStatus(t *testing.T) {
 	for _, status := range []string{"000", "099"} {
 		addr := rawServer(t, func(_ int, c net.Conn) {
 			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {

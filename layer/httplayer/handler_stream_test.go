@@ -49,8 +49,8 @@ func TestHandlerFlushes(t *testing.T) {
 	})
 }
 
-func TestHandlerBothWays(t *testing.T) {
-	// A conversation: every word is answered before the next one is said.
+func TestHandlerFullDuplex(t *testing.T) {
+	// The client waits for the reply to each message before it sends the next.
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fullDuplex(w)
 		flush(w)
@@ -78,7 +78,7 @@ func TestHandlerBothWays(t *testing.T) {
 	})
 }
 
-func TestHandlerLargeBodiesBothWays(t *testing.T) {
+func TestHandlerLargeBodiesFullDuplex(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
 	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -103,7 +103,7 @@ func TestHandlerLargeBodiesBothWays(t *testing.T) {
 	})
 }
 
-func TestHandlerCancelReachesTheUpstream(t *testing.T) {
+func TestHandlerCancelsUpstream(t *testing.T) {
 	arrived, gone := make(chan struct{}), make(chan struct{})
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/body" {
@@ -135,7 +135,7 @@ func TestHandlerCancelReachesTheUpstream(t *testing.T) {
 	})
 }
 
-func TestHandlerAbortsWhatBreaksOff(t *testing.T) {
+func TestHandlerAbortsIncompleteResponse(t *testing.T) {
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/length" {
 			w.Header().Set("Content-Length", "100")
@@ -185,7 +185,7 @@ func TestHandlerUpgrade(t *testing.T) {
 	assert.Equal(t, "the last", string(got))
 }
 
-func TestHandlerUpgradeRefused(t *testing.T) {
+func TestHandlerUpgradeRejected(t *testing.T) {
 	up := serve(t, http.HandlerFunc(switchToEcho))
 	proxy := serve(t, Handler(endpoint(t, up)))
 	req := request(t, "GET", "http://"+proxy+"/", "")
@@ -197,8 +197,8 @@ func TestHandlerUpgradeRefused(t *testing.T) {
 	assert.Equal(t, "no upgrade\n", read(t, rsp))
 }
 
-func TestHandlerUpstreamAnswersEarly(t *testing.T) {
-	// The upstream does not want the body, and says so before it came.
+func TestHandlerEarlyResponse(t *testing.T) {
+	// The upstream responds before the body arrives, because it does not need it.
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
@@ -215,7 +215,7 @@ func TestHandlerUpstreamAnswersEarly(t *testing.T) {
 	})
 }
 
-func TestHandlerClientBreaksOff(t *testing.T) {
+func TestHandlerClientAborts(t *testing.T) {
 	// Half a request body must not reach the upstream as a whole one.
 	result := make(chan error, 1)
 	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

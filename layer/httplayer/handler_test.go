@@ -200,7 +200,7 @@ func head(message string) (first string, fields []string) {
 	return lines[0], fields
 }
 
-func TestHandlerSendsWhatCame(t *testing.T) {
+func TestHandlerRequestHeaders(t *testing.T) {
 	send := raw(t, plainOK)
 	for name, tt := range map[string]struct {
 		sent, first string
@@ -269,7 +269,7 @@ func TestHandlerSendsWhatCame(t *testing.T) {
 	}
 }
 
-func TestHandlerFirstLineOfTheAnswer(t *testing.T) {
+func TestHandlerStatusLine(t *testing.T) {
 	send := raw(t, plainOK)
 	_, answered := send(t, "GET / HTTP/1.0\nHost: web\n\n")
 	assert.True(t, strings.HasPrefix(answered, "HTTP/1.0 200 OK\n"), answered)
@@ -277,7 +277,7 @@ func TestHandlerFirstLineOfTheAnswer(t *testing.T) {
 	assert.True(t, strings.HasPrefix(answered, "HTTP/1.1 200 OK\n"), answered)
 }
 
-func TestHandlerAnswersWhatCame(t *testing.T) {
+func TestHandlerResponseHeaders(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer, method string
 		fields         []string
@@ -319,7 +319,7 @@ func TestHandlerAnswersWhatCame(t *testing.T) {
 	}
 }
 
-func TestHandlerKeepsOneConnection(t *testing.T) {
+func TestHandlerKeepsConnection(t *testing.T) {
 	// tests.md A24
 	var c counted
 	up := serve(t, http.HandlerFunc(shapes))
@@ -333,7 +333,7 @@ func TestHandlerKeepsOneConnection(t *testing.T) {
 	assert.EqualValues(t, 1, c.dials.Load())
 }
 
-func TestHandlerOverAnyService(t *testing.T) {
+func TestHandlerAnyService(t *testing.T) {
 	svc := NewStack().Service(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusTeapot, Header: http.Header{"X": {r.URL.Host}}}, nil
 	}))
@@ -345,13 +345,13 @@ func TestHandlerOverAnyService(t *testing.T) {
 	assert.Empty(t, read(t, rsp))
 }
 
-func TestHandlerGuessesNoContentType(t *testing.T) {
+func TestHandlerContentType(t *testing.T) {
 	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, ContentLength: 6, Body: io.NopCloser(strings.NewReader("<html>"))}, nil
 	})
 	rec := httptest.NewRecorder()
 	Handler(svc).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
 	values, ok := rec.Header()["Content-Type"]
-	assert.True(t, ok, "a server guesses where nothing is said")
+	assert.True(t, ok, "a server guesses without a Content-Type")
 	assert.Empty(t, values)
 }

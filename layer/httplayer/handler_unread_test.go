@@ -41,13 +41,13 @@ func hasty(some int64, chunked bool) httplayer.Service {
 }
 
 // served runs a Server for h until the test ends.
-func served(t *testing.T, h http.Handler) (addr string) {
+func served(t *testing.T, h http.Handler, opts ...httplayer.ServerOption) (addr string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { done <- tcplayer.Serve(ctx, l, httplayer.NewServer(h)) }()
+	go func() { done <- tcplayer.Serve(ctx, l, httplayer.NewServer(h, opts...)) }()
 	t.Cleanup(func() {
 		cancel()
 		<-done
@@ -57,9 +57,9 @@ func served(t *testing.T, h http.Handler) (addr string) {
 
 // exchanged sends text on a connection of its own, and returns what was
 // answered until the server closed it.
-func exchanged(t *testing.T, h http.Handler, text string) (answers []string) {
+func exchanged(t *testing.T, h http.Handler, text string, opts ...httplayer.ServerOption) (answers []string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", served(t, h))
+	conn, err := net.Dial("tcp", served(t, h, opts...))
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
@@ -89,11 +89,14 @@ func exchanged(t *testing.T, h http.Handler, text string) (answers []string) {
 	return answers
 }
 
+// shortIdle is the longest pause in the body of a request.
+var shortIdle = httplayer.WithMinBodyRate(time.Second, 0)
+
 const last = "GET /next HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"
 
 // What is left of a body is never taken for a request, and a whole response
 // always arrives.
-func TestRestOfABody(t *testing.T) {
+func TestHandlerUnreadBodyRest(t *testing.T) {
 	t.Parallel()
 	post := func(version, fields, body string) string {
 		return "POST /first HTTP/" + version + "\r\nHost: web\r\n" + fields + "\r\n\r\n" + body + last
@@ -129,14 +132,14 @@ func TestRestOfABody(t *testing.T) {
 				if tt.kept || some > 0 && strings.HasPrefix(name, "expects") { // the client was asked for the body
 					want = append(want, "/next")
 				}
-				require.Equal(t, want, exchanged(t, httplayer.Handler(hasty(some, chunked)), tt.text))
+				require.Equal(t, want, exchanged(t, httplayer.Handler(hasty(some, chunked)), tt.text, shortIdle))
 			})
 		}
 	}
 }
 
-// A layer's answer in front of a handler is no different.
-func TestRestOfABodyBeforeMiddleware(t *testing.T) {
+// The same holds for the response of a layer in front of a handler.
+func TestMiddlewareUnreadBodyRest(t *testing.T) {
 	t.Parallel()
 	answers := func(httplayer.Service) httplayer.Service { return hasty(5, true) }
 	h := httplayer.Middleware(answers)(http.NotFoundHandler())
@@ -159,7 +162,7 @@ func (b torn) Read(p []byte) (int, error) {
 
 // A response that breaks off is aborted at once, also where the client does
 // not go on with its body before it knows.
-func TestResponseBreaksOffBeforeTheBodyEnds(t *testing.T) {
+func TestHandlerResponseAbortedDuringRequest(t *testing.T) {
 	t.Parallel()
 	for _, reads := range []bool{false, true} {
 		svc := layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {

@@ -16,9 +16,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A client of an upgraded connection may leave while ReverseProxy changes the
-// header of the response: those who observe it look at theirs.
-func TestUpgradeWhoseClientLeavesAtOnce(t *testing.T) {
+// A client of an upgraded connection may disconnect while the response header is being
+// changed. Observers read their own header.
+func TestUpgradeClientLeavesAtOnce(t *testing.T) {
 	for range 50 {
 		ctx, leave := context.WithCancel(t.Context())
 		body := &upgradedBody{Reader: strings.NewReader(""), closed: make(chan struct{})}
@@ -54,8 +54,8 @@ func (b *upgradedBody) Close() error {
 	return nil
 }
 
-// hijackedWriter gives its connection away. From then on, whoever asks for the
-// header makes the client leave.
+// hijackedWriter is a hijacked writer. The client disconnects when its Header method is
+// called.
 type hijackedWriter struct {
 	header http.Header
 	conn   net.Conn

@@ -46,8 +46,8 @@ func askH2(t *testing.T, addr string, fields ...string) (status string) {
 // saidHost is what a server saw of a request.
 type saidHost struct{ host, field, uri string }
 
-// Whom an HTTP/2 request is for, only :authority says.
-func TestHostBesideAuthority(t *testing.T) {
+// Only :authority specifies the host of an HTTP/2 request.
+func TestHandlerHostBesideAuthority(t *testing.T) {
 	for name, opts := range map[string][]EndpointOption{"h2": nil, "http1": {WithHTTP1()}} {
 		for _, edited := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestHostBesideAuthority(t *testing.T) {
 }
 
 // Neither a handler behind layers nor the layers see a second name.
-func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
+func TestMiddlewareHostBesideAuthority(t *testing.T) {
 	saw := make(chan string, 2)
 	layers := func(next Service) Service {
 		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
@@ -93,14 +93,14 @@ func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
 	assert.Equal(t, "public ", <-saw)
 }
 
-// An edit changes Host where it says so, and nowhere else.
-func TestEditLeavesHost(t *testing.T) {
+// An edit changes Host only where it specifies a Host.
+func TestEditRequestKeepsHost(t *testing.T) {
 	req := request(t, "GET", "http://public/", "")
 	req.Header.Set("Host", "private")
 	edited := Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Foo", Value: "1"}}})
 	assert.Equal(t, "public", edited.Host)
 	assert.NotContains(t, edited.Header, "Host")
-	assert.Equal(t, "private", req.Header.Get("Host"), "of somebody else")
+	assert.Equal(t, "private", req.Header.Get("Host"), "of another request")
 	edited = Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: "web"}}})
 	assert.Equal(t, "web", edited.Host)
 }
@@ -117,7 +117,7 @@ func directed(h http.Handler) http.Handler {
 
 // A path of HTTP/2 that is a URL would be routed by its authority, and sent with
 // the other one.
-func TestPathOfHTTP2IsNoURL(t *testing.T) {
+func TestHTTP2PathRejectsURL(t *testing.T) {
 	called := make(chan string, 10)
 	svc := serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
 		called <- r.RequestURI

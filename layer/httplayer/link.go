@@ -9,41 +9,41 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// link is the state of an address that the attempts to connect have shown. While the
-// address is unreachable, one attempt at a time is allowed, after a backoff.
+// link records whether an address can be reached, from the results of connection attempts.
+// While the address cannot be reached, one attempt at a time is allowed, after a backoff.
 type link struct {
-	backoff  layer.Backoff
-	patience time.Duration // how long one attempt takes at most
+	backoff layer.Backoff
+	timeout time.Duration // maximum duration of one attempt
 
-	changes atomic.Uint64 // attempts that ended
+	changes atomic.Uint64 // number of attempts that ended
 
 	mu       sync.Mutex
 	state    linkState
-	failures int       // in a row
-	next     time.Time // unless up, when there may be an attempt
-	trying   bool      // one was allowed, and has not ended
-	allowed  attempt   // the last one,
-	earlier  attempt   // and the last one by the time the link went down
-	err      error     // of the last attempt, nil if it succeeded
+	failures int       // failed attempts since the last success
+	next     time.Time // earliest time of the next attempt, while the link is down
+	trying   bool      // an allowed attempt has not ended
+	allowed  attempt   // the last attempt that was allowed
+	earlier  attempt   // value of allowed when the link went down
+	err      error     // error of the last attempt; nil after a success
 }
 
-// attempt is the permission to connect to an unreachable address, which is given to one
-// connection at a time. The holder calls report or forgo. The zero value belongs to an
-// attempt on a reachable address.
+// attempt is the permission to connect to an address that could not be reached. The link
+// gives it to one connection at a time, and the goroutine that makes the connection then calls
+// report or release. For an address that can be reached or was not tried, attempt is zero.
 type attempt uint64
 
 type linkState int
 
 const (
-	linkFresh linkState = iota // nobody tried yet
+	linkFresh linkState = iota // no attempt has ended
 	linkUp
 	linkDown
 )
 
 func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
 
-// admit returns an attempt for a request that needs a connection now. It returns an error
-// while the backoff lasts or another attempt is in progress.
+// admit returns an attempt for a request that needs a connection now. It returns the last
+// error if the backoff has not ended or another attempt is in progress.
 func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,8 +57,8 @@ func (l *link) admit() (attempt, error) {
 	return l.allow(now), nil
 }
 
-// claim returns an attempt for a probe. Without one it returns the time until the next
-// claim.
+// claim returns an attempt for a probe. If no attempt is allowed now, mine is 0, and wait
+// is the time after which claim must be called again.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,20 +66,21 @@ func (l *link) claim() (mine attempt, wait time.Duration) {
 	if wait = l.next.Sub(now); wait > 0 {
 		return 0, wait
 	}
-	return l.allow(now), l.patience
+	return l.allow(now), l.timeout
 }
 
-// allow gives out the attempt. It blocks other attempts for the longest time that
-// connecting can take, in case the holder never reports.
+// allow returns a new attempt. It blocks other attempts for the maximum duration of an
+// attempt, so that they are not blocked forever if report is never called. The caller holds
+// mu.
 func (l *link) allow(now time.Time) attempt {
-	l.trying, l.next = true, now.Add(l.patience)
+	l.trying, l.next = true, now.Add(l.timeout)
 	l.allowed++
 	return l.allowed
 }
 
-// forgo returns an attempt that was not made. The next attempt waits for the backoff of the
-// last failure.
-func (l *link) forgo(mine attempt) {
+// release returns an attempt that was not used. The next attempt is allowed after the
+// backoff of the last failure.
+func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if mine == 0 || !l.trying || l.allowed != mine {
@@ -89,8 +90,8 @@ func (l *link) forgo(mine attempt) {
 	l.changes.Add(1)
 }
 
-// report records the result of an attempt. If several connections that began while the
-// address was reachable fail, only the first failure increases the backoff.
+// report records the result of an attempt to connect. If several connections that began
+// while the address could be reached fail, only the first failure increases the backoff.
 func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,37 +101,38 @@ func (l *link) report(mine attempt, err error) {
 		l.state, l.failures, l.err = linkUp, 0, nil
 	case l.state != linkDown:
 		l.earlier = l.allowed
-		l.fall(err)
+		l.recordFailure(err)
 	case l.trying && mine > l.earlier: // be it one that took too long
-		l.fall(err)
+		l.recordFailure(err)
 	default:
 		return
 	}
 	l.trying = false
 }
 
-// fall records a failure and sets the backoff. The caller holds mu.
-func (l *link) fall(err error) {
+// recordFailure sets the state to down and starts the next backoff. The caller holds mu.
+func (l *link) recordFailure(err error) {
 	l.state, l.err = linkDown, err
 	l.next = time.Now().Add(l.backoff.Delay(l.failures))
 	l.failures++
 }
 
-// down reports whether the last attempt to connect failed.
+// down reports whether the last recorded attempt failed.
 func (l *link) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == linkDown
 }
 
-// lastError returns the error of the last attempt, or nil if the address is reachable.
+// lastError returns the error of the last attempt, or nil if it succeeded or there was
+// none.
 func (l *link) lastError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// wait returns the time until the next attempt is allowed.
+// wait returns the time until the next attempt is allowed. It is 0 unless the link is down.
 func (l *link) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,13 +15,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestLink(t *testing.T) {
+func TestLinkState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &link{backoff: layer.Backoff{Min: time.Second, Max: time.Minute}, patience: 5 * time.Second}
+		l := &link{backoff: layer.Backoff{Min: time.Second, Max: time.Minute}, timeout: 5 * time.Second}
 		odd := errors.New("odd")
 		in := func() time.Duration { return time.Until(l.next) }
 
-		// Nobody tried: requests may, all of them; one may try to find out.
+		// Before the first attempt, all requests are admitted, and one probe may run.
 		assert.False(t, l.down())
 		admitted(t, l)
 		admitted(t, l)
@@ -38,7 +38,7 @@ func TestLink(t *testing.T) {
 		}
 		assert.EqualValues(t, 3, l.changes.Load())
 
-		// Down: nobody before the back-off is over, and then one.
+		// While the link is down, one attempt is allowed after the backoff.
 		_, err := l.admit()
 		assert.ErrorIs(t, err, odd)
 		mine, wait = l.claim()
@@ -60,30 +60,30 @@ func TestLink(t *testing.T) {
 			assert.Equal(t, 2*time.Second, in())
 		}
 
-		// One who never reports does not keep others out for good.
+		// An attempt without a report does not block others permanently.
 		time.Sleep(2 * time.Second)
 		admitted(t, l)
 		time.Sleep(5 * time.Second)
 		mine, _ = l.claim()
 		assert.NotZero(t, mine)
 
-		// One that came to nothing is given back, by who was allowed it and nobody
-		// else, and does not count as a failure.
-		l.forgo(mine - 1)
+		// An unused attempt is returned by its holder only, and it does not count as a
+		// failure.
+		l.release(mine - 1)
 		assert.Equal(t, 5*time.Second, in())
-		l.forgo(mine)
+		l.release(mine)
 		assert.Equal(t, 2*time.Second, in())
 		time.Sleep(2 * time.Second)
 		again, _ := l.claim()
 		assert.NotZero(t, again)
-		l.forgo(mine)
+		l.release(mine)
 		assert.Equal(t, 5*time.Second, in())
 
 		l.report(0, nil)
 		assert.False(t, l.down())
 		admitted(t, l)
 		l.report(0, odd)
-		assert.Equal(t, time.Second, in(), "the back-off begins anew")
+		assert.Equal(t, time.Second, in(), "the backoff starts from its minimum")
 
 		// One that fails when its time is over, and another was allowed, counts.
 		time.Sleep(time.Second)
@@ -109,7 +109,7 @@ func TestLink(t *testing.T) {
 
 // Requests that were connecting when the address was found not to be reached count
 // once, however late they hear of it, and let no second attempt begin.
-func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
+func TestEndpointOneAttemptAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const stragglers = 9
 		var dials atomic.Int64
@@ -128,7 +128,7 @@ func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
 	})
 }
 
-// swallowing is an endpoint whose address swallows what is sent there.
+// swallowing returns an endpoint with an address that does not respond.
 func swallowing(t *testing.T, dials *atomic.Int64) *Endpoint {
 	t.Helper()
 	return NewEndpoint(t.Context(), "10.0.0.1:80", WithHTTP1(), WithBackoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Headers between linkerd's proxies and applications, in canonical form.
+// Names of header fields between linkerd's proxies and applications, in canonical form.
 const (
 	clientIDField        = "L5d-Client-Id"
 	requireIDField       = "L5d-Require-Id"
@@ -25,7 +25,8 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edited is a layer that passes on the request that edit returns.
+// edited is a service that edits each request by the function edit and then passes the
+// result on. The function edit must not change its argument.
 type edited struct {
 	Service
 	name  string
@@ -41,27 +42,27 @@ func (e *edited) Next() Service { return e.Service }
 
 func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: e.state} }
 
-// ClientID tells an application the name of its client in l5d-client-id. of
-// returns the name in the verified certificate, or "" for none. It is called
-// once per request, concurrently; nil means "" for all. Place the layer in
-// front of an application.
+// ClientID returns a layer that sets l5d-client-id to the name of the client. The function
+// nameOf returns the name in the verified certificate, or "" without a name. It is called
+// once per request, concurrently. A nil function returns "" for all requests. Place the
+// layer in front of an application.
 //
-// The layer drops l5d-client-id, l5d-remote-ip and l5d-server-id of clients
-// from headers and trailers, also spelled with underscores, because CGI and
-// WSGI servers read both as one name. A request without these headers, without
-// a name and without trailers passes unchanged.
-func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
-	if of == nil {
-		of = func(*http.Request) string { return "" }
+// The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id of clients from headers
+// and trailers. It also removes spellings with underscores, because CGI and WSGI servers
+// read both as one name. If the request has no name, none of these headers and a nil
+// Trailer, it is forwarded unchanged.
+func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
+	if nameOf == nil {
+		nameOf = func(*http.Request) string { return "" }
 	}
 	edit := func(req *http.Request) *http.Request {
-		id, forged := of(req), hasIdentity(req.Header)
-		if id == "" && !forged && len(req.Trailer) == 0 {
+		id, forged := nameOf(req), hasIdentity(req.Header)
+		if id == "" && !forged && req.Trailer == nil {
 			return req
 		}
 		out := fork(req)
 		maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return isIdentity(name) })
-		if len(req.Trailer) > 0 {
+		if req.Trailer != nil {
 			withoutTrailers(out, isIdentity)
 		}
 		if id != "" {
@@ -81,8 +82,8 @@ func hasIdentity(h http.Header) bool {
 	return false
 }
 
-// isIdentity reports whether an application may trust the header as set by a
-// proxy.
+// isIdentity reports whether name is a header that an application may trust, because a
+// proxy sets it.
 func isIdentity(name string) bool {
 	const prefix = len("l5d-")
 	if len(name) <= prefix || name[0]|0x20 != 'l' || name[1] != '5' {
@@ -95,16 +96,16 @@ func isIdentity(name string) bool {
 	return false
 }
 
-// OverrideAuthority replaces the Host and the URL's host of every request by
-// authority, for endpoints in other clusters. It drops l5d-dst-canonical,
-// because that name is of this cluster. With an empty authority the layer does
-// nothing.
+// OverrideAuthority returns a layer that replaces the Host and the host of the URL of every
+// request by authority. It is for endpoints in other clusters. The layer removes
+// l5d-dst-canonical, because that header names a service of this cluster. With an empty
+// authority the layer does nothing.
 func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
 	edit := func(req *http.Request) *http.Request {
 		out := fork(req)
 		delete(out.Header, "Host")
 		delete(out.Header, canonicalField)
-		out.Host, out.URL = authority, elsewhere(req.URL, authority)
+		out.Host, out.URL = authority, withHost(req.URL, authority)
 		return out
 	}
 	state := layer.State{{Key: "authority", Value: authority}}
@@ -116,24 +117,24 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 	}
 }
 
-// StripHeader drops the named headers and trailers from every request, such as
-// l5d-dst-override, which is meant for this proxy only. Place it directly above
-// the endpoint, so that a rejected request keeps its headers for the next
-// endpoint. A request without them and without trailers passes unchanged.
+// StripHeader returns a layer that removes the named headers and trailers from every
+// request. An example is l5d-dst-override, which is for this proxy only. Place it directly
+// above the endpoint, so that a rejected request keeps its headers for the next endpoint.
+// A request with none of these headers and a nil Trailer is forwarded unchanged.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {
 		canonical[i] = http.CanonicalHeaderKey(name)
 	}
 	edit := func(req *http.Request) *http.Request {
-		if len(req.Trailer) == 0 && !slices.ContainsFunc(canonical, func(name string) bool { return req.Header[name] != nil }) {
+		if req.Trailer == nil && !slices.ContainsFunc(canonical, func(name string) bool { return req.Header[name] != nil }) {
 			return req
 		}
 		out := fork(req)
 		for _, name := range canonical {
 			delete(out.Header, name)
 		}
-		if len(req.Trailer) > 0 {
+		if req.Trailer != nil {
 			withoutTrailers(out, func(name string) bool { return slices.Contains(canonical, name) })
 		}
 		return out
@@ -150,14 +151,13 @@ func fork(req *http.Request) *http.Request {
 	return &out
 }
 
-// RequireID rejects requests for another endpoint than the one below. The
-// l5d-require-id header of a request names the required identity, and identity
-// is that of the endpoint, "" if unproven. They are compared byte for byte. The
-// header is not forwarded.
+// RequireID returns a layer that fails a request if it requires another identity than that
+// of the endpoint below. The header l5d-require-id of a request has the required identity.
+// The argument identity is that of the endpoint, or "" if the endpoint proved none. The two
+// are compared byte for byte. The layer does not forward the header.
 //
-// A mismatch fails with an [IdentityError]. It is not a rejection, because the
-// client asked for this endpoint only. A request without the header costs one
-// look-up.
+// If they differ, Call returns an [IdentityError]. This is not a rejection, because the
+// client requires this endpoint. A request without the header costs one look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &requireID{next, identity} }
 }
@@ -188,14 +188,14 @@ func (l *requireID) Describe() layer.Node {
 	return layer.Node{Name: "require_id", State: layer.State{{Key: "identity", Value: l.identity}}}
 }
 
-// IdentityError reports that an endpoint does not have the required identity.
-// It is answered with 502, or UNAVAILABLE.
+// IdentityError reports that an endpoint does not have the required identity. Its response
+// has the status 502, or UNAVAILABLE for gRPC.
 type IdentityError struct {
 	Required string
-	Found    string // "" if the endpoint proved no identity
+	Found    string // identity of the endpoint; "" if it proved none
 }
 
-// Error names both identities.
+// Error returns a text with both identities.
 func (e *IdentityError) Error() string {
 	if e.Found == "" {
 		return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint has none"
@@ -203,40 +203,16 @@ func (e *IdentityError) Error() string {
 	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint is " + strconv.Quote(e.Found)
 }
 
-// ProxyErrorsOption configures [ProxyErrors].
-type ProxyErrorsOption interface{ apply(l *proxyErrors) }
-
-type proxyErrorsOption func(*proxyErrors)
-
-func (f proxyErrorsOption) apply(l *proxyErrors) { f(l) }
-
-// WithMeshPeer obeys l5d-proxy-connection: close of the endpoint by closing the
-// client's connection. Use it if the endpoint is a proxy of the mesh and the
-// only choice. The default ignores that header.
-func WithMeshPeer() ProxyErrorsOption {
-	return proxyErrorsOption(func(l *proxyErrors) { l.meshed = true })
-}
-
-// WithProxyErrorLogger logs l5d-proxy-error of other proxies at level Warn,
-// with the limits of [WithLogger]. The default, and nil, means no log.
-func WithProxyErrorLogger(log *slog.Logger) ProxyErrorsOption {
-	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
-}
-
-// ProxyErrors removes l5d-proxy-error and l5d-proxy-connection from responses
-// and logs the former. Place it above an endpoint. A response without these
+// ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from
+// responses. It logs l5d-proxy-error to log, at level Warn, with the limits of
+// [WithLogger]. A nil log discards it. Place it above an endpoint. A response without these
 // headers costs two look-ups.
-func ProxyErrors(opts ...ProxyErrorsOption) layer.Layer[*http.Request, *http.Response] {
-	return func(next Service) Service {
-		l := &proxyErrors{Service: next}
-		for _, opt := range opts {
-			if opt != nil {
-				opt.apply(l)
-			}
-		}
-		l.log = limitedLog(l.log)
-		return l
-	}
+//
+// If meshPeer is true, l5d-proxy-connection: close closes the connection of the client. Use
+// true if the endpoint is a proxy of the mesh and the only endpoint for the request.
+func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
+	log = limitedLog(log)
+	return func(next Service) Service { return &proxyErrors{next, meshPeer, log} }
 }
 
 type proxyErrors struct {
@@ -245,8 +221,9 @@ type proxyErrors struct {
 	log    *slog.Logger
 }
 
-// closesClient is a Connection header that closes the client's connection. No
-// endpoint can send it, because received names are canonical.
+// closesClient is the name of a header field that layers add to close the connection of the
+// client. An endpoint cannot send this field, because the name is in lower case and the
+// names of received fields are canonical.
 const closesClient = "connection"
 
 func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -254,17 +231,17 @@ func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Respon
 	if err != nil || rsp == nil {
 		return rsp, err
 	}
-	if said, ok := rsp.Header[proxyErrorField]; ok {
+	if values, ok := rsp.Header[proxyErrorField]; ok {
 		if l.log.Enabled(ctx, slog.LevelWarn) {
 			var a Accessor
 			l.log.LogAttrs(ctx, slog.LevelWarn, "the peer's proxy reports an error",
-				slog.String("error", strings.Join(said, ", ")), slog.Int("status", rsp.StatusCode),
+				slog.String("error", strings.Join(values, ", ")), slog.Int("status", rsp.StatusCode),
 				slog.String("authority", a.Authority(req)))
 		}
 		delete(rsp.Header, proxyErrorField)
 	}
-	if said, ok := rsp.Header[proxyConnectionField]; ok {
-		if l.meshed && len(said) > 0 && strings.EqualFold(said[0], "close") {
+	if values, ok := rsp.Header[proxyConnectionField]; ok {
+		if l.meshed && len(values) > 0 && strings.EqualFold(values[0], "close") {
 			rsp.Header[closesClient] = []string{"close"}
 		}
 		delete(rsp.Header, proxyConnectionField)
@@ -278,38 +255,40 @@ func (l *proxyErrors) Describe() layer.Node {
 	return layer.Node{Name: "proxy_errors", State: layer.State{{Key: "meshed", Value: l.meshed}}}
 }
 
-// withoutTrailers makes the body of req, a copy of a received request, filter the trailers.
-// Trailers arrive at the end of the body, in the map Trailer that the server made.
+// withoutTrailers removes trailers from req, a copy of a received request: those for which
+// drops returns true. Trailers arrive at the end of the body. Therefore the new body of req
+// copies the other trailers to a new map req.Trailer at its end.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
-	came := req.Trailer
-	req.Trailer = make(http.Header, len(came))
-	for name, values := range came {
+	received := req.Trailer
+	req.Trailer = make(http.Header, len(received))
+	for name, values := range received {
 		if !drops(name) {
 			req.Trailer[name] = values
 		}
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &trailerFilter{ReadCloser: req.Body, came: came, left: req.Trailer, drops: drops}
+		req.Body = &trailerFilter{ReadCloser: req.Body, from: received, to: req.Trailer, drops: drops}
 	}
 }
 
-// trailerFilter is a body that copies the trailers from came to left at its end,
-// except those that drops selects.
+// trailerFilter is a body. At its end it copies the trailers in the map from into the map
+// to, except those for which drops returns true.
 type trailerFilter struct {
 	io.ReadCloser
-	came, left http.Header
-	drops      func(name string) bool // nil drops none
+	from, to http.Header
+	drops    func(name string) bool // nil omits none
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *trailerFilter) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *trailerFilter) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		for name, values := range b.came {
+		for name, values := range b.from {
 			if b.drops == nil || !b.drops(name) {
-				b.left[name] = values
+				b.to[name] = values
 			}
 		}
 	}

@@ -24,16 +24,14 @@ func meshLayers() map[string]layer.Layer[*http.Request, *http.Response] {
 		"override authority":   OverrideAuthority("other:80"),
 		"no authority":         OverrideAuthority(""),
 		"strip header":         StripHeader("l5d-dst-override", "X-Asked"),
-		"proxy errors":         ProxyErrors(WithMeshPeer()),
+		"proxy errors":         ProxyErrors(nil, true),
 		"upgrade orig-proto":   UpgradeOrigProto(),
 		"downgrade orig-proto": DowngradeOrigProto(),
 	}
 }
 
 func TestMeshLayersConform(t *testing.T) {
-	t.Parallel()
-	// What a request says that the layer has something to do with; what has to
-	// do with nothing is transparent.
+	// The headers that concern the layer. A request without them passes unchanged.
 	said := map[string]string{
 		"client id": "", "client id, none": "L5d-Client-Id", "require id": "L5d-Require-Id",
 		"override authority": "", "no authority": "-", "strip header": "X-Asked", "proxy errors": "-",
@@ -83,16 +81,16 @@ func passed(t *testing.T, l layer.Layer[*http.Request, *http.Response], req *htt
 	return got, rsp, err
 }
 
-func TestG5ForgedClientIDsAreStripped(t *testing.T) {
+func TestClientIDStripsForged(t *testing.T) {
 	for name, tt := range map[string]struct {
 		id, said string
 		want     []string
 	}{
-		"nobody":              {"", "", nil},
+		"no identity":         {"", "", nil},
 		"forged":              {"", "root", nil},
 		"proven":              {"web.id", "", []string{"web.id"}},
 		"proven, and forged":  {"web.id", "root", []string{"web.id"}},
-		"proven, and said so": {"web.id", "web.id", []string{"web.id"}},
+		"proven and required": {"web.id", "web.id", []string{"web.id"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request(t, "GET", "http://web/", "")
@@ -106,7 +104,7 @@ func TestG5ForgedClientIDsAreStripped(t *testing.T) {
 	}
 }
 
-func TestG4RequireID(t *testing.T) {
+func TestRequireID(t *testing.T) {
 	for name, tt := range map[string]struct {
 		endpoint string
 		asked    []string
@@ -169,27 +167,26 @@ func TestStripHeader(t *testing.T) {
 	assert.Equal(t, http.Header{"X-A": {"1"}}, got.Header)
 }
 
-// What the peer's proxy says stays between the proxies; that it closes the
-// connection is passed on if it is one to believe.
-func TestProxyErrorsStayBetweenProxies(t *testing.T) {
+// Headers of the peer's proxy are not forwarded. For a mesh peer its close closes the
+// connection of the client.
+func TestProxyErrorsRemovesHeaders(t *testing.T) {
 	const answer = "HTTP/1.1 503 Service Unavailable\r\nl5d-proxy-error: no room\r\nl5d-proxy-connection: close\r\nContent-Length: 0\r\n\r\n"
 	for name, tt := range map[string]struct {
-		opts   []ProxyErrorsOption
+		meshed bool
 		fields []string
 	}{
-		"meshed":   {[]ProxyErrorsOption{WithMeshPeer()}, []string{"Connection: close", "Content-Length: 0"}},
-		"unmeshed": {nil, []string{"Content-Length: 0"}},
+		"meshed":   {true, []string{"Connection: close", "Content-Length: 0"}},
+		"unmeshed": {false, []string{"Content-Length: 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var logged bytes.Buffer
 			up, _ := application(t, answer)
-			opts := append(tt.opts, WithProxyErrorLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-			c := wireTo(t, serve(t, Handler(ProxyErrors(opts...)(endpoint(t, up)))))
+			c := wireTo(t, serve(t, Handler(ProxyErrors(slog.New(slog.NewTextHandler(&logged, nil)), tt.meshed)(endpoint(t, up)))))
 			first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
 			assert.Equal(t, "HTTP/1.1 503 Service Unavailable", first)
 			assert.Equal(t, tt.fields, undated(fields))
 			assert.Contains(t, logged.String(), `error="no room" status=503 authority=web`)
-			if len(tt.opts) > 0 {
+			if tt.meshed {
 				c.over()
 			}
 		})

@@ -15,27 +15,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Middleware puts layers in front of any [http.Handler], such as a mux. Each
-// handler gets its own instance of the layers; [layer.Stack] has a Layer method
-// that makes one layer of a stack. The returned handler is safe for concurrent
-// use, starts no goroutine and is a [layer.Describer].
+// Middleware puts layers in front of any [http.Handler], such as a mux. Each handler has
+// its own instance of the layers. [layer.Stack] has a method Layer, which makes one layer
+// of a stack. The returned handler is safe for concurrent use, starts no goroutine and is a
+// [layer.Describer].
 //
-// The handler runs on net/http's goroutine and writes to net/http's writer, so
-// it can stream, flush, hijack, and send 1xx and trailers. It gets the context
-// that the layers made. When it returns, the layers get its status, headers and
-// trailers without the body. A response therefore ends when the handler
-// returns, and a timeout only ends the handler's context. A handler that
-// returns without a response after its context ended has failed with the cause
-// of that.
+// The handler runs on the goroutine of the server and writes to the writer of the server.
+// It can stream, flush, hijack, and send 1xx responses and trailers. Its request has the
+// context of the layers. When the handler returns, the layers receive its status, headers
+// and trailers, without the body. A response therefore ends when the handler returns, and a
+// timeout only ends the context of the handler. If the handler returns without a response
+// after its context has ended, Call fails with the cause.
 //
-// An error of the layers is answered as [Handler] does (see [StatusFromError]).
-// If the response has already started, it is aborted. A layer may send its own
-// response instead of calling the handler; a 2xx to CONNECT must be a tunnel,
-// see [WithConnect]. The handler runs once per request, so retries and hedges
-// fail here.
+// Errors of the layers are answered as by [Handler] (see [StatusFromError]). If the
+// response has already started, it is aborted. A layer may return its own response instead
+// of calling the handler. A 2xx response to CONNECT must be a tunnel; see [WithConnect].
+// Retries and hedges fail, because the handler runs once per request.
 //
-// The cost is two allocations per request, and one more if a layer makes a
-// context.
+// The cost is two allocations per request, and one more if a layer makes a context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
 	answer := newHandler(handled{}, opts...)
 	return func(h http.Handler) http.Handler {
@@ -52,7 +49,7 @@ func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOpt
 
 type middleware struct {
 	svc    Service
-	answer *handler // sends responses and errors of the layers
+	answer *handler // sends the responses and errors of the layers
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +58,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	onlyHost(r)
-	x, w := serving(w, r)
+	x := serving(w, r)
 	rsp, err := m.svc.Call(x, r)
 	switch {
 	case err == nil && rsp != nil && !x.begun.Load():
@@ -82,10 +79,11 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Describe returns the layers.
+// Describe shows the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
-// sendInstead sends a response that a layer returned instead of calling the handler.
+// sendInstead sends a response that a layer returned instead of calling the handler. It
+// sends an error if the response is invalid for r.
 func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if rsp.Body == nil {
 		rsp.Body = http.NoBody
@@ -107,7 +105,7 @@ func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *ht
 	send(w, r, rsp)
 }
 
-// handled adapts the handler to a Service.
+// handled is the Service at the bottom of the layers. It calls the handler.
 type handled struct{ http.Handler }
 
 var errRanBefore = errors.New("httplayer: a handler runs once a request")
@@ -130,16 +128,16 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	if r != x.received {
 		defer handBack(x.received, r)
 	}
-	h.ServeHTTP(x.writer, r)
+	h.ServeHTTP(x, r)
 	if ctx.Err() != nil && x.status == 0 && !x.hijacked {
 		return nil, context.Cause(ctx)
 	}
 	return x.response(), nil
 }
 
-// handBack copies the form and the pattern that the handler stored in own to
-// the received request. net/http removes the files of a form only from the
-// latter.
+// handBack copies the parsed form and the pattern from own, the request of the handler, to
+// the received request. net/http removes the files of a form only from the received
+// request.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm
@@ -151,18 +149,18 @@ func handBack(received, own *http.Request) {
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
 
-// served is one request of a Middleware. It is the context by which the handler finds its
-// writer, and the writer that observes the response.
+// served is the state of one request of a Middleware or AccessLog. It is the writer of the
+// handler and observes the response. In a Middleware it is also the context of the request,
+// by which handled finds the writer.
 type served struct {
 	context.Context //nolint:containedctx // implements context.Context
 	http.ResponseWriter
 
 	received  *http.Request
-	writer    http.ResponseWriter // served with the optional interfaces of net/http's writer
-	begun     atomic.Bool         // the handler was called
+	begun     atomic.Bool // the handler was called
 	hijacked  bool
-	status    int                // 0 before the headers are written
-	observers []responseObserver // set before the handler is called
+	status    int                                      // 0 before the headers are written
+	observers []layer.ResponseObserver[*http.Response] // complete before the handler is called
 }
 
 type servingKey struct{}
@@ -174,51 +172,14 @@ func (x *served) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serving returns the exchange of a request and a writer with the optional
-// interfaces of w, because handlers assert them. Writers other than net/http's
-// get the common ones, and the rest through http.ResponseController.
-func serving(w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
-	_, flushes := w.(http.Flusher)
-	_, hijacks := w.(http.Hijacker)
-	_, pushes := w.(http.Pusher)
-	_, readsFrom := w.(io.ReaderFrom)
-	_, notifies := w.(closeNotifier)
-	h1 := hijacks && readsFrom
-	switch {
-	case !flushes:
-		out := new(served)
-		return out.serve(out, w, r)
-	case h1 && notifies:
-		out := new(servedByH1Notifying)
-		return out.serve(out, w, r)
-	case h1:
-		out := new(servedByH1)
-		return out.serve(out, w, r)
-	case pushes && notifies:
-		out := new(servedByH2Notifying)
-		return out.serve(out, w, r)
-	case pushes:
-		out := new(servedByH2)
-		return out.serve(out, w, r)
-	case notifies:
-		out := new(servedNotifying)
-		return out.serve(out, w, r)
-	}
-	out := new(servedFlushing)
-	return out.serve(out, w, r)
+// serving returns the state of a request, which is also the writer for its handler. As the
+// writer of a [Server], it has the methods of all optional interfaces. A method that the
+// writer of the server lacks returns an error that matches [http.ErrNotSupported].
+func serving(w http.ResponseWriter, r *http.Request) *served {
+	return &served{Context: r.Context(), ResponseWriter: w, received: r}
 }
 
-// serve initializes an exchange whose handler writes to writer.
-func (x *served) serve(writer, w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
-	x.Context, x.ResponseWriter, x.received, x.writer = r.Context(), w, r, writer
-	return x, writer
-}
-
-// closeNotifier is the deprecated http.CloseNotifier. Some frameworks assert it
-// and panic without it.
-type closeNotifier interface{ CloseNotify() <-chan bool }
-
-// Unwrap gives http.ResponseController access to the server's writer.
+// Unwrap returns the writer of the server. http.ResponseController calls it.
 func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 func (x *served) WriteHeader(status int) {
@@ -236,7 +197,7 @@ func (x *served) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteString avoids a copy of s in net/http.
+// WriteString is part of [io.StringWriter]. It avoids a copy of s in net/http.
 func (x *served) WriteString(s string) (int, error) {
 	x.implicit()
 	n, err := io.WriteString(x.ResponseWriter, s)
@@ -244,7 +205,7 @@ func (x *served) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// implicit records status 200 for a response that starts without WriteHeader.
+// implicit records the status 200 for a response that starts without WriteHeader.
 func (x *served) implicit() {
 	if x.status == 0 {
 		x.status = http.StatusOK
@@ -252,66 +213,31 @@ func (x *served) implicit() {
 	}
 }
 
-// FlushError is used by http.ResponseController instead of unwrapping.
+// FlushError flushes the writer of the server. http.ResponseController calls it.
 func (x *served) FlushError() error {
 	x.implicit()
 	return http.NewResponseController(x.ResponseWriter).Flush()
 }
 
-func (x *served) hijack() (net.Conn, *bufio.ReadWriter, error) {
+// Flush is part of [http.Flusher]. It does nothing if the writer of the server has no Flush.
+func (x *served) Flush() { _ = x.FlushError() }
+
+// Hijack is part of [http.Hijacker].
+func (x *served) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	x.hijacked = x.hijacked || err == nil
 	return conn, rw, err
 }
 
-// servedFlushing is for writers that flush.
-type servedFlushing struct{ served }
-
-func (x *servedFlushing) Flush() { _ = x.FlushError() }
-
-// servedByH1 is for net/http's HTTP/1.1 writer.
-type servedByH1 struct{ servedFlushing }
-
-func (x *servedByH1) Hijack() (net.Conn, *bufio.ReadWriter, error) { return x.hijack() }
-
-// ReadFrom lets net/http send files without copying.
-func (x *servedByH1) ReadFrom(src io.Reader) (int64, error) {
+// ReadFrom is part of [io.ReaderFrom]. It lets the server send files without copying them.
+func (x *served) ReadFrom(src io.Reader) (int64, error) {
 	x.implicit()
 	n, err := io.Copy(x.ResponseWriter, src)
 	x.data(n, nil)
 	return n, err
 }
 
-// servedByH2 is for net/http's HTTP/2 writer.
-type servedByH2 struct{ servedFlushing }
-
-func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
-	pusher, ok := x.ResponseWriter.(http.Pusher)
-	if !ok {
-		return http.ErrNotSupported
-	}
-	return pusher.Push(target, opts)
-}
-
-// Writers that also implement CloseNotify.
-type (
-	servedNotifying     struct{ servedFlushing }
-	servedByH1Notifying struct{ servedByH1 }
-	servedByH2Notifying struct{ servedByH2 }
-)
-
-func (x *servedNotifying) CloseNotify() <-chan bool     { return x.closeNotify() }
-func (x *servedByH1Notifying) CloseNotify() <-chan bool { return x.closeNotify() }
-func (x *servedByH2Notifying) CloseNotify() <-chan bool { return x.closeNotify() }
-
-func (x *served) closeNotify() <-chan bool {
-	if w, ok := x.ResponseWriter.(closeNotifier); ok {
-		return w.CloseNotify()
-	}
-	return nil // unreachable: serving checked the writer
-}
-
-// response returns the handler's response without its body.
+// response returns the response of the handler, without its body, for the layers.
 func (x *served) response() *http.Response {
 	r, header := x.received, x.Header()
 	rsp := &http.Response{
@@ -322,8 +248,8 @@ func (x *served) response() *http.Response {
 	return rsp
 }
 
-// code returns the status that the client receives. The status of a hijacked connection is
-// unknown and assumed.
+// code returns the status of the response. For a hijacked connection the status is unknown.
+// The result is then 101, or 200 for CONNECT.
 func (x *served) code() int {
 	switch {
 	case x.status != 0:
@@ -334,8 +260,8 @@ func (x *served) code() int {
 	return http.StatusOK // a tunnel, or net/http's default
 }
 
-// trailer returns the trailers that a handler set: announced ones and those
-// with net/http's prefix. It returns nil without any.
+// trailer returns the trailers in header that a handler has set. They are announced in the
+// field Trailer or have net/http's prefix. It returns nil without trailers.
 func trailer(header http.Header) http.Header {
 	var found http.Header
 	add := func(name string, values []string) {

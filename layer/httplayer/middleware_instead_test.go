@@ -29,7 +29,7 @@ func answeringBy(rsp func(r *http.Request) *http.Response) layer.Layer[*http.Req
 
 // What the options say of errors holds for an answer of layers that cannot be
 // sent, or breaks off, too.
-func TestMiddlewareTellsNothingOfAnswersOfLayers(t *testing.T) {
+func TestMiddlewareHidesLayerErrors(t *testing.T) {
 	layers := answeringBy(func(r *http.Request) *http.Response {
 		rsp := Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
 		switch r.URL.Path {
@@ -75,7 +75,7 @@ func (b readFails) Read([]byte) (int, error) { return 0, b.err }
 func (readFails) Close() error               { return nil }
 
 // A Middleware within another one sends its own answers.
-func TestMiddlewareWithinAnother(t *testing.T) {
+func TestMiddlewareNested(t *testing.T) {
 	inner := Middleware(answeringBy(func(r *http.Request) *http.Response {
 		return Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot, Message: "inner"})
 	}))(http.NotFoundHandler())
@@ -97,7 +97,7 @@ func TestMiddlewareWithinAnother(t *testing.T) {
 
 // CONNECT by HTTP/2 that gets no tunnel does not end the connection, which is
 // that of other requests.
-func TestMiddlewareConnectByHTTP2(t *testing.T) {
+func TestMiddlewareHTTP2Connect(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()

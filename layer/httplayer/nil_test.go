@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A nil option is none, wherever there are options.
+// A nil option has no effect in any constructor.
 func TestNilOptions(t *testing.T) {
 	e := NewEndpoint(t.Context(), "127.0.0.1:1", nil, WithConnectTimeout(1))
 	require.NotNil(t, e)
@@ -38,7 +38,7 @@ func TestNilArguments(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "httplayer: nil service", func() { RoundTripper(nil) })
 	require.PanicsWithValue(t, "httplayer: nil handler", func() { Middleware(nil)(nil) })
-	require.PanicsWithValue(t, "httplayer: nil handler", func() { AccessLog(io.Discard, JSONLog)(nil) })
+	require.PanicsWithValue(t, "httplayer: nil handler", func() { AccessLog(io.Discard, JSONLog, nil)(nil) })
 	require.PanicsWithValue(t, "httplayer: nil endpoint", func() { SingleEndpoint(nil) })
 	require.PanicsWithValue(t, "httplayer: empty address", func() { NewEndpoint(t.Context(), "") })
 }
@@ -59,13 +59,13 @@ func TestEndpointWithoutConnection(t *testing.T) {
 	}
 }
 
-// Without a function that names the client, an access log names none. Without a
-// writer the handler is left as it is.
-func TestAccessLogOfNothing(t *testing.T) {
+// Without a client certificate, the log has "-". Without a writer the handler is
+// returned unchanged.
+func TestAccessLogNilArguments(t *testing.T) {
 	mux := http.NewServeMux()
-	require.Same(t, mux, AccessLog(nil, JSONLog)(mux))
+	require.Same(t, mux, AccessLog(nil, JSONLog, nil)(mux))
 	var line strings.Builder
-	AccessLog(&line, JSONLog, WithClientName(nil))(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	AccessLog(&line, JSONLog, nil)(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Contains(t, line.String(), `"client.id":"-"`)
 }
 
@@ -76,16 +76,16 @@ func TestNilLoggers(t *testing.T) {
 	Handler(refused, WithLogger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusNotFound, rec.Code)
 
-	told := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
+	peer := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{Header: http.Header{proxyErrorField: {"odd"}}, Body: http.NoBody}, nil
 	})
-	rsp, err := ProxyErrors(WithProxyErrorLogger(nil))(told).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	rsp, err := ProxyErrors(nil, false)(peer).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.NoError(t, err)
 	require.Empty(t, rsp.Header)
 }
 
 // Without a function that names the client, the client cannot name itself.
-func TestClientIDOfNobody(t *testing.T) {
+func TestClientIDWithoutIdentity(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	req.Header.Set(clientIDField, "forged.id")
 	got, _, err := passed(t, ClientID(nil), req)

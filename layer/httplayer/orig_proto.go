@@ -10,15 +10,15 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// UpgradeOrigProto sends HTTP/1 requests to another proxy by HTTP/2. The header
-// l5d-orig-proto records the version and whether the target was in absolute
-// form. [DowngradeOrigProto] is the other end. Place it above an [Endpoint]
-// with [WithHTTP2] or [KeepVersion]. HTTP/2 requests pass unchanged. CONNECT
-// and upgrade requests pass unchanged and go by HTTP/1.1.
+// UpgradeOrigProto returns a layer that sends HTTP/1 requests to another proxy over HTTP/2.
+// The header l5d-orig-proto has the HTTP/1 version, and whether the target was in absolute
+// form. [DowngradeOrigProto] in the other proxy restores the request. Place the layer above
+// an [Endpoint] with [WithHTTP2] or [KeepVersion]. HTTP/2 requests pass unchanged. CONNECT
+// and upgrade requests pass unchanged and use HTTP/1.1.
 //
-// The response is converted back to HTTP/1. A stream reset before the response
-// is an error answered with 502, because HTTP/1 has no resets. The layer drops
-// l5d-orig-proto headers of applications on both ends.
+// The layer converts the response back to HTTP/1. If the stream is reset before the
+// response, the error is answered with 502, because HTTP/1 has no resets. The layer removes
+// l5d-orig-proto of applications from requests and responses.
 func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &upgradeOrigProto{next} }
 }
@@ -49,19 +49,15 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 	return rsp, nil
 }
 
-// pass serves a request that is not upgraded, without l5d-orig-proto in either
-// direction.
+// pass forwards a request that is not upgraded. It removes l5d-orig-proto from the request
+// and from the response.
 func (l *upgradeOrigProto) pass(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if _, ok := req.Header[origProtoField]; ok {
 		out := fork(req)
 		delete(out.Header, origProtoField)
 		req = out
 	}
-	rsp, err := l.Service.Call(ctx, req)
-	if rsp != nil {
-		delete(rsp.Header, origProtoField)
-	}
-	return rsp, err
+	return untagged(ctx, l.Service, req)
 }
 
 func (l *upgradeOrigProto) Next() Service { return l.Service }
@@ -90,12 +86,13 @@ func origProto(req *http.Request) string {
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
 
-// restoreResponse converts rsp into a response to the HTTP/1 request req.
+// restoreResponse converts rsp to a response to the HTTP/1 request req. Its version comes
+// from l5d-orig-proto. Without that header it is the version of req.
 func restoreResponse(rsp *http.Response, req *http.Request) {
 	ten := isHTTP10(req)
-	if said, ok := rsp.Header[origProtoField]; ok {
-		if len(said) > 0 {
-			ten = strings.HasPrefix(said[0], proto10)
+	if values, ok := rsp.Header[origProtoField]; ok {
+		if len(values) > 0 {
+			ten = strings.HasPrefix(values[0], proto10)
 		}
 		delete(rsp.Header, origProtoField)
 	}
@@ -106,8 +103,8 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset wraps a stream reset of an upgraded request. A rejection
-// stays a rejection.
+// downgradedReset returns err in a downgradedError if err is the stream reset of an
+// upgraded request. It returns any other error, and a rejection, unchanged.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -115,16 +112,16 @@ func downgradedReset(err error) error {
 	return &layer.Error{Layer: "upgrade_orig_proto", Err: &downgradedError{err}}
 }
 
-// downgradedError is the stream reset of an upgraded HTTP/1 request.
+// downgradedError marks the stream reset of an HTTP/1 request that was sent over HTTP/2.
 type downgradedError struct{ err error }
 
 func (e *downgradedError) Error() string { return e.err.Error() }
 func (e *downgradedError) Unwrap() error { return e.err }
 
-// DowngradeOrigProto restores the HTTP/1 requests that [UpgradeOrigProto] sent
-// by HTTP/2. It restores version and form, removes l5d-orig-proto, and adds the
-// version to the response. Place it outermost behind a [Handler]. Any other
-// request passes without that header.
+// DowngradeOrigProto returns a layer that restores the HTTP/1 requests that
+// [UpgradeOrigProto] sent over HTTP/2. It restores the version and the form of the target,
+// removes l5d-orig-proto, and adds the version to the response. Place it outermost behind a
+// [Handler]. From any other request it only removes l5d-orig-proto.
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &downgradeOrigProto{next} }
 }
@@ -132,23 +129,23 @@ func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 type downgradeOrigProto struct{ Service }
 
 func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	said, ok := req.Header[origProtoField]
+	values, ok := req.Header[origProtoField]
 	if !ok {
-		return l.untagged(ctx, req)
+		return untagged(ctx, l.Service, req)
 	}
 	out := fork(req)
 	delete(out.Header, origProtoField)
-	if req.ProtoMajor != 2 || len(said) != 1 {
-		return l.untagged(ctx, out)
+	if req.ProtoMajor != 2 || len(values) != 1 {
+		return untagged(ctx, l.Service, out)
 	}
-	version, suffix, _ := strings.Cut(said[0], ";")
+	version, suffix, _ := strings.Cut(values[0], ";")
 	switch strings.TrimSpace(version) {
 	case proto11:
 		out.Proto, out.ProtoMajor, out.ProtoMinor = proto11, 1, 1
 	case proto10:
 		out.Proto, out.ProtoMajor, out.ProtoMinor = proto10, 1, 0
 	default:
-		return l.untagged(ctx, out)
+		return untagged(ctx, l.Service, out)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
 		out.RequestURI = absoluteTarget(req)
@@ -163,10 +160,10 @@ func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http
 	return rsp, err
 }
 
-// untagged serves a request that was not upgraded. The response must not carry
-// l5d-orig-proto of the application, because the peer would trust it.
-func (l *downgradeOrigProto) untagged(ctx context.Context, req *http.Request) (*http.Response, error) {
-	rsp, err := l.Service.Call(ctx, req)
+// untagged forwards a request that was not upgraded. It removes l5d-orig-proto from the
+// response, because the application may have set it and the peer would trust it.
+func untagged(ctx context.Context, next Service, req *http.Request) (*http.Response, error) {
+	rsp, err := next.Call(ctx, req)
 	if rsp != nil {
 		delete(rsp.Header, origProtoField)
 	}
@@ -177,14 +174,14 @@ func (l *downgradeOrigProto) Next() Service { return l.Service }
 
 func (l *downgradeOrigProto) Describe() layer.Node { return layer.Node{Name: "downgrade_orig_proto"} }
 
-// isUpgraded reports whether r is an HTTP/1 request that arrived by HTTP/2. It
-// shares its connection with requests of other clients.
+// isUpgraded reports whether r is an HTTP/1 request that arrived over HTTP/2. Its
+// connection is shared with requests of other clients.
 func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
-// asReset returns the stream reset in err, unless err proves that the request
-// was not processed.
+// asReset returns the stream reset in err. It returns false for a rejection, and for the
+// reset of an HTTP/1 request that was sent over HTTP/2.
 func asReset(err error) (*message.ResetError, bool) {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded || errors.Is(err, layer.ErrNotReady) {
 		return nil, false

@@ -14,7 +14,7 @@ import (
 )
 
 // tests.md I4 and J "outbound endpoint".
-func TestI4UpgradeOrigProto(t *testing.T) {
+func TestUpgradeOrigProto(t *testing.T) {
 	for name, tt := range map[string]struct {
 		req  func(r *http.Request)
 		want []string // of l5d-orig-proto
@@ -45,6 +45,7 @@ func TestI4UpgradeOrigProto(t *testing.T) {
 			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithHTTP2()).byH2(got))
 			if tt.h2 && tt.want != nil {
 				assert.Empty(t, got.TransferEncoding)
+				assert.Equal(t, []string{"web"}, got.Header["Host"])
 				assert.Equal(t, req.ProtoMinor, rsp.ProtoMinor)
 				assert.Equal(t, 1, rsp.ProtoMajor)
 				assert.Same(t, req, rsp.Request)
@@ -56,7 +57,7 @@ func TestI4UpgradeOrigProto(t *testing.T) {
 }
 
 // tests.md J, inbound http: "downgrade forms".
-func TestI4DowngradeOrigProto(t *testing.T) {
+func TestDowngradeOrigProto(t *testing.T) {
 	for said, tt := range map[string]struct{ proto, uri, tag string }{
 		"HTTP/1.1":                {"HTTP/1.1", "/a?b", "HTTP/1.1"},
 		"HTTP/1.0":                {"HTTP/1.0", "/a?b", "HTTP/1.0"},
@@ -81,7 +82,7 @@ func TestI4DowngradeOrigProto(t *testing.T) {
 }
 
 // In HTTP/1 the field means nothing, but may not pass either.
-func TestDowngradeOrigProtoBelievesNoHTTP1(t *testing.T) {
+func TestDowngradeOrigProtoIgnoresHTTP1(t *testing.T) {
 	req := httptest.NewRequest("GET", "/", nil)
 	req.Header.Set("L5d-Orig-Proto", "HTTP/1.0")
 	got, rsp, err := passed(t, DowngradeOrigProto(), req)
@@ -92,16 +93,15 @@ func TestDowngradeOrigProtoBelievesNoHTTP1(t *testing.T) {
 }
 
 // A stream that was refused is untouched: the request may go elsewhere.
-func TestUpgradeOrigProtoPassesRefusals(t *testing.T) {
+func TestUpgradeOrigProtoRejections(t *testing.T) {
 	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{&message.ResetError{Code: message.CodeRefusedStream}}}
 	svc := UpgradeOrigProto()(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
 	_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 	assert.Same(t, refusal, err)
 }
 
-// An endpoint that does not speak HTTP/2 after all is no proxy: it does not
-// hear of what was meant for one.
-func TestOrigProtoIsNotLeakedToHTTP1(t *testing.T) {
+// An endpoint without HTTP/2 is not a proxy and must not receive l5d-orig-proto.
+func TestOrigProtoHiddenFromHTTP1(t *testing.T) {
 	up, got := application(t, okAnswer)
 	first, _, body := wireTo(t, serve(t, Handler(UpgradeOrigProto()(endpoint(t, up))))).ask("GET / HTTP/1.1\nHost: web\n\n")
 	r := <-got
@@ -116,11 +116,11 @@ func TestOrigProtoIsNotLeakedToHTTP1(t *testing.T) {
 
 // The inbound proxy's error closes the application's connection, not the one
 // that the proxies share.
-func TestAnErrorBehindOrigProtoClosesOneClient(t *testing.T) {
+func TestOrigProtoErrorClosesOneClient(t *testing.T) {
 	var inbounds counted
 	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), WithErrorHeaders(true)))
 	between := endpoint(t, inbound, WithHTTP2(), WithDialContext(inbounds.DialContext))
-	outbound := serve(t, Handler(ProxyErrors(WithMeshPeer())(UpgradeOrigProto()(between))))
+	outbound := serve(t, Handler(ProxyErrors(nil, true)(UpgradeOrigProto()(between))))
 	for range 3 {
 		c := wireTo(t, outbound)
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")

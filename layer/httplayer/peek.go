@@ -12,25 +12,19 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Peek reads one HTTP/2 frame of the default size, and then a small piece that
-// shows whether the body continues.
 const (
-	peekLeast = 2 << 10
-	peekMost  = 16 << 10
-	peekNext  = 512
+	peekSize   = 2 << 10               // largest size of a piece in bytes
+	peekMost   = 16 << 10              // longest body that Peek reads to its end, in bytes
+	peekPieces = peekMost/peekSize + 1 // the last piece shows whether the body continues
+	peekWait   = time.Millisecond      // see Peek
 )
 
-// peekPatience is the wait for the end of a response after the first piece of
-// its body. It covers a delay in net/http, which returns a frame before it
-// reads the next one of the same packet.
-const peekPatience = time.Millisecond
-
-// Peek waits for the first piece of the body of a gRPC response, of up to 16 KiB,
-// and a millisecond more for the end of the response: see [layer.Replayer]. It
+// Peek is part of [layer.Replayer]. It waits for the first bytes of the body of a gRPC
+// response. It then waits for the end of the response, for at most a millisecond. It
 // returns other responses unchanged, because they report failures in the status.
 //
-// It costs a goroutine, which waits for a late second piece, and some KiB until
-// the first piece was read.
+// Peek costs a goroutine, which may wait for the next bytes after Peek has returned, and
+// some KiB of memory until the first bytes were read.
 func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
 	switch {
 	case rsp == nil || ended(rsp):
@@ -40,89 +34,66 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	}
 	out := *rsp
 	// out has its own maps, because the caller may change them while observers
-	// read rsp and net/http writes its trailers.
+	// read rsp and the trailers arrive.
 	out.Header, out.Trailer = rsp.Header.Clone(), rsp.Trailer.Clone()
 	body := &peekedBody{from: rsp, to: &out, pieces: make(chan piece, peekPieces), closed: make(chan struct{})}
 	out.Body = body
 	go body.fetch(rsp.Body)
-	return &out, body.await(ctx)
+	var late <-chan time.Time
+	for body.held.err == nil {
+		select {
+		case p, ok := <-body.pieces:
+			if !ok {
+				return &out, false
+			}
+			body.hold(p)
+			if late == nil {
+				late = time.After(peekWait)
+			}
+		case <-late:
+			return &out, false
+		case <-ctx.Done():
+			return &out, false
+		}
+	}
+	return &out, body.held.err == io.EOF //nolint:errorlint // a Reader returns exactly this value
 }
 
-// peekedBody is a body with pieces that were read ahead.
+// peekedBody is a body that first returns the bytes that Peek has read.
 type peekedBody struct {
-	from, to *http.Response // from owns the body; to has this peekedBody as its body
+	from, to *http.Response // from has the original body; the body of to is this peekedBody
 
-	pieces chan piece    // the pieces; closed after the last one
+	pieces chan piece    // pieces from fetch, which closes the channel after the last one
 	closed chan struct{} // closed by Close
 	once   sync.Once
-
-	// Used by the reader only.
-	held    []piece
-	fetched bool // no piece is left
+	held   piece // what Read returns next; used by the reader only
 }
 
-// await collects pieces until the time limit. It reports whether the body has ended.
-func (b *peekedBody) await(ctx context.Context) bool {
-	whole, more := b.take(ctx, nil)
-	if !more {
-		return whole
-	}
-	timer := time.NewTimer(peekPatience)
-	defer timer.Stop()
-	for more {
-		whole, more = b.take(ctx, timer.C)
-	}
-	return whole
-}
-
-// take waits for one piece. It reports whether it was the last one and whether another one
-// may follow.
-func (b *peekedBody) take(ctx context.Context, late <-chan time.Time) (whole, more bool) {
-	select {
-	case p, ok := <-b.pieces:
-		if !ok {
-			b.fetched = true
-			return false, false
-		}
-		b.held = append(b.held, p)
-		return p.err == io.EOF, p.err == nil //nolint:errorlint // a Reader returns exactly this value
-	case <-late:
-	case <-ctx.Done():
-	}
-	return false, false
-}
-
-// piece is the result of one Read.
+// piece is the result of one Read of the body.
 type piece struct {
 	data []byte
 	err  error
 }
 
-// peekPieces is more than the number of pieces that fetch reads.
-const peekPieces = 8
+func (b *peekedBody) hold(p piece) { b.held = piece{append(b.held.data, p.data...), p.err} }
 
-// fetch reads the first piece and the next one.
+// fetch reads at most peekPieces pieces of body. The channel has room for all of them. It
+// runs on a goroutine of Peek.
 func (b *peekedBody) fetch(body io.Reader) {
 	defer close(b.pieces)
-	size, room, last := peekLeast, peekMost, false
-	for {
-		p := readPiece(body, size)
+	for range peekPieces {
+		p := readPiece(body)
 		b.pieces <- p
-		if room -= len(p.data); p.err != nil || last {
+		if p.err != nil {
 			return
-		}
-		if len(p.data) == size && room > 0 {
-			size = min(2*size, room)
-		} else {
-			size, last = peekNext, true
 		}
 	}
 }
 
-// readPiece calls Read once, on a goroutine of Peek.
-func readPiece(body io.Reader, size int) (p piece) {
+// readPiece reads until Read returns bytes or an error. It returns a panic as an error.
+func readPiece(body io.Reader) (p piece) {
 	defer panics.Recover(&p.err)
-	buf := make([]byte, size)
+	buf := make([]byte, peekSize)
 	for {
 		n, err := body.Read(buf)
 		if n > 0 || err != nil {
@@ -140,43 +111,26 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if len(b.held) == 0 && !b.next() {
-		return b.end(b.from.Body.Read(p))
-	}
-	first := &b.held[0]
-	n := copy(p, first.data)
-	first.data = first.data[n:]
-	switch {
-	case len(first.data) > 0:
-	case first.err != nil:
-		return b.end(n, first.err) // the error stays for the next Read
-	default:
-		b.held = b.held[1:]
-	}
-	return n, nil
-}
-
-// next waits for a piece that was read ahead. It returns false after the last
-// one.
-func (b *peekedBody) next() bool {
-	if b.fetched {
-		return false
-	}
-	select {
-	case p, ok := <-b.pieces:
-		if !ok {
-			b.fetched = true
-			return false
+	if len(b.held.data) == 0 && b.held.err == nil {
+		select {
+		case next, ok := <-b.pieces:
+			if !ok {
+				return b.end(b.from.Body.Read(p))
+			}
+			b.held = next
+		case <-b.closed:
+			return 0, http.ErrBodyReadAfterClose
 		}
-		b.held = append(b.held, p)
-	case <-b.closed:
-		b.held = append(b.held, piece{err: http.ErrBodyReadAfterClose})
 	}
-	return true
+	n := copy(p, b.held.data)
+	if b.held.data = b.held.data[n:]; len(b.held.data) > 0 {
+		return n, nil
+	}
+	return b.end(n, b.held.err)
 }
 
-// end copies the trailers at the end of the body into the existing map, as
-// net/http does.
+// end returns its arguments, which are the result of a Read. If err is io.EOF, end first
+// copies the trailers to the response that Peek returned, as net/http does.
 func (b *peekedBody) end(n int, err error) (int, error) {
 	if err == io.EOF && b.from.Trailer != nil { //nolint:errorlint // a Reader returns exactly this value
 		if b.to.Trailer == nil {

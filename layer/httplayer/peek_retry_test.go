@@ -10,9 +10,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A response whose trailers come while its head is being judged: they are not
-// looked at, because net/http is writing them.
-func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
+// Trailers may arrive while the response is being classified. The Retry does not read them,
+// because net/http is writing them.
+func TestRetryTrailersRace(t *testing.T) {
 	late := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", grpcType)
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -20,7 +20,7 @@ func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
 		say(w, "busy")
 		flush(w)
 		select {
-		case <-time.After(peekPatience): // just too late
+		case <-time.After(peekWait): // just too late
 		case <-r.Context().Done():
 		}
 		for _, name := range []string{"A", "B", "C", "D", "Grpc-Retry-Pushback-Ms"} {

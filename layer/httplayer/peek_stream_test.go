@@ -27,7 +27,7 @@ type talker struct {
 	calls atomic.Int32
 }
 
-// StreamingOutputCall sends a message, and the others when it is told to.
+// StreamingOutputCall sends one message, and each further message on demand.
 func (g *talker) StreamingOutputCall(r *pb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error {
 	g.calls.Add(1)
 	for i, p := range r.GetResponseParameters() {
@@ -46,7 +46,7 @@ func (g *talker) StreamingOutputCall(r *pb.StreamingOutputCallRequest, s grpc.Se
 	return status.Error(codes.Unavailable, "late")
 }
 
-// FullDuplexCall says hello at once, and then sends a message for each.
+// FullDuplexCall sends a message at once, and then one for each received message.
 func (g *talker) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error {
 	g.calls.Add(1)
 	if err := s.SendHeader(metadata.Pairs("hello", "you")); err != nil {
@@ -76,9 +76,9 @@ func peekingProxy(t *testing.T, g *talker) pb.TestServiceClient {
 	return grpcClient(t, serve(t, Handler(svc)))
 }
 
-// Those who wait for each other still meet: a client for the head before it says
-// anything, a server for the client after its first message.
-func TestPeekDoesNotStandBetweenThoseWhoTalk(t *testing.T) {
+// A bidirectional stream makes progress: the client waits for the headers before it sends,
+// and the server waits for the client after its first message.
+func TestPeekBidiStream(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	g := &talker{next: make(chan struct{}), gone: make(chan struct{}, 1)}

@@ -62,8 +62,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// What cannot have trailers, or not soon, is left as it is.
-func TestPeekLeavesAlone(t *testing.T) {
+// A response that cannot have trailers soon is returned unchanged.
+func TestPeekUnchangedResponses(t *testing.T) {
 	body := io.NopCloser(strings.NewReader("x"))
 	for name, tt := range map[string]struct {
 		rsp   *http.Response
@@ -84,7 +84,7 @@ func TestPeekLeavesAlone(t *testing.T) {
 	}
 }
 
-// slowBody gives a piece each time the test says so.
+// slowBody returns a piece each time the test releases one.
 type slowBody struct {
 	pieces chan string
 	over   chan struct{} // closed: end is next
@@ -131,7 +131,7 @@ func grpcResponse(body io.ReadCloser) *http.Response {
 }
 
 // say gives pieces after a time, or the end if there are none.
-func (s *slowBody) say(after time.Duration, pieces ...string) {
+func (s *slowBody) writeLine(after time.Duration, pieces ...string) {
 	go func() {
 		time.Sleep(after)
 		for _, p := range pieces {
@@ -149,10 +149,10 @@ func (s *slowBody) say(after time.Duration, pieces ...string) {
 
 // A stream waits for its first piece as long as it takes, and for the second a
 // millisecond.
-func TestPeekHoldsAStreamUpForOnePiece(t *testing.T) {
+func TestPeekStreamDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body, began := newSlowBody(), time.Now()
-		body.say(time.Second, "first")
+		body.writeLine(time.Second, "first")
 		ahead, whole := Replayer{}.Peek(t.Context(), body.response())
 		require.False(t, whole)
 		require.Equal(t, time.Second+time.Millisecond, time.Since(began))
@@ -165,17 +165,17 @@ func TestPeekHoldsAStreamUpForOnePiece(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want, string(buf[:n]))
 		}
-		body.say(time.Second, "second")
+		body.writeLine(time.Second, "second")
 		n, err = io.ReadFull(ahead.Body, buf)
 		require.NoError(t, err)
 		require.Equal(t, "sec", string(buf[:n]))
-		body.say(time.Second, "third")
+		body.writeLine(time.Second, "third")
 		got := make([]byte, 8)
 		_, err = io.ReadFull(ahead.Body, got)
 		require.NoError(t, err)
 		require.Equal(t, "ondthird", string(got))
 		require.Equal(t, []string{"Grpc-Status"}, keys(ahead.Trailer), "as announced")
-		body.say(time.Second)
+		body.writeLine(time.Second)
 		_, err = ahead.Body.Read(got)
 		require.Equal(t, io.EOF, err)
 		require.NoError(t, ahead.Body.Close())
@@ -189,7 +189,7 @@ func keys(h http.Header) (names []string) {
 	return names
 }
 
-func TestPeekEndsWithItsContext(t *testing.T) {
+func TestPeekContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -204,10 +204,10 @@ func TestPeekEndsWithItsContext(t *testing.T) {
 }
 
 // Close ends a Read that waits for a piece that is read ahead.
-func TestPeekedBodyIsClosedWhileItIsRead(t *testing.T) {
+func TestPeekedBodyCloseDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := newSlowBody()
-		body.say(0, "first")
+		body.writeLine(0, "first")
 		ahead, _ := Replayer{}.Peek(t.Context(), body.response())
 		_, err := io.ReadFull(ahead.Body, make([]byte, 5))
 		require.NoError(t, err)
@@ -219,18 +219,18 @@ func TestPeekedBodyIsClosedWhileItIsRead(t *testing.T) {
 }
 
 // What breaks off, breaks off where it did.
-func TestPeekOfABrokenBody(t *testing.T) {
+func TestPeekBrokenBody(t *testing.T) {
 	for name, fail := range map[string]func(*slowBody){
 		"an error": func(b *slowBody) {
 			b.end = errors.New("odd")
-			b.say(time.Microsecond)
+			b.writeLine(time.Microsecond)
 		},
-		"a panic": func(b *slowBody) { b.say(time.Microsecond, "panic") },
+		"a panic": func(b *slowBody) { b.writeLine(time.Microsecond, "panic") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				body := newSlowBody()
-				body.say(0, "first")
+				body.writeLine(0, "first")
 				fail(body)
 				ahead, whole := Replayer{}.Peek(t.Context(), body.response())
 				require.False(t, whole)
@@ -245,9 +245,9 @@ func TestPeekOfABrokenBody(t *testing.T) {
 	}
 }
 
-// Whatever is read ahead, the body stays what it was.
-func TestPeekChangesNoBody(t *testing.T) {
-	for _, size := range []int{1, peekLeast - 1, peekLeast, peekLeast + 1, 3 * peekLeast, peekMost, peekMost + 1, 5 * peekMost} {
+// Reading ahead does not change the body.
+func TestPeekKeepsBody(t *testing.T) {
+	for _, size := range []int{1, peekSize - 1, peekSize, peekSize + 1, 3 * peekSize, peekMost, peekMost + 1, 5 * peekMost} {
 		want := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
 		rsp := grpcResponse(io.NopCloser(bytes.NewReader(want)))
 		ahead, whole := Replayer{}.Peek(t.Context(), rsp)

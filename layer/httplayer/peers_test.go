@@ -54,7 +54,7 @@ func endpoint(t testing.TB, addr string, opts ...EndpointOption) *Endpoint {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	// What a loaded machine needs; who tests a limit gives his own.
+	// These limits suit a loaded machine. A test of a limit sets its own.
 	e := NewEndpoint(ctx, addr, append([]EndpointOption{WithConnectTimeout(patience), WithIdleTimeout(patience)}, opts...)...)
 	return e
 }

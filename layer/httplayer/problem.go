@@ -9,28 +9,30 @@ import (
 	"strconv"
 )
 
-// ErrorHandler writes the response of a [Handler] or [Middleware] for an error, also for a
-// rejection. w has the status of [StatusFromError], and the headers that follow from the
-// error, such as Retry-After and those of a [StatusError]. The handler may change both,
-// with WriteHeader and Header, and write a body. The response is kept in memory until the
-// handler returns. r must not be used after that.
+// ErrorHandler writes the response of a [Handler] or [Middleware] for an error or a
+// rejection. At the call, w has the status of [StatusFromError] and the headers for the
+// error, such as Retry-After and the Header of a [StatusError]. The function may change the
+// status by WriteHeader, change the headers, and write a body. The response is kept in
+// memory until the function returns. The function must not use r afterwards.
 //
-// It is called concurrently. It is not called for gRPC requests, whose errors have no body.
+// It is called concurrently. It is not called for gRPC requests, because their error
+// responses have no body.
 type ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
 
-// WithErrorHandler sets the function that writes error responses. The default is
-// [Problem], and nil means no body.
+// WithErrorHandler sets the function that writes error responses. The default is [Problem].
+// Nil means responses without a body.
 func WithErrorHandler(f ErrorHandler) HandlerOption {
 	return handlerOption(func(h *handler) { h.onError = f })
 }
 
-// Problem is the default [ErrorHandler]. The body is the Body of a [StatusError], or the
-// problem details of RFC 9457 with the media type application/problem+json:
+// Problem is the default [ErrorHandler]. If err is a [StatusError] with a Body, it writes
+// that body. Otherwise it writes problem details (RFC 9457) with the media type
+// application/problem+json:
 //
 //	{"type":"about:blank","title":"Service Unavailable","status":503}
 //
-// A StatusError with a Detail adds it as the member detail. The text of err is not sent,
-// because it names endpoints.
+// The Detail of a StatusError is added as the member detail. The text of err is not sent,
+// because it has addresses of endpoints.
 func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	status, _ := StatusFromError(err)
 	problem := struct {
@@ -50,7 +52,7 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
 }
 
-// describeError completes the response for an error by the ErrorHandler.
+// describeError sets the body of rsp, an error response, by the ErrorHandler.
 func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) {
 	w := &bodyRecorder{rsp: rsp}
 	if h.onError != nil {
@@ -63,7 +65,8 @@ func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) 
 	}
 }
 
-// bodyRecorder is the ResponseWriter of an ErrorHandler.
+// bodyRecorder is the ResponseWriter for an ErrorHandler. It stores the response in rsp and
+// body.
 type bodyRecorder struct {
 	rsp  *http.Response
 	body bytes.Buffer
@@ -71,7 +74,7 @@ type bodyRecorder struct {
 
 func (w *bodyRecorder) Header() http.Header { return w.rsp.Header }
 
-// WriteHeader ignores a status that cannot be a final one.
+// WriteHeader is part of [http.ResponseWriter]. It ignores a status outside 200 to 999.
 func (w *bodyRecorder) WriteHeader(status int) {
 	if status >= http.StatusOK && status <= 999 {
 		w.rsp.StatusCode = status

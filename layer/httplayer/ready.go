@@ -7,11 +7,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recheck is the longest interval between two checks in Ready.
+// recheck is the longest time between two checks in Ready.
 const recheck = time.Second
 
-// Ready waits until a connection has room, or until there is room for a new
-// one. It connects only while the address cannot be reached; see [Endpoint].
+// Ready waits until a request would probably be admitted. This is so if an existing
+// connection has room, or if a new one may be made. Ready connects only while the address
+// cannot be reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
 		seen := e.link.changes.Load()
@@ -34,7 +35,8 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 	}
 }
 
-// notReady returns the error at the end of a wait.
+// notReady returns the error of Ready when ctx has ended. It wraps the last connection
+// error, if there is one.
 func (e *Endpoint) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if err := e.link.lastError(); err != nil {
@@ -43,7 +45,8 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 	return cause
 }
 
-// await waits until d has passed, ctx ends, or the state changes.
+// await waits until d has passed, ctx ends, or the Endpoint has room or is closed. It also
+// returns when the change counter of the link differs from seen.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -52,9 +55,9 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	})
 }
 
-// room reports whether a request would probably be admitted. If both protocols
-// are in use, both must have room, because otherwise a Queue above would repeat
-// rejected requests.
+// room reports whether a request would probably be admitted. If requests have used both
+// protocols, both must have room, because a Queue above would otherwise send rejected
+// requests again and again.
 func (e *Endpoint) room() bool {
 	mayConnect := !e.link.down()
 	h1, h2 := e.used[0].Load(), e.used[1].Load()
@@ -66,14 +69,14 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.mayDial() }
 
-// probesH2 reports whether a probe uses HTTP/2. It does not while HTTP/2 has a
-// connection.
+// probesH2 reports whether the next probe uses HTTP/2. It returns false if both protocols
+// are in use and HTTP/2 already has a connection.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.used[0].Load() || !e.h2.serves())
 }
 
-// probe connects in the background and keeps the connection. It uses the last
-// requested protocol, or the one of turn.
+// probe makes a connection in the background and keeps it for requests. It uses the
+// protocol of the last request, or the one that switchProbe selected.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)
@@ -82,9 +85,9 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// turn makes the next probe use the protocol other than p, if requests use
-// both, because the failure of p may not affect it.
-func (e *Endpoint) turn(p protocol) {
+// switchProbe is called after connecting by p has failed. If requests use both protocols,
+// the next probe uses the other one, because the failure may affect only p.
+func (e *Endpoint) switchProbe(p protocol) {
 	if !e.opts.protocol.isFixed() && e.used[0].Load() && e.used[1].Load() {
 		e.lastH2.Store(p != http2)
 	}

@@ -13,17 +13,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Replayer is the [layer.Replayer] of net/http. [NewStack] passes it to the
-// layers of a stack. The zero value is ready to use, and it is safe for
-// concurrent use.
+// Replayer is the [layer.Replayer] for the messages of net/http. [NewStack] passes it to
+// the layers of a stack. The zero value is ready to use and safe for concurrent use.
 type Replayer struct{}
 
 var _ layer.Replayer[*http.Request, *http.Response] = Replayer{}
 
-// Idempotent reports whether the method of req is idempotent (RFC 9110, section
-// 9.2.2; "" is GET), or req has an Idempotency-Key or X-Idempotency-Key header,
-// as in [http.Transport]. A gRPC call is a POST, so the policy of a retry must
-// decide.
+// Idempotent reports whether the method of req is idempotent (RFC 9110, section 9.2.2). It
+// also returns true if req has an Idempotency-Key or X-Idempotency-Key header, as in
+// [http.Transport]. An empty method is GET. A gRPC call is a POST, so the policy of the
+// retry layer must specify whether it is idempotent.
 func (Replayer) Idempotent(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
@@ -34,12 +33,14 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay returns nil if req has no body, and otherwise a [layer.ReplayBody] with
-// its GetBody, if set, or with up to limit bytes.
+// Replay is part of [layer.Replayer]. It returns nil if req has no body. Otherwise the
+// attempts read their body from GetBody if that is set, or from a buffer of up to limit
+// bytes.
 //
-// It does not repeat a request with a Content-Length above the limit, with
-// Expect: 100-continue, with an upgrade, or CONNECT. Each copy is shallow and
-// has no GetBody, so that no [http.Transport] below repeats it.
+// These requests are sent only once: a body without GetBody and with a Content-Length above
+// limit, Expect: 100-continue with a body, an upgrade, and CONNECT. The request of each
+// attempt is a shallow copy without GetBody, so that an [http.Transport] below does not
+// repeat it.
 func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
 	switch {
 	case isTunnel(req):
@@ -51,19 +52,20 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 	case req.GetBody == nil && req.ContentLength > max(limit, 0):
 		return sentOnce{}
 	}
-	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), tryOf(req)}
+	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), newRequestCopier(req)}
 }
 
-// isTunnel reports whether req is CONNECT or an upgrade.
+// isTunnel reports whether req is CONNECT or requests an upgrade.
 func isTunnel(req *http.Request) bool {
 	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
-// RetryAfter returns the Retry-After of a 429 or 503 response: seconds, or a
-// date, which is 0 in the past. For gRPC it returns grpc-retry-pushback-ms from
-// the headers of a trailers-only response, or from the received trailers. A
-// negative, malformed or repeated value forbids a retry (gRFC A6). The longer
-// of both applies. For an error it is [layer.RetryAfter].
+// RetryAfter is part of [layer.Replayer]. For a 429 or 503 response it returns the time in
+// Retry-After, which is a number of seconds or a date. A date in the past means 0. For gRPC
+// it returns grpc-retry-pushback-ms from the headers or the received trailers. A negative,
+// malformed or repeated value of that field forbids a retry (gRFC A6). If a response has
+// both fields, the longer time applies. For an error it returns the result of the function
+// [layer.RetryAfter].
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)
@@ -85,34 +87,33 @@ func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) 
 	}
 }
 
-// Drain closes rsp. It first reads a short rest of the body, see
-// [layer.DrainBody], so that an HTTP/1.1 connection can be reused and an HTTP/2
-// stream is not reset.
+// Drain closes the body of rsp. If the body is short, it first reads the rest by
+// [layer.DrainBody]. An HTTP/1.1 connection can then be reused, and an HTTP/2 stream is not
+// reset.
 func (Replayer) Drain(rsp *http.Response) {
 	switch {
 	case rsp == nil || rsp.Body == nil:
-	case ended(rsp), rsp.StatusCode == http.StatusSwitchingProtocols, rsp.ContentLength > worthReading:
+	case ended(rsp), rsp.StatusCode == http.StatusSwitchingProtocols, rsp.ContentLength > maxDrainLength:
 		_ = rsp.Body.Close()
 	default:
 		layer.DrainBody(rsp.Body)
 	}
 }
 
-// worthReading is the maximum length of a body that is read to reuse its
-// connection.
-const worthReading = 8 << 10
+// maxDrainLength is the maximum Content-Length of a body that Drain reads, in bytes.
+const maxDrainLength = 8 << 10
 
-// sentOnce is the [layer.Replay] of a request that is sent only once.
+// sentOnce is the [layer.Replay] of a request that may be sent only once.
 type sentOnce struct{}
 
 func (sentOnce) Next() (*http.Request, bool) { return nil, false }
 func (sentOnce) Whole() bool                 { return false }
 func (sentOnce) End()                        {}
 
-// keptBody is the Replay of a request with a body.
+// keptBody is the [layer.Replay] of a request with a body that can be sent again.
 type keptBody struct {
 	*layer.BodyReplay
-	try try
+	copier requestCopier
 }
 
 func (k keptBody) Next() (*http.Request, bool) {
@@ -120,38 +121,36 @@ func (k keptBody) Next() (*http.Request, bool) {
 	if !ok {
 		return nil, false
 	}
-	return k.try.carrying(body), true
+	return k.copier.withBody(body), true
 }
 
-// try makes the attempts of a request. Each attempt has its own trailers,
-// because another attempt may still read the body when those of req arrive.
-type try struct {
+// requestCopier makes the request of each attempt. Each attempt has its own trailers,
+// because the trailers of req may arrive while another attempt is reading the body.
+type requestCopier struct {
 	req       *http.Request
 	announced []string // names of the announced trailers
 }
 
-func tryOf(req *http.Request) try {
-	if len(req.Trailer) == 0 {
-		return try{req: req}
-	}
-	return try{req: req, announced: slices.Collect(maps.Keys(req.Trailer))}
+func newRequestCopier(req *http.Request) requestCopier {
+	return requestCopier{req: req, announced: slices.Collect(maps.Keys(req.Trailer))}
 }
 
-func (t try) carrying(body io.ReadCloser) *http.Request {
-	out := t.req.WithContext(t.req.Context())
+func (c requestCopier) withBody(body io.ReadCloser) *http.Request {
+	out := c.req.WithContext(c.req.Context())
 	out.Body, out.GetBody = body, nil
-	if len(t.announced) > 0 {
-		out.Trailer = make(http.Header, len(t.announced))
-		for _, name := range t.announced {
+	if c.req.Trailer != nil {
+		out.Trailer = make(http.Header, len(c.announced))
+		for _, name := range c.announced {
 			out.Trailer[name] = nil
 		}
-		out.Body = &trailerFilter{ReadCloser: body, came: t.req.Trailer, left: out.Trailer}
+		out.Body = &trailerFilter{ReadCloser: body, from: c.req.Trailer, to: out.Trailer}
 	}
 	return out
 }
 
-// retryAfter parses Retry-After (RFC 9110, section 10.2.3). A value beyond a
-// Duration is the maximum.
+// retryAfter parses a value of Retry-After (RFC 9110, section 10.2.3). A value that is too
+// large for a Duration becomes the largest Duration. It returns false if the value is
+// malformed.
 func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	if isDigits(value) {
 		seconds, err := strconv.ParseInt(value, 10, 64)
@@ -167,11 +166,12 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	return max(date.Sub(now), 0), true
 }
 
-// isDigits rejects signs, which strconv accepts.
+// isDigits reports whether s consists of decimal digits only. strconv would also accept a
+// sign.
 func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// pushback parses grpc-retry-pushback-ms (gRFC A6, "Pushback"). A negative
-// result forbids a retry.
+// pushback parses grpc-retry-pushback-ms (section "Pushback" of gRFC A6). It returns false
+// without a value. A negative result forbids a retry.
 func pushback(values []string) (time.Duration, bool) {
 	switch len(values) {
 	case 0:
@@ -184,9 +184,9 @@ func pushback(values []string) (time.Duration, bool) {
 	return -1, true
 }
 
-// askAfter sets Retry-After in seconds, or the gRPC header in milliseconds,
-// both rounded up.
-func askAfter(h http.Header, after time.Duration, grpc bool) {
+// setRetryAfter sets Retry-After in seconds, or grpc-retry-pushback-ms in milliseconds if
+// grpc is true. Both are rounded up.
+func setRetryAfter(h http.Header, after time.Duration, grpc bool) {
 	if grpc {
 		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(min(ceil(after, time.Millisecond), math.MaxInt32), 10))
 	} else {

@@ -12,11 +12,12 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing returns the request to send: a shallow copy with the context of Call
-// and an observed body, which is nil if there is none.
+// outgoing returns the request to send, a shallow copy of req with the context ctx. If req
+// has a body, the copy has a requestBody, which is also returned. Otherwise the requestBody
+// is nil. If the copy would equal req, outgoing returns req itself.
 func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
 	hasBody := req.Body != nil && req.Body != http.NoBody
-	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is sent as it is
+	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
 	if ctx == req.Context() && !hasBody && hasHost {
 		return req, nil
 	}
@@ -32,18 +33,18 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Reque
 	return out, body
 }
 
-// requestBody is the body of a sent request. It records whether the client has read it and
-// whether it failed. Until the request is admitted, Close of an unread body has no effect,
-// because the request may be rejected and sent again.
+// requestBody is the body of a request that an Endpoint sends. It records whether it was
+// read and whether reading failed. Until the request is admitted, Close has no effect on an
+// unread body, because the request may be rejected and sent elsewhere.
 type requestBody struct {
 	io.ReadCloser
-	waits   atomic.Bool           // in Read
-	awaited atomic.Bool           // a Read was waiting when the body was closed
-	broken  atomic.Pointer[error] // of Read, unless caused by Close
+	waits   atomic.Bool           // a Read is in progress
+	awaited atomic.Bool           // a Read was in progress when the body was closed
+	broken  atomic.Pointer[error] // error of Read, unless Close caused it
 
 	mu       sync.Mutex
-	admitted bool // touched, or the request is not rejected
-	closed   bool // by the connection
+	admitted bool // the body was read, or the request can no longer be rejected
+	closed   bool // the connection has called Close
 }
 
 func (b *requestBody) Read(p []byte) (n int, err error) {
@@ -59,7 +60,8 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *requestBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *requestBody) Close() error {
@@ -85,7 +87,8 @@ func (b *requestBody) isClosed() bool {
 	return b.closed
 }
 
-// admit allows Close to take effect. It closes the body if Close was called before.
+// admit records that the request can no longer be rejected. If Close was called before,
+// admit closes the body.
 func (b *requestBody) admit() {
 	if b == nil {
 		return
@@ -99,7 +102,7 @@ func (b *requestBody) admit() {
 	}
 }
 
-// fail closes the body after the request has failed.
+// fail closes the body, because the request has failed and is not a rejection.
 func (b *requestBody) fail() {
 	if b == nil {
 		return
@@ -108,8 +111,8 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the body is unread and open, so that the request can be
-// rejected.
+// withdraw reports whether the request can be rejected. It returns true if the body is nil, or
+// if neither Read nor admit was called, because the body is then unread and open.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true
@@ -119,10 +122,12 @@ func (b *requestBody) withdraw() bool {
 	return !b.admitted
 }
 
-// blame marks the error of a request as a failure of the endpoint or of the request body.
-// If ctx ended, the endpoint failed, unless an upload was waiting for its body. A stream
-// may have sent everything already, so a wait for its body does not count.
-func blame(ctx context.Context, req *http.Request, body *requestBody, err error) error {
+// attributeError marks err, the error of a sent request, as a failure of the endpoint or of
+// the request body. If ctx has ended, it returns the cause of ctx instead of err. The cause is
+// marked as a failure of the body if ctx ended during a Read of an upload. A Read of a
+// bidirectional stream (see isStream) does not count, because the stream may have nothing to
+// send.
+func attributeError(ctx context.Context, req *http.Request, body *requestBody, err error) error {
 	var broken *error
 	if body != nil {
 		broken = body.broken.Load()
@@ -141,23 +146,16 @@ func blame(ctx context.Context, req *http.Request, body *requestBody, err error)
 	return &peerError{err}
 }
 
-// isStream reports whether the request body may be one direction of a bidirectional stream,
+// isStream reports whether the request body may be one direction of a bidirectional stream
 // and not an upload.
 func isStream(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
-// bodyError reports that a request body could not be read. It does not count
-// against the endpoint.
+// bodyError reports that a request body could not be read. [Classify] ignores it, because the
+// endpoint has not failed.
 type bodyError struct {
-	what string
+	what string // verb phrase of the error text
 	err  error
 }
 
 func (e *bodyError) Error() string { return "the request body " + e.what + ": " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
-
-// closeBody closes the body of a request that is not sent.
-func closeBody(req *http.Request) {
-	if req.Body != nil {
-		_ = req.Body.Close()
-	}
-}

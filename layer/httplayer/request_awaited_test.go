@@ -18,9 +18,9 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// A limit that ends a request while its client is awaited says nothing of the
-// endpoint: clients who upload slowly would have healthy ones ejected.
-func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
+// A time limit that ends a request while its body is awaited does not count as a failure of
+// the endpoint. Otherwise clients with slow uploads would eject healthy endpoints.
+func TestEndpointDeadlineDuringBodyWait(t *testing.T) {
 	limited := map[string]layer.Stack[*http.Request, *http.Response]{
 		"timeout":                 NewStack().Timeout(time.Second),
 		"response header timeout": NewStack().ResponseHeaderTimeout(time.Second),
@@ -38,7 +38,7 @@ func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
 							if path != "/ignores" {
 								_, _ = io.Copy(io.Discard, r.Body)
 							}
-							select { // HTTP/1.1 tells nobody who does not read
+							select { // over HTTP/1.1 the server detects the disconnect only in a read
 							case <-r.Context().Done():
 							case <-ctx.Done():
 							}

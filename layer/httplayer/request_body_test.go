@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A body that breaks off says nothing of the endpoint: it is not sent again
-// elsewhere, and no breaker counts it.
-func TestABrokenRequestBodyIsNotTheEndpointsFault(t *testing.T) {
+// A request body that fails is not a failure of the endpoint. The request is not sent
+// elsewhere, and no circuit breaker counts it.
+func TestEndpointBrokenRequestBody(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {WithHTTP2()}} {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestABrokenRequestBodyIsNotTheEndpointsFault(t *testing.T) {
 }
 
 // What a server does to a body that it did not want is the endpoint's.
-func TestAnEndpointThatHangsUpInABodyIsToBlame(t *testing.T) {
+func TestEndpointServerClosesInRequestBody(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	serveRaw(t, l, func(_ int, conn net.Conn) {

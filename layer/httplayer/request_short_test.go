@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A body that is not as long as its request says is not the endpoint's fault.
-func TestABodyOfAnotherLengthIsNotTheEndpointsFault(t *testing.T) {
+// A body with another length than its Content-Length is not a failure of the endpoint.
+func TestEndpointRequestBodyLength(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err == nil {
 			<-r.Context().Done() // an answer could be faster than what is wrong with the request

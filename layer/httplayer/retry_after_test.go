@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// What a refusal says of the time to come back reaches the client.
-func TestHandlerSaysWhenToComeBack(t *testing.T) {
+// The client receives the retry-after time of a rejection.
+func TestHandlerRetryAfter(t *testing.T) {
 	refusal := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: 1200 * time.Millisecond}
 	for name, tt := range map[string]struct {
 		err            error
@@ -51,7 +51,7 @@ func TestHandlerSaysWhenToComeBack(t *testing.T) {
 	}
 }
 
-func TestStatusErrorInWords(t *testing.T) {
+func TestStatusErrorText(t *testing.T) {
 	assert.EqualError(t, &StatusError{Code: 503}, "status 503 Service Unavailable")
 	assert.EqualError(t, &StatusError{}, "status 500 Internal Server Error")
 }

@@ -3,12 +3,14 @@ package httplayer
 import (
 	"errors"
 	"net/http"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// RoundTripper adapts svc to the transport of an [http.Client]. It calls svc
-// with the context of the request and returns its errors unchanged. It closes
-// the body of a rejected request; svc closes that of a request that it served.
-// It is safe for concurrent use, as svc is. It panics if svc is nil.
+// RoundTripper adapts svc to an [http.RoundTripper], such as the Transport of an
+// [http.Client]. It calls svc with the context of the request and returns its errors
+// unchanged. If svc returns an error, it closes the body of the request. It is safe for
+// concurrent use. A nil svc panics.
 func RoundTripper(svc Service) http.RoundTripper {
 	if svc == nil {
 		panic("httplayer: nil service")
@@ -26,7 +28,7 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = errNoResponse
 	}
 	if err != nil {
-		closeBody(req)
+		message.CloseBody(req)
 		return nil, err
 	}
 	if rsp.Body == nil {

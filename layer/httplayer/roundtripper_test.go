@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func TestRoundTripperServesAClient(t *testing.T) {
+func TestRoundTripperClient(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		c := &http.Client{Transport: RoundTripper(endpoint(t, addr, protocol))}
@@ -56,7 +56,7 @@ func TestRoundTripperErrors(t *testing.T) {
 	assert.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-func TestRoundTripperPassesTheContext(t *testing.T) {
+func TestRoundTripperContext(t *testing.T) {
 	type key struct{}
 	svc := serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: ctx.Value(key{}).(int)}, nil

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,40 +21,37 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Server serves accepted connections by HTTP/1.1 and HTTP/2. It is the
-// [tcplayer.Server] at the end of tcplayer.Serve, tcplayer.DetectTLS and
-// tcplayer.Detect. The handler is a [Handler] or any other [http.Handler], such
-// as a mux; its writer supports all of [http.ResponseController].
+// Server serves accepted connections over HTTP/1.1 and HTTP/2. It is a [tcplayer.Server],
+// which receives connections from tcplayer.Serve, tcplayer.DetectTLS or tcplayer.Detect.
+// Its handler is a [Handler] or any other [http.Handler], such as a mux. The writer of the
+// handler supports all methods of [http.ResponseController].
 //
-// HTTP/2 needs prior knowledge, because TLS ends before the Server.
-// [ConnFromContext] returns the connection of a request. The context of a
-// request has the values of the ctx given to Call and ends with the connection
-// at the latest. A request that violates RFC 9112 or RFC 9113 is not served:
-// see "Strictness" in the package documentation.
+// HTTP/2 needs prior knowledge, because TLS is terminated before the Server.
+// [ConnFromContext] returns the connection of a request. The context of a request has the
+// values of the ctx given to Call. It ends with the connection or earlier. A request that
+// violates RFC 9112 or RFC 9113 does not reach the handler; see "Strictness" in the package
+// documentation.
 //
-// Limits: see [ServerOption]. The defaults are 100 streams per HTTP/2
-// connection, headers of 32 KiB within 5 s, and 100 stream resets per second. A
-// request body may pause for 10 s, and the reading client for 5 minutes. Idle
-// connections are kept, as in linkerd's proxy.
+// Limits: each is a [ServerOption]. The defaults are 100 streams per HTTP/2 connection,
+// headers of 32 KiB within 5 s, and 100 stream resets per second. A request body may pause
+// for 10 s, and a client may pause reading for 5 minutes. Idle connections are kept, as in
+// linkerd's proxy.
 //
-// A Server starts nothing that outlives its Calls. It is safe for concurrent
-// use. For draining see [Server.Drain].
+// All goroutines of a Server end when its Calls have returned. A Server is safe for
+// concurrent use. See [Server.Drain] for draining.
 type Server struct {
 	serverOptions
 	handler http.Handler
 	sweeper sweep.Sweeper
 
 	draining atomic.Bool
-	begun    context.Context //nolint:containedctx // ends when draining starts
-	begin    context.CancelFunc
-
-	conns atomic.Int64
-	empty notify.Broadcast
+	conns    atomic.Int64
+	empty    notify.Broadcast
 }
 
 var _ tcplayer.Server = (*Server)(nil)
 
-// NewServer returns a Server that serves requests by h. It panics if h is nil.
+// NewServer returns a Server that serves requests by h. A nil h panics.
 func NewServer(h http.Handler, opts ...ServerOption) *Server {
 	if h == nil {
 		panic("httplayer: nil handler")
@@ -67,25 +63,23 @@ func NewServer(h http.Handler, opts ...ServerOption) *Server {
 	} else {
 		s.ServerConfig.Handler = h
 	}
-	s.begun, s.begin = context.WithCancel(context.Background())
 	if s.drainOn != nil {
 		context.AfterFunc(s.drainOn, s.drain)
 	}
 	return s
 }
 
-// Ready returns nil, also while draining, because accepted connections are
+// Ready returns nil, even while the Server is draining, because accepted connections are
 // still served.
 func (s *Server) Ready(context.Context) error { return nil }
 
-// Call serves the requests of conn until the connection is closed and its
-// handlers have returned. A hijacked connection ends when its new owner closes
-// it. When ctx ends, the connection is closed at once and the contexts of its
-// requests end.
+// Call serves the requests of conn until the connection is closed and its handlers have
+// returned. A hijacked connection ends when the handler closes it. When ctx ends, the
+// connection is closed at once, and the contexts of its requests end.
 //
-// Errors: a rejection ([layer.ErrNotReady]) if ctx has ended before; a
-// [layer.Error] with the cause of ctx for a connection that was cut; one with
-// [layer.ErrTimeout] for a connection without a first byte.
+// Errors: a rejection ([layer.ErrNotReady]) if ctx has already ended. A [layer.Error] with
+// the cause of ctx if ctx ended while the connection was open. A [layer.Error] with
+// [layer.ErrTimeout] or [io.ErrUnexpectedEOF] if the client sent no byte.
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{
@@ -95,7 +89,6 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	s.conns.Add(1)
 	defer s.leave()
 	c := &accepted{Conn: conn}
-	defer context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = conn.Close() }) })()
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
@@ -104,119 +97,80 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 }
 
 func (s *Server) serve(ctx context.Context, c *accepted) error {
-	two, err := s.detect(c)
+	two, err := s.detect(ctx, c)
 	if err != nil {
 		_ = c.Close()
 		return err
 	}
 	if two {
-		e := h2.NewServerConn(ctx, c, &s.ServerConfig)
-		defer context.AfterFunc(s.begun, func() { _ = panics.Contain(e.Drain) })()
-		_ = e.Serve() // the requests were served, whatever ended the connection
+		_ = h2.NewServerConn(ctx, c, &s.ServerConfig).Serve() // the requests were served, so the error is not needed
 		return nil
 	}
-	e := h1.NewServerConn(ctx, c, &s.ServerConfig)
-	done := make(chan struct{})
-	defer close(done)
-	defer context.AfterFunc(s.begun, func() { _ = panics.Contain(func() { s.drainConn(e, done) }) })()
-	if err := e.Serve(); err != nil {
+	if err := h1.NewServerConn(ctx, c, &s.ServerConfig).Serve(); err != nil {
 		s.logMalformed(c, err)
 	}
 	return nil
 }
 
-// logMalformed logs why a request was answered with 400 or the like.
+// logMalformed logs err if it reports that the client sent a malformed request.
 func (s *Server) logMalformed(c net.Conn, err error) {
 	if malformed, ok := errors.AsType[*h1.SyntaxError](err); ok {
 		s.Log.Debug("malformed request", "client", c.RemoteAddr(), "error", malformed)
 	}
 }
 
-// drainConn drains an HTTP/1.1 connection: its responses close it, and after
-// DrainTimeout it is closed when it is idle.
-func (s *Server) drainConn(e *h1.ServerConn, done <-chan struct{}) {
-	e.Drain()
-	timer := time.NewTimer(s.DrainTimeout)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		e.CloseIdle()
-	case <-done:
-	}
-}
-
-// detect reads the bytes that distinguish HTTP/2 from HTTP/1.1.
-func (s *Server) detect(c *accepted) (two bool, err error) {
+// detect reads the first bytes of c and reports whether they are the preface of HTTP/2. It
+// stores the bytes in c.first, from which the engine reads them again.
+func (s *Server) detect(ctx context.Context, c *accepted) (two bool, err error) {
 	const enough = len("PRI * HTTP/2.0")
 	var first [enough]byte
 	n := 0
-	start := &opening{conn: c.Conn}
-	start.limit(s.HeaderTimeout)
-	defer context.AfterFunc(s.begun, func() { start.hurry(max(s.DrainTimeout, leastDrain)) })()
+	start := s.sweeper.Add(&opening{Conn: c.Conn, server: s}, phaseSilent)
+	defer context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = c.Close() }) })()
 	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) && err == nil {
 		var more int
 		more, err = c.Conn.Read(first[n:])
 		if n == 0 && more > 0 {
-			start.begins(s.HeaderTimeout)
+			start.Enter(phaseStarted)
 		}
 		n += more
 	}
+	start.Remove()
 	c.sent.Add(int64(n))
 	c.first = first[:n]
 	if err != nil && (n == 0 || isTimeout(err)) {
 		return false, noRequest(n, err)
 	}
-	start.begins(0)
 	return n == enough && strings.HasPrefix(h2Preface, string(first[:])), nil
 }
 
-// opening is the read deadline of a connection before its protocol is known.
+// Phases of a connection before its protocol is known.
+const (
+	phaseSilent  = iota // no byte has arrived
+	phaseStarted        // the first byte has arrived
+)
+
+// opening is a connection before its protocol is known. The sweeper limits the time for
+// which it waits.
 type opening struct {
-	conn net.Conn
-
-	mu    sync.Mutex
-	by    time.Time // the deadline, or zero
-	heard bool      // a byte has arrived
+	net.Conn
+	server  *Server
+	drained time.Duration // time for which the client sent nothing while the server drained
 }
 
-// limit sets the time until the next byte. 0 means no limit.
-func (o *opening) limit(d time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.limitLocked(d)
-}
-
-func (o *opening) limitLocked(d time.Duration) {
-	by := time.Time{}
-	if d > 0 {
-		by = time.Now().Add(d)
+// Sweep is part of [sweep.Conn].
+func (o *opening) Sweep(phase uint32, age time.Duration) {
+	s := o.server
+	if phase == phaseSilent && s.draining.Load() {
+		o.drained += sweep.Interval
 	}
-	if !by.Equal(o.by) {
-		o.by = by
-		_ = o.conn.SetReadDeadline(by)
+	if s.HeaderTimeout > 0 && age > s.HeaderTimeout || phase == phaseSilent && o.drained > max(s.DrainTimeout, leastDrain) {
+		_ = o.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
-// begins sets the time limit that applies after the first byte.
-func (o *opening) begins(d time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.heard = true
-	o.limitLocked(d)
-}
-
-// hurry shortens the time limit to d when draining starts. It has no effect after the first
-// byte.
-func (o *opening) hurry(d time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.heard && (o.by.IsZero() || time.Until(o.by) > d) {
-		o.limitLocked(d)
-	}
-}
-
-// leastDrain is the time that a new connection has for its first byte when
-// draining starts.
+// leastDrain is the shortest time, after the start of draining, for which a connection may
+// wait for its first byte.
 const leastDrain = 100 * time.Millisecond
 
 const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -226,7 +180,8 @@ var (
 	errBrokenOff = errors.New("the client sent only a part of a request line")
 )
 
-// noRequest returns the error of a connection that sent n bytes and no request.
+// noRequest returns the error for a connection that ended with err after n bytes, without a
+// request.
 func noRequest(n int, err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	switch {
@@ -252,17 +207,16 @@ func (s *Server) leave() {
 	}
 }
 
-// Drain starts draining, permanently, and waits until no connection is left.
-// Every connection is still served, also new ones, until it can close. HTTP/2
-// clients get a first GOAWAY, and after its PING returns, or after
-// [WithDrainTimeout], the final one; streams finish. HTTP/1.1 responses carry
-// Connection: close, and idle connections are closed after that timeout.
-// Upgraded connections and tunnels are waited for. [WithDrainOnDone] does the
-// same without waiting.
+// Drain starts draining, which cannot be undone, and waits until all connections have
+// closed. Connections are still served, including new ones, until they can close. An HTTP/2
+// client receives a first GOAWAY and a PING. When it acknowledges the PING, or after
+// [WithDrainTimeout], it receives the final GOAWAY. Its open streams finish. HTTP/1.1
+// responses have Connection: close. Idle HTTP/1.1 connections are closed after the same
+// timeout. Drain also waits for upgraded connections and tunnels. [WithDrainOnDone] starts
+// draining without waiting.
 //
-// If ctx ends first, the remaining connections continue, and Drain returns a
-// [layer.Error] with their number and the cause of ctx. It may be called
-// several times, also concurrently.
+// If ctx ends first, the remaining connections continue. Drain then returns a [layer.Error]
+// with their number and the cause of ctx. It may be called several times and concurrently.
 func (s *Server) Drain(ctx context.Context) error {
 	start := time.Now()
 	s.drain()
@@ -280,12 +234,10 @@ func (s *Server) Drain(ctx context.Context) error {
 // Draining reports whether draining has started.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-func (s *Server) drain() {
-	s.draining.Store(true)
-	s.begin()
-}
+func (s *Server) drain() { s.draining.Store(true) }
 
-// Describe returns the number of connections and the limits.
+// Describe shows the number of connections, whether the Server is draining, and the maximum
+// number of streams.
 func (s *Server) Describe() layer.Node {
 	n := layer.Node{Name: "server", State: layer.State{
 		{Key: "connections", Value: s.conns.Load()}, {Key: "draining", Value: s.Draining()},
@@ -297,11 +249,11 @@ func (s *Server) Describe() layer.Node {
 	return n
 }
 
-// accepted is a connection of a Server. Its Read first returns the bytes that the protocol
-// detection has read. It counts the bytes of both directions.
+// accepted is a connection of a Server. Its Read first returns the bytes that detect has
+// read. It counts the bytes of both directions.
 type accepted struct {
 	net.Conn
-	first          []byte // not yet read again
+	first          []byte // bytes that Read returns first
 	sent, received atomic.Int64
 }
 
@@ -325,7 +277,8 @@ func (c *accepted) Write(p []byte) (int, error) {
 // NetConn returns the wrapped connection.
 func (c *accepted) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite ends the sending direction, if supported.
+// CloseWrite closes the sending half of the connection. It returns [errors.ErrUnsupported]
+// if the connection cannot do this.
 func (c *accepted) CloseWrite() error {
 	if half, ok := c.Conn.(halfCloser); ok {
 		return half.CloseWrite()
@@ -335,9 +288,8 @@ func (c *accepted) CloseWrite() error {
 
 type connKey struct{}
 
-// ConnFromContext returns the connection of a request to a [Server], or nil.
-// Use it with tcplayer.OriginalDst and tcplayer.TLSState. It must not be read,
-// written or closed.
+// ConnFromContext returns the connection of a request to a [Server], or nil. Use it with
+// tcplayer.OriginalDst and tcplayer.TLSState. The caller must not read, write or close it.
 func ConnFromContext(ctx context.Context) net.Conn {
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
 	return conn

@@ -40,8 +40,8 @@ func TestServerDefaults(t *testing.T) {
 	}
 }
 
-// What is set for HTTP/2 is what a client is told.
-func TestServerTellsItsSettings(t *testing.T) {
+// The SETTINGS of a client have the configured values.
+func TestServerSettings(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts                    []ServerOption
 		streams, window, frames uint32
@@ -77,7 +77,7 @@ func TestServerTellsItsSettings(t *testing.T) {
 	}
 }
 
-func TestServerCutsSlowHeaders(t *testing.T) {
+func TestServerSlowHeaders(t *testing.T) {
 	t.Parallel()
 	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(time.Second))
 	conn, done := callOn(t, t.Context(), s)
@@ -89,7 +89,7 @@ func TestServerCutsSlowHeaders(t *testing.T) {
 }
 
 // What may be the beginning of HTTP/2 has no more time than anything else.
-func TestServerCutsHalfAPreface(t *testing.T) {
+func TestServerIncompletePreface(t *testing.T) {
 	for _, said := range []string{"P", "PRI * HTTP/2.", "GET / HTTP/1.1\r\nHost: a\r\n"} {
 		t.Run(said, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {
@@ -123,7 +123,7 @@ func TestServerCutsHalfAPreface(t *testing.T) {
 	}
 }
 
-func TestServerRefusesLargeHeaders(t *testing.T) {
+func TestServerLargeHeaders(t *testing.T) {
 	t.Parallel()
 	served := atomic.Int64{}
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
@@ -201,7 +201,7 @@ func (c *framerClient) openLarge(stream uint32, fields []string) {
 
 // CONTINUATION frames without end are read for some time, kept nowhere, and then
 // the connection ends.
-func TestServerEndsContinuationFlood(t *testing.T) {
+func TestServerContinuationFlood(t *testing.T) {
 	t.Parallel()
 	conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes)))
 	c := newFramerClient(t, conn)
@@ -211,7 +211,7 @@ func TestServerEndsContinuationFlood(t *testing.T) {
 	_ = c.enc.WriteField(hpackField("x", strings.Repeat("x", 15_000)))
 	sent := 0
 	for block := c.block.Bytes(); ; sent += len(block) {
-		require.Less(t, sent, 64<<20, "nobody stops it")
+		require.Less(t, sent, 64<<20, "the limit applies")
 		if c.WriteContinuation(1, false, block) != nil {
 			break
 		}
@@ -223,7 +223,7 @@ func TestServerEndsContinuationFlood(t *testing.T) {
 // A client that opens streams and takes them back has few of them handled, and
 // fewer sent upstream (CVE-2023-44487), also where it has the server do the taking
 // back (CVE-2025-8671).
-func TestServerEndsRapidReset(t *testing.T) {
+func TestServerRapidReset(t *testing.T) {
 	t.Parallel()
 	for name, takeBack := range map[string]func(c *framerClient, stream uint32) error{
 		"by the client": func(c *framerClient, stream uint32) error { return c.WriteRSTStream(stream, xhttp2.ErrCodeCancel) },
@@ -241,7 +241,7 @@ func TestServerEndsRapidReset(t *testing.T) {
 				proxy := Handler(endpoint(t, up))
 				s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					handled.Add(1)
-					if proxied { // whose answer to who has gone closes the connection, too
+					if proxied { // an error response after a cancel also closes the connection
 						proxy.ServeHTTP(w, r)
 						return
 					}
@@ -276,9 +276,9 @@ func TestServerEndsRapidReset(t *testing.T) {
 	}
 }
 
-// A 100 Continue, which a client has sent as often as it likes, is no answer that makes
-// up for a stream taken back.
-func TestServerEndsRapidResetAfterContinue(t *testing.T) {
+// A 100 Continue does not return a token for a stream reset, because a client can cause any
+// number of them.
+func TestServerRapidResetAfterContinue(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		table   func(n int) uint32
@@ -304,7 +304,7 @@ func TestServerEndsRapidResetAfterContinue(t *testing.T) {
 			const most = 1000
 			n, stream, began := 0, uint32(1), time.Now()
 			for answered := true; answered && n < most; n++ {
-				if n == 0 || tt.table(n) != tt.table(n-1) { // or each would tell anew how large it is
+				if n == 0 || tt.table(n) != tt.table(n-1) { // once for each size
 					_ = c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingHeaderTableSize, Val: tt.table(n)})
 				}
 				c.open(stream, false, "expect", "100-continue")
@@ -344,7 +344,7 @@ func (c *framerClient) headOf(stream uint32) bool {
 
 // Streams that were taken back after an answer began are none of that, nor are
 // some without.
-func TestServerToleratesCancellation(t *testing.T) {
+func TestServerAllowsCancellation(t *testing.T) {
 	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/length" {
 			flush(w)
@@ -372,7 +372,7 @@ func TestServerToleratesCancellation(t *testing.T) {
 }
 
 // The connection of a client that does not read is closed.
-func TestServerCutsStalledReaders(t *testing.T) {
+func TestServerStalledReaders(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
@@ -397,7 +397,7 @@ func TestServerCutsStalledReaders(t *testing.T) {
 }
 
 // A body that stands still, or trickles, is answered with 408, through a proxy.
-func TestServerCutsSlowBodies(t *testing.T) {
+func TestServerSlowBodies(t *testing.T) {
 	t.Parallel()
 	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	for name, tt := range map[string]struct {
@@ -409,6 +409,7 @@ func TestServerCutsSlowBodies(t *testing.T) {
 	} {
 		for _, h2 := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " h2 ", h2), func(t *testing.T) {
+				t.Parallel()
 				f := servingBy(t, Handler(endpoint(t, up)), tt.opt)
 				body, feed := io.Pipe()
 				stopped := make(chan struct{})
@@ -418,7 +419,7 @@ func TestServerCutsSlowBodies(t *testing.T) {
 						if _, err := feed.Write([]byte("x")); err != nil || !tt.more {
 							return
 						}
-						select { // a client that says a byte now and then
+						select { // a client that sends a byte from time to time
 						case <-time.After(5 * time.Millisecond):
 						case <-t.Context().Done():
 							return
@@ -440,7 +441,7 @@ func TestServerCutsSlowBodies(t *testing.T) {
 }
 
 // A handler sees why.
-func TestServerSaysThatABodyIsSlow(t *testing.T) {
+func TestServerSlowBodyStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan error, 1)
 		s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ServerOption configures a [Server].
+// ServerOption is an option of [NewServer].
 type ServerOption interface{ apply(o *serverOptions) }
 
 type serverOption func(*serverOptions)
@@ -21,83 +21,85 @@ type serverOptions struct {
 	drainOn context.Context //nolint:containedctx // its end starts draining
 }
 
-// WithDrainOnDone starts draining when ctx ends. Use the ctx of tcplayer.Serve,
-// which then closes the listener and lets the connections finish.
+// WithDrainOnDone starts draining when ctx ends. Use the ctx of tcplayer.Serve. When that
+// ctx ends, Serve closes the listener and waits for the connections.
 func WithDrainOnDone(ctx context.Context) ServerOption {
 	return serverOption(func(o *serverOptions) { o.drainOn = ctx })
 }
 
-// WithDrainTimeout sets how long draining waits for an HTTP/2 client to
-// acknowledge the GOAWAY, and for an idle HTTP/1.1 client to send a request
-// whose response can say Connection: close. The default is 1 s. With d <= 0
-// idle connections are closed at once and requests in transit are lost. New
-// connections without a first byte get at least 100 ms.
+// WithDrainTimeout sets two time limits of draining. An HTTP/2 client has d to acknowledge
+// the GOAWAY. An idle HTTP/1.1 client has d to send one more request, because its response
+// can have Connection: close. The default is 1 s. With a d of 0 or less, idle connections
+// are closed at once, and requests in transit are lost. A connection without a first byte
+// always has at least 100 ms.
 func WithDrainTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.DrainTimeout = max(d, 0) })
 }
 
-// WithMaxHeaderBytes limits the size of request headers; larger ones get 431.
-// In HTTP/2 each field counts 32 bytes in addition. The default, also for n <=
-// 0, is 32 KiB.
+// WithMaxHeaderBytes limits the size of the headers of a request. A request with larger
+// headers is answered with 431. In HTTP/2 each field counts 32 bytes in addition. The
+// default is 32 KiB. An n of 0 or less selects the default.
 func WithMaxHeaderBytes(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxHeaderBytes = n })
 }
 
-// WithHeaderTimeout limits the time from the first byte of an HTTP/1.1 request
-// to the end of its headers, and from accept to the first byte. The connection
-// is then closed. The default is 5 s; d <= 0 means no limit. While draining, the
-// first byte has at most [WithDrainTimeout].
+// WithHeaderTimeout limits the time from accept to the first byte, and from the first byte
+// of a request to the end of its headers. After the limit the connection is closed. The
+// default is 5 s. A d of 0 or less means no limit. While draining, the first byte must
+// arrive within [WithDrainTimeout].
 func WithHeaderTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.HeaderTimeout = max(d, 0) })
 }
 
-// WithServerIdleTimeout limits the idle time of a connection between two
-// requests. The default, and d <= 0, means no limit, as in linkerd's proxy.
+// WithServerIdleTimeout limits the time that a connection may be idle between two requests.
+// The default, and a d of 0 or less, means no limit, as in linkerd's proxy.
 func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.IdleTimeout = max(d, 0) })
 }
 
-// WithMinBodyRate limits how slowly a request body may arrive. A pause may not
-// exceed idle, and after a first idle there must be least bytes per second.
-// Only time in which the handler waits for the body counts. On violation
-// reading fails with an error that matches [layer.ErrIdleTimeout] and is
-// answered with 408. An unread rest of an HTTP/1.1 body has idle to arrive;
-// then the connection is closed after the response. The default is 10 s and 240
-// bytes; idle <= 0 means no limit, least <= 0 no rate.
+// WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer
+// than idle. When the handler has waited for the body for a total time of idle, the average
+// rate must be at least the given number of bytes per second. Time in which the handler
+// does not wait for the body does not count. If a limit is exceeded, reading fails with an
+// error that matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does
+// not read an HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the
+// connection is closed after the response.
 //
-// The limit does not apply to gRPC and to HTTP/2 bodies without a
-// content-length, because a stream may be a conversation and streams are
-// limited in number.
+// The default is 10 s and 240 bytes. An idle of 0 or less means no limit on pauses, and a
+// least of 0 or less means no limit on the rate. The limits do not apply to gRPC, to
+// Connect and to HTTP/2 bodies without a content-length, because pauses are normal in a
+// stream.
 func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.BodyIdle, o.MinBodyRate = max(idle, 0), max(least, 0) })
 }
 
-// WithWriteTimeout closes a client's connection that accepts no byte for d, up
-// to 1.5 d. Tunnels and HTTP/2 streams without flow-control window are exempt.
-// The default is 5 minutes, which allows paused downloads; d <= 0 means no limit.
+// WithWriteTimeout closes the connection of a client that accepts no byte for d. An HTTP/2
+// stream is reset if its client gives no flow-control window for d. The limit does not
+// apply to HTTP/1.1 tunnels. The default is 5 minutes, which allows paused downloads. A d
+// of 0 or less means no limit.
 func WithWriteTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.WriteTimeout = max(d, 0) })
 }
 
-// WithMaxStreamResets limits the streams of an HTTP/2 connection that end by a
-// reset of either side: a token bucket of size n, refilled at n per second.
-// Each final response returns one token. Streams open for 250 ms or longer are
-// not counted. A connection over the limit gets GOAWAY(ENHANCE_YOUR_CALM) and
-// is closed, because each canceled stream costs an upstream request
-// (CVE-2023-44487, CVE-2025-8671). The default, also for n <= 0, is the maximum
-// number of concurrent streams.
+// WithMaxStreamResets limits how many streams of an HTTP/2 connection may end by a reset of
+// either side. The limit is a token bucket of size n, which is refilled at n per second.
+// Each final response returns one token. Streams that were open for 250 ms or longer are
+// not counted. A connection that exceeds the limit receives GOAWAY(ENHANCE_YOUR_CALM) and
+// is closed, because each canceled stream costs an upstream request (CVE-2023-44487,
+// CVE-2025-8671). The default is the maximum number of concurrent streams. An n of 0 or
+// less selects the default.
 func WithMaxStreamResets(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxStreamResets = n })
 }
 
-// WithHTTP2Config sets the parameters of HTTP/2. A zero field has linkerd's
-// default; other fields are not used:
+// WithHTTP2Config sets the parameters of HTTP/2. A zero field selects the default, which is
+// that of linkerd's proxy. Fields that are not listed are ignored:
 //
 //	MaxConcurrentStreams           100
-//	MaxReceiveBufferPerStream      65 535
-//	MaxReceiveBufferPerConnection  1 048 576
-//	MaxReadFrameSize               16 384, at most 61 440
-//	SendPingTimeout                0, no keep-alive pings
+//	MaxReceiveBufferPerStream      65,535
+//	MaxReceiveBufferPerConnection  1,048,576
+//	MaxReadFrameSize               16,384, at most 61,440
+//	SendPingTimeout                0, which disables PING frames
 //	PingTimeout                    15 s
 func WithHTTP2Config(cfg http.HTTP2Config) ServerOption {
 	return serverOption(func(o *serverOptions) {
@@ -107,8 +109,8 @@ func WithHTTP2Config(cfg http.HTTP2Config) ServerOption {
 	})
 }
 
-// WithServerLogger sets the logger for malformed requests, at level Debug, and
-// for panics of handlers, at level Error. The default, and nil, means no log.
+// WithServerLogger sets the logger for malformed requests, at level Debug, and for panics
+// of handlers, at level Error. The default is nil, which means no log.
 func WithServerLogger(l *slog.Logger) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Log = l })
 }

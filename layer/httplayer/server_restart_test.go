@@ -46,8 +46,7 @@ func (l *load) run(ctx context.Context, kind string, once func() error) {
 	})
 }
 
-// byHTTP1 sends requests that nobody sends again. It connects anew only when it
-// was told to.
+// byHTTP1 sends requests without retries. It reconnects only on demand.
 func byHTTP1(addr string) (once func() error, hangUp func()) {
 	var conn net.Conn
 	var in *bufio.Reader

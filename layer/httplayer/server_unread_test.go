@@ -17,9 +17,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A body that nobody reads, and that does not come, holds back neither the answer
-// nor the end of a drain.
-func TestServerAnswersBesideABodyThatStandsStill(t *testing.T) {
+// An unread body that does not arrive delays neither the response nor the end of a drain.
+func TestServerRespondsDuringStalledBody(t *testing.T) {
 	t.Parallel()
 	refusals := map[string]http.Handler{
 		"error": Handler(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
@@ -42,6 +41,7 @@ func TestServerAnswersBesideABodyThatStandsStill(t *testing.T) {
 		} {
 			for _, drained := range []bool{false, true} {
 				t.Run(name+" "+how, func(t *testing.T) {
+					t.Parallel()
 					entered := make(chan struct{}, 1)
 					front := servingBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						entered <- struct{}{}
@@ -67,9 +67,9 @@ func TestServerAnswersBesideABodyThatStandsStill(t *testing.T) {
 	}
 }
 
-// Who reads the answer slowly, and whose body net/http had read by itself, is
-// served on by the same connection.
-func TestServerKeepsASlowReaderOfAnUnreadBody(t *testing.T) {
+// A client that reads slowly is served on the same connection, even if net/http has read
+// its request body.
+func TestServerSlowReaderWithUnreadBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handled := make(chan struct{})
 		s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func TestServerKeepsASlowReaderOfAnUnreadBody(t *testing.T) {
 
 // A body that net/http reads by itself while the handler runs, and that comes in
 // time, costs neither the rest of the answer nor the connection.
-func TestServerTakesAnUnreadBodyThatComesInTime(t *testing.T) {
+func TestServerReadsUnreadBodyInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			flush(w)

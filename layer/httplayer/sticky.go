@@ -9,11 +9,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// StickySession sends the requests of a session to the same endpoint, if the balancer below
-// uses consistent hashing. The session is a random number in the named cookie. A response to a
-// request without the cookie sets it, until the browser is closed, with Path=/, HttpOnly,
-// SameSite=Lax and, for https, Secure. If the endpoint is removed or not ready, the
-// session continues at another one.
+// StickySession returns a layer that sends the requests of a session to the same endpoint.
+// The balancer below must use consistent hashing. The session is a random number in a
+// cookie with the given name. A response to a request without the cookie sets it until the
+// browser is closed. The cookie has Path=/, HttpOnly, SameSite=Lax and, for https, Secure.
+// If the endpoint is removed or not ready, the session continues at another endpoint.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-func TestA7LoopsAreRefused(t *testing.T) {
+func TestTransparencyA7Loop(t *testing.T) {
 	refuse := WithDialContext(func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	})
@@ -32,7 +32,7 @@ func TestA7LoopsAreRefused(t *testing.T) {
 	assert.Contains(t, fields, "L5d-Proxy-Error: filter: loop")
 }
 
-func TestA22AnApplicationThatDoesNotListenIs502(t *testing.T) {
+func TestTransparencyA22RefusedApplication(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		c := wireTo(t, through(t, refusedAddr(t)))
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
@@ -42,7 +42,7 @@ func TestA22AnApplicationThatDoesNotListenIs502(t *testing.T) {
 	})
 }
 
-func TestA23WithoutHostInHTTP10(t *testing.T) {
+func TestTransparencyA23HTTP10WithoutHost(t *testing.T) {
 	up, got := application(t, okAnswer)
 	proxy := oneProxy(t, up)
 	for i := range 3 {
@@ -54,9 +54,8 @@ func TestA23WithoutHostInHTTP10(t *testing.T) {
 	}
 }
 
-// HTTP/2 has no requests without an authority to speak of, so the address is
-// told in its place.
-func TestA23WithoutHostThroughTwo(t *testing.T) {
+// An HTTP/2 request without an authority gets the address as its authority.
+func TestTransparencyA23WithoutHostTwoProxies(t *testing.T) {
 	up, got := application(t, okAnswer)
 	first, _, body := wireTo(t, twoProxies(t, up)).ask("GET /a HTTP/1.0\n\n")
 	assert.Equal(t, "GET /a HTTP/1.0", (<-got).first)
@@ -64,7 +63,7 @@ func TestA23WithoutHostThroughTwo(t *testing.T) {
 	assert.Equal(t, "ok", body)
 }
 
-func TestA24OneConnectionIsUsedAgain(t *testing.T) {
+func TestTransparencyA24ConnectionReuse(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up, got := application(t, okAnswer)
 		proxy := through(t, up)
@@ -75,7 +74,7 @@ func TestA24OneConnectionIsUsedAgain(t *testing.T) {
 	})
 }
 
-func TestA25RequestsWithoutHostShareNoConnection(t *testing.T) {
+func TestTransparencyA25OwnConnection(t *testing.T) {
 	up, got := application(t, okAnswer)
 	proxy := oneProxy(t, up)
 	for i, sent := range []string{
@@ -91,7 +90,7 @@ func TestA25RequestsWithoutHostShareNoConnection(t *testing.T) {
 	}
 }
 
-func TestA26SuccessComesLateAfterRefusedConnections(t *testing.T) {
+func TestTransparencyA26LateSuccess(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	var dials atomic.Int32
 	dial := WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -108,7 +107,7 @@ func TestA26SuccessComesLateAfterRefusedConnections(t *testing.T) {
 	assert.EqualValues(t, 3, dials.Load())
 }
 
-func TestA27HTTP2WithoutAuthority(t *testing.T) {
+func TestTransparencyA27WithoutAuthority(t *testing.T) {
 	var header atomic.Value
 	up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { header.Store(r.Header.Get("X-Foo")) }))
 	conn, err := net.Dial("tcp", oneProxy(t, up))
@@ -130,7 +129,7 @@ func TestA27HTTP2WithoutAuthority(t *testing.T) {
 
 // The reset comes before a response: an HTTP/1 client gets a 502 and keeps
 // nothing of it.
-func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
+func TestTransparencyA29ResetOfUpgraded(t *testing.T) {
 	inbound := h2Server(t, 100, func(_ int, c *rawH2) {
 		for stream := c.request(); stream != 0; stream = c.request() {
 			c.reset(stream, message.CodeEnhanceYourCalm)
@@ -147,7 +146,7 @@ func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
 }
 
 // A client that goes away takes its request along, through both proxies.
-func TestACancelledRequestReachesTheApplication(t *testing.T) {
+func TestTransparencyCancellation(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		began, over := make(chan struct{}), make(chan struct{})
 		up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -164,7 +163,7 @@ func TestACancelledRequestReachesTheApplication(t *testing.T) {
 }
 
 // 8 MiB each way at once, neither of which fits into what anybody buffers.
-func TestLargeBodiesBothWaysAtOnce(t *testing.T) {
+func TestTransparencyLargeBodies(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fullDuplex(w)

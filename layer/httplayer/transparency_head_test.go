@@ -13,7 +13,7 @@ import (
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 // What arrives at the application of what is sent, by the row of tests.md.
-func TestA1ToA18RequestsArriveAsTheyAre(t *testing.T) {
+func TestTransparencyA1ToA18Requests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sent, first string
 		fields      []string
@@ -68,8 +68,8 @@ func TestA1ToA18RequestsArriveAsTheyAre(t *testing.T) {
 				r := <-got
 				assert.Equal(t, tt.first, r.first)
 				if strings.HasPrefix(name, "A17 nothing is added to P") && strings.HasSuffix(t.Name(), "/two") {
-					// The HTTP/2 client of net/http says that there is no body
-					// where others would not.
+					// The HTTP/2 client of net/http sends Content-Length: 0 where others do
+					// not.
 					r.fields = slices.DeleteFunc(r.fields, func(f string) bool { return f == "Content-Length: 0" })
 				}
 				assert.Equal(t, tt.fields, r.fields)
@@ -86,7 +86,7 @@ func TestA1ToA18RequestsArriveAsTheyAre(t *testing.T) {
 }
 
 // What arrives at the client of what the application answers.
-func TestA8ToA21AnswersArriveAsTheyAre(t *testing.T) {
+func TestTransparencyA8ToA21Responses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, answer string
 		first          string
@@ -125,7 +125,7 @@ func TestA8ToA21AnswersArriveAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestA19InformationalResponses(t *testing.T) {
+func TestTransparencyA19Informational(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up, _ := application(t, "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"+okAnswer)
 		c := wireTo(t, through(t, up))

@@ -28,7 +28,7 @@ func oneProxy(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 func twoProxies(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
 	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), WithConnect(), WithErrorHeaders(true)))
-	outbound := ProxyErrors(WithMeshPeer())(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())))
+	outbound := ProxyErrors(nil, true)(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())))
 	return serve(t, Handler(outbound, WithConnect()))
 }
 
@@ -46,8 +46,8 @@ type heard struct {
 	body   string
 }
 
-// application answers every request with the bytes of answer, and tells what it
-// received. It closes a connection after an answer that says so.
+// application answers every request with the bytes of answer and reports the received
+// requests. It closes a connection after a response with Connection: close.
 func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 	t.Helper()
 	out := make(chan heard, 100)
@@ -111,7 +111,7 @@ func concurrently(t testing.TB, handle func(n int, conn net.Conn)) (addr string)
 	return l.Addr().String()
 }
 
-// wireClient is a client that says what it likes.
+// wireClient is a client that sends arbitrary bytes.
 type wireClient struct {
 	net.Conn
 	t     testing.TB

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// tunnelled accepts every CONNECT and Upgrade with answer, and echoes in upper
-// case what comes; it says bye when its peer has ended.
+// tunnelled accepts every CONNECT and Upgrade with answer and echoes its input in upper
+// case. It sends bye when its peer has closed its sending half.
 func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	t.Helper()
 	out := make(chan string, 10)
@@ -72,7 +72,7 @@ func hear(t *testing.T, c *wireClient, want string) {
 	require.Equal(t, want, string(got))
 }
 
-func TestA11Upgrades(t *testing.T) {
+func TestTransparencyA11Upgrade(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		for name, early := range map[string]string{"": "", "bytes behind the request": "hello"} {
 			t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestA11Upgrades(t *testing.T) {
 	})
 }
 
-func TestA14ConnectTunnels(t *testing.T) {
+func TestTransparencyA14Connect(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		for name, tt := range map[string]struct{ answer, early string }{
 			"tunnel":                    {established, ""},
@@ -111,7 +111,7 @@ func TestA14ConnectTunnels(t *testing.T) {
 	})
 }
 
-func TestA14ConnectThatIsRefused(t *testing.T) {
+func TestTransparencyA14ConnectRejected(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up, _ := application(t, "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 2\r\n\r\nno")
 		c := wireTo(t, through(t, up))
@@ -122,7 +122,7 @@ func TestA14ConnectThatIsRefused(t *testing.T) {
 	})
 }
 
-func TestA15BadConnectRequests(t *testing.T) {
+func TestTransparencyA15InvalidConnect(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
 		up := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it went through") }))
 		proxy := through(t, up)
@@ -146,7 +146,7 @@ func TestA15BadConnectRequests(t *testing.T) {
 	})
 }
 
-func TestConnectThatFails(t *testing.T) {
+func TestConnectFails(t *testing.T) {
 	silent := concurrently(t, func(_ int, conn net.Conn) { pipe(io.Discard, conn) })
 	endless := concurrently(t, func(_ int, conn net.Conn) {
 		say(conn, "HTTP/1.1 200 OK\r\nX: ")
@@ -160,7 +160,7 @@ func TestConnectThatFails(t *testing.T) {
 		svc    Service
 		status string
 	}{
-		"nobody there": {endpoint(t, refusedAddr(t)), "502 Bad Gateway"},
+		"refused":      {endpoint(t, refusedAddr(t)), "502 Bad Gateway"},
 		"broken off":   {endpoint(t, gone), "502 Bad Gateway"},
 		"endless head": {endpoint(t, endless), "502 Bad Gateway"},
 		"no answer":    {NewStack().ResponseHeaderTimeout(50 * time.Millisecond).Service(endpoint(t, silent)), "504 Gateway Timeout"},
@@ -201,7 +201,7 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 }
 
 // The end of a request's context is the end of its tunnel, both ways.
-func TestATunnelEndsWithItsContext(t *testing.T) {
+func TestTunnelContextEnds(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	ctx, cancel := context.WithCancel(t.Context())
 	h := Handler(endpoint(t, up), WithConnect())
@@ -214,8 +214,8 @@ func TestATunnelEndsWithItsContext(t *testing.T) {
 	_, _ = io.Copy(io.Discard, c.in) // until it is over
 }
 
-// Nobody is a proxy for tunnels who did not say so.
-func TestConnectIsNotServedUnasked(t *testing.T) {
+// CONNECT is rejected without WithConnect.
+func TestConnectRejectedByDefault(t *testing.T) {
 	up := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it went through") }))
 	c := wireTo(t, serve(t, Handler(endpoint(t, up))))
 	first, fields, _ := c.askEarly(connectHead, "GET /smuggled HTTP/1.1\r\nHost: web\r\n\r\n")
@@ -224,9 +224,8 @@ func TestConnectIsNotServedUnasked(t *testing.T) {
 	c.over()
 }
 
-// Whatever the reason is for which there is no tunnel, what was sent for it is
-// not taken for requests.
-func TestConnectThatIsRefusedEndsTheConnection(t *testing.T) {
+// If a tunnel is rejected, the bytes for it are never parsed as requests.
+func TestConnectRejectionClosesConnection(t *testing.T) {
 	for name, err := range map[string]error{
 		"no route": layer.ErrNoRoute, "policy": &StatusError{Code: http.StatusForbidden}, "anything": io.ErrClosedPipe,
 	} {
@@ -244,7 +243,7 @@ func TestConnectThatIsRefusedEndsTheConnection(t *testing.T) {
 }
 
 // A body of CONNECT might be the beginning of a tunnel.
-func TestConnectHasNoBody(t *testing.T) {
+func TestConnectRejectsBody(t *testing.T) {
 	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		t.Error("it went through")
 		return nil, io.EOF

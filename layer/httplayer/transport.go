@@ -11,15 +11,14 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// Transport puts layers around the transport of an [http.Client], as
-// [Middleware] does for a handler:
+// Transport puts layers in front of an [http.RoundTripper], such as the transport of an
+// [http.Client]. [Middleware] does the same for a handler:
 //
 //	client.Transport = httplayer.Transport(stack.Layer(), client.Transport)
 //
-// A nil next is [http.DefaultTransport]. It is called with the context that the
-// layers made. Its errors are not rejections, because it may have sent the
-// request. The result is safe for concurrent use, starts no goroutine, and is a
-// [layer.Describer].
+// A nil next means [http.DefaultTransport]. It is called with the context that the layers
+// pass to it. Its errors are not rejections, because it may have sent the request. The
+// result is safe for concurrent use, starts no goroutine, and is a [layer.Describer].
 func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport //nolint:forbidigo // the same default as http.Client
@@ -36,17 +35,18 @@ type wrapped struct {
 	next http.RoundTripper
 }
 
-// CloseIdleConnections implements [http.Client.CloseIdleConnections].
+// CloseIdleConnections calls the method of the same name of next, if next has it.
+// [http.Client.CloseIdleConnections] calls it.
 func (w *wrapped) CloseIdleConnections() {
 	if c, ok := w.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// Describe returns the layers.
+// Describe shows the layers.
 func (w *wrapped) Describe() layer.Node { return layer.Describe(w.svc) }
 
-// transport adapts an http.RoundTripper to a Service.
+// transport is the Service that calls an http.RoundTripper.
 type transport struct{ http.RoundTripper }
 
 func (transport) Ready(context.Context) error { return nil }

@@ -42,7 +42,7 @@ type idleTripper struct {
 
 func (i idleTripper) CloseIdleConnections() { *i.closed = true; i.Transport.CloseIdleConnections() }
 
-func TestTransportPassesContextsAndErrors(t *testing.T) {
+func TestTransportContextAndErrors(t *testing.T) {
 	type key struct{}
 	odd := errors.New("odd")
 	marks := func(next Service) Service {
@@ -65,7 +65,7 @@ func TestTransportPassesContextsAndErrors(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
-func TestLocated(t *testing.T) {
+func TestAccessorDestinationAddr(t *testing.T) {
 	var a Accessor
 	incoming := &http.Request{RequestURI: "/"}
 	at := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80"))
@@ -84,11 +84,11 @@ func TestLocated(t *testing.T) {
 
 // A handler that asks for another service before it answers, by the context of
 // its own request, and one that is over.
-func TestEarlyKnowsItsRequest(t *testing.T) {
+func TestAccessorOnResponseStart(t *testing.T) {
 	var a Accessor
 	heard := 0
 	hear := func(ctx context.Context, r *http.Request) {
-		a.OnResponseStart(ctx, r, func(*http.Response) { heard++ }, func(n int, p []byte) { heard += n; require.Len(t, p, n) })
+		a.OnResponseStart(ctx, r, &hearing{t, &heard})
 	}
 	l := func(next Service) Service {
 		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
@@ -108,4 +108,17 @@ func TestEarlyKnowsItsRequest(t *testing.T) {
 	}))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	assert.Equal(t, 6, heard, "once, and five bytes")
+}
+
+// hearing counts the notifications of a layer.ResponseObserver.
+type hearing struct {
+	t     *testing.T
+	heard *int
+}
+
+func (h *hearing) ResponseStarted(*http.Response) { *h.heard++ }
+
+func (h *hearing) ResponseData(n int, p []byte) {
+	*h.heard += n
+	require.Len(h.t, p, n)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// serveTunnel takes over the client's connection for a response whose body is the
-// connection to the endpoint.
+// serveTunnel hijacks the connection of the client, sends the headers of rsp, and copies
+// bytes between the client and the body of rsp, which is the connection to the endpoint.
 func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -35,8 +35,8 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 }
 
-// splice copies in both directions until both have ended, one has failed, or
-// ctx ends. It then closes both connections.
+// splice copies bytes between client and endpoint, until both directions have ended, one
+// has failed, or ctx ends. It then closes both connections.
 func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 	cut := func() {
 		_ = client.Close()
@@ -53,8 +53,8 @@ func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 	<-ends
 }
 
-// carry copies from one connection to the other and then closes the sending half of the
-// latter. It reports success and recovers from panics.
+// carry copies bytes from one connection to the other, and then closes the sending half of
+// the connection to. It reports whether both succeeded. It recovers from panics.
 func carry(to io.Writer, from io.Reader) (whole bool) {
 	_ = panics.Contain(func() {
 		if _, err := io.Copy(to, from); err != nil {
@@ -66,7 +66,8 @@ func carry(to io.Writer, from io.Reader) (whole bool) {
 	return whole
 }
 
-// ahead returns conn with the bytes that r has buffered in front.
+// ahead returns a connection that first returns the bytes that r has buffered, and then
+// reads from conn.
 func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
 	n := r.Buffered()
 	if n == 0 {
@@ -77,7 +78,8 @@ func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
 	return &aheadConn{Conn: conn, first: first}
 }
 
-// aheadConn is read by one goroutine at a time.
+// aheadConn is a connection that first returns the bytes in first. One goroutine at a time
+// calls Read.
 type aheadConn struct {
 	net.Conn
 	first []byte
@@ -92,7 +94,8 @@ func (c *aheadConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite closes the sending half, if the connection supports it.
+// CloseWrite closes the sending half of the connection. It returns an error if the
+// connection cannot do this.
 func (c *aheadConn) CloseWrite() error {
 	if half, ok := c.Conn.(halfCloser); ok {
 		return half.CloseWrite()
@@ -103,12 +106,12 @@ func (c *aheadConn) CloseWrite() error {
 // NetConn returns the underlying connection.
 func (c *aheadConn) NetConn() net.Conn { return c.Conn }
 
-// writeHead writes the response headers that start a tunnel, without a length
-// because a tunnel has no body.
+// writeHead writes the status line and the headers of rsp, which starts a tunnel. It omits
+// the headers about the length of the body, because a tunnel has no body.
 func writeHead(w *bufio.Writer, rsp *http.Response) error {
 	text := http.StatusText(rsp.StatusCode)
-	if _, said, ok := strings.Cut(rsp.Status, " "); ok {
-		text = printable(said)
+	if _, reason, ok := strings.Cut(rsp.Status, " "); ok {
+		text = printable(reason)
 	}
 	_, _ = io.WriteString(w, "HTTP/1.1 "+statusDigits(rsp.StatusCode)+" "+text+"\r\n")
 	_ = rsp.Header.WriteSubset(w, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
@@ -120,8 +123,8 @@ func statusDigits(code int) string {
 	return string([]byte{'0' + byte(code/100%10), '0' + byte(code/10%10), '0' + byte(code%10)})
 }
 
-// upgrade returns the protocol in the Upgrade header if h requests or confirms
-// an upgrade.
+// upgrade returns the value of the Upgrade header if h requests or confirms an upgrade, and
+// "" otherwise.
 func upgrade(h http.Header) string {
 	if len(h["Upgrade"]) == 0 || !message.Listed(h["Connection"], "Upgrade") {
 		return ""
@@ -129,8 +132,7 @@ func upgrade(h http.Header) string {
 	return h.Get("Upgrade")
 }
 
-// upgradeError returns why the upgrade that r requests is invalid. ReverseProxy
-// would report it as a failure of the endpoint.
+// upgradeError returns an error if r requests an upgrade to an invalid protocol name.
 func upgradeError(r *http.Request) error {
 	if strings.ContainsFunc(upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
 		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade header must be printable ASCII", Close: r.ProtoMajor == 1}
@@ -138,8 +140,8 @@ func upgradeError(r *http.Request) error {
 	return nil
 }
 
-// switchError returns why a 101 response does not match the upgrade that req
-// requested.
+// switchError returns an error if rsp, a 101 response, does not match the upgrade that req
+// requests.
 func switchError(req *http.Request, rsp *http.Response) error {
 	asked, got := upgrade(req.Header), upgrade(rsp.Header)
 	if got == "" || !strings.EqualFold(asked, got) {

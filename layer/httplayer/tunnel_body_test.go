@@ -14,9 +14,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// CONNECT has no body. If there is one all the same, who admits the request
-// closes it.
-func TestConnectClosesItsBody(t *testing.T) {
+// CONNECT has no body. If it has one, the service that admits the request closes it.
+func TestConnectClosesRequestBody(t *testing.T) {
 	yes, _ := tunnelled(t, established)
 	hangsUp := concurrently(t, func(int, net.Conn) {})
 	for name, addr := range map[string]string{"tunnel": yes, "failure": hangsUp} {

@@ -23,7 +23,7 @@ func upgradeRequest(t testing.TB) *http.Request {
 }
 
 // However many want one, there are no more connections than there may be.
-func TestUpgradesStayBelowMaxConns(t *testing.T) {
+func TestUpgradeMaxConns(t *testing.T) {
 	r := &roads{by: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
@@ -46,7 +46,7 @@ func TestUpgradesStayBelowMaxConns(t *testing.T) {
 				}
 				rsp, err := e.Call(t.Context(), req)
 				if errors.Is(err, layer.ErrNotReady) {
-					continue // somebody else was there first
+					continue // another connection used it first
 				}
 				if !assert.NoError(t, err) {
 					return

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// hears tells whether a word that is said comes back.
+// hears reports whether the peer echoes a word.
 func hears(c io.ReadWriter, word string) bool {
 	say(c, word)
 	got := make([]byte, len(word))
@@ -24,8 +24,8 @@ func hears(c io.ReadWriter, word string) bool {
 	return err == nil && string(got) == word
 }
 
-// Nobody but the Endpoint ends an upgraded connection whose context has ended.
-func TestAnUpgradeEndsWithItsContext(t *testing.T) {
+// The Endpoint itself ends an upgraded connection when its context ends.
+func TestUpgradeContextEnds(t *testing.T) {
 	svc := NewStack().Limit(1).Service(endpoint(t, serve(t, http.HandlerFunc(switchToEcho)), WithMaxConns(1)))
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -72,8 +72,8 @@ func dialUpgrade(t *testing.T, ctx context.Context, h *host, addr string) (net.C
 
 // Through a whole proxy an upgraded connection lives for as long as both its
 // ends do, unless a Timeout is over.
-func TestAnUpgradeLivesAsLongAsItsEnds(t *testing.T) {
-	const long = 24 * time.Hour
+func TestUpgradeLifetime(t *testing.T) {
+	const long = time.Hour // more than all time limits that are set by default
 	for name, stack := range map[string]layer.Stack[*http.Request, *http.Response]{
 		"Endpoint": NewStack(),
 		"layers":   NewStack().ResponseHeaderTimeout(time.Second).Retry(RetryPolicy{AttemptTimeout: time.Second}).Limit(1),

@@ -18,9 +18,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A 101 that nobody can use is the endpoint's fault, and costs it no connection
-// for good.
-func TestA101ThatIsOfNoUse(t *testing.T) {
+// An unusable 101 is a failure of the endpoint and does not leak a connection.
+func TestUpgradeUnusable101(t *testing.T) {
 	const plain = "GET / HTTP/1.1\nHost: web\n\n"
 	for name, tt := range map[string]struct{ head, answer string }{
 		"unasked":      {plain, "Connection: Upgrade\r\nUpgrade: other\r\n"},
@@ -50,8 +49,8 @@ func TestA101ThatIsOfNoUse(t *testing.T) {
 	}
 }
 
-// Who has a body that was upgraded, and lets its context end, need not close it.
-func TestAnUpgradeIsOverWithItsContext(t *testing.T) {
+// The end of the context frees an upgraded connection, even if its body is not closed.
+func TestUpgradeContextFreesConnection(t *testing.T) {
 	for name, tt := range map[string]struct{ head, answer string }{
 		"connect": {connectHead, established}, "upgrade": {upgradeHead, switching},
 	} {
@@ -74,8 +73,8 @@ func TestAnUpgradeIsOverWithItsContext(t *testing.T) {
 	}
 }
 
-// A 101 whose body is none, or whose client has no connection to give, is closed.
-func TestA101ThatNobodyTakesIsClosed(t *testing.T) {
+// A 101 without a connection as its body, or for a client without a connection, is closed.
+func TestUpgradeUntaken101Closed(t *testing.T) {
 	both := &upgradedBody{Reader: strings.NewReader(""), closed: make(chan struct{})}
 	closed := make(chan struct{})
 	for name, tt := range map[string]struct {
@@ -108,7 +107,7 @@ func TestA101ThatNobodyTakesIsClosed(t *testing.T) {
 }
 
 // An upgrade to what has no name is the client's fault.
-func TestUpgradeThatIsNotPrintable(t *testing.T) {
+func TestUpgradeUnprintable(t *testing.T) {
 	answers := Middleware(func(Service) Service {
 		return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
 			return Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusForbidden}), nil

@@ -24,9 +24,9 @@ func upgraded(t *testing.T, svc Service) (*http.Response, io.ReadWriteCloser) {
 	return rsp, both
 }
 
-// net/http says of a 101 that its length is 0. It is in flight all the same
-// until the connection is closed, and its context lives as long.
-func TestAnUpgradeEndsWithItsConnection(t *testing.T) {
+// net/http reports length 0 for a 101. It is in flight until the connection is closed, and
+// its context lives as long.
+func TestUpgradeConnectionEnds(t *testing.T) {
 	leaf := endpoint(t, serve(t, http.HandlerFunc(switchToEcho)))
 	svc := NewStack().Limit(1).ResponseHeaderTimeout(time.Minute).Service(leaf)
 	rsp, both := upgraded(t, svc)
@@ -44,9 +44,9 @@ func TestAnUpgradeEndsWithItsConnection(t *testing.T) {
 	read(t, rsp)
 }
 
-func TestAlongAnUpgrade(t *testing.T) {
+func TestTeeBodyUpgrade(t *testing.T) {
 	rsp, _ := upgraded(t, endpoint(t, serve(t, http.HandlerFunc(switchToEcho))))
-	var c told
+	var c teeRecorder
 	both, ok := Accessor{}.TeeResponseBody(rsp, c.read).Body.(io.ReadWriteCloser)
 	require.True(t, ok)
 	say(both, "hello")

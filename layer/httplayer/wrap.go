@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// FromRoundTripper adapts rt to a [Service], such as an [http.Transport] below a
-// stack. It calls rt with the context of Call. It is always ready, and rt limits
-// its own connections. It panics if rt is nil.
+// FromRoundTripper adapts rt to a [Service], for example to use an [http.Transport] below a
+// stack. It calls rt with the context of Call. It is always ready, because rt limits its
+// own connections. Its errors are not rejections, because rt may have sent the request. A
+// nil rt panics.
 //
-// Its errors are not rejections, because rt may have sent the request. To wrap a
-// Service in a RoundTripper use [RoundTripperLayer], which keeps rejections.
+// To put a RoundTripper around a Service, use [RoundTripperLayer], which keeps rejections.
 func FromRoundTripper(rt http.RoundTripper) Service {
 	if rt == nil {
 		panic("httplayer: nil RoundTripper")
@@ -24,24 +24,24 @@ func FromRoundTripper(rt http.RoundTripper) Service {
 	return transport{rt}
 }
 
-// RoundTripperLayer is a layer of any function that wraps a RoundTripper:
+// RoundTripperLayer returns a layer for a function that wraps a RoundTripper:
 //
 //	httplayer.RoundTripperLayer(func(next http.RoundTripper) http.RoundTripper {
 //		return otelhttp.NewTransport(next)
 //	})
 //
-// Admission: as the RoundTripper does. Ready is forwarded to the inner service.
+// Admission: the RoundTripper decides. Ready is forwarded to the inner service.
 //
 // Cancellation: the request has the context of Call.
 //
 // Body: as the RoundTripper does.
 //
-// Errors: passed unchanged. A rejection by the inner service stays a rejection, unless
-// the RoundTripper has read from the request body: then it is an error of another kind.
+// Errors: passed unchanged. A rejection by the inner service stays a rejection. If the
+// RoundTripper has read from the request body, the error does not match
+// [layer.ErrNotReady].
 //
-// Cost: one allocation for a request body, and that of the RoundTripper.
-//
-// It panics if wrap is nil or returns nil.
+// Cost: one allocation for a request body, and the cost of the RoundTripper. A nil wrap, or
+// a wrap that returns nil, panics.
 func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Layer {
 	if wrap == nil {
 		panic("httplayer: nil function")
@@ -94,15 +94,16 @@ func (l *roundTripperLayer) Describe() layer.Node { return layer.Node{Name: "rou
 
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
-// lentBody is a request body that a RoundTripper may close although the request was
-// rejected. A Close before the first Read waits until the outcome is known.
+// lentBody is a request body that a RoundTripper may close even if the request is rejected.
+// Until settle is called, Close has no effect on an unread body.
 type lentBody struct {
 	io.ReadCloser
 	mu                    sync.Mutex
 	read, closed, settled bool
 }
 
-// Pending reports what Read returns without waiting.
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *lentBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *lentBody) Read(p []byte) (int, error) {
@@ -133,8 +134,9 @@ func (b *lentBody) wasRead() bool {
 	return b.read
 }
 
-// settle ends the delay of Close. If the RoundTripper has closed the body, settle closes
-// it, unless the request was rejected.
+// settle is called when the outcome of the request is known. If the RoundTripper has closed
+// the body before reading it, settle now closes it, unless the request was rejected. After
+// settle, Close has its usual effect.
 func (b *lentBody) settle(rejected bool) {
 	b.mu.Lock()
 	now := b.closed && !b.read && !b.settled && !rejected

@@ -37,7 +37,6 @@ var roundTrippers = map[string]func(next http.RoundTripper) http.RoundTripper{
 }
 
 func TestRoundTripperLayerConforms(t *testing.T) {
-	t.Parallel()
 	for name, wrap := range roundTrippers {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{

@@ -6,9 +6,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Classify is the [layer.Classifier] of go-kit:
+// Classify is the [layer.Classifier] of go-kit. It classifies a response as Success, even
+// if it is a failed endpoint.Failer, and an error as follows:
 //
-//	a response, including a failed Failer             Success
 //	an error with StatusCode() 429                    Throttled
 //	an error with StatusCode() 400 to 499             Success
 //	an error with StatusCode() 502, 503 or 504        Retryable
@@ -16,13 +16,13 @@ import (
 //	a [TypeError]                                     Failure
 //	any other error                                   Retryable
 //
-// An endpoint.Failer reports an error of the business logic, which go-kit's own
-// breakers and retries do not count either. StatusCode is the method of the
-// StatusCoder of go-kit's HTTP transport.
+// An endpoint.Failer reports an error of the business logic. go-kit's own breakers and
+// retries do not count such errors either. StatusCode is the method of the StatusCoder in
+// go-kit's HTTP transport.
 //
-// Endpoints of go-kit's gRPC transport return errors with a gRPC status. For them
-// set layer.WithClassifier(grpclayer.Classify[Rsp]) in the stack, and the same by
-// balance.WithClassifier in the balancer.
+// Endpoints of go-kit's gRPC transport return errors with a gRPC status. For these, pass
+// layer.WithClassifier(grpclayer.Classify[Rsp]) to the stack, and pass the same classifier
+// to the balancer by balance.WithClassifier.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	var coder interface{ StatusCode() int }
 	var typeErr *TypeError
@@ -37,7 +37,7 @@ func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	return layer.Retryable
 }
 
-// classOfStatus returns the class of an HTTP status.
+// classOfStatus returns the class of an error with the given HTTP status.
 func classOfStatus(status int) layer.Class {
 	switch {
 	case status == 429:

@@ -5,17 +5,20 @@
 //	endpoint.Middleware  ── Layer ──▶      layer.Layer[Req, Rsp]
 //	endpoint.Middleware  ◀── Middleware ── layer.Layer[Req, Rsp]
 //	sd.Factory           ── Factory ──▶    layer.Service[Req, Rsp], one for each instance
-//	metrics providers    ── Instruments ─▶ layer.Instruments
 //
-// Make stacks for endpoints by [NewStack]. Its layers classify the responses and
-// errors of go-kit ([Classify]), so that a breaker and a retry need no settings. A
-// balancer over a [Service] has this classifier as well.
+// The fields of layer.Instruments are metrics of go-kit already.
 //
-// The messages of go-kit have the type any. A message of an unexpected type fails the call with
-// a [TypeError]. A nil endpoint, service or factory panics in the constructor.
+// Make stacks for endpoints by [NewStack]. Its layers use [Classify] for the responses and
+// errors of go-kit, so that a breaker and a retry need no settings. A balancer over
+// services of [Service] uses the same classifier.
 //
-// A panic of an endpoint or of a middleware reaches the caller of Call, and the layers free
-// their slots. A panic of the Close of a [Factory] is dropped, because it has no caller.
+// The messages of go-kit have the type any. A message of an unexpected type fails the call
+// with a [TypeError]. A nil endpoint, service or factory panics in the constructor.
 //
-// A response of an endpoint ends when the endpoint returns, which is the default of the layers.
+// A panic of an endpoint or of a middleware reaches the caller of Call, and the layers
+// release their slots. A panic of the Close of a [Factory] is dropped, because it has no
+// caller.
+//
+// A response of an endpoint ends when the endpoint returns, which is the default of the
+// layers.
 package kitlayer

@@ -8,21 +8,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Factory makes services from a go-kit factory, one for each instance, such as
-// "10.0.0.1:80". Use it as a discover.MakeService to balance over the instances:
+// Factory returns a function that makes a service by the go-kit factory f, one for each
+// instance. An instance is an address, such as "10.0.0.1:80". Use the function in a
+// discover.MakeService to balance over the instances:
 //
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
 //	svc := balance.Resolve(ctx, resolver, "sum", func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
 //		return service(ctx, t.Endpoint.Addr.String())
 //	})
 //
-// The [io.Closer] of an instance is closed once when ctx ends, and its error is
-// ignored. The ctx of a discover.MakeService ends when the instance is removed and
-// its last response has ended.
+// The [io.Closer] of an instance is closed once, when ctx ends. Its error is ignored. The
+// ctx of a discover.MakeService ends when the instance is removed and its last response has
+// ended.
 //
-// If the factory returns an error or no endpoint, the service is closed and its rejections wrap
-// the error. The factory is called again when the instance returns after a removal, as in
-// go-kit. A factory that blocks delays neither calls nor other instances of a balancer.
+// If f returns an error or no endpoint, the service is closed, and its rejections wrap the
+// error. f is called again when the instance returns after a removal, as in go-kit. An f
+// that blocks delays neither calls nor other instances of a balancer.
 func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance string) layer.Service[Req, Rsp] {
 	if f == nil {
 		panic("kitlayer: nil factory")
@@ -44,7 +45,8 @@ func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance stri
 	}
 }
 
-// failedInstance is the service of an instance without an endpoint.
+// failedInstance is the service of an instance for which the factory returned no endpoint.
+// It rejects every request.
 type failedInstance[Req, Rsp any] struct{ err *layer.Error }
 
 func (f failedInstance[Req, Rsp]) Ready(context.Context) error { return f.err }

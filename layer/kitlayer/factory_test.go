@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -135,4 +136,11 @@ func TestFactoryError(t *testing.T) {
 			assert.Contains(t, layer.Describe(svc).String(), "factory")
 		})
 	}
+}
+
+// unreachable returns the address of a closed server.
+func unreachable() string {
+	s := httptest.NewServer(nil)
+	defer s.Close()
+	return s.Listener.Addr().String()
 }

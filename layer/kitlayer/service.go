@@ -10,13 +10,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service makes a service of an endpoint. It is always ready, and rejects a
-// request whose context has ended without calling the endpoint.
+// Service returns a service that calls the endpoint e. It is always ready. It rejects a
+// request without a call of e if the context has ended.
 //
-// A response of another type than Rsp is a [TypeError], and the request may have been served; a
-// nil response is the zero Rsp. The errors of e are returned unchanged. If e calls another
-// service of this library several times, use [Layer], which knows that an earlier attempt was
-// admitted. It is as safe for concurrent use as e. A nil e panics.
+// If e returns a response of another type than Rsp, the call fails with a [TypeError],
+// although the request may have been served. A nil response becomes the zero Rsp. The
+// errors of e are returned unchanged. The service is as safe for concurrent use as e. A nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	if e == nil {
 		panic("kitlayer: nil endpoint")
@@ -26,7 +25,7 @@ func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	}}
 }
 
-// service is a Func that has Classify as its classifier.
+// service is a [layer.Func] that implements [layer.Classified] with [Classify].
 type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
 
 func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }
@@ -40,11 +39,12 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 	return rsp, wrong
 }
 
-// Endpoint makes an endpoint of a service, for go-kit's transports and middlewares. A request
-// of another type than Req is a [TypeError]; a nil request is the zero Req.
+// Endpoint returns an endpoint that calls svc, for go-kit's transports and middlewares. A
+// request of another type than Req fails with a [TypeError]. A nil request becomes the zero
+// Req.
 //
-// The response must be complete when Call returns, because an endpoint of go-kit has no later
-// end. Results of svc are returned unchanged. A nil svc panics.
+// The response must be complete when Call returns, because go-kit does not report a later
+// end. The response and the error of svc are returned unchanged. A nil svc panics.
 func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	if svc == nil {
 		panic("kitlayer: nil service")
@@ -62,19 +62,20 @@ func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	}
 }
 
-// TypeError reports a message of an unexpected type.
+// TypeError is the error of a call with a request or response of an unexpected type.
 type TypeError struct {
 	Message string // "request" or "response"
 	Want    string // the declared type
 	Got     string // the type of the message
 }
 
-// Error has the message and both types.
+// Error returns a text with the kind of message and both types.
 func (e *TypeError) Error() string {
 	return fmt.Sprintf("kitlayer: %s is a %s and not a %s: give both sides the same type", e.Message, e.Got, e.Want)
 }
 
-// as returns v as a T. A nil v is the zero value.
+// as returns v as a T. If v is nil, it returns the zero T. If v has another type, it
+// returns a [TypeError] with the field Message set to message.
 func as[T any](message string, v any) (T, error) {
 	t, ok := v.(T)
 	if ok || v == nil {

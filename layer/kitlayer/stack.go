@@ -8,12 +8,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// NewStack returns an empty stack for an endpoint of go-kit. [Classify] is its
-// classifier, and requests are sent again unchanged. Later options override.
+// NewStack returns a stack without layers for an endpoint of go-kit. By default its layers
+// use [Classify], and its Retry and Hedge send requests again unchanged. opts override these
+// defaults.
 //
-// A stack of go-kit is for one endpoint, which is one method of a service. So a Retry in it
-// repeats every request that failed with an error. Leave Retry out for a method that must not
-// be called twice, such as a payment, or set RetryPolicy.CanRetry.
+// A stack of go-kit is for one endpoint, which is one method of a service. Therefore a
+// Retry in it sends every request again that failed with a retryable error. If the method
+// must not be called twice, as for a payment, leave Retry out or set RetryPolicy.CanRetry.
 //
 //	kitlayer.NewStack[SumRequest, SumResponse]().
 //		Timeout(5 * time.Second).
@@ -26,8 +27,8 @@ func NewStack[Req, Rsp any](opts ...layer.Option[Rsp]) layer.Stack[Req, Rsp] {
 	}, opts)...)
 }
 
-// resend is the [layer.Replayer] of go-kit. It ignores the fields of messages,
-// because they have no known meaning.
+// resend is the [layer.Replayer] of go-kit. It sends requests again unchanged. It treats all
+// requests as idempotent; see [NewStack] for a method that must not be called twice.
 type resend[Req, Rsp any] struct{}
 
 func (resend[Req, Rsp]) Idempotent(Req) bool { return true }

@@ -3,7 +3,6 @@ package kitlayer_test
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
@@ -77,11 +76,4 @@ func TestStackBreaker(t *testing.T) {
 	}
 	_, err := broken.Call(t.Context(), 1)
 	require.ErrorIs(t, err, layer.ErrNotReady, "the breaker is open")
-}
-
-// unreachable is the address of a closed server.
-func unreachable() string {
-	s := httptest.NewServer(nil)
-	defer s.Close()
-	return s.Listener.Addr().String()
 }

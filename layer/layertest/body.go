@@ -3,15 +3,15 @@ package layertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 )
 
-// requestBody is the body of a request. A layer that rejects the request must
-// not read or close it.
+// requestBody is the body of a request that a check sends. It counts reads and closes,
+// because a layer that rejects the request must not read or close it.
 type requestBody struct {
 	data          *strings.Reader
 	reads, closes atomic.Int64
@@ -21,8 +21,8 @@ func newRequestBody(i int) *requestBody {
 	return &requestBody{data: strings.NewReader(requestData(i))}
 }
 
-// requestData is the content of the body of call i.
-func requestData(i int) string { return fmt.Sprintf("request %d", i) }
+// requestData returns the content of the body of request i.
+func requestData(i int) string { return "request " + strconv.Itoa(i) }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.reads.Add(1)
@@ -36,8 +36,8 @@ func (b *requestBody) Close() error {
 
 var errBodyClosed = errors.New("read of a closed body")
 
-// responseBody is the body of a response of the inner service. It returns
-// small pieces, and fails when the context of its request ends.
+// responseBody is the body of a response of the inner service. A Read returns at most
+// 8 bytes. It fails when the context of its request has ended.
 type responseBody struct {
 	ctx   context.Context // the context of the call of the inner service
 	err   error           // returned instead of io.EOF, if not nil
@@ -49,8 +49,8 @@ type responseBody struct {
 	ended  bool
 }
 
-// responseData is the content of the body of the response to call i.
-func responseData(i int) string { return fmt.Sprintf("response %d, in several pieces", i) }
+// responseData returns the content of the body of response i.
+func responseData(i int) string { return "response " + strconv.Itoa(i) + ", in several pieces" }
 
 func (b *responseBody) Read(p []byte) (int, error) {
 	b.mu.Lock()

@@ -13,8 +13,8 @@ import (
 
 const maxCallers = 1000 // concurrent callers
 
-// storm calls, waits and cancels from many goroutines at once. It checks that
-// every call is served once, and gets its own response.
+// storm makes calls of Ready and Call from many goroutines at once, and cancels some. It
+// checks that every call is served at most once, and gets its own response.
 func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	calls := make([]*probe[Req, Rsp], 0, e.callers)
@@ -50,7 +50,8 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkStormCall checks one call of a storm, which may be admitted or not.
+// checkStormCall checks one call of storm. The call may have been rejected. canceled
+// specifies whether the check canceled it.
 func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error {
 	switch {
 	case !p.returned():
@@ -78,18 +79,18 @@ func (r *rig[Req, Rsp]) checkStormCall(p *probe[Req, Rsp], canceled bool) error 
 	return nil
 }
 
-// outcomes are the ways in which a call ends. The check itself ends the bodies of plans
-// with keep.
+// outcomes are the ways in which the calls of capacityKept end. If keep is set, the check
+// itself ends the response body.
 var outcomes = []plan{
 	{}, {}, {noBody: true}, {hold: true}, {keep: true}, {keep: true}, {keep: true, bodyErr: errPlanned},
 	{err: errPlanned}, {panics: errPlanned}, {exit: true},
 }
 
-// capacityKept ends calls in every way. The calls in flight must never exceed
-// the limit, and all capacity must be free afterwards.
+// capacityKept checks a layer with calls that end in every possible way. The calls in
+// flight must never exceed the limit, and all capacity must be free afterwards.
 func capacityKept[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	n := 8
+	n, rounds := 8, 10
 	if r.isLayer() {
 		if err := unlimitedCalls(e); err != nil {
 			return err
@@ -97,7 +98,7 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) error {
 		n = min(max(2*(r.Limit+r.Queue), 100), e.callers)
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
-	for round := range 50 {
+	for round := range rounds {
 		if err := r.randomCalls(n, rng, round%2 == 0); err != nil {
 			return err
 		}
@@ -114,7 +115,6 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// unlimitedCalls checks that a layer that declares no limit has none.
 func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Limit > 0 {
 		return nil
@@ -130,8 +130,8 @@ func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// randomCalls makes n concurrent calls with random outcomes, and cancels them
-// before or after their bodies are read.
+// randomCalls makes n concurrent calls with random outcomes, and then cancels them. If
+// cancelEarly is true, it cancels them before their bodies are read.
 func (r *rig[Req, Rsp]) randomCalls(n int, rng *rand.Rand, cancelEarly bool) error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(errCancel)

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// doneReturns checks that Ready and Call return at once with the cause when ctx
-// ends, and that no goroutine leaks.
+// doneReturns checks that Ready and Call return the cause of ctx at once when ctx ends. It
+// also checks that they leak no goroutine.
 func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if _, err := r.saturate(); err != nil {
@@ -43,8 +43,8 @@ func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	return checkAccumulation(e)
 }
 
-// checkAccumulation ends calls and waits while their context continues. The
-// number of goroutines must not grow with them.
+// checkAccumulation checks that calls of Ready and Call leave no goroutine after they have
+// returned, even if their context has not ended.
 func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) error {
 	const n = 50
 	r := e.rig()
@@ -66,7 +66,8 @@ func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// readyCanceled cancels a waiting Ready, and lets a deadline expire.
+// readyCanceled checks that a waiting Ready returns when its ctx is canceled, and when the
+// deadline of its ctx is exceeded.
 func (r *rig[Req, Rsp]) readyCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	w := r.ready(ctx, 1)[0]
@@ -96,8 +97,8 @@ func (r *rig[Req, Rsp]) readyCanceled() error {
 	return nil
 }
 
-// callCanceled ends the ctx of calls in flight, whose errors are not rejections.
-// Check 10 does so for calls in a queue.
+// callCanceled checks that calls in flight return when their ctx ends, with errors that are
+// not rejections. Invariant 10 covers calls in a queue.
 func (r *rig[Req, Rsp]) callCanceled() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
@@ -131,8 +132,8 @@ func (r *rig[Req, Rsp]) inFlightCanceled(ctx context.Context, end func(), cause 
 	return nil
 }
 
-// deadlineKept checks that the deadline of the inner service is not later than
-// the caller's, and that it includes the time in a queue.
+// deadlineKept checks that the inner service gets a deadline that is not later than the
+// caller's. Time in a queue must not extend the deadline.
 func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	deadline := time.Now().Add(time.Hour)

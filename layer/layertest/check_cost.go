@@ -11,7 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// transparencyKept checks Transparent and NoAllocs, if they are declared.
+// transparencyKept checks what the fields Transparent and NoAllocs of the spec declare, if
+// they are set.
 func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Transparent {
 		if err := e.rig().checkUnchanged(); err != nil {
@@ -24,7 +25,8 @@ func transparencyKept[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkUnchanged compares the arguments and results of Call on both sides of the layer.
+// checkUnchanged checks that the layer passes on the context, request, response and
+// response body without changes.
 func (r *rig[Req, Rsp]) checkUnchanged() error {
 	p := r.probe(plan{keep: true})
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))
@@ -52,7 +54,7 @@ func (r *rig[Req, Rsp]) checkUnchanged() error {
 	return nil
 }
 
-// same reports whether a == b. It is true for types that cannot be compared.
+// same reports whether a == b. It returns true if the values cannot be compared.
 func same[T any](a, b T) (equal bool) {
 	defer func() {
 		if recover() != nil {
@@ -62,7 +64,6 @@ func same[T any](a, b T) (equal bool) {
 	return any(a) == any(b)
 }
 
-// checkAllocs compares the allocations of calls with and without the layer.
 func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
 	req, rsp := e.Request(0), e.Response(0)
 	if !e.Transparent {
@@ -87,8 +88,8 @@ func checkAllocs[Req, Rsp any](e env[Req, Rsp]) error {
 
 const allocCalls = 100
 
-// mallocs returns the allocations of allocCalls calls. It takes the least of
-// several rounds, because other goroutines allocate too.
+// mallocs returns the number of allocations of allocCalls calls. It returns the least
+// number of several rounds, because other goroutines allocate too.
 func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req Req) uint64 {
 	var before, after runtime.MemStats
 	least := ^uint64(0)
@@ -103,8 +104,8 @@ func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req
 	return least
 }
 
-// inert checks that applying a layer starts no goroutine and does not call the
-// inner service. A layer with a context may have goroutines until it ends.
+// inert checks that applying a layer starts no goroutine and does not call the inner
+// service. The goroutines of a layer with a context may run until that context ends.
 func inert[Req, Rsp any](e env[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(e.ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// closedFinal checks that Ready and Call of a closed service return ErrClosed,
-// for waiting and for later callers, and that calls in flight continue.
+// closedFinal checks that Ready and Call of a closed service return ErrClosed, for callers
+// that wait already and for later ones. It also checks that calls in flight continue.
 func closedFinal[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	inFlight, queued, err := r.callsBeforeClose()
@@ -52,8 +52,8 @@ func closedFinal[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// callsBeforeClose takes all capacity. One call is in flight and the queue is
-// full, if there is one.
+// callsBeforeClose makes the service unready before a check closes it. It returns the calls
+// that are in flight, and those that wait in the queue if there is one.
 func (r *rig[Req, Rsp]) callsBeforeClose() (inFlight, queued []*probe[Req, Rsp], err error) {
 	if !r.isLayer() {
 		if r.fills {
@@ -93,13 +93,13 @@ func (r *rig[Req, Rsp]) checkClosed() error {
 	return nil
 }
 
-// bodyEnd is a way in which the reader or the sender of a body ends it.
+// bodyEnd is one way in which a response body ends, by its reader or by the inner service.
 type bodyEnd struct {
 	name    string
 	bodyErr error
 	reads   amount
-	cancels bool // the caller's ctx ends
-	rereads bool // then the body is read again
+	cancels bool // the check cancels the caller's ctx
+	rereads bool // the body is read again after that
 	closes  bool
 }
 
@@ -125,8 +125,9 @@ var bodyEnds = []bodyEnd{
 	{name: "half read, canceled and read again", reads: some, cancels: true, rereads: true},
 }
 
-// endsOnce checks that a response is counted once, at its declared end, and that
-// the inner ctx lives until then. Every way to end a body is tried.
+// endsOnce checks that a response is counted as ended once, at the end that the spec
+// declares. It also checks that the context of the inner service does not end before. It
+// tries all bodyEnds.
 func endsOnce[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.isLayer() {
 		if err := endsWithoutBody(e); err != nil {
@@ -144,7 +145,6 @@ func endsOnce[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// endsWithoutBody checks that a response without a body ends when Call returns.
 func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	before := r.endedNow()
@@ -207,8 +207,9 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) error {
 	return r.checkCapacity()
 }
 
-// checkOpen checks calls whose bodies are open. They are counted as ended only
-// if the layer declares AtReturn, and otherwise hold their slots.
+// checkOpen checks the calls in open. Their response bodies have not ended. If the spec
+// declares AtReturn, the responses must be counted as ended. Otherwise they must hold their
+// slots. before is the number of ended responses at the start.
 func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
 	want := 0
 	if r.AtReturn {
@@ -230,7 +231,8 @@ func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], before int) error {
 	return nil
 }
 
-// endBodies ends the open bodies, and checks the effect on the inner service.
+// endBodies ends the response bodies of the calls in open as end specifies. It checks that
+// the bodies and contexts of the inner service end as well.
 func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end bodyEnd, cancel context.CancelCauseFunc) error {
 	for _, p := range open {
 		switch end.reads { //nolint:exhaustive // nothing is read otherwise
@@ -267,7 +269,8 @@ func endBodies[Req, Rsp any](r *rig[Req, Rsp], open []*probe[Req, Rsp], end body
 	return nil
 }
 
-// checkInnerEnd checks that the end of a body reached the inner service.
+// checkInnerEnd checks that the body and the context of the inner service have ended as end
+// specifies.
 func (p *probe[Req, Rsp]) checkInnerEnd(end bodyEnd) error {
 	ctx, _, body := p.inner()
 	switch {

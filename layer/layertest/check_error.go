@@ -8,13 +8,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// plannedError is an error for errors.As.
+// plannedError is an error of the inner service, to be found by errors.As.
 type plannedError struct{ id int }
 
 func (e *plannedError) Error() string { return fmt.Sprintf("planned failure %d", e.id) }
 
-// errorsPass checks that errors of the inner service match errors.Is and
-// errors.As and are not rejections, and that panics pass and free their slots.
+// errorsPass checks that errors of the inner service reach the caller: they match errors.Is
+// and errors.As, and are not rejections. It also checks that panics reach the caller and
+// free their slots.
 func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if err := r.checkFailure(r.call(r.ctx, plan{err: errPlanned}), errPlanned); err != nil {
@@ -48,8 +49,8 @@ func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkFailure checks a call whose attempts all failed. Its error must match
-// cause, if that is not nil.
+// checkFailure checks the call p, for which all attempts failed. Its error must not be a
+// rejection. If cause is not nil, the error must match cause.
 func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):
@@ -67,7 +68,8 @@ func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 	return p.requestError()
 }
 
-// checkPanic lets the inner service panic once and end a goroutine once.
+// checkPanic makes the inner service panic once and call runtime.Goexit once. Both must
+// reach the caller.
 func (r *rig[Req, Rsp]) checkPanic() error {
 	value := &plannedError{}
 	switch p := r.call(r.ctx, plan{panics: value}); {

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// fifo checks that waiting calls are served in order of arrival. A queue may release its head
-// before the call that uses the capacity, so that one in eight calls may be overtaken.
+// fifo checks that waiting calls are served in the order of their arrival. One in eight
+// calls may be served out of order, because a call leaves the queue before it takes the
+// capacity, and another call may be faster.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -33,7 +34,7 @@ func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	return r.newCalls()
 }
 
-// serveQueued fills the queue and serves its calls one by one. It returns the
+// serveQueued fills the queue and then lets its calls be served one by one. It returns the
 // number of calls that were served out of order.
 func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
 	queued := make([]*probe[Req, Rsp], min(r.Queue, 64))
@@ -53,8 +54,8 @@ func (r *rig[Req, Rsp]) serveQueued() (late int, err error) {
 	return late, nil
 }
 
-// newCalls starts a new call just when the first of two waiting calls is
-// admitted. The second must be served before the new one.
+// newCalls checks that a waiting call is served before a new one. Of two waiting calls the
+// first is admitted, and at the same time a new call starts.
 func (r *rig[Req, Rsp]) newCalls() error {
 	const rounds = 200
 	overtaken := 0
@@ -81,8 +82,9 @@ func (r *rig[Req, Rsp]) newCalls() error {
 	return nil
 }
 
-// cancelHarmless checks that a waiter which is canceled just when capacity
-// comes does not take it from another (golang/go#37852).
+// cancelHarmless checks that a canceled waiter takes no capacity from another one. It
+// cancels the waiter at the same time as it adds capacity. See golang/go#37852 for such a
+// defect.
 func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	// Fewer rounds for subjects that take long to fill.
 	rounds := min(max(10*e.callers/(e.Limit+e.Queue+1), 3), 100)
@@ -106,8 +108,9 @@ func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	return cmp.Or(cancelQueued(e, 0), cancelQueued(e, 1))
 }
 
-// cancelQueued cancels the calls of a queue except the first kept ones and the
-// last. Those must be served, and the places of the others must be free.
+// cancelQueued fills a queue, and cancels all calls in it except the last one and the first
+// ones. kept is the number of the first ones. The calls that were not canceled must be
+// served, and the canceled calls must free their places in the queue.
 func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
 	r := e.rig()
 	r.inner.Deny()
@@ -144,7 +147,8 @@ func cancelQueued[Req, Rsp any](e env[Req, Rsp], kept int) error {
 	return nil
 }
 
-// cancelReady cancels the first of several waiting Readys just when capacity comes.
+// cancelReady cancels the first of several waiting calls of Ready at the same time as it
+// adds capacity. The others must return.
 func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) error {
 	ctx, stop := context.WithCancelCause(e.ctx)
 	defer stop(errCheckDone)
@@ -169,8 +173,8 @@ func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) error {
 	return nil
 }
 
-// cancelHead cancels the head of three waiting calls just when one of them is
-// admitted. Exactly one is served then, and the others follow.
+// cancelHead cancels the first of three waiting calls at the same time as it admits one
+// call. Exactly one call must be served then. The remaining ones must be served later.
 func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	head := r.call(ctx, plan{})
@@ -202,15 +206,16 @@ func (r *rig[Req, Rsp]) cancelHead(round int) error {
 	return nil
 }
 
-// allowOne admits one call, and waits until it is served.
+// allowOne lets the inner service admit one call. It waits until served returns true, or
+// for a short pause.
 func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.inner.Allow(1)
 	synctest.Wait()
 	r.pauseUnless(served)
 }
 
-// pauseUnless lets some time pass unless done holds. A queue may pause when the
-// inner service was ready and rejected its call.
+// pauseUnless sleeps for a short time unless done returns true, because a queue may pause
+// when the inner service was ready but rejected the call.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return
@@ -223,7 +228,8 @@ func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	synctest.Wait()
 }
 
-// race runs two functions at the same time. The rounds vary their order.
+// race runs the functions a and b at the same time and waits for both. round determines
+// which of them starts first.
 func race(round int, a, b func()) {
 	if round%2 == 0 {
 		a, b = b, a
@@ -236,29 +242,31 @@ func race(round int, a, b func()) {
 	synctest.Wait()
 }
 
-// maxWaiters is the number of waiting calls in wakeUpsBounded, if the queue holds as many.
-const maxWaiters = 10_000
+// maxWaiters is the largest number of waiting calls in wakeUpsBounded.
+const maxWaiters = 500
 
-// Bounds on the cost of a waiting call. A queue that wakes all waiters for each
-// admission exceeds them by the factor of its length.
+// maxInnerCalls and maxRuns bound the cost of one waiting call. A queue that wakes all
+// waiting calls for each admission exceeds them.
 const (
-	maxInnerCalls = 4   // of the inner service, for each of Ready and Call
-	maxRuns       = 100 // of goroutines, each from its start to its next block
+	maxInnerCalls = 4   // calls of the inner service for one waiting call, for each of Ready and Call
+	maxRuns       = 100 // runs of goroutines for one waiting call; a run is the time from a start to the next block
 )
 
-// wakeUpsBounded checks that the wake-ups of a waiting call do not depend on the
-// length of the queue. Without a queue, a call calls the inner service once.
+// wakeUpsBounded checks that the number of wake-ups for one waiting call does not grow with
+// the length of the queue. Without a queue, each call must call the inner service once.
 func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Queue == 0 {
 		r := e.rig()
-		for range e.callers {
+		n := min(e.callers, 100)
+		for range n {
 			if err := r.call(r.ctx, plan{}).checkSuccess(r.bodies); err != nil {
 				return err
 			}
 		}
-		return r.checkInnerCalls(e.callers, 1)
+		return r.checkInnerCalls(n, 1)
 	}
-	// Goroutines of the runtime count as well, so that a failure is repeated.
+	// tries is the largest number of measurements. A failed one is repeated, because
+	// goroutines of the runtime count as well.
 	const tries = 3
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
@@ -271,8 +279,8 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) error {
 	}
 }
 
-// serveWaiters serves n waiting calls one by one, and returns the number of
-// times that goroutines ran.
+// serveWaiters lets n waiting calls be served one by one. It returns the number of times
+// that goroutines ran meanwhile.
 func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64, err error) {
 	r.inner.Deny()
 	queued := make([]*probe[Req, Rsp], n)
@@ -302,8 +310,8 @@ func (r *rig[Req, Rsp]) checkInnerCalls(n, limit int) error {
 	return nil
 }
 
-// goroutineRuns returns the number of times that goroutines of this program
-// began to run. The runtime samples one in eight.
+// goroutineRuns returns an estimate of how often goroutines of this program began to run.
+// The runtime samples one in eight.
 func goroutineRuns() uint64 {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	metrics.Read(sample)

@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// readyPolls checks the rule on which layer.Poll is built: with a context that
-// has ended, Ready returns nil if there is capacity, and else the cause.
+// readyPolls checks the rule that layer.Poll needs: with a context that has ended, Ready
+// returns nil if there is capacity, and otherwise the cause of the context.
 func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	synctest.Wait()
@@ -37,7 +37,8 @@ func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// readyReserves checks that Ready leaves all capacity free.
+// readyReserves checks that Ready takes no capacity: after it, all calls up to the limit
+// are admitted.
 func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	n := max(r.Limit, 1)
@@ -66,8 +67,8 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// readyWakes checks that capacity wakes every waiting Ready, for each way in
-// which a slot is freed.
+// readyWakes checks that every waiting Ready returns when capacity comes, for each way in
+// which a call can free its slot.
 func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	free, err := r.saturate()
@@ -106,7 +107,9 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// wakesAfter frees a slot by the end of a call with plan pl.
+// wakesAfter fills the service with calls that follow the plan pl. It checks that every
+// waiting Ready returns after one of these calls has ended. If canceled is true, it cancels
+// all these calls, instead of the end of one.
 func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) error {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(r.ctx)

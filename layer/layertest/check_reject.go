@@ -10,8 +10,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// checkRejected returns an error unless the call returned a rejection that matches cause. The
-// request must be untouched, now and at the end of the check.
+// checkRejected returns an error unless the call p returned a rejection that matches cause.
+// It also checks that the request is unchanged. At the end of the check, the request is
+// compared again.
 func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.awaitRetries(p):
@@ -45,8 +46,9 @@ func (r *rig[Req, Rsp]) checkUntouched(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// doneRejects checks that a call whose context has ended is rejected with the cause, with
-// capacity as well (compare golang/go#63615), and that the inner service is not called.
+// doneRejects checks that a call is rejected if its context has ended, with the cause of
+// the context. This must be so even with capacity (compare golang/go#63615). The inner
+// service must not be called.
 func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	canceled, cancel := context.WithCancelCause(e.ctx)
@@ -65,8 +67,9 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// innerCalls counts the calls of the inner service. A layer that does not decide on admission
-// may leave the rejection to the inner service. For such a layer only admitted calls count.
+// innerCalls returns the number of calls of the inner service. A layer without a limit or a
+// queue of its own may leave the rejection to the inner service. For such a layer only
+// admitted calls count.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():
@@ -79,8 +82,8 @@ func (r *rig[Req, Rsp]) innerCalls() int {
 	return 0
 }
 
-// saturationRejects checks that a call without capacity is rejected at once
-// with the name of the layer.
+// saturationRejects checks that a call is rejected at once if all capacity is taken. The
+// error must have the name of the layer.
 func saturationRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	free, err := r.saturate()
@@ -115,8 +118,8 @@ func saturationRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// maxWaitExact checks that all queued calls fail exactly after MaxWait, and that
-// the queue works again afterwards.
+// maxWaitExact checks that calls in the queue fail exactly after MaxWait, and that the
+// queue works again afterwards.
 func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.inner.Deny()

@@ -10,11 +10,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// errRetryable is an error after which every classifier retries.
+// errRetryable is an error of the inner service that every layer with retries must retry.
 var errRetryable = fmt.Errorf("retryable failure of the inner service: %w", layer.ErrAttemptTimeout)
 
-// attemptsEnd checks that a request has at most MaxAttempts attempts, and none after ctx has
-// ended. When one attempt is returned, the others must be canceled and their bodies closed.
+// attemptsEnd checks that a request has at most MaxAttempts attempts, and that none starts
+// after ctx has ended. When one attempt has been returned, the others must have ended with
+// closed bodies.
 func attemptsEnd[Req, Rsp any](e env[Req, Rsp]) error {
 	for _, part := range []struct {
 		name string
@@ -63,8 +64,8 @@ func allFail[Req, Rsp any](e env[Req, Rsp]) error {
 	return r.checkFailure(r.call(r.ctx, plan{err: errRetryable}), errRetryable)
 }
 
-// rejectedAfterFailure checks that the result is not a rejection, because the
-// request was sent (see layer.ErrRetryRejected).
+// rejectedAfterFailure makes the first attempt fail and rejects the second one. The result
+// must not be a rejection, because the request was sent (see layer.ErrRetryRejected).
 func rejectedAfterFailure[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Queue > 0 && e.MaxWait == 0 {
 		return nil // the second attempt waits without limit
@@ -112,7 +113,8 @@ func canceledInPause[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// retryableResponses makes all responses retryable, or only the first.
+// retryableResponses makes two calls with responses that must be retried. In the first call
+// all responses are retryable, in the second one only the first response.
 func retryableResponses[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.Retryable == nil {
 		return nil
@@ -127,8 +129,8 @@ func retryableResponses[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// checkOneResponse checks the attempts of a call with a response. It must be
-// complete, and all other attempts must have ended.
+// checkOneResponse checks the call p, which has got a response after several attempts. The
+// response must be complete, and all other attempts must have ended.
 func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) error {
 	r.awaitRetries(p)
 	if err := p.checkSuccess(false); err != nil {
@@ -156,7 +158,8 @@ func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// firstHangs holds the first attempt. A layer may send no other one then.
+// firstHangs checks a call with a first attempt that hangs. A layer such as a hedge then
+// sends a second attempt. If the layer sends none, the first attempt is released.
 func firstHangs[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	p := r.call(r.ctx, plan{keep: true, each: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})
@@ -170,7 +173,6 @@ func firstHangs[Req, Rsp any](e env[Req, Rsp]) error {
 	return r.checkOneResponse(p)
 }
 
-// allRespond releases all current attempts at the same time.
 func allRespond[Req, Rsp any](e env[Req, Rsp]) error {
 	for range 20 {
 		r := e.rig()

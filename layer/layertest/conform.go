@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// Run checks the invariants of the package documentation against s. Each is a subtest in a
-// testing/synctest bubble. An invariant that does not apply to s is skipped with the reason.
+// Run checks the invariants of the package documentation against s. Each invariant is a
+// subtest in a testing/synctest bubble. If an invariant does not apply to s, its subtest is
+// skipped, with the reason.
 //
-// A subject that leaks blocked goroutines ends the test program with the panic of the bubble,
-// after the failure is reported. A subject that spins, or blocks in a way that is not durable
-// in a bubble, ends it after two minutes. Examples are a mutex, I/O, and a channel made
-// outside. Limit and Queue add 10 ms for each request.
+// A subject that leaks blocked goroutines ends the test program with the panic of the
+// bubble, after the failure was reported. A subject that spins runs until the timeout of go
+// test, which prints the stacks. So does one that blocks in a way that is not durable in a
+// bubble: on a mutex, on I/O, or on a channel made outside.
 func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {
@@ -24,14 +25,14 @@ func Run(t *testing.T, s Spec) {
 	s.conform(t)
 }
 
-// check is one invariant. run returns an error if the invariant is violated.
+// check is one invariant. run returns an error if the subject violates it.
 type check[Req, Rsp any] struct {
 	number int
 	title  string
 	run    func(env[Req, Rsp]) error
 }
 
-// checks returns the invariants of the package documentation.
+// checks returns the invariants of the package documentation, in order of their numbers.
 func checks[Req, Rsp any]() []check[Req, Rsp] {
 	return []check[Req, Rsp]{
 		{1, "Ready looks at capacity before ctx", readyPolls[Req, Rsp]},
@@ -55,7 +56,7 @@ func checks[Req, Rsp any]() []check[Req, Rsp] {
 	}
 }
 
-// skips returns the reason for which the check does not apply to s, or "".
+// skips returns the reason why the check does not apply to s, or "" if it applies.
 func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
 	is := func(numbers ...int) bool { return slices.Contains(numbers, c.number) }
 	switch {
@@ -87,7 +88,6 @@ func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)
 			if reason := c.skips(s); reason != "" {
 				t.Skip(reason)
 			}
-			defer startWatchdog(c.name(), s.Limit+s.Queue)()
 			synctest.Test(t, func(t *testing.T) {
 				if err := c.verify(s); err != nil {
 					t.Error(err)
@@ -97,7 +97,7 @@ func run[Req, Rsp any](t *testing.T, validate func() (*subject[Req, Rsp], error)
 	}
 }
 
-// verify runs the check inside a bubble.
+// verify runs the check in the current bubble and then looks for leaked goroutines.
 func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -115,7 +115,8 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	return err
 }
 
-// runRecovered runs the checks. It returns a specError that a check panics with as an error.
+// runRecovered runs the check. If the check panics with a specError, runRecovered returns
+// that error. Other panics continue.
 func (c check[Req, Rsp]) runRecovered(e env[Req, Rsp]) (err error) {
 	defer func() {
 		switch v := recover().(type) {

@@ -49,7 +49,7 @@ func TestRunCorrectLayers(t *testing.T) {
 		"limit":             {Layer: limits(8, atEnd, ""), Limit: 8},
 		"limit of one":      {Layer: limits(1, atEnd, ""), Limit: 1},
 		"limit at return":   {Layer: limits(8, atReturn, ""), Limit: 8, AtReturn: true},
-		"queue":             {Layer: queues(1000, 0, ""), Queue: 1000},
+		"queue":             {Layer: queues(300, 0, ""), Queue: 300},
 		"queue with a wait": {Layer: queues(16, 3*time.Second, ""), Queue: 16, MaxWait: 3 * time.Second},
 		"queue over limit":  {Layer: both, Limit: 3, Queue: 5, MaxWait: time.Second},
 		"timeout":           {Layer: times(time.Minute)},
@@ -83,7 +83,7 @@ func TestRunHTTP(t *testing.T) {
 	})
 }
 
-// Messages without a body that cannot be told apart.
+// The messages have no body and are all equal.
 func TestRunStrings(t *testing.T) {
 	Run(t, LayerOf[string, int]{
 		Layer: func(next layer.Service[string, int]) layer.Service[string, int] {

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// conn is one end of a connection: it reads from one stream and writes to the other.
+// conn is one end of a connection in memory. It reads from one stream and writes to another
+// one.
 type conn struct {
 	network       string
 	in, out       *stream
 	local, remote net.Addr
 }
 
-// newConns returns the two ends of a connection.
 func newConns(network string, local, remote net.Addr) (near, far *conn) {
 	there, back := newStream(), newStream()
 	return &conn{network, back, there, local, remote}, &conn{network, there, back, remote, local}
 }
 
-// Read returns io.EOF unwrapped, as package net does.
+// Read reads from the connection. It returns io.EOF without a wrapper, as package net does.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.in.read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -41,7 +41,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends both directions. Bytes written before can still be read at the other end.
+// Close ends both directions. The other end can still read the bytes that were written
+// before.
 func (c *conn) Close() error {
 	if !c.in.stopReading() {
 		return c.fail("close", net.ErrClosed)
@@ -50,7 +51,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends one direction. The other end can still write.
+// CloseWrite ends the direction to the other end. The other end can still write.
 func (c *conn) CloseWrite() error {
 	if !c.out.stopWriting(errHalfClosed) {
 		return c.fail("close", net.ErrClosed)
@@ -58,7 +59,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// reset resets the connection at both ends.
+// reset breaks the connection, so that both ends get ECONNRESET.
 func (c *conn) reset() {
 	c.in.reset()
 	c.out.reset()
@@ -92,26 +93,27 @@ func (c *conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: c.remote, Err: err}
 }
 
-// window is the size of the buffer of a stream. A writer waits while it is full.
+// window is the size of the buffer of a stream, in bytes. A Write waits while the buffer is
+// full.
 const window = 64 << 10
 
 var errHalfClosed = os.NewSyscallError("write", syscall.EPIPE)
 
-// stream is one direction of a connection. Readers and writers wait in the Cond,
-// because this is durable in a synctest bubble.
+// stream is one direction of a connection. Readers and writers wait in a sync.Cond, because
+// that blocks durably in a synctest bubble.
 type stream struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	data    bytes.Buffer
-	busy    bool // a write is running; its bytes stay together
+	busy    bool // a write is in progress; others wait, so that its bytes stay together
 	broken  bool
 
 	reader, writer end
 }
 
-// end is the state of one side of a stream.
+// end is the state of the reader or of the writer of a stream.
 type end struct {
-	stopped  error // the error of this side after its end
+	stopped  error // the error of calls after this side was closed; nil before
 	deadline time.Time
 	timer    *time.Timer // wakes the waiters at the deadline
 }
@@ -199,7 +201,8 @@ func (s *stream) unwritable() error {
 	return nil
 }
 
-// stopReading drops the unread bytes. It returns false after the first call.
+// stopReading closes the reader's side and drops the unread bytes. It returns false if that
+// side is closed already.
 func (s *stream) stopReading() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +215,9 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting keeps the written bytes. It returns false after stopWriting with net.ErrClosed.
+// stopWriting closes the writer's side. why is the error that later writes return. Bytes
+// that were written can still be read. stopWriting returns false if it was called with
+// net.ErrClosed before.
 func (s *stream) stopWriting(why error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +237,6 @@ func (s *stream) reset() {
 	s.changed.Broadcast()
 }
 
-// setDeadline returns false for a closed side.
 func (s *stream) setDeadline(e *end, t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +260,7 @@ func (s *stream) setDeadline(e *end, t time.Time) bool {
 	return true
 }
 
-// wake wakes all waiters.
+// wake wakes all goroutines that wait in read or write.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -491,7 +491,7 @@ func countsAtReturn(next service, n *atomic.Int64) callFunc {
 	}
 }
 
-// noClose is a body whose Close does not reach the inner body.
+// noClose is a body with a Close that does not reach the inner body.
 type noClose struct{ io.Reader }
 
 func (noClose) Close() error { return nil }
@@ -614,7 +614,7 @@ func recovers(next service, ctx context.Context, req *Request) (rsp *Response, e
 	return next.Call(ctx, req)
 }
 
-// ownGoroutine calls in another goroutine, whose exit is lost.
+// ownGoroutine calls on another goroutine, so that a Goexit does not reach the caller.
 func ownGoroutine(next service, ctx context.Context, req *Request) (rsp *Response, err error) {
 	p, _ := ctx.Value(probeKey{}).(*probe[*Request, *Response])
 	if p.panics != nil {

@@ -9,7 +9,8 @@
 //
 // # Run
 //
-// The layer under test is placed on an inner service that the checks control:
+// The layer under test, called the subject, is placed on an inner service that the checks
+// control:
 //
 //	checks ── Ready, Call ──▶ layer under test ──▶ inner service
 //	  ▲                                                  │
@@ -24,9 +25,9 @@
 //		})
 //	}
 //
-// A [LayerOf] is a layer for the messages of one protocol. A [Service] or
-// [ServiceOf] is a service without an inner service. A service that is always
-// ready, such as a router, has no Fill.
+// A [LayerOf] is a layer for the messages of one protocol. A [Service] or [ServiceOf] is a
+// service without an inner service. A service that is always ready, such as a router, has
+// no Fill.
 //
 // These are the invariants:
 //
@@ -39,9 +40,9 @@
 //	 7  saturation: a rejection without waiting; a queue keeps its declared bounds
 //	 8  the calls in flight never exceed the limit, and all capacity comes back after
 //	    errors, panics, Goexit, cancellations and abandoned bodies
-//	 9  first in, first out
+//	 9  waiting calls are served first in, first out
 //	10  a canceled waiter takes no capacity from another
-//	11  wake-ups and calls of the inner service are linear in calls
+//	11  the number of wake-ups and of inner calls is linear in the number of calls
 //	12  closed is final, for Ready and Call, for waiting and later callers
 //	13  a response is counted once, at its declared end; the inner ctx lives until its
 //	    body is closed, and ends with the caller's
@@ -49,8 +50,8 @@
 //	15  errors pass errors.Is and errors.As and are not rejections; panics pass
 //	16  the inner deadline is never later than the caller's; time in a queue counts
 //	17  a transparent layer changes and allocates nothing
-//	18  making it starts no goroutine and calls nothing
+//	18  applying the layer starts no goroutine and calls nothing
 //
-// The request of every rejection must be untouched: its fields are unchanged, and
-// its body is neither read nor closed.
+// The request of every rejection must be unchanged: its fields are the same, and its body
+// is neither read nor closed.
 package layertest

@@ -2,7 +2,6 @@ package layertest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,29 +33,6 @@ func ExampleMock() {
 	// "hello, gopher" <nil>
 	// "" mock: not ready: nothing allowed
 	// ready again: false
-}
-
-// A request may be held while the test makes its assertions.
-func ExampleMock_Next() {
-	mock := layertest.NewMock[string, int]()
-	mock.Allow(layertest.Unlimited)
-	svc := layer.NewStack[string, int]().Limit(1).Service(mock)
-
-	ctx := context.Background()
-	failed := make(chan error)
-	go func() {
-		_, err := svc.Call(ctx, "first")
-		failed <- err
-	}()
-	pending, _ := mock.Next(ctx)
-	_, err := svc.Call(ctx, "second")
-	fmt.Println(pending.Req, "is held, and the second call:", err)
-
-	pending.Fail(errors.New("no such thing"))
-	fmt.Println("first call:", <-failed)
-	// Output:
-	// first is held, and the second call: limit: not ready: 1 of 1 in flight
-	// first call: no such thing
 }
 
 func ExampleNetwork() {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// innerService is the inner service of a layer under test. It is a Mock that
-// serves each call by the plan of its probe.
+// innerService is the inner service of a layer under test. It is a [Mock] that serves each
+// call as the plan of the call specifies.
 type innerService[Req, Rsp any] struct {
 	*Mock[Req, Rsp]
 	subject *subject[Req, Rsp]
-	done    <-chan struct{} // closed at the end of the check, which releases held calls
+	done    <-chan struct{} // closed at the end of the check; releases the calls that are held
 
 	mu          sync.Mutex
-	live, peak  int // calls that have not reached their declared end
-	lostContext int // calls whose context has no probe
+	live, peak  int // calls that have not reached their declared end, and the maximum of that
+	lostContext int // calls with a context that has no probe
 }
 
 func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerService[Req, Rsp] {
@@ -26,8 +26,8 @@ func newInner[Req, Rsp any](s *subject[Req, Rsp], done <-chan struct{}) *innerSe
 	return in
 }
 
-// serve follows the plan of the probe. The call is live until the end that the
-// layer has declared, because the layer must hold its slot as long.
+// serve serves one attempt, as the plan of its probe specifies. The call counts as live
+// until the end that the spec declares, because the layer must hold its slot until then.
 func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error) {
 	p, ok := ctx.Value(probeKey{}).(*probe[Req, Rsp])
 	in.enter(ok)
@@ -69,7 +69,7 @@ func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, 
 	return rsp, nil
 }
 
-// arrive records one attempt of a call, and returns its plan.
+// arrive records a new attempt of the call p, and returns the plan for it.
 func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (plan, *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,8 @@ func (p *probe[Req, Rsp]) arrive(ctx context.Context, req Req) (plan, *attempt) 
 	return p.plan, a
 }
 
-// work follows the plan up to the response.
+// work does what the plan pl specifies until the response is due. It returns the error of
+// the call, or nil.
 func (p *probe[Req, Rsp]) work(ctx context.Context, done <-chan struct{}, pl plan, req Req) error {
 	// Sleep is used because timers that fire while others are stopped crash
 	// the race detector in a bubble (golang/go#78156).
@@ -133,7 +134,7 @@ func (in *innerService[Req, Rsp]) leave() {
 	in.live--
 }
 
-// takePeak returns the maximum of live calls since its last call.
+// takePeak returns the largest number of live calls since the previous call of takePeak.
 func (in *innerService[Req, Rsp]) takePeak() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()

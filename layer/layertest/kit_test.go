@@ -6,12 +6,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -79,46 +76,6 @@ func TestSpecInvalid(t *testing.T) {
 		s, err := spec.subject()
 		require.NoError(t, err)
 		synctest.Test(t, func(t *testing.T) { require.ErrorContains(t, numbered(t, 1).verify(s), want) })
-	}
-}
-
-// TestRunEndsHangs runs this program again with layers that hang.
-func TestRunEndsHangs(t *testing.T) {
-	const inside = "LAYERTEST_HANGS"
-	outside := make(chan struct{})
-	layers := map[string]callFunc{
-		"holds a mutex": func() callFunc {
-			var mu sync.Mutex
-			return func(next service, ctx context.Context, req *Request) (*Response, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				return next.Call(ctx, req)
-			}
-		}(),
-		"waits for a channel": func(service, context.Context, *Request) (*Response, error) {
-			<-outside
-			return nil, nil
-		},
-		"spins": func(service, context.Context, *Request) (*Response, error) {
-			for {
-				runtime.Gosched()
-			}
-		},
-	}
-	if name := os.Getenv(inside); name != "" {
-		checkTimeout = time.Second
-		Run(t, calling(layers[name]))
-		return
-	}
-	t.Parallel()
-	for name := range layers {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestRunEndsHangs$")
-		cmd.Env = append(os.Environ(), inside+"="+name)
-		out, err := cmd.CombinedOutput()
-		require.Error(t, err, name)
-		assert.Contains(t, string(out), "panic: layertest: check \"", name)
-		assert.Contains(t, string(out), "such as a mutex held during a call", name)
-		assert.Contains(t, string(out), "TestRunEndsHangs", name)
 	}
 }
 

@@ -95,68 +95,27 @@ func TestMockReady(t *testing.T) {
 	})
 }
 
-func TestMockNext(t *testing.T) {
+func TestMockCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMock[int, string]()
-		m.Allow(3)
-		type result struct {
-			rsp string
-			err error
-		}
-		results := make([]chan result, 3)
+		m.Allow(2)
+		hold := make(chan struct{})
+		m.Serve(func(context.Context, int) (string, error) { <-hold; return "", nil })
 		for n := range 3 {
-			results[n] = make(chan result, 1)
-			go func() {
-				rsp, err := m.Call(context.WithValue(t.Context(), probeKey{}, n), n)
-				results[n] <- result{rsp, err}
-			}()
+			go m.Call(t.Context(), n)
 			synctest.Wait()
 		}
-		require.Equal(t, 3, m.InFlight())
-		first, err := m.Next(t.Context())
-		require.NoError(t, err)
-		require.Zero(t, first.Req)
-		require.Zero(t, first.Ctx.Value(probeKey{}))
-		second, err := m.Next(t.Context())
-		require.NoError(t, err)
-
-		second.Fail(errPlanned)
-		second.Respond("too late")
-		require.Equal(t, result{"", errPlanned}, <-results[1])
-		first.Respond("hello")
-		require.Equal(t, result{"hello", nil}, <-results[0])
+		require.Equal(t, []int{0, 1}, m.Requests())
+		require.Equal(t, 3, m.Calls())
+		require.Equal(t, 2, m.InFlight())
+		close(hold)
 		synctest.Wait()
-		require.Equal(t, 1, m.InFlight())
-		require.Equal(t, 3, m.MaxInFlight())
-
-		third, err := m.Next(t.Context())
-		require.NoError(t, err)
-		third.Respond("")
-		<-results[2]
+		require.Zero(t, m.InFlight())
+		require.Equal(t, 2, m.MaxInFlight())
 	})
 }
 
-func TestMockNextWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := NewMock[int, string]()
-		m.Allow(Unlimited)
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errCancel)
-		defer cancel()
-		_, err := m.Next(ctx)
-		require.ErrorIs(t, err, errCancel)
-
-		go func() {
-			time.Sleep(time.Hour)
-			m.Call(t.Context(), 7)
-		}()
-		held, err := m.Next(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 7, held.Req)
-		held.Respond("")
-	})
-}
-
-// Next does not return a canceled request.
+// Without a function, a call waits until its context ends.
 func TestMockCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMock[int, string]()
@@ -173,12 +132,6 @@ func TestMockCanceled(t *testing.T) {
 		require.ErrorIs(t, err, errCancel)
 		require.NotErrorIs(t, err, layer.ErrNotReady, "it was admitted")
 		require.Zero(t, m.InFlight())
-
-		go m.Call(t.Context(), 2)
-		held, err := m.Next(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 2, held.Req)
-		held.Fail(nil)
 	})
 }
 
@@ -186,7 +139,8 @@ func TestMockClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMock[int, string]()
 		m.Allow(Unlimited)
-		answered := make(chan string, 1)
+		held, answered := make(chan string), make(chan string, 1)
+		m.Serve(func(context.Context, int) (string, error) { return <-held, nil })
 		go func() {
 			rsp, _ := m.Call(t.Context(), 1)
 			answered <- rsp
@@ -200,9 +154,7 @@ func TestMockClose(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrClosed)
 		require.ErrorIs(t, err, layer.ErrNotReady)
 
-		held, err := m.Next(t.Context())
-		require.NoError(t, err)
-		held.Respond("in flight")
+		held <- "in flight"
 		require.Equal(t, "in flight", <-answered)
 	})
 }

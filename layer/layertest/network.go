@@ -11,25 +11,28 @@ import (
 	"syscall"
 )
 
-// Network is a network in memory with TCP addresses. Only its own listeners can
-// be dialed. The zero Network is ready to use.
+// Network is a network in memory with TCP addresses. Only its own listeners can be dialed.
+// The zero Network is ready to use.
 //
-// Its connections block durably in a testing/synctest bubble and use its clock, so
-// that net/http and gRPC work in the bubble. Listen and dial in the same bubble.
+// Its connections block durably in a testing/synctest bubble and use the clock of the
+// bubble, so that net/http and gRPC work there. Call Listen and DialContext in the same
+// bubble.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[netip.AddrPort]*listener
 	lastPort  uint16 // the last port that the Network chose
 }
 
-const firstPort = 49152 // of the ports that the Network chooses
+const firstPort = 49152 // the first of the ports that the Network chooses
 
-// Listen announces address, "10.0.0.1:80" for example, on a network named
-// "tcp", "tcp4" or "tcp6". Port 0 picks a free one. A listener with an empty or
-// unspecified host has every address without another listener. The error is a
-// *net.OpError, which matches syscall.EADDRINUSE if the address is in use.
+// Listen returns a listener on address, for example "10.0.0.1:80". network is "tcp", "tcp4"
+// or "tcp6". If the port is 0, Listen chooses a free one. If the host is empty or
+// unspecified, the listener accepts connections to every IP address that has no listener of
+// its own. The error is a *net.OpError. It matches syscall.EADDRINUSE if the address is in
+// use.
 //
-// The caller closes the listener. That also closes the connections that were not accepted.
+// The caller must close the listener. That also closes the connections that were not
+// accepted.
 func (n *Network) Listen(network, address string) (net.Listener, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -52,10 +55,11 @@ func (n *Network) Listen(network, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// DialContext connects to a listener, in the form that http.Transport and gRPC use. It waits,
-// until ctx ends, only while the backlog of 128 connections is full. The error is a
-// *net.OpError: it matches syscall.ECONNREFUSED without a listener, a *net.DNSError if the host
-// is neither an IP address nor "localhost", and the cause of ctx.
+// DialContext connects to a listener. It has the signature that http.Transport and gRPC
+// use. It waits only while the backlog of the listener, 128 connections, is full. The error
+// is a *net.OpError. It matches syscall.ECONNREFUSED if the address has no listener, and
+// the cause of ctx if ctx has ended. It matches a *net.DNSError if the host is neither an
+// IP address nor "localhost".
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -76,7 +80,8 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return near, nil
 }
 
-// reach returns the listener on ap, and the address of the client.
+// reach returns the listener for the address ap, or nil, and an unused address for the
+// client.
 func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -89,7 +94,7 @@ func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	return nil, netip.AddrPort{}
 }
 
-// free returns an unused address of host. The caller holds mu.
+// free returns an unused address of host. The caller must hold mu.
 func (n *Network) free(host netip.Addr) netip.AddrPort {
 	for {
 		n.lastPort = max(n.lastPort+1, firstPort)
@@ -145,10 +150,10 @@ func parseAddress(network, address string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip.Unmap(), uint16(port)), nil
 }
 
-const backlog = 128 // connections that are not yet accepted
+const backlog = 128 // the largest number of connections that are not accepted yet
 
-// listener passes connections from Dial to Accept. Its channels belong to the
-// bubble in which Listen was called.
+// listener passes connections from DialContext to Accept. Its channels belong to the
+// synctest bubble in which Listen was called.
 type listener struct {
 	on      *Network
 	network string
@@ -165,7 +170,8 @@ func newListener(on *Network, network string, address netip.AddrPort) *listener 
 	}
 }
 
-// offer adds a connection to the backlog.
+// offer adds c to the connections that wait for Accept. It waits while the backlog is full.
+// It returns an error if the listener is closed or ctx ends.
 func (l *listener) offer(ctx context.Context, c *conn) error {
 	// A select among ready cases is random, and closed must come first.
 	select {
@@ -204,7 +210,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close closes the connections in the backlog, as the kernel does.
+// Close closes the listener and resets the connections that were not accepted, as the
+// kernel does.
 func (l *listener) Close() error {
 	err := l.fail("close")
 	l.once.Do(func() {

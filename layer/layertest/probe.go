@@ -12,26 +12,26 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// plan describes one call and how the inner service serves it.
+// plan specifies one call that a check makes, and how the inner service serves it.
 type plan struct {
-	wait      time.Duration // of the caller before the call
-	delay     time.Duration // of the inner service before anything else
-	hold      bool          // until release is called
-	readFirst bool          // with hold: the request is read before the hold
-	before    func()        // called before the outcome; may be nil
-	panics    any           // the value of a panic
-	exit      bool          // runtime.Goexit
-	err       error         // the error of Call
+	wait      time.Duration // time that the caller waits before the call
+	delay     time.Duration // time that the inner service waits first
+	hold      bool          // the inner service holds the call until release is called
+	readFirst bool          // with hold: the inner service reads the request before it holds the call
+	before    func()        // called before the call ends with one of the following outcomes; may be nil
+	panics    any           // the value with which the inner service panics; nil for no panic
+	exit      bool          // the inner service calls runtime.Goexit
+	err       error         // the error that Call returns
 
 	noBody    bool  // the response has no body
-	bodyErr   error // returned by the body instead of io.EOF
-	retryable bool  // the response is one of LayerOf.Retryable
-	keep      bool  // the check reads and closes the response, instead of the caller
+	bodyErr   error // the error that reading the body returns instead of io.EOF
+	retryable bool  // the response is changed by LayerOf.Retryable
+	keep      bool  // the check reads and closes the response, instead of probe.run
 
-	each func(attempt int) plan // replaces the other fields except wait and keep; the first attempt is 1
+	each func(attempt int) plan // returns the plan of the given attempt, counted from 1; wait and keep are not used
 }
 
-// attempt is one call of the inner service.
+// attempt is one call of the inner service, for a probe.
 type attempt struct {
 	returned bool
 	body     *responseBody // nil without a response with a body
@@ -39,8 +39,8 @@ type attempt struct {
 
 type probeKey struct{}
 
-// probe is a call under observation by its caller and by the inner service,
-// which finds it in the context.
+// probe is one call that a check makes. The caller and the inner service record in it how
+// the call went. The inner service finds it in the context.
 type probe[Req, Rsp any] struct {
 	plan
 	subject *subject[Req, Rsp]
@@ -51,15 +51,15 @@ type probe[Req, Rsp any] struct {
 	released chan struct{}
 	release  func()
 
-	mu       sync.Mutex // guards the fields that the inner service sets
+	mu       sync.Mutex // guards the following fields, which the inner service sets
 	all      []*attempt
-	ctx      context.Context // of the last attempt, as got, body and gave
+	ctx      context.Context // ctx, got, body and gave are those of the last attempt
 	got      Req
 	body     *responseBody
 	gave     Rsp
 	mismatch error // the first difference between the request sent and received
 
-	done     chan struct{} // closed when the fields below are set
+	done     chan struct{} // closed when the following fields are set
 	rsp      Rsp
 	err      error  // of Call
 	readErr  error  // of the body, except io.EOF
@@ -68,14 +68,14 @@ type probe[Req, Rsp any] struct {
 	exited   bool
 }
 
-// start calls the subject in a new goroutine.
+// start calls the subject with the plan pl on a new goroutine.
 func (r *rig[Req, Rsp]) start(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.probe(pl)
 	go p.run(ctx, r.svc.Call)
 	return p
 }
 
-// call is start, followed by synctest.Wait.
+// call does the same as start, and then waits until the call has returned or is blocked.
 func (r *rig[Req, Rsp]) call(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.start(ctx, pl)
 	synctest.Wait()
@@ -93,8 +93,9 @@ func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	return p
 }
 
-// run is the goroutine of the caller. It keeps a panic from the program, and
-// tells it from runtime.Goexit by the value of recover.
+// run makes the call, on the goroutine of the caller, and records the result. It recovers a
+// panic. If recover returns nil although call did not return, the call ended its goroutine
+// by runtime.Goexit.
 func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Req) (Rsp, error)) {
 	defer close(p.done)
 	normal := false
@@ -110,7 +111,7 @@ func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Re
 	}
 }
 
-// drain reads the response to its end, and closes it.
+// drain reads the response body to its end and closes it.
 func (p *probe[Req, Rsp]) drain() {
 	p.readAll()
 	p.close()
@@ -123,7 +124,7 @@ func (p *probe[Req, Rsp]) readAll() {
 	}
 }
 
-// readSome reads a first piece.
+// readSome reads up to four bytes of the response body.
 func (p *probe[Req, Rsp]) readSome() {
 	if body := bodyOf(p.rsp); body != nil {
 		var piece [4]byte
@@ -138,7 +139,7 @@ func (p *probe[Req, Rsp]) close() {
 	}
 }
 
-// returned reports whether the fields of the caller may be read.
+// returned reports whether the call has returned. Then the fields after done may be read.
 func (p *probe[Req, Rsp]) returned() bool { return isClosed(p.done) }
 
 func isClosed(c <-chan struct{}) bool {
@@ -150,7 +151,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// served returns the number of times that the inner service admitted the call.
+// served returns how often the inner service admitted the call.
 func (p *probe[Req, Rsp]) served() int { return len(p.attempts()) }
 
 func (p *probe[Req, Rsp]) attempts() []attempt {
@@ -163,15 +164,16 @@ func (p *probe[Req, Rsp]) attempts() []attempt {
 	return all
 }
 
-// inner returns the arguments and the response body of the last attempt.
+// inner returns the context, the request and the response body of the last attempt at the
+// inner service.
 func (p *probe[Req, Rsp]) inner() (context.Context, Req, *responseBody) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ctx, p.got, p.body
 }
 
-// checkSuccess returns an error unless the caller got the complete response.
-// The content of the body is compared only if bodies is set.
+// checkSuccess returns an error unless the caller got the complete response. It compares
+// the content of the body only if bodies is true.
 func (p *probe[Req, Rsp]) checkSuccess(bodies bool) error {
 	switch {
 	case !p.returned():
@@ -195,16 +197,16 @@ func (p *probe[Req, Rsp]) checkSuccess(bodies bool) error {
 	return p.requestError()
 }
 
-// requestError returns an error if the inner service received a request other
-// than the one sent.
+// requestError returns an error if the inner service received another request than the
+// caller sent.
 func (p *probe[Req, Rsp]) requestError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mismatch
 }
 
-// inspect reads a request as the inner service does, and compares it with the
-// one sent. A canceled request may be incomplete.
+// inspect reads the request that the inner service got, and records whether it differs from
+// the request of the caller. It ignores differences if ctx has ended.
 func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
 	if p.subject.RewritesMessages {
 		return

@@ -22,21 +22,22 @@ var (
 	errLostContext = errors.New("the inner service was called with a context that does not derive from the caller's")
 )
 
-// specError is a defect of the spec that only its use shows. It is a panic
-// value, which ends the check.
+// specError is a defect of the spec that appears only when the spec is used. A check panics
+// with it.
 type specError string
 
 func (e specError) Error() string { return string(e) }
 
-// env is one check: its subject, and a context that ends with the check.
+// env has what one check needs: the subject, a context that ends with the check, and the
+// list of rejected calls.
 type env[Req, Rsp any] struct {
 	*subject[Req, Rsp]
 	ctx      context.Context
 	rejected *rejected[Req, Rsp]
 }
 
-// rejected has the rejected calls of a check. They are checked again at its
-// end, because a layer may touch or serve them later.
+// rejected has the rejected calls of a check. They are checked again at the end of the
+// check, because a layer may change the requests or serve them later.
 type rejected[Req, Rsp any] struct {
 	mu    sync.Mutex
 	calls []rejectedCall[Req, Rsp]
@@ -53,7 +54,8 @@ func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.calls = append(c.calls, rejectedCall[Req, Rsp]{r, p})
 }
 
-// checkAgain adds capacity, lets time pass, and checks all rejected calls.
+// checkAgain adds capacity and lets a second pass. It returns an error if a rejected call
+// was served or changed after all.
 func (c *rejected[Req, Rsp]) checkAgain() error {
 	if len(c.calls) == 0 {
 		return nil
@@ -76,11 +78,12 @@ func (c *rejected[Req, Rsp]) checkAgain() error {
 	return nil
 }
 
-// rig is a new subject with all its capacity.
+// rig is a new instance of the subject on which a check makes calls. All its capacity is
+// free at first.
 type rig[Req, Rsp any] struct {
 	env[Req, Rsp]
 	svc   layer.Service[Req, Rsp]
-	inner *innerService[Req, Rsp] // nil for a service
+	inner *innerService[Req, Rsp] // the service below the layer; nil if the subject is a service
 	calls atomic.Int64
 }
 
@@ -101,7 +104,6 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	return r
 }
 
-// close closes the subject by closing its inner service, if there is one.
 func (r *rig[Req, Rsp]) close() {
 	if r.isLayer() {
 		r.inner.Close()
@@ -110,7 +112,8 @@ func (r *rig[Req, Rsp]) close() {
 	}
 }
 
-// saturate takes all capacity. free returns enough of it for every waiting Ready.
+// saturate makes the subject unready by taking all its capacity. free frees enough of it
+// for every waiting Ready.
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
 	case !r.isLayer():
@@ -139,8 +142,8 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	}, nil
 }
 
-// deny removes all capacity of the inner service. A layer that caches readiness
-// learns it from rejections.
+// deny removes all capacity of the inner service. It then makes some calls, because a layer
+// that stores readiness notices the change only by rejections.
 func (r *rig[Req, Rsp]) deny() error {
 	r.inner.Deny()
 	if !r.background {
@@ -154,8 +157,8 @@ func (r *rig[Req, Rsp]) deny() error {
 	return nil
 }
 
-// fill starts Limit+Queue calls. The inner service holds the first Limit of
-// them, and the others wait. pl applies when they are released.
+// fill starts Limit+Queue calls. The inner service holds the first Limit of them, and the
+// others wait in the queue. The calls follow the plan pl when they are released.
 func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], error) {
 	if r.Limit == 0 {
 		r.inner.Deny()
@@ -170,8 +173,8 @@ func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], 
 	return held, nil
 }
 
-// checkCapacity returns an error unless the layer admits exactly Limit+Queue
-// calls. It leaves nothing in flight.
+// checkCapacity returns an error unless the layer admits exactly Limit+Queue calls. It
+// leaves no call in flight.
 func (r *rig[Req, Rsp]) checkCapacity() error {
 	if !r.admits() {
 		return r.checkServes()
@@ -191,7 +194,7 @@ func (r *rig[Req, Rsp]) checkCapacity() error {
 	return nil
 }
 
-// checkServes returns an error unless the service is ready and serves a call.
+// checkServes returns an error unless the subject is ready and serves a call.
 func (r *rig[Req, Rsp]) checkServes() error {
 	if err := r.poll(); err != nil {
 		return fmt.Errorf("is not ready: %w", err)
@@ -199,7 +202,8 @@ func (r *rig[Req, Rsp]) checkServes() error {
 	return r.callToEnd(r.ctx, plan{}).checkSuccess(r.bodies && r.isLayer())
 }
 
-// callToEnd starts a call, and waits as long as a call of a service may take.
+// callToEnd makes a call with the plan pl. For a service it waits up to a minute until the
+// call has returned. For a layer it does not wait, because no time needs to pass.
 func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	p := r.call(ctx, pl)
 	if r.isLayer() {
@@ -213,7 +217,8 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	return p
 }
 
-// awaitRetries lets the time of all retries pass, and reports whether the call has returned.
+// awaitRetries waits as long as all retries may take, if p has not returned before. It
+// reports whether p has returned.
 func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	if !p.returned() && r.MaxAttempts > 1 {
 		time.Sleep(r.retryTime())
@@ -222,21 +227,21 @@ func (r *rig[Req, Rsp]) awaitRetries(p *probe[Req, Rsp]) bool {
 	return p.returned()
 }
 
-// poll returns the result of layer.Poll, or an error if layer.Poll waits.
+// poll returns the result of layer.Poll, or errWaits if layer.Poll does not return at once.
 func (r *rig[Req, Rsp]) poll() error {
 	w := startWaiter(func() error { return layer.Poll(r.svc) })
 	synctest.Wait()
 	return w.result()
 }
 
-// waiter is a goroutine in Ready.
+// waiter has the result of a function, such as Ready, which runs on a goroutine of its own.
 type waiter struct {
 	done  chan struct{}
 	err   error
 	after time.Duration
 }
 
-// ready starts n goroutines in Ready, followed by synctest.Wait.
+// ready starts n goroutines that call Ready, and then calls synctest.Wait.
 func (r *rig[Req, Rsp]) ready(ctx context.Context, n int) []*waiter {
 	all := make([]*waiter, n)
 	for i := range all {
@@ -246,7 +251,7 @@ func (r *rig[Req, Rsp]) ready(ctx context.Context, n int) []*waiter {
 	return all
 }
 
-// readyNow returns the result of Ready, or errWaits.
+// readyNow returns the result of Ready, or errWaits if Ready does not return at once.
 func (r *rig[Req, Rsp]) readyNow(ctx context.Context) error { return r.ready(ctx, 1)[0].result() }
 
 func startWaiter(f func() error) *waiter {
@@ -262,7 +267,7 @@ func startWaiter(f func() error) *waiter {
 
 func (w *waiter) returned() bool { return isClosed(w.done) }
 
-// result returns the error of f, or errWaits if it has not returned.
+// result returns the error of the function, or errWaits if it has not returned.
 func (w *waiter) result() error {
 	if !w.returned() {
 		return errWaits
@@ -270,7 +275,7 @@ func (w *waiter) result() error {
 	return w.err
 }
 
-// panicError is a panic of the subject.
+// panicError is the error that reports a panic of the subject.
 type panicError struct {
 	value any
 	stack []byte
@@ -278,7 +283,7 @@ type panicError struct {
 
 func (p *panicError) Error() string { return fmt.Sprintf("it panicked: %v\n%s", p.value, p.stack) }
 
-// recovered returns a panic of f as an error.
+// recovered calls f and returns its error. If f panics, it returns a panicError.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -17,7 +17,7 @@ type total struct{ n *atomic.Int64 }
 func (c total) With(...string) metrics.Counter { return c }
 func (c total) Add(delta float64)              { c.n.Add(int64(delta)) }
 
-// The layers of package layer with several bounds.
+// The layers of package layer with other bounds than in TestShippedLayers.
 func TestRunShipped(t *testing.T) {
 	type (
 		Q = *Request
@@ -26,13 +26,10 @@ func TestRunShipped(t *testing.T) {
 	var ended atomic.Int64
 	outcomes := layer.Instruments{Responses: total{&ended}}
 	for name, spec := range map[string]Layer{
-		"timeout":               {Layer: layer.Timeout[Q, R](time.Minute)},
 		"no timeout":            {Layer: layer.Timeout[Q, R](0), Transparent: true},
-		"limit":                 {Layer: layer.Limit[Q, R](8), Limit: 8, NoAllocs: true},
 		"limit of one":          {Layer: layer.Limit[Q, R](1), Limit: 1},
 		"limit at return":       {Layer: layer.Limit[Q](8, layer.WithCompletion(layer.AtReturn[R])), Limit: 8, AtReturn: true},
 		"queue":                 {Layer: layer.Queue[Q, R](maxWaiters, time.Hour), Queue: maxWaiters, MaxWait: time.Hour, NoAllocs: true},
-		"queue of a few":        {Layer: layer.Queue[Q, R](16, 3*time.Second), Queue: 16, MaxWait: 3 * time.Second},
 		"queue of one":          {Layer: layer.Queue[Q, R](1, 3*time.Second), Queue: 1, MaxWait: 3 * time.Second},
 		"queue without maximum": {Layer: layer.Queue[Q, R](16, 0), Queue: 16},
 		"metrics":               {Layer: layer.Metrics[Q, R](outcomes), Ended: func() int { return int(ended.Load()) }},

@@ -12,13 +12,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Spec describes the service or layer under test to [Run]. It is a [Layer],
-// [LayerOf], [Service] or [ServiceOf].
+// Spec describes the service or layer under test to [Run]. It is a [Layer], [LayerOf],
+// [Service] or [ServiceOf].
 type Spec interface {
 	conform(t *testing.T)
 }
 
-// Layer is the [LayerOf] of a layer for any message types:
+// Layer is the [LayerOf] for a layer that works with any message types:
 //
 //	layertest.Run(t, layertest.Layer{
 //		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
@@ -26,98 +26,98 @@ type Spec interface {
 //	})
 type Layer = LayerOf[*Request, *Response]
 
-// LayerOf is a layer under test with its declared properties. Every check
-// applies the layer to a new inner service.
+// LayerOf is a layer under test and its declared properties. Every check applies the layer
+// to a new inner service, which the check controls.
 type LayerOf[Req, Rsp any] struct {
 	// Layer is the layer under test.
 	Layer layer.Layer[Req, Rsp]
 
-	// New is used instead of Layer if the layer needs a context, such as a
-	// balancer whose endpoints are all next. Its goroutines end with ctx. It
-	// may learn from rejections that next is not ready.
+	// New is used instead of Layer if the layer needs a context. An example is a balancer
+	// that uses next as each of its endpoints. The goroutines of the layer must end with
+	// ctx. The layer need not notice that next is not ready before next rejects a call.
 	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 
-	// Request and Response make the i-th message, equal for equal i. The checks
-	// set the body of a message that is a pointer to a struct with a field Body
-	// of type io.ReadCloser. Both are optional for *Request and *Response.
+	// Request and Response return the i-th message. Messages with equal i must be equal.
+	// The checks set the body of a message if its type has one, see layer.HasBody. Both may
+	// be nil if the messages are *Request and *Response.
 	Request  func(i int) Req
 	Response func(i int) Rsp
 
-	Limit   int           // the maximum of requests in flight; 0: no limit
-	Queue   int           // the maximum of waiting requests; 0: the layer rejects; with Limit at most 100 000
-	MaxWait time.Duration // the longest wait in Queue; 0: until ctx ends
+	Limit   int           // the largest number of requests in flight; 0 means no limit
+	Queue   int           // the largest number of waiting requests; 0 means that the layer rejects; with Limit at most 100 000
+	MaxWait time.Duration // the longest wait in Queue; 0 means until ctx ends
 
-	// MaxAttempts is the maximum of attempts for a request; 0 means 1. The
-	// layer may pause between attempts, and returns the last rejection.
+	// MaxAttempts is the largest number of attempts for a request; 0 means 1. The layer may
+	// pause between attempts. If all attempts are rejected, it must return the last
+	// rejection.
 	MaxAttempts int
 
-	// Pause is the longest time between two attempts. The default is a second.
+	// Pause is the longest time between two attempts. 0 means a second.
 	Pause time.Duration
 
-	// Retryable turns rsp into a response that the layer retries. It is nil for
-	// a layer that retries after errors only. Such a layer must retry after
-	// an error that matches layer.ErrAttemptTimeout.
+	// Retryable changes rsp to a response that the layer retries. It is nil if the layer
+	// retries only after errors. A layer with MaxAttempts above 1 must retry after an error
+	// that matches layer.ErrAttemptTimeout.
 	Retryable func(rsp Rsp)
 
-	// RewritesMessages declares that the inner service receives other requests,
-	// or the caller other responses, than those of Request and Response. It is
-	// not needed for a layer that only adds to messages.
+	// RewritesMessages declares that the layer replaces requests or responses by other
+	// ones. A layer that only adds to messages does not need it.
 	RewritesMessages bool
 
-	// AtReturn declares that a response ends when Call returns. By default it
-	// ends with its body.
+	// AtReturn declares that a response ends when Call returns. By default a response ends
+	// with its body.
 	AtReturn bool
 
-	// Ended, if not nil, returns the number of responses that the layer has counted as ended.
+	// Ended returns the number of responses that the layer has counted as ended. It may be
+	// nil.
 	Ended func() int
 
-	// OutlivesInner declares that the layer is not closed when its inner service
-	// is closed. An example is a balancer, which may find another endpoint.
+	// OutlivesInner declares that the layer is not closed when its inner service is closed.
+	// An example is a balancer, which may find another endpoint.
 	OutlivesInner bool
 
-	// Transparent declares that the layer changes no request, context, response
-	// or error, and that it does not allocate for a call.
+	// Transparent declares that the layer changes no request, context, response or error,
+	// and that it does not allocate for a call.
 	Transparent bool
 
-	// NoAllocs declares that the layer does not allocate for a call whose response has no body.
-	// It is ignored under the race detector, because sync.Pool drops items there.
+	// NoAllocs declares that the layer does not allocate for a call with a response without
+	// a body. It is ignored under the race detector, because sync.Pool drops items there.
 	NoAllocs bool
 
-	callers    int  // number of concurrent callers; the default is maxCallers
+	callers    int  // number of concurrent callers; 0 means maxCallers
 	queueBelow bool // requests that Limit admits may wait in a queue below it
 }
 
-// Service is the [ServiceOf] of a service for any requests.
+// Service is the [ServiceOf] for a service that works with any requests.
 type Service = ServiceOf[*Request, *Response]
 
-// ServiceOf is a service under test without an inner service that the checks
-// control, such as an endpoint. It must run in a testing/synctest bubble. A
-// [Network] serves for its connections.
+// ServiceOf is a service under test that has no inner service, such as an endpoint. It must
+// work in a testing/synctest bubble. Its connections may use a [Network].
 type ServiceOf[Req, Rsp any] struct {
-	// New makes a service that is ready. Its goroutines end with ctx.
+	// New returns a service that is ready. The goroutines of the service must end with ctx.
 	New func(ctx context.Context) layer.Service[Req, Rsp]
 
-	// Request makes the i-th request, as in LayerOf.
+	// Request returns the i-th request, as in [LayerOf].
 	Request func(i int) Req
 
-	// Fill takes all capacity of svc, and returns a function that frees it. It
-	// is nil for a service that is always ready.
+	// Fill takes all capacity of svc, and returns a function that frees it. It is nil if
+	// the service is always ready.
 	Fill func(svc layer.Service[Req, Rsp]) (free func())
 
-	// Served returns the number of requests that svc has admitted. Optional.
+	// Served returns the number of requests that svc has admitted. It may be nil.
 	Served func(svc layer.Service[Req, Rsp]) int
 
-	// Close closes svc. It is nil for a service that never closes.
+	// Close closes svc. It is nil if the service never closes.
 	Close func(svc layer.Service[Req, Rsp])
 }
 
-// subject is the validated form of a spec. For a service, only Request,
-// MaxAttempts, Pause and callers of the LayerOf are set.
+// subject is the validated form of a spec. If the subject is a service, only the fields
+// Request, MaxAttempts and callers of LayerOf are set.
 type subject[Req, Rsp any] struct {
 	LayerOf[Req, Rsp]
 	service *ServiceOf[Req, Rsp] // nil for a layer
 
-	background bool // goroutines may run until the context of the subject ends
+	background bool // the subject has a context, and its goroutines may run until that ends
 	bodies     bool // responses have bodies
 	fills      bool // the checks can take all capacity
 	closes     bool // the checks can close the subject
@@ -166,7 +166,8 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}, nil
 }
 
-// maxHeld is the maximum of requests that the checks hold in Limit and Queue.
+// maxHeld is the largest number of requests that the checks hold in Limit and Queue
+// together.
 const maxHeld = 100_000
 
 func (s LayerOf[Req, Rsp]) validate() error {
@@ -184,7 +185,6 @@ func (s LayerOf[Req, Rsp]) validate() error {
 	return nil
 }
 
-// checkFactory returns an error if factory returns a nil message.
 func checkFactory[T any](name string, factory func(int) T) error {
 	if isStructPointer[T]() && reflect.ValueOf(factory(1)).IsNil() {
 		return fmt.Errorf("%s of the spec returns nil", name)
@@ -192,7 +192,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory or, if that is nil, usual if it has the same type.
+// orDefault returns factory unless it is nil. It then returns usual, the default, if usual
+// has the same type as factory, or nil if it has another type.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory
@@ -203,10 +204,11 @@ func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 
 func (s *subject[Req, Rsp]) isLayer() bool { return s.service == nil }
 
-// admits reports whether the subject itself decides on admission.
+// admits reports whether the subject itself decides on admission, by a limit or a queue.
 func (s *subject[Req, Rsp]) admits() bool { return s.Limit > 0 || s.Queue > 0 }
 
-// retryTime is the longest total pause between the attempts of a request.
+// retryTime returns the longest time that the pauses between all attempts of a request may
+// take.
 func (s *subject[Req, Rsp]) retryTime() time.Duration {
 	return time.Duration(s.MaxAttempts-1) * s.Pause
 }

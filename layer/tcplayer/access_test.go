@@ -14,7 +14,7 @@ import (
 )
 
 // A connection has the address of its client and its destination only.
-func TestAccess(t *testing.T) {
+func TestAccessor(t *testing.T) {
 	var a tcplayer.Accessor
 	client, server := netip.MustParseAddrPort("10.0.0.1:1234"), netip.MustParseAddrPort("[fd00::1]:80")
 	req := tcplayer.Request{Client: client, Server: server}
@@ -37,7 +37,7 @@ func (*ends) Data(int)        {}
 func (e *ends) End(err error) { e.with = append(e.with, err) }
 
 // A connection counts until it is closed.
-func TestAccessCompletesAtClose(t *testing.T) {
+func TestAccessorCompletesAtClose(t *testing.T) {
 	near, far := net.Pipe()
 	var e ends
 	conn := tcplayer.Accessor{}.Complete(t.Context(), near, &e)

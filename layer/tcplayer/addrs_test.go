@@ -19,7 +19,7 @@ var (
 	ofServer = netip.MustParseAddrPort("[2001:db8::1]:443")
 )
 
-func TestWithAddrs(t *testing.T) {
+func TestOverrideAddrs(t *testing.T) {
 	near, far := tcpPair(t)
 	_, known := OriginalDst(near)
 	assert.False(t, known)
@@ -45,7 +45,7 @@ func TestWithAddrs(t *testing.T) {
 
 // Read and WriteTo return first the bytes read before, and then the following
 // ones.
-func TestAddrConnUnread(t *testing.T) {
+func TestBufferedConnUnread(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, b := net.Pipe()
 		defer a.Close()
@@ -75,7 +75,7 @@ func TestAddrConnUnread(t *testing.T) {
 	})
 }
 
-func TestAddrConnUnused(t *testing.T) {
+func TestBufferedConnUnused(t *testing.T) {
 	near, _ := tcpPair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
 		f := &bufferedConn{Conn: near}
@@ -96,7 +96,7 @@ func (closedWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
 
 // Splice needs the *net.TCPConn of both sides, after the bytes read before have
 // been written.
-func TestAddrConnSplice(t *testing.T) {
+func TestBufferedConnSplice(t *testing.T) {
 	near, far := tcpPair(t)
 	log := &fast{TCPConn: near}
 	f := &bufferedConn{Conn: log}

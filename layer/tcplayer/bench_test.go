@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 )
 
 const megabyte = 1 << 20
@@ -13,7 +12,7 @@ const megabyte = 1 << 20
 // BenchmarkForward moves a megabyte from a server to a client, by splice and
 // through the process, compared with io.Copy.
 func BenchmarkForward(b *testing.B) {
-	for name, opts := range map[string][]ForwardOption{"splice": nil, "idle": {WithIdleTimeout(time.Minute)}} {
+	for name, opts := range map[string][]ForwardOption{"splice": nil, "in process": {inProcess()}} {
 		b.Run(name, func(b *testing.B) {
 			j := join(b, b.Context(), opts...)
 			move(b, j.server, j.client)
@@ -113,8 +112,7 @@ type endless struct{ net.Conn }
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// BenchmarkDetect measures the cost of detection for a connection whose first
-// bytes have arrived.
+// BenchmarkDetect measures the cost of detection after the first bytes have arrived.
 func BenchmarkDetect(b *testing.B) {
 	near, far := tcpPair(b)
 	if _, err := io.WriteString(far, "GET / HTTP/1.1\r\nHost: web.default\r\n\r\n"); err != nil {
@@ -144,7 +142,7 @@ func BenchmarkForwardDetected(b *testing.B) {
 			made, server := tcpPair(b)
 			var opts []ForwardOption
 			if name == "in process" {
-				opts = append(opts, WithIdleTimeout(time.Minute))
+				opts = append(opts, inProcess())
 			}
 			done := make(chan struct{})
 			go func() {

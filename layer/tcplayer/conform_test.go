@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// home is an echo server on a network in memory whose address can become
-// unreachable.
+// home is an echo server on a network in memory. Its address can become unreachable.
 type home struct {
 	network layertest.Network
 	served  atomic.Int64

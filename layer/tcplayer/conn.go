@@ -14,23 +14,26 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// bufferedConn is a connection with overridden addresses, or with bytes that
-// were read from it and are returned again.
+// bufferedConn is a connection that returns other addresses than the wrapped Conn, or that
+// first returns bytes that were already read from Conn.
 type bufferedConn struct {
 	net.Conn
-	client, server net.Addr // nil: the address of Conn
+	client, server net.Addr // result of RemoteAddr and LocalAddr; nil means that of Conn
 
-	// took reports that bytes were read from Conn, so that Conn alone is incomplete.
+	// took is true after bytes were read from Conn. Those bytes can only be read from this
+	// bufferedConn.
 	took bool
 
-	buffered atomic.Bool // head is not empty
+	buffered atomic.Bool // true while head is not empty
 	mu       sync.Mutex
-	head     []byte
+	head     []byte // bytes that Read returns first; guarded by mu
 }
 
-// OverrideAddrs returns conn with other addresses: RemoteAddr returns client,
-// and LocalAddr returns server. An invalid address has no effect. The
-// result has ReadFrom, WriteTo and CloseWrite, so that the kernel still copies
+// OverrideAddrs returns a connection that wraps conn and has other addresses. RemoteAddr
+// returns client, and LocalAddr returns server. An invalid address keeps the address of
+// conn.
+//
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
 // between two TCP connections. NetConn returns conn.
 func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	f := &bufferedConn{Conn: conn}
@@ -43,8 +46,9 @@ func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	return f
 }
 
-// OriginalDst returns the destination address that the client of conn asked for, as set by an
-// [Origin] or [OverrideAddrs]. It looks through TLS and other wrappers with NetConn.
+// OriginalDst returns the destination address that the client of conn connected to, which
+// an [Origin] or [OverrideAddrs] has set. It returns false if none was set. It also finds
+// the address below TLS and other wrappers that have a NetConn method.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {
 		if f, ok := conn.(*bufferedConn); ok && f.server != nil {
@@ -55,7 +59,6 @@ func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// unwrap returns the connection inside the wrapper conn, or nil.
 func unwrap(conn net.Conn) net.Conn {
 	if w, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return w.NetConn()
@@ -63,7 +66,7 @@ func unwrap(conn net.Conn) net.Conn {
 	return nil
 }
 
-// innermost returns the connection inside all wrappers.
+// innermost returns the connection below all wrappers of conn.
 func innermost(conn net.Conn) net.Conn {
 	for in := unwrap(conn); in != nil; in = unwrap(in) {
 		conn = in
@@ -85,7 +88,6 @@ func (f *bufferedConn) LocalAddr() net.Addr {
 	return f.Conn.LocalAddr()
 }
 
-// NetConn returns the wrapped connection.
 func (f *bufferedConn) NetConn() net.Conn { return f.Conn }
 
 func (f *bufferedConn) Read(p []byte) (int, error) {
@@ -105,7 +107,7 @@ func (f *bufferedConn) readBuffered(p []byte) int {
 	return n
 }
 
-// keep sets the bytes to return first. f.mu must be held.
+// keep sets the bytes that Read returns first. The caller holds f.mu.
 func (f *bufferedConn) keep(head []byte) {
 	if len(head) == 0 {
 		head = nil // release the memory
@@ -114,7 +116,8 @@ func (f *bufferedConn) keep(head []byte) {
 	f.buffered.Store(head != nil)
 }
 
-// WriteTo copies to w until EOF.
+// WriteTo is part of [io.WriterTo]. It copies the buffered bytes and then the rest of the
+// connection to w, until EOF.
 func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 	first := int64(0)
 	if f.buffered.Load() {
@@ -135,28 +138,29 @@ func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 	return first + rest, err
 }
 
-// ReadFrom copies from r until EOF.
+// ReadFrom is part of [io.ReaderFrom]. It copies from r to the connection, until EOF.
 func (f *bufferedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(f.Conn, r) }
 
-// CloseWrite ends the sending direction.
+// CloseWrite closes the sending half of the connection.
 func (f *bufferedConn) CloseWrite() error { return closeWrite(f.Conn) }
 
-// peekSpec limits a peek at the first bytes of a connection.
+// peekSpec specifies how long a peek waits for the first bytes of a connection, and how
+// many bytes it reads.
 type peekSpec struct {
-	max    int                    // bytes
-	within time.Duration          // from the call
-	enough func(seen []byte) bool // called with at least one byte
+	max    int                    // maximum number of bytes
+	within time.Duration          // maximum time from the call
+	enough func(seen []byte) bool // whether seen, which is not empty, is sufficient
 }
 
-// peekSize is the size of the first read.
+// peekSize is the number of bytes in the first read of a peek.
 const peekSize = 1 << 10
 
-// peekFirst waits for the first bytes of a client. It returns them with a
-// connection that returns them again. The error is nil if g.enough returned
-// true or if g.max bytes were read. Otherwise it is io.EOF,
-// os.ErrDeadlineExceeded, the cause of ctx or the error of the connection.
+// peekFirst waits for the first bytes of a client. It returns the bytes, and a connection
+// that returns them again. On Linux this is conn itself if it is a TCP connection, because
+// the kernel keeps the bytes.
 //
-// On Linux a TCP connection is returned unchanged, because the kernel keeps the bytes.
+// The error is nil if g.enough returned true or g.max bytes were read. Otherwise it is
+// io.EOF, os.ErrDeadlineExceeded, the cause of ctx, or the error of the connection.
 func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(g.within))
 	stop := context.AfterFunc(ctx, func() {
@@ -171,8 +175,8 @@ func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, nex
 }
 
 func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
-	// The bytes go back to the innermost bufferedConn, so that each outer
-	// wrapper returns them too.
+	// The innermost bufferedConn keeps the bytes, so that each outer wrapper returns
+	// them, too.
 	var target *bufferedConn
 	bare := withoutMeter(conn)
 	for f, ok := bare.(*bufferedConn); ok; f, ok = bare.(*bufferedConn) {
@@ -193,8 +197,9 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 	return seen[:min(len(seen), g.max)], next, err
 }
 
-// fill reads bytes and keeps them in the buffer. It may return more than g.max
-// if an earlier call had read more.
+// fill reads until g.enough returns true or g.max bytes have arrived. It keeps the bytes, so
+// that Read returns them again. The result may be longer than g.max if an earlier call read
+// more.
 func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,5 +230,4 @@ func (g peekSpec) isEnough(seen []byte) bool {
 	return len(seen) >= g.max || len(seen) > 0 && g.enough(seen)
 }
 
-// isTimeout reports whether err is an exceeded deadline.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

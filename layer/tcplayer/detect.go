@@ -2,7 +2,6 @@ package tcplayer
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,42 +13,41 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 
 	"github.com/gotower/gotower/internal/ctxreason"
-	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
-// Protocols are the servers of [Detect]. If HTTP1 or HTTP2 is nil, Opaque
-// serves that protocol. If Opaque is nil, its connections are reset.
+// Protocols has the servers of [Detect], by protocol. A connection goes to Opaque if the
+// server of its protocol is nil. It is reset if Opaque is nil, too.
 type Protocols struct {
 	HTTP1, HTTP2, Opaque Server
 }
 
-// Detect returns a [Server] that passes a connection to the server of its protocol:
-// HTTP/2 by its preface, HTTP/1 by its request line. It waits up to 10 s
-// ([WithDetectTimeout]) for the first line, and reads up to 1 024 bytes. The chosen
-// server reads every byte, on Linux from the TCP connection without a wrapper.
+// Detect returns a [Server] that detects the protocol of each connection and passes the
+// connection to the server of that protocol. It recognizes HTTP/2 by its preface and HTTP/1
+// by its request line. It waits up to 10 s ([WithDetectTimeout]) for the first line, and
+// reads up to 1,024 bytes. The chosen server receives all bytes. On Linux it receives the
+// TCP connection without a wrapper.
 //
-// A client that sends nothing in that time is opaque, because in some protocols the
-// server sends first. Its later bytes are not checked: a late HTTP request can carry
-// forged identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
+// A client that sends nothing in that time counts as opaque, because in some protocols the
+// server sends first. Its later bytes are not checked: a late HTTP request can carry forged
+// identity headers, as in linkerd's proxy. [WithSkipDetect] avoids the wait.
 //
-// Admission: the chosen server decides. A rejected connection stays open and unread, or
-// is reset after a read, with an error that does not match [layer.ErrNotReady]. Ready
-// waits until one server is ready.
+// Admission: the chosen server decides. A rejected connection stays open and unread. If
+// bytes had to be read, it is reset, with an error that does not match [layer.ErrNotReady].
+// Ready returns nil if one server is ready, and otherwise waits for Opaque. Cancellation: the end of ctx ends the wait and
+// resets the connection. Body: Detect removes the read deadline of the connection. Cost: 1
+// KiB and two system calls for each connection.
 //
-// Cancellation: ctx also ends the wait, and the connection is reset. Body: a read
-// deadline is removed. Cost: 1 KiB and two system calls for each connection.
-//
-// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
-// with [layer.ErrNoRoute], or with [io.ErrUnexpectedEOF] if the client closed before
-// the first byte.
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
+// matches [layer.ErrNoRoute] without a server, and [io.ErrUnexpectedEOF] if the client
+// closed before the first byte.
 func Detect(to Protocols, opts ...DetectOption) Server {
 	d := &detect{to: to, detectOptions: newDetectOptions(opts)}
 	d.choice = newChoice(to.HTTP1, to.HTTP2, to.Opaque)
 	return d
 }
 
-// maxDetect is the limit of linkerd's proxy.
+// maxDetect is the maximum number of bytes that Detect reads, as in linkerd's proxy.
 const maxDetect = 1 << 10
 
 type detect struct {
@@ -63,7 +61,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	case ctx.Err() != nil:
 		return ByteCount{}, canceledError(ctx, "detect")
 	case d.skips(ctx, conn):
-		return d.give(ctx, conn, conn, Opaque)
+		return d.serveProtocol(ctx, conn, conn, Opaque)
 	}
 	enough := func(seen []byte) bool {
 		_, final := protocolOf(seen)
@@ -86,10 +84,10 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
 	}
-	return d.give(ctx, conn, next, protocol)
+	return d.serveProtocol(ctx, conn, next, protocol)
 }
 
-func (d *detect) give(ctx context.Context, conn, next net.Conn, p Protocol) (ByteCount, error) {
+func (d *detect) serveProtocol(ctx context.Context, conn, next net.Conn, p Protocol) (ByteCount, error) {
 	svc := d.to.Opaque
 	switch {
 	case p == HTTP1 && d.to.HTTP1 != nil:
@@ -100,18 +98,21 @@ func (d *detect) give(ctx context.Context, conn, next net.Conn, p Protocol) (Byt
 	return serveNext(ctx, "detect", svc, conn, next)
 }
 
-// Describe shows the servers.
+// Describe shows the servers by protocol.
 func (d *detect) Describe() layer.Node {
 	return d.describe("detect", []string{"http1", "http2", "opaque"}, d.to.HTTP1, d.to.HTTP2, d.to.Opaque)
 }
 
-// canceledError rejects a connection because ctx has ended.
+// canceledError returns the error with which a layer rejects a connection, because ctx has
+// ended. The argument at is the name of the layer.
 func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// serveNext serves next, which wraps conn after a peek. If svc rejects a
-// connection with consumed bytes, it resets the connection.
+// serveNext passes the connection next to svc. next is conn, or a wrapper of conn that also
+// returns the bytes that a peek has read. If svc rejects next after bytes were read from conn,
+// serveNext resets the connection. If svc is nil, it resets the connection and returns an
+// error. The argument at is the name of the layer for errors.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -124,7 +125,8 @@ func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) 
 	return t, err
 }
 
-// consumed reports whether next has read bytes that are missing from conn.
+// consumed reports whether bytes were read from conn, so that only next returns them. The
+// connection next is a wrapper of conn, or conn itself.
 func consumed(conn, next net.Conn) bool {
 	holders, _ := conn.(*bufferedConn)
 	for {
@@ -139,28 +141,29 @@ func consumed(conn, next net.Conn) bool {
 	}
 }
 
-// consumedError resets a rejected connection with consumed bytes. Its result does not match the
-// error of the rejection, so that no layer passes the connection to another server.
+// consumedError resets a connection that was rejected after its first bytes were read. The
+// returned error does not match [layer.ErrNotReady], so that no layer passes the connection
+// to another server.
 func consumedError(at string, conn net.Conn, err error) error {
 	reset(conn)
 	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
 }
 
-// lateError has the text of a rejection and does not match it.
+// lateError has the text of a rejection but does not match [layer.ErrNotReady].
 type lateError struct{ rejection error }
 
 func (e *lateError) Error() string { return e.rejection.Error() }
 
-// DetectInstruments are the metrics of [Detect], with their labels bound except
-// for the documented one. A nil metric is not recorded.
+// DetectInstruments are the metrics of [Detect]. They must have values for all their labels,
+// except for the label "result" of Results, which Detect sets. A nil metric is not recorded.
 type DetectInstruments struct {
-	Latency metrics.Histogram // milliseconds until the result
+	Latency metrics.Histogram // milliseconds from the start of the detection to its result
 	Results metrics.Counter   // label "result": http/1, http/2, not_http, read_timeout, error
 }
 
-// WithDetectMetrics makes [Detect] record to i. It records no skipped
-// connection ([WithSkipDetect]), and no connection with a canceled context.
-// [DetectTLS] and [ProxyProtocol] ignore it.
+// WithDetectMetrics makes [Detect] record its metrics to i. It records neither the
+// connections that [WithSkipDetect] excludes nor those with a canceled context. [DetectTLS],
+// [DetectTransport] and [ProxyProtocol] ignore this option.
 func WithDetectMetrics(i DetectInstruments) DetectOption {
 	if i.Latency == nil {
 		i.Latency = discard.NewHistogram()
@@ -178,14 +181,16 @@ func WithDetectMetrics(i DetectInstruments) DetectOption {
 	return detectOption(func(o *detectOptions) { o.meters = m })
 }
 
-// detectMeters are DetectInstruments with all labels bound.
+// detectMeters are the metrics of DetectInstruments, with one counter for each value of the
+// label "result".
 type detectMeters struct {
 	latency      metrics.Histogram
-	spoken       [HTTP2 + 1]metrics.Counter
-	late, failed metrics.Counter
+	spoken       [HTTP2 + 1]metrics.Counter // index: protocol
+	late, failed metrics.Counter            // results read_timeout and error
 }
 
-// record records the protocol, or the error of the detection. A nil m records nothing.
+// record records the result of a detection: err, or the protocol spoken if err is nil. It
+// records nothing for a nil m, and no error after ctx has ended.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -200,29 +205,31 @@ func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Proto
 	m.latency.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 }
 
-// DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and [ProxyProtocol].
+// DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and
+// [ProxyProtocol].
 type DetectOption interface{ apply(o *detectOptions) }
 
 type detectOptions struct {
 	timeout time.Duration
 	skip    func(ctx context.Context, conn net.Conn) bool
-	meters  *detectMeters // nil: no metrics
+	meters  *detectMeters // nil means no metrics
 }
 
 type detectOption func(*detectOptions)
 
 func (f detectOption) apply(o *detectOptions) { f(o) }
 
-// WithDetectTimeout limits the wait for the first bytes of a client. The
-// default is 10 s, as in linkerd's proxy. A d of 0 or less means the default.
+// WithDetectTimeout sets the maximum wait for the first bytes of a client. The default is
+// 10 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithDetectTimeout(d time.Duration) DetectOption {
 	return detectOption(func(o *detectOptions) { o.timeout = d })
 }
 
-// WithSkipDetect excludes connections from detection, such as those to a port
-// at which the server sends first; see [OriginalDst]. They count as opaque, as
-// cleartext and as connections without a header of the PROXY protocol. skip
-// runs once for each connection and must not block. A nil skip excludes none.
+// WithSkipDetect excludes the connections for which skip returns true from detection. An
+// example is a connection to a port on which the server sends first; see [OriginalDst].
+// [Detect] treats an excluded connection as opaque, and [DetectTLS] treats it as cleartext.
+// [DetectTransport] and [ProxyProtocol] read no header from it. The function skip is called
+// once for each connection and must not block. A nil skip excludes no connection.
 func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
 	return detectOption(func(o *detectOptions) { o.skip = skip })
 }
@@ -246,7 +253,9 @@ func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
 	return o.skip != nil && o.skip(ctx, conn)
 }
 
-// noBytesError closes a connection that ended before enough bytes came. err is the reason.
+// noBytesError ends a connection that failed with err before the client sent enough bytes.
+// It closes the connection after io.EOF and resets it after another error. It returns a
+// [layer.Error] with the given reason. The argument at is the name of the layer.
 func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error) error {
 	e := &layer.Error{Layer: at, Reason: reason, Err: err}
 	switch {
@@ -261,10 +270,9 @@ func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error
 	return e
 }
 
-// choice is the set of servers that a detection can choose.
+// choice is the list of the servers that a detection can choose, without nil servers.
 type choice struct{ servers []Server }
 
-// newChoice omits nil servers.
 func newChoice(servers ...Server) choice {
 	var c choice
 	for _, svc := range servers {
@@ -275,38 +283,19 @@ func newChoice(servers ...Server) choice {
 	return c
 }
 
-// Ready waits until one of the servers is ready.
+// Ready returns nil if one of the servers is ready. Otherwise it waits for the last one, which
+// serves the connections that no other server takes.
 func (c choice) Ready(ctx context.Context) error {
-	if len(c.servers) == 0 {
-		return nil
-	}
-	asking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	answers := make(chan error, len(c.servers))
-	for _, svc := range c.servers {
-		go func() { answers <- ready(asking, svc) }()
-	}
-	var notReady, closed error
-	for range c.servers {
-		switch err := <-answers; {
-		case err == nil:
-			return nil
-		case errors.Is(err, layer.ErrClosed):
-			closed = err
-		default:
-			notReady = errors.Join(notReady, err)
+	for i, svc := range c.servers {
+		if last := i == len(c.servers)-1; last || layer.Poll(svc) == nil {
+			return svc.Ready(ctx)
 		}
 	}
-	return cmp.Or(notReady, closed)
+	return nil
 }
 
-// ready calls Ready of svc and returns a panic as an error.
-func ready(ctx context.Context, svc Server) (err error) {
-	defer panics.Recover(&err)
-	return svc.Ready(ctx)
-}
-
-// describe lists the servers by name and omits nil servers.
+// describe returns a node with a child for each server that is not nil. The names have the
+// same order as the servers.
 func (c choice) describe(name string, names []string, servers ...Server) layer.Node {
 	n := layer.Node{Name: name}
 	for i, svc := range servers {
@@ -317,10 +306,11 @@ func (c choice) describe(name string, names []string, servers ...Server) layer.N
 	return n
 }
 
-// Protocol is an application protocol, detected by its first bytes.
+// Protocol is an application protocol that [Detect] recognizes by the first bytes of a
+// connection.
 type Protocol uint8
 
-// The protocols of [Detect]. Opaque is every other protocol.
+// The protocols that [Detect] recognizes. Opaque is any other protocol.
 const (
 	Opaque Protocol = iota
 	HTTP1
@@ -339,15 +329,17 @@ func (p Protocol) String() string {
 	}
 }
 
-// preface is the start of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
+// preface is the start of a connection of HTTP/2 with prior knowledge (RFC 9113, section
+// 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// protocolOf returns the protocol of the first bytes of a client, and whether more
-// bytes cannot change the result.
+// protocolOf returns the protocol of a connection with the given first bytes. The result is
+// final if more bytes cannot change it.
 //
-// A malformed request line counts as HTTP/1, so that an HTTP server rejects it. As opaque bytes
-// it could reach a lenient parser with unchecked header fields. An incomplete line that begins
-// with a token counts as HTTP/1: text without a line end waits for the detection timeout.
+// A malformed request line counts as HTTP/1, so that an HTTP server rejects it. As opaque
+// bytes it could reach a lenient parser with unchecked header fields. An incomplete line
+// that begins with a token counts as HTTP/1. Text without a line end therefore waits for
+// the detection timeout.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true
@@ -370,8 +362,8 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 	return Opaque, true
 }
 
-// isRequestLine reports whether a parser may accept the words as a request line
-// of HTTP/1: the last word is a version, or the line is a GET of HTTP/0.9.
+// isRequestLine reports whether a lenient parser could accept the words as a request line
+// of HTTP/1. This is so if the last word is a version, or if the line is a GET of HTTP/0.9.
 func isRequestLine(words [][]byte) bool {
 	if len(words) == 2 && string(words[0]) == "GET" && words[1][0] == '/' {
 		return true
@@ -389,7 +381,7 @@ func isRequestLine(words [][]byte) bool {
 	return true
 }
 
-// wordsOf splits a line at each byte that some parser accepts as a space.
+// wordsOf splits line into words at every byte that some HTTP parser treats as white space.
 func wordsOf(line []byte) [][]byte {
 	spaced := bytes.Clone(line)
 	for i, c := range spaced {
@@ -409,7 +401,7 @@ func isPrintable(word []byte) bool {
 	return true
 }
 
-// isToken reports whether c is a tchar of RFC 9110, section 5.6.2.
+// isToken reports whether c is allowed in a token (tchar of RFC 9110, section 5.6.2).
 func isToken(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 }
 
 func isAlphanumeric(c byte) bool {

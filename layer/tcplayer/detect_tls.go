@@ -14,31 +14,31 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TLSServers are the servers of [DetectTLS]. If one is nil, its connections are reset.
+// TLSServers has the servers of [DetectTLS]. A connection for a nil server is reset.
 type TLSServers struct {
-	Terminate   Server // TLS for a local name, decrypted
-	Passthrough Server // TLS for another name or no name, unchanged
+	Terminate   Server // TLS for a local name; receives the decrypted connection
+	Passthrough Server // TLS for another name or without a name; receives the encrypted bytes
 	Cleartext   Server // connections without TLS
 }
 
-// DetectTLS returns a [Server] that reads the ClientHello of a client. If local
-// accepts its server name (SNI, in lower case), it terminates TLS with cfg and passes
-// the connection to Terminate, which gets the client certificate from [TLSState]. See
-// [MatchServerName]. A nil local accepts no name. With a nil cfg each handshake fails.
+// DetectTLS returns a [Server] that reads the ClientHello of each client. If local returns
+// true for the server name in it (SNI, in lower case), DetectTLS terminates TLS with cfg and
+// passes the connection to Terminate. [TLSState] then returns the client certificate.
+// [MatchServerName] returns a function for local. A nil local accepts no name. With a nil
+// cfg each handshake fails.
 //
-// It reads up to 8 192 bytes. TLS without a server name in them goes to Passthrough. A
-// client that sends too little in 10 s ([WithDetectTimeout]) is reset. The handshake
-// has the same limit.
+// It reads up to 8,192 bytes. TLS without a server name in these bytes goes to Passthrough.
+// A client that sends too few bytes within 10 s ([WithDetectTimeout]) is reset. The
+// handshake has the same time limit.
 //
 // Admission: the chosen server decides. A rejected connection stays open if no byte was
-// read, as in [Detect]; after the handshake it is reset. Ready waits until one server
-// is ready.
+// read, as in [Detect]. After the handshake it is reset. Ready returns nil if one server
+// is ready, and otherwise waits for the last one that is not nil. Cancellation: the end of
+// ctx ends the detection and the handshake. Body: DetectTLS removes the read deadline of
+// the connection. Cost: up to 16 KiB, two system calls and the handshake.
 //
-// Cancellation: ctx ends the detection and the handshake. Body: a read deadline is
-// removed. Cost: up to 16 KiB, two system calls and the handshake.
-//
-// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
-// with [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
+// matches [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of
 // crypto/tls.
 func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
 	if local == nil {
@@ -53,8 +53,9 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 	}
 }
 
-// MatchServerName returns a function that reports whether a name is one of names, ignoring
-// case. It ignores an empty name, because TLS without a server name is for no identity.
+// MatchServerName returns a function that reports whether its argument is one of names. The
+// argument must be in lower case, and names may have any case. The function returns false
+// for "", because a client that sends no server name requests no particular identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -63,7 +64,7 @@ func MatchServerName(names ...string) func(name string) bool {
 	return func(name string) bool { return ours[name] }
 }
 
-// maxHello is the limit of linkerd's proxy.
+// maxHello is the maximum number of bytes that DetectTLS reads, as in linkerd's proxy.
 const maxHello = 8 << 10
 
 type detectTLS struct {
@@ -72,6 +73,18 @@ type detectTLS struct {
 	to    TLSServers
 	local func(name string) bool
 	cfg   *tls.Config
+}
+
+// readServerName reads the ClientHello of a client. It returns the server name, or "", and a
+// connection that returns the bytes again.
+func readServerName(ctx context.Context, conn net.Conn, within time.Duration) (name string, next net.Conn) {
+	enough := func(seen []byte) bool {
+		_, err := parseServerName(seen)
+		return !errors.Is(err, io.ErrUnexpectedEOF)
+	}
+	first, next, _ := peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
+	name, _ = parseServerName(first)
+	return name, next
 }
 
 func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
@@ -101,7 +114,8 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass serves a connection for another name, or returns an error with that name.
+// pass passes a connection to Passthrough, because its server name is not local. If
+// Passthrough is nil, it resets the connection and returns an error with the name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)
@@ -138,15 +152,15 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 	return t, err
 }
 
-// Describe shows the servers.
+// Describe shows the servers and the time limit.
 func (d *detectTLS) Describe() layer.Node {
 	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Terminate, d.to.Passthrough, d.to.Cleartext)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
 	return n
 }
 
-// TLSState returns the state of the TLS connection in conn. It looks through
-// wrappers with NetConn.
+// TLSState returns the state of the TLS connection that conn is or wraps. It looks below
+// wrappers with NetConn. It returns false if conn does not use TLS.
 func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
 	for ; conn != nil; conn = unwrap(conn) {
 		if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
@@ -157,20 +171,21 @@ func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
 }
 
 var (
-	// errNotTLS reports first bytes that crypto/tls rejects.
+	// errNotTLS reports that crypto/tls rejects the first bytes of a connection.
 	errNotTLS = errors.New("not TLS")
 
 	errHelloRead = errors.New("the ClientHello was read")
 )
 
 const (
-	handshakeRecord = 22 // first byte of a record (RFC 8446, section 5.1)
-	clientHello     = 1  // first byte of a handshake message (section 4)
+	handshakeRecord = 22 // first byte of a TLS record of this type (RFC 8446, section 5.1)
+	clientHello     = 1  // first byte of a handshake message of this type (section 4)
 )
 
-// parseServerName returns the server name (SNI) of the ClientHello in the first
-// bytes of a client, "" if it has none. crypto/tls reads the message. The error
-// is io.ErrUnexpectedEOF if more bytes are needed, and errNotTLS otherwise.
+// parseServerName returns the server name (SNI) in the ClientHello at the start of first,
+// or "" if the ClientHello has no name. crypto/tls parses it. The error is
+// io.ErrUnexpectedEOF if more bytes are needed, and errNotTLS if the bytes are not a
+// ClientHello.
 func parseServerName(first []byte) (name string, err error) {
 	for i, want := range [...]byte{0: handshakeRecord, 1: 3, 5: clientHello} {
 		if want != 0 && i < len(first) && first[i] != want {
@@ -193,11 +208,12 @@ func parseServerName(first []byte) (name string, err error) {
 	return "", errNotTLS
 }
 
-// helloConn is the connection of parseServerName. Its other methods are not called.
+// helloConn is the connection from which crypto/tls reads in parseServerName. Only Read and
+// Write are called.
 type helloConn struct {
 	net.Conn
 	rest  bytes.Reader
-	short bool // more bytes were read than rest had
+	short bool // Read was called after the end of rest
 }
 
 func (c *helloConn) Read(p []byte) (int, error) {

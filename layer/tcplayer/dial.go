@@ -14,53 +14,57 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Dialer connects to an endpoint of a mesh: TCP, then TLS, then a
-// [TransportHeader] if the peer accepts it. Pass its DialContext to an endpoint
-// of this package or of httplayer, without their own TLS option:
+// Dialer connects to an endpoint in a mesh. It makes a TCP connection, then does a TLS
+// handshake, and then sends a [TransportHeader] if the peer accepts it. Pass its
+// DialContext to an endpoint of this package or of httplayer that has no TLS option:
 //
-//	              TLS   connects to            ALPN offered         header sent
-//	zero          no    the address            none                 no
+//	fields set    TLS   connects to            ALPN offered         header sent
+//	none          no    the address            none                 no
 //	TLS           yes   the address, or Port   none                 no
-//	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer picks it
+//	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer selects it
 //
-// Without TLS, Header and Port are ignored, because the proxy of the peer accepts them over TLS
-// only. With TLS it never falls back to cleartext: a failed handshake is an error.
+// Without TLS, Header and Port are ignored, because the proxy of the peer accepts them over
+// TLS only. With TLS the Dialer never falls back to cleartext: a failed handshake is an
+// error.
 //
-// With TLS the connection is a *tls.Conn, otherwise it is the connection of Dial. HTTP/2 on it
-// uses prior knowledge, because ALPN offers no application protocol.
+// With TLS the connection is a *tls.Conn, otherwise it is the connection of Dial. HTTP/2
+// needs prior knowledge on it, because ALPN offers no application protocol.
 //
-// It is safe for concurrent use. Its fields must not change after the first use.
+// A Dialer is safe for concurrent use. Its fields must not change after the first use.
 type Dialer struct {
-	// TLS verifies the peer and has the client certificate; nil means cleartext. It is cloned,
-	// and NextProtos is replaced. An empty ServerName becomes the host of the address.
+	// TLS has the client certificate and verifies the peer. Nil means cleartext. The Dialer
+	// uses a clone and replaces NextProtos in it. An empty ServerName is replaced by the
+	// host of the address.
 	TLS *tls.Config
 
-	// Header is sent to the proxy of the peer; nil means no header. A Port of 0
-	// becomes the port of the address. See [NewTransportHeader].
+	// Header is sent to the proxy of the peer. Nil means no header. A Header.Port of 0 is
+	// replaced by the port of the address. See [NewTransportHeader].
 	Header *TransportHeader
 
-	// Port is the port of the proxy of the peer. It replaces the port of the
-	// address unless it is 0.
+	// Port is the port of the proxy of the peer. It replaces the port of the address. 0
+	// keeps the port of the address.
 	Port uint16
 
-	// Sockets are the options of the TCP socket.
+	// Sockets has the socket options of the TCP connection.
 	Sockets []SocketOption
 
-	// Timeout limits TCP, TLS and the header together. 0 or less means no limit.
+	// Timeout limits the total time for TCP, TLS and the header. 0 or less means no limit.
 	Timeout time.Duration
 
-	// Deny, if not nil, returns an error for an address that must not be
-	// connected to. It gets the address with Port. For a host name it gets the
-	// address of the connection, before any byte is sent. See [DenyLoopback].
+	// Deny returns an error for an address to which the Dialer must not connect. Nil allows
+	// all addresses. The argument has the port that is connected to. For a host name, Deny
+	// is called with the remote address of the TCP connection, before any byte is sent. See
+	// [DenyLoopback].
 	Deny func(addr netip.AddrPort) error
 
-	// Dial makes the TCP connection. The default is a zero [net.Dialer].
+	// Dial makes the TCP connection. Nil means the DialContext of a zero [net.Dialer].
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// DialContext connects to addr, "host:port", or to Port of its host. ctx does not affect the
-// returned connection, which the caller must close. After TCP, each error is a [layer.Error]
-// with the address. An exceeded Timeout matches [layer.ErrTimeout].
+// DialContext connects to addr, "host:port". With TLS and Port it connects to Port of that
+// host. The end of ctx does not affect the returned connection, which the caller must
+// close. An error of Dial is returned unchanged. Other errors are a [layer.Error] with the
+// address. An exceeded Timeout matches [layer.ErrTimeout].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	within := ctx
 	if d.Timeout > 0 {
@@ -83,12 +87,12 @@ func dialError(addr, reason string, err error) error {
 	return &layer.Error{Layer: "dial", Endpoint: addr, Reason: reason, Err: err}
 }
 
-// plan holds the settings of one connection.
+// plan has the settings for one connection of a Dialer.
 type plan struct {
 	*Dialer
 	addr   string
-	tls    *tls.Config // nil: cleartext
-	header []byte      // nil: no header
+	tls    *tls.Config // nil means cleartext
+	header []byte      // encoded transport header; nil means no header
 }
 
 func (d *Dialer) plan(addr string) (*plan, error) {
@@ -146,7 +150,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// connect makes a TCP connection and sets its socket options.
+// connect makes a TCP connection, checks its address with Deny and sets the socket options.
 func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	known, err := netip.ParseAddrPort(p.addr)
 	named := err != nil
@@ -207,7 +211,6 @@ func (p *plan) setUp(conn net.Conn) error {
 	return nil
 }
 
-// write writes b before ctx ends.
 func write(ctx context.Context, conn net.Conn, b []byte) error {
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
@@ -219,8 +222,9 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 	return err
 }
 
-// DenyLoopback is a Deny of a [Dialer]. It rejects loopback and unspecified addresses, so that
-// a client of a pod cannot reach the loopback of its proxy. The error matches ECONNREFUSED.
+// DenyLoopback is a function for the field Deny of a [Dialer]. It rejects loopback,
+// unspecified and invalid addresses, so that a client of a pod cannot reach the loopback
+// interface of its proxy. The error matches ECONNREFUSED.
 func DenyLoopback(addr netip.AddrPort) error {
 	if ip := addr.Addr().Unmap(); !ip.IsValid() || ip.IsLoopback() || ip.IsUnspecified() {
 		return fmt.Errorf("loopback is not allowed: %w", syscall.ECONNREFUSED)

@@ -11,7 +11,7 @@
 // A [Service] makes a connection: it takes a [Request] and returns a net.Conn. Its
 // latency is the time to connect. An address that cannot be reached is a
 // rejection, so a balancer tries another endpoint without a retry budget. A
-// [layer.Completion] decides when the connection stops to count.
+// [layer.Completion] specifies how long a connection counts as in flight.
 //
 // A [Server] serves an accepted net.Conn and returns its [ByteCount] when it is
 // closed. Layers such as a limit on open connections belong here.
@@ -23,10 +23,10 @@
 //	                   │             └ terminates TLS for local names
 //	                   └ original destination; no connection to the listener itself
 //
-// Each of them is optional, and returns the bytes that it read to the next one. On
-// Linux they only peek, so that the kernel still copies. The original destination
+// Each of these servers is optional, and the next one receives all bytes. On Linux they
+// only peek at the first bytes, so that the kernel can still copy. The original destination
 // ([SOOriginalDst], [FixedDst], [ProxyProtocol]) is the LocalAddr of the connection,
-// also through TLS and in net/http, and the Server of a [Request].
+// even with TLS and in net/http. It is also the Server of a [Request].
 //
 // # Between two proxies
 //
@@ -64,6 +64,6 @@
 //
 // See "Panics" in package layer. [Serve] resets the connection of a panic and logs
 // it. A panic in a dial function or TLS callback of an [Endpoint] is a failed
-// attempt, and one in a copy of [Forward] is the error of its Call. A [Meter] ignores
+// attempt. A panic while [Forward] copies is the error of its Call. A [Meter] ignores
 // a panic of an instrument. The methods of an accepted net.Conn must not panic.
 package tcplayer

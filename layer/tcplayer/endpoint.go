@@ -17,37 +17,38 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Endpoint makes connections to one address. It is a [Service], safe for
-// concurrent use, and ready until a connection attempt fails.
+// Endpoint makes TCP connections to one address. It is a [Service] and safe for concurrent
+// use. It is ready until a connection attempt fails.
 //
-// Admission: Call connects. After a failure, TLS included, requests are rejected until a
-// backoff ends. Then one probe runs at a time. A waiting Ready starts it and closes the probe
-// connection; without a waiting Ready, the next Call is the probe.
+// Admission: Call connects. After a failed attempt, TLS included, it rejects requests until
+// a backoff ends. Then one probe at a time is allowed. If a Ready is waiting, it starts the
+// probe and closes its connection. Otherwise the next Call is the probe.
 //
-// Cancellation: when ctx ends, Call rejects the request. The attempt continues
-// until [WithConnectTimeout], because its result updates the state of the
-// endpoint. ctx does not affect a returned connection, see [UntilClosed].
+// Cancellation: when ctx ends, Call rejects the request. The attempt continues up to the
+// limit of [WithConnectTimeout], because its result updates the state of the endpoint. The
+// end of ctx does not affect a returned connection; see [UntilClosed].
 //
 // Body: the caller must close the connection.
 //
-// Errors: each error is a rejection, a [layer.Error] with the address, the last
-// failure, and in RetryAfter the rest of the backoff.
+// Errors: each error is a rejection. It is a [layer.Error] with the address and the last
+// failure. Its RetryAfter is the rest of the backoff.
 //
-// Cost: a dial, and one goroutine during it. A rejection costs one allocation and one lock.
+// Cost: a dial, and one goroutine while it runs. A rejection costs one allocation and one
+// lock.
 type Endpoint struct {
 	addr string
 	opts endpointOptions
-	life context.Context //nolint:containedctx // of NewEndpoint, the parent of each attempt
+	life context.Context //nolint:containedctx // ctx of NewEndpoint, the parent of each attempt
 	wake notify.Broadcast
 	link link
 
-	connecting, made atomic.Int64
+	connecting, made atomic.Int64 // number of attempts in progress, and of connections made
 }
 
 // NewEndpoint returns an Endpoint for addr, "host:port". It does not connect yet. When ctx
-// ends, attempts end and Call rejects requests with [layer.ErrClosed]. Open connections stay
-// open, because they belong to their callers. An empty addr panics. A malformed addr is an
-// error of the first Call.
+// ends, attempts end and Call rejects requests with [layer.ErrClosed]. Open connections
+// stay open, because they belong to the callers. NewEndpoint panics if addr is empty. The
+// first Call returns an error if addr is malformed.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	if addr == "" {
 		panic("tcplayer: empty address")
@@ -58,7 +59,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	return e
 }
 
-// Call connects.
+// Call makes a connection to the address. It ignores the request.
 func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	switch {
 	case e.life.Err() != nil:
@@ -86,13 +87,14 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	}
 }
 
-// attempt is the result of a connection attempt.
+// attempt is the result of one connection attempt of Call.
 type attempt struct {
 	conn net.Conn
 	err  error
 }
 
-// attempt connects for a request. It closes the connection if done is closed first.
+// attempt connects for a Call and sends the result to out. If done is closed first, it
+// closes the connection. trial is true if the attempt is a probe.
 func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {
@@ -104,14 +106,16 @@ func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{})
 	}
 }
 
-// probe connects and closes the connection.
+// probe connects without a request and closes the connection, to find out whether the
+// address can be reached.
 func (e *Endpoint) probe() {
 	if conn, err := e.connect(true); err == nil {
 		_ = panics.Contain(func() { _ = conn.Close() })
 	}
 }
 
-// connect makes a connection and reports the result to the link.
+// connect makes a connection within the connect timeout and reports the result to the link.
+// trial is true for a probe.
 func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	e.connecting.Add(1)
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -127,8 +131,9 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	return conn, err
 }
 
-// dial makes the connection, TLS included. It returns a panic of a callback as
-// an error, because it runs on a goroutine of the Endpoint.
+// dial makes a TCP connection, sets the socket options and does the TLS handshake. It
+// returns a panic of a callback as an error, because it runs on a goroutine of the
+// Endpoint.
 func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	var conn net.Conn
 	defer func() {
@@ -159,7 +164,8 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// Ready returns nil unless the last attempt failed. Then it waits and probes.
+// Ready returns nil unless the last attempt failed. After a failure it starts probes, one
+// after each backoff, and waits until an attempt succeeds.
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
 		seen := e.link.changes.Load()
@@ -181,14 +187,16 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 	}
 }
 
-// await waits for d, for ctx, or for a change of the link.
+// await waits until d has passed, ctx ends, or the Endpoint is closed. It also returns when
+// the change counter of the link differs from seen.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
 }
 
-// reject returns a rejection.
+// reject returns the error of a rejection: not ready, with a reason, a cause and the time
+// after which to retry.
 func (e *Endpoint) reject(reason string, after time.Duration, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }
@@ -220,14 +228,15 @@ type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// WithConnectTimeout limits a connection attempt, TLS included. The default is
-// 1 s, as in linkerd's proxy. A d of 0 or less means the default.
+// WithConnectTimeout limits a connection attempt, TLS included. The default is 1 s, as in
+// linkerd's proxy. A d of 0 or less selects the default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
 // WithBackoff sets the backoff after a failed attempt. The default is 100 ms to 1 s with a
-// jitter of 10 %. Zero fields have the values of [layer.DefaultBackoff]. Invalid values panic.
+// jitter of 10 %. Zero fields of b have the values of [layer.DefaultBackoff]. Invalid
+// values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())
@@ -235,9 +244,9 @@ func WithBackoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
-// WithDialContext replaces the dial function, such as for a Unix socket or a
-// proxy. The network is "tcp". The function must return when ctx ends, and ctx
-// must not affect the returned connection. A nil dial panics.
+// WithDialContext replaces the function that makes the TCP connection, for example by one
+// for a Unix socket or a proxy. Its argument network is "tcp". The function must return
+// when ctx ends, but ctx must not affect the returned connection. A nil dial panics.
 func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("tcplayer: nil dial function")
@@ -245,8 +254,8 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// WithTLS makes the Endpoint use TLS. It clones cfg; nil means no TLS. An empty
-// ServerName becomes the host of the address.
+// WithTLS makes the Endpoint use TLS with a clone of cfg. A nil cfg means no TLS. An empty
+// ServerName is replaced by the host of the address.
 func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }
@@ -276,23 +285,24 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	return o
 }
 
-// link is the state of the path to an address: up, or down after a failed
-// attempt. While it is down, one probe runs after each backoff.
+// link is the state of the path to an address. It is up at first, and down after a failed
+// attempt. While it is down, one probe is allowed after each backoff.
 type link struct {
 	backoff layer.Backoff
-	timeout time.Duration // limit of one attempt
+	timeout time.Duration // limit of one attempt; a probe is not repeated during it
 
-	changes atomic.Uint64 // count of reported changes
-	down    atomic.Bool   // written with mu
+	changes atomic.Uint64 // number of changes of the state
+	down    atomic.Bool   // written with mu held
 
 	mu       sync.Mutex
-	failures int       // in sequence
-	next     time.Time // while down: time of the next probe
-	err      error     // of the last failed attempt; nil while up
+	failures int       // number of failed attempts since the last success
+	next     time.Time // time of the next probe, while the link is down
+	err      error     // error of the last failed attempt; nil while the link is up
 }
 
-// admit asks to connect for a request. While the link is down, it returns the error and the
-// remaining backoff. After the backoff it admits one request as the probe.
+// admit returns nil if a request may connect now. While the link is down, it returns the
+// last error and the rest of the backoff. After the backoff it admits one request as the
+// probe. The result trial is true for the probe.
 func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil
@@ -310,8 +320,8 @@ func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	return true, 0, nil
 }
 
-// startProbe asks for a probe without a request. If trial is false, wait is the
-// time until the next call: 0 if the link is up.
+// startProbe is called by a waiting Ready. trial reports whether Ready must start a probe now.
+// wait is the time after which startProbe must be called again, or 0 if the link is up.
 func (l *link) startProbe() (trial bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,11 +336,12 @@ func (l *link) startProbe() (trial bool, wait time.Duration) {
 	return true, l.timeout
 }
 
-// reserve prevents another probe during the timeout of this one.
+// reserve is called when a probe starts at the time now. It delays the next probe until the
+// time limit of this one has passed. The caller holds mu.
 func (l *link) reserve(now time.Time) { l.next = now.Add(l.timeout) }
 
-// report records the result of an attempt and reports whether the link changed.
-// While the link is down, only the result of a probe counts as a failure.
+// report records the result of an attempt, and reports whether the state of the link
+// changed. While the link is down, it ignores the failure of an attempt that is not a probe.
 func (l *link) report(trial bool, err error) (changed bool) {
 	if err == nil && !l.down.Load() {
 		return false
@@ -353,7 +364,7 @@ func (l *link) report(trial bool, err error) (changed bool) {
 	return true
 }
 
-// lastError returns the error of a link that is down, or nil.
+// lastError returns the error of the last failed attempt, or nil if the link is up.
 func (l *link) lastError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

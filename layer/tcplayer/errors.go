@@ -11,9 +11,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OnError returns a layer that calls report with each connection and error of
-// the server below. Put it below [Transparent], so that [OriginalDst] returns
-// the destination. report runs on the goroutine of Call. See [ErrorKind].
+// OnError returns a layer that calls report with each error of the server below it and the
+// connection. Put it below [Transparent], so that [OriginalDst] returns the destination of
+// the connection. The function report runs on the goroutine of Call. [ErrorKind] classifies
+// the error.
 //
 // Admission, cancellation, body and errors: as in next. Cost: the call of report. A nil
 // report panics.
@@ -44,13 +45,13 @@ func (f *failures) Next() Server { return f.Server }
 
 func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 
-// ErrorKind returns the value of linkerd's label "error", as in the metric
-// inbound_tcp_errors_total, and "" for nil:
+// ErrorKind returns the value for err of the label "error" in linkerd's metrics, such as
+// inbound_tcp_errors_total. It returns "" for nil:
 //
 //	failfast               [layer.ErrFailFast]
 //	tls detection timeout  no ClientHello or no handshake in time: [DetectTLS]
 //	i/o                    an error of the network, of TLS or of the dial
-//	loadshed               [layer.ErrNotReady], such as of a limit or a full queue
+//	loadshed               [layer.ErrNotReady], for example of a limit or a full queue
 //	unexpected             any other error
 func ErrorKind(err error) string {
 	if late, ok := errors.AsType[*lateError](err); ok {
@@ -74,7 +75,8 @@ func ErrorKind(err error) string {
 	}
 }
 
-// hasLayer reports whether the chain of err has an error of that layer with exactly that kind.
+// hasLayer reports whether the chain of err has a [layer.Error] with the given layer name
+// and kind. A nil kind matches only an error without a kind.
 func hasLayer(err error, name string, kind error) bool {
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {
@@ -84,8 +86,8 @@ func hasLayer(err error, name string, kind error) bool {
 	return false
 }
 
-// isSystemError reports whether err comes from a connection. A check for
-// net.Error does not work, because each [layer.Error] has its methods.
+// isSystemError reports whether err comes from a connection or a system call. It does not
+// check for net.Error, because each [layer.Error] has the methods of that interface.
 func isSystemError(err error) bool {
 	for _, e := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, syscall.ETIMEDOUT,

@@ -3,7 +3,6 @@ package tcplayer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -22,31 +21,35 @@ type forwardOption func(*forward)
 
 func (f forwardOption) apply(o *forward) { f(o) }
 
-// WithIdleTimeout closes a connection after no Read and no Write in either direction ended for
-// d. A d of 0 or less, the default, means no limit. With a limit the kernel cannot copy by
-// itself. A Write has up to 32 KiB, so d must be longer than the slowest reader needs for them.
-func WithIdleTimeout(d time.Duration) ForwardOption {
-	return forwardOption(func(o *forward) { o.idle = max(d, 0) })
+// WithServerName makes Forward read the ClientHello of the client before it requests a
+// connection, and set ServerName of the [Request]. ServerName is empty if the client does
+// not use TLS, or sends no ClientHello within the given time. Use it only for protocols in
+// which the client sends first.
+func WithServerName(within time.Duration) ForwardOption {
+	return forwardOption(func(o *forward) { o.hello = within })
 }
 
-// Forward returns a [Server] that gets a connection from the service to for each
-// accepted connection, and copies in both directions. When one side ends its direction,
-// so does the other side (half-close). The connection ends after both directions, or
-// after one if half-close is not supported.
+// Forward returns a [Server] that copies bytes between an accepted connection and a
+// connection from the given service, in both directions. When one side closes its sending
+// half, Forward closes the sending half to the other side. The connection ends after both
+// directions, or after one if the other side does not support half-close.
 //
-// Admission: the service to decides. A rejected connection stays open and unread.
+// Admission: the service decides. A rejected connection stays open and unread.
 //
-// Cancellation: ctx is passed to the service. When it ends, both sides are reset.
+// Cancellation: ctx is passed to the service. When ctx ends, both sides are reset.
 //
-// Body: an admitted connection is closed when Call returns. After an error both sides
-// are reset, also after TLS without close_notify.
+// Body: an admitted connection is closed when Call returns. After an error both sides are
+// reset. TLS that ends without close_notify is such an error.
 //
-// Errors: errors of the service are returned unchanged. Other errors are a
-// [layer.Error] with the server address, and the direction or [layer.ErrIdleTimeout].
-// The ByteCount is valid with an error.
+// Errors: errors of the service are returned unchanged. Other errors are a [layer.Error]
+// with the address of the server and the direction that failed. The ByteCount is valid even
+// with an error.
 //
 // Cost: one more goroutine. On Linux the kernel copies between two TCP connections
 // (splice). A nil to panics.
+//
+// Forward has no idle timeout. [WithUserTimeout] and [WithKeepAlive] end connections to a lost
+// peer, and a [layer.Timeout] in the [NewStack] of the service limits the total time.
 func Forward(to Service, opts ...ForwardOption) Server {
 	notNil(to)
 	f := &forward{to: to}
@@ -59,21 +62,25 @@ func Forward(to Service, opts ...ForwardOption) Server {
 }
 
 type forward struct {
-	to   Service
-	idle time.Duration
+	to    Service
+	hello time.Duration // maximum wait for a ClientHello; 0 means that none is read
 }
 
-// Ready forwards to the service behind.
+// Ready forwards to the service that makes the connections.
 func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 
-// Call forwards one connection until its end.
+// Call forwards one accepted connection until it ends.
 func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
 		return ByteCount{}, &layer.Error{
 			Layer: "forward", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
 		}
 	}
-	server, err := f.to.Call(ctx, requestOf(client))
+	req := requestOf(client)
+	if f.hello > 0 {
+		req.ServerName, client = readServerName(ctx, client, f.hello)
+	}
+	server, err := f.to.Call(ctx, req)
 	switch {
 	case errors.Is(err, layer.ErrNotReady):
 		return ByteCount{}, err
@@ -81,47 +88,34 @@ func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) 
 		reset(client)
 		return ByteCount{}, err
 	}
-	p := &pair{client: client, server: server, idle: f.idle}
+	p := &pair{client: client, server: server}
 	return p.join(ctx)
 }
 
-// Describe shows the service behind.
+// Describe shows the service that makes the connections.
 func (f *forward) Describe() layer.Node {
-	n := layer.Node{Name: "forward", Children: []layer.Node{layer.Describe(f.to)}}
-	if f.idle > 0 {
-		n.State = layer.State{{Key: "idle_timeout", Value: f.idle}}
-	}
-	return n
+	return layer.Node{Name: "forward", Children: []layer.Node{layer.Describe(f.to)}}
 }
 
-// pair is two joined connections.
+// pair has the two connections that Forward copies between.
 type pair struct {
 	client, server net.Conn
-	idle           time.Duration
-	timer          *time.Timer // of the idle timeout
 
-	mu   sync.Mutex // guards the fields below
-	over bool
-	err  *layer.Error
+	mu     sync.Mutex   // guards the fields below
+	closed bool         // both connections were closed or reset
+	err    *layer.Error // first error of either direction
 }
 
-// join copies until both directions ended, and closes both sides.
+// join copies until both directions have ended, and then closes both connections. The end
+// of ctx resets both.
 func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "canceled", Err: context.Cause(ctx)}) })
 	})
 	defer stop()
-	if p.idle > 0 {
-		p.timer = time.AfterFunc(p.idle, func() {
-			_ = panics.Contain(func() {
-				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("no data for %v", p.idle)})
-			})
-		})
-		defer p.timer.Stop()
-	}
 	sent := make(chan int64, 1)
-	go func() { sent <- p.pump(p.server, p.client, "client to server") }()
-	t := ByteCount{Received: p.pump(p.client, p.server, "server to client")}
+	go func() { sent <- p.copyOneWay(p.server, p.client, "client to server") }()
+	t := ByteCount{Received: p.copyOneWay(p.client, p.server, "server to client")}
 	t.Sent = <-sent
 	p.finish()
 	if p.err != nil {
@@ -130,9 +124,9 @@ func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	return t, nil
 }
 
-// pump copies one direction and then ends it. A panic of a connection is an
-// error of its direction.
-func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
+// copyOneWay copies from src to dst until EOF, and then closes the sending half of dst. An
+// error or a panic of a connection resets both connections.
+func (p *pair) copyOneWay(dst, src net.Conn, direction string) (n int64) {
 	var panicked error
 	defer func() {
 		if panicked != nil {
@@ -140,7 +134,7 @@ func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 		}
 	}()
 	defer panics.Recover(&panicked)
-	n, err := p.copy(dst, src)
+	n, err := io.Copy(dst, src)
 	if err == nil {
 		err = truncation(src)
 	}
@@ -155,40 +149,14 @@ func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 	return n
 }
 
-func (p *pair) copy(dst, src net.Conn) (int64, error) {
-	if p.idle == 0 {
-		return io.Copy(dst, src)
-	}
-	return io.Copy(activityConn{p, dst}, activityConn{p, src})
-}
-
-// activityConn restarts the idle timeout after each Read and Write. It has no
-// other methods, because they would copy without a restart.
-type activityConn struct {
-	pair *pair
-	conn net.Conn
-}
-
-func (m activityConn) Read(b []byte) (int, error) {
-	n, err := m.conn.Read(b)
-	m.pair.timer.Reset(m.pair.idle)
-	return n, err
-}
-
-func (m activityConn) Write(b []byte) (int, error) {
-	n, err := m.conn.Write(b)
-	m.pair.timer.Reset(m.pair.idle)
-	return n, err
-}
-
-// fail resets both sides for the first error.
+// fail records the first error and resets both connections.
 func (p *pair) fail(err layer.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.closed {
 		return
 	}
-	p.over = true
+	p.closed = true
 	err.Layer = "forward"
 	if addr := p.server.RemoteAddr(); addr != nil {
 		err.Endpoint = addr.String()
@@ -198,20 +166,21 @@ func (p *pair) fail(err layer.Error) {
 	reset(p.client)
 }
 
-// finish closes both sides, unless they were reset.
+// finish closes both connections, unless they were reset.
 func (p *pair) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.closed {
 		return
 	}
-	p.over = true
+	p.closed = true
 	defer p.server.Close()
 	_ = p.client.Close()
 }
 
-// eofConn is the connection below TLS of this package. It records a TCP EOF, because crypto/tls
-// does not distinguish it from close_notify, and an attacker can forge it.
+// eofConn is the connection below a TLS connection of this package. It records a TCP EOF
+// that arrives without close_notify. crypto/tls returns io.EOF with and without close_notify,
+// but only a TCP EOF can be forged by an attacker.
 type eofConn struct {
 	net.Conn
 	ended atomic.Bool
@@ -227,10 +196,10 @@ func (u *eofConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NetConn returns the wrapped connection.
 func (u *eofConn) NetConn() net.Conn { return u.Conn }
 
-// truncation returns io.ErrUnexpectedEOF if TLS ended without close_notify.
+// truncation returns io.ErrUnexpectedEOF if conn is a TLS connection that ended without
+// close_notify. It finds only TLS connections of this package.
 func truncation(conn net.Conn) error {
 	for ; conn != nil; conn = unwrap(conn) {
 		if u, ok := conn.(*eofConn); ok && u.ended.Load() {

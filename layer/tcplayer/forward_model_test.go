@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 )
@@ -16,7 +15,7 @@ func TestForwardModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var opts []ForwardOption
 		if rapid.Bool().Draw(rt, "idle") {
-			opts = append(opts, WithIdleTimeout(time.Minute))
+			opts = append(opts, inProcess())
 		}
 		j := join(t, t.Context(), opts...)
 		sides := [2]*side{newSide(j.client), newSide(j.server)}

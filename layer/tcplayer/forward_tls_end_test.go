@@ -76,7 +76,7 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	return s
 }
 
-// securedClient is secured with a TLS client whose TLS ends in DetectTLS.
+// securedClient is secured with a TLS client, which DetectTLS terminates.
 func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Server) *secured {
 	t.Helper()
 	ours, roots := identity(t, "web.default")
@@ -160,7 +160,7 @@ func TestForwardTLSEnd(t *testing.T) {
 
 // A Read may return the last bytes together with close_notify.
 func TestForwardTLSEndInOneRead(t *testing.T) {
-	for name, said := range map[string]bool{"said": true, "not said": false} {
+	for name, said := range map[string]bool{"close_notify": true, "EOF": false} {
 		t.Run(name, func(t *testing.T) {
 			theirs, roots := identity(t, "web.default")
 			theirs.SessionTicketsDisabled = true // so that all fits into one Read

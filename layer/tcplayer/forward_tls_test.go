@@ -35,7 +35,7 @@ func TestForwardEndBeforeHandshake(t *testing.T) {
 		_, err := Forward(to(passed)).Call(t.Context(), front)
 		done <- err
 	}()
-	<-passed.end // the server's end was read, and the client has said nothing yet
+	<-passed.end // the EOF of the server was read, before any byte of the client
 
 	client := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, client.SetDeadline(time.Now().Add(10*time.Second)))

@@ -19,28 +19,28 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TransportProtocol is the ALPN protocol by which client and server agree to
-// send a [TransportHeader] first.
+// TransportProtocol is the ALPN protocol of [TransportHeader]. If client and server
+// negotiate it, the client sends the header first.
 const TransportProtocol = "transport.l5d.io/v1"
 
-// TransportHeader describes the following connection to the proxy of the peer.
-// It is sent inside TLS.
+// TransportHeader describes a connection to the proxy of the peer. The client sends it
+// inside TLS, before the bytes of the connection.
 type TransportHeader struct {
-	// Port is the port of the server, 1 to 65535.
+	// Port is the port of the server behind the proxy, 1 to 65535.
 	Port uint16
 
-	// Name is the DNS name of the server, for a gateway. "" means the server
-	// behind the peer, at the same address.
+	// Name is the DNS name of the server, if the peer is a gateway. An empty Name means the
+	// server at the address of the peer.
 	Name string
 
-	// Protocol is the protocol of the connection. Opaque means unknown.
+	// Protocol is the protocol of the connection. Opaque means that it is unknown.
 	Protocol Protocol
 }
 
-// NewTransportHeader returns the header of a connection to an endpoint with
-// that port. A non-empty authority, "name:port", makes the endpoint a gateway:
-// the header gets its name and port. As in linkerd's proxy, an authority
-// without a port is ignored, and a host that is not a DNS name is omitted.
+// NewTransportHeader returns the header for a connection to the given port of an endpoint.
+// If the endpoint is a gateway, authority is the "name:port" of the server behind it, and
+// the header has this name and port. As in linkerd's proxy, an authority without a port is
+// ignored, and a host that is not a DNS name is omitted.
 func NewTransportHeader(port uint16, authority string, p Protocol) TransportHeader {
 	h := TransportHeader{Port: port, Protocol: p}
 	host, text, err := net.SplitHostPort(authority)
@@ -56,7 +56,7 @@ func NewTransportHeader(port uint16, authority string, p Protocol) TransportHead
 	return h
 }
 
-// Validate returns an error if a peer would reject h.
+// Validate returns an error if a peer would reject h because of its port or name.
 func (h TransportHeader) Validate() error {
 	switch {
 	case h.Port == 0:
@@ -71,11 +71,12 @@ const (
 	headerPreface = TransportProtocol + "\r\n\r\n"
 	headerFixed   = len(headerPreface) + 4 // preface and length
 
-	// maxHeader is the limit of linkerd's proxy.
+	// maxHeader is the maximum size of the protobuf message in bytes, as in linkerd's
+	// proxy.
 	maxHeader = 64 << 10
 )
 
-// Field numbers of the messages Header and SessionProtocol.
+// Field numbers of linkerd's protobuf messages Header and SessionProtocol.
 const (
 	portField     = 1
 	nameField     = 2
@@ -84,8 +85,8 @@ const (
 	http2Field    = 2
 )
 
-// AppendTo appends the encoded header: a preface, a length and a protobuf
-// message. It does not call Validate.
+// AppendTo appends the encoded header to b. The encoding is a preface, a length and a
+// protobuf message. AppendTo does not call Validate.
 func (h TransportHeader) AppendTo(b []byte) []byte {
 	b = append(b, headerPreface...)
 	at := len(b)
@@ -109,7 +110,8 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 	return b
 }
 
-// appendSession appends a SessionProtocol with an empty message.
+// appendSession appends the field of a SessionProtocol. The field has an empty message with
+// the field number kind, which specifies the protocol.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
 	b = protowire.AppendVarint(b, 2)
@@ -117,12 +119,13 @@ func appendSession(b []byte, kind protowire.Number) []byte {
 	return protowire.AppendVarint(b, 0)
 }
 
-// errNoTransportHeader reports first bytes without a [TransportHeader].
+// errNoTransportHeader reports that a connection does not begin with a [TransportHeader].
 var errNoTransportHeader = errors.New("no transport header")
 
-// parseTransportHeader returns the header at the start of first, and its size. The error is
-// [io.ErrUnexpectedEOF] if more bytes are needed, [errNoTransportHeader] for other first bytes,
-// and another error for an invalid header.
+// parseTransportHeader decodes the header at the start of first, and returns its encoded
+// size. The error is [io.ErrUnexpectedEOF] if more bytes are needed, and
+// errNoTransportHeader if the bytes are not a header. Another error reports an invalid
+// header.
 func parseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
 	if !hasPrefixSoFar(first, headerPreface) {
 		return TransportHeader{}, 0, errNoTransportHeader
@@ -145,31 +148,32 @@ func parseTransportHeader(first []byte) (h TransportHeader, size int, err error)
 	return h, size, nil
 }
 
-// TransportServers are the servers of [DetectTransport]. If one is nil, its
-// connections are reset.
+// TransportServers has the servers of [DetectTransport]. A connection for a nil server is
+// reset.
 type TransportServers struct {
-	Header Server // connections with a transport header, which is removed
-	None   Server // other connections, unchanged
+	Header Server // connections with a transport header; the server receives the bytes after it
+	None   Server // other connections; the server receives all bytes
 }
 
-// DetectTransport returns a [Server] that reads the [TransportHeader] of each
-// connection if its TLS negotiated [TransportProtocol]; see [DetectTLS]. It passes the
-// rest to Header, which gets the header from [TransportHeaderFromContext]. The port of
-// a header without a name becomes that of LocalAddr and [OriginalDst], so that
-// [Forward] connects to it. Other connections go unread to None.
+// DetectTransport returns a [Server] that reads the [TransportHeader] of a connection. A
+// connection has one only if its TLS negotiated [TransportProtocol]; see [DetectTLS]. The
+// rest of the connection goes to Header, and [TransportHeaderFromContext] returns the
+// header. If the header has no name, its port becomes the port of LocalAddr and
+// [OriginalDst], so that [Forward] connects to it. Other connections go to None, and no
+// byte of them is read.
 //
-// A client that sends too little in 10 s ([WithDetectTimeout]) is reset. A header has
-// up to 64 KiB. The identity of the client is not checked, see [TLSState].
+// A client that sends an incomplete header within 10 s ([WithDetectTimeout]) is reset. A
+// header has up to 64 KiB. The identity of the client is not checked; see [TLSState].
 //
 // Admission: the chosen server decides. A rejected connection stays open if no byte was
-// read; otherwise it is reset, as in [Detect]. Ready waits until one server is ready.
+// read. Otherwise it is reset, as in [Detect]. Ready returns nil if one server is ready,
+// and otherwise waits for the last one. Cancellation: the end of ctx ends the detection
+// and resets the connection. Body: DetectTransport removes the read deadline of the
+// connection. Cost: about 2 KiB in 14 allocations, and 8 µs.
 //
-// Cancellation: ctx also ends the detection, and the connection is reset. Body: a read
-// deadline is removed. Cost: about 2 KiB in 14 allocations, and 8 µs.
-//
-// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]
-// with [layer.ErrTimeout], [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of an
-// invalid header.
+// Errors: errors of the server are returned unchanged. Other errors are a [layer.Error]. It
+// matches [layer.ErrTimeout], [layer.ErrNoRoute] or [io.ErrUnexpectedEOF], or wraps the
+// error of an invalid header.
 func DetectTransport(to TransportServers, opts ...DetectOption) Server {
 	return &detectTransport{choice: newChoice(to.Header, to.None), detectOptions: newDetectOptions(opts), to: to}
 }
@@ -210,13 +214,13 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 	return serveNext(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, withPort(next, h))
 }
 
-// hasHeader reports whether TLS negotiated a header.
 func hasHeader(conn net.Conn) bool {
 	state, ok := TLSState(conn)
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// withPort returns conn with the destination port of h.
+// withPort returns conn with the port of h in its LocalAddr. A header with a name does not
+// change the address.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := &bufferedConn{Conn: conn, took: true}
 	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {
@@ -225,7 +229,7 @@ func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	return f
 }
 
-// Describe shows the servers.
+// Describe shows the servers and the time limit.
 func (d *detectTransport) Describe() layer.Node {
 	n := d.describe("transport", []string{"header", "none"}, d.to.Header, d.to.None)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
@@ -234,8 +238,8 @@ func (d *detectTransport) Describe() layer.Node {
 
 type headerKey struct{}
 
-// TransportHeaderFromContext returns the header that [DetectTransport] read
-// from the connection.
+// TransportHeaderFromContext returns the header that [DetectTransport] read from the
+// connection. It returns false for a connection without a header.
 func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 	h, ok := ctx.Value(headerKey{}).(*TransportHeader)
 	if !ok {
@@ -244,8 +248,8 @@ func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 	return *h, true
 }
 
-// parseHeaderMessage reads message Header. It ignores unknown fields, and the last
-// of two equal fields counts.
+// parseHeaderMessage decodes the protobuf message Header. It ignores unknown fields. If a
+// field occurs twice, the last value counts.
 func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	var h TransportHeader
 	port := int32(0)
@@ -273,7 +277,8 @@ func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	return h, h.Validate()
 }
 
-// parseSession reads message SessionProtocol. An unknown kind leaves p unchanged.
+// parseSession decodes the protobuf message SessionProtocol into p. An unknown protocol
+// leaves p unchanged.
 func parseSession(b []byte, p *Protocol) error {
 	return eachField(b, func(f field) error {
 		switch {
@@ -288,19 +293,20 @@ func parseSession(b []byte, p *Protocol) error {
 	})
 }
 
-// field is a field of a message in protobuf.
+// field is a decoded field of a protobuf message.
 type field struct {
 	number protowire.Number
 	kind   protowire.Type
-	varint uint64
-	bytes  []byte
+	varint uint64 // value, if kind is VarintType
+	bytes  []byte // value, if kind is BytesType
 }
 
 // errNotProtobuf replaces the errors of protowire, because some of them match
-// io.ErrUnexpectedEOF.
+// io.ErrUnexpectedEOF, which means that more bytes are needed.
 var errNotProtobuf = errors.New("the message is not valid protobuf")
 
-// eachField calls do for each field of a message, in order.
+// eachField calls do for each field of the protobuf message b, in order. It returns the
+// first error of do, or errNotProtobuf.
 func eachField(b []byte, do func(f field) error) error {
 	for len(b) > 0 {
 		var f field
@@ -328,8 +334,8 @@ func eachField(b []byte, do func(f field) error) error {
 	return nil
 }
 
-// isDNSName reports whether s is a DNS host name, with or without a final dot.
-// A last label of digits alone is part of an IP address.
+// isDNSName reports whether s is a DNS host name, with or without a final dot. It rejects a
+// name with a last label of digits only, because that is an IP address.
 func isDNSName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	last := s[strings.LastIndexByte(s, '.')+1:]

@@ -14,24 +14,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// UntilClosed is the [layer.Completion] that observes a connection until it is
-// closed. The observer gets the number of bytes read, and at the end one of:
+// UntilClosed is a [layer.Completion] that observes a connection until it is closed. It
+// calls Data of the observer with the number of bytes of each Read. It calls End once, with
+// one of:
 //
 //   - nil after Close, if EOF was read, or after EOF and CloseWrite;
-//   - [layer.ErrBodyClosedEarly] after an earlier Close;
-//   - the error of a Read or Write, unless it is a deadline of the caller or
-//     net.ErrClosed;
-//   - [io.ErrUnexpectedEOF] after TLS without close_notify, for which Read returns
-//     io.EOF;
-//   - the cause of ctx. The connection is reset, and Read and Write return the cause.
+//   - [layer.ErrBodyClosedEarly] after Close before EOF;
+//   - the error of a Read or Write, other than net.ErrClosed or a deadline of the caller;
+//   - [io.ErrUnexpectedEOF] if TLS ended without close_notify, although Read returns io.EOF;
+//   - the cause of ctx, when ctx ends. The connection is reset then, and Read and Write
+//     return the cause.
 //
 // The caller must always close the connection. A second Close returns nil.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still copies between two
-// TCP connections. Their errors do not end the observation, because they may come from the
-// other connection. NetConn returns conn. Several observers share one wrapper.
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
+// between two TCP connections. Their errors do not end the observation, because they may
+// come from the other connection. NetConn returns conn. If conn is already observed, the
+// new observer is added to the same wrapper.
 //
-// In a balancer, combine it with Sample: Head. Then the measured latency is the time to
+// In a balancer, combine it with Sample: Head. The measured latency is then the time to
 // connect and not the time to the first byte.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
@@ -53,24 +54,25 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 	return h
 }
 
-// observedConn is a connection with observers.
+// observedConn is the connection that UntilClosed returns.
 type observedConn struct {
 	net.Conn
 
-	// Written before UntilClosed returns, or under mu.
+	// observers are the observers of the connection. The field is written before
+	// UntilClosed returns, or with mu held.
 	observers []layer.Observer
 	first     [3]layer.Observer // avoids an allocation for the first observers
 
 	sawByte atomic.Bool           // a byte was read
-	closed  atomic.Bool           // by the caller
-	broken  atomic.Pointer[error] // cause of the context, after its end
+	closed  atomic.Bool           // Close was called
+	broken  atomic.Pointer[error] // cause of the context; nil before the context ends
 
 	mu      sync.Mutex
-	stop    func() bool
-	readEnd bool // EOF was read
-	sentEnd bool // CloseWrite was called
-	ended   bool
-	err     error
+	stop    func() bool // ends the registration with the context; nil without one
+	readEnd bool        // EOF was read
+	sentEnd bool        // CloseWrite was called
+	ended   bool        // End was called
+	err     error       // argument of End
 }
 
 func (h *observedConn) add(o layer.Observer) {
@@ -125,7 +127,7 @@ func (h *observedConn) Close() error {
 	return err
 }
 
-// data reports n read bytes to the observers.
+// data calls Data of the observers with n, unless n is 0.
 func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
@@ -138,17 +140,19 @@ func (h *observedConn) data(n int) {
 	}
 }
 
-// readEOF records an EOF, or TLS without close_notify.
+// readEOF records that the peer closed its sending half. If TLS ended without close_notify,
+// it ends the observation with an error.
 func (h *observedConn) readEOF() {
 	if err := truncation(h.Conn); err != nil {
 		h.end(err)
 		return
 	}
-	h.half(&h.readEnd)
+	h.endDirection(&h.readEnd)
 }
 
-// half records the end of one direction. After both directions the connection ends.
-func (h *observedConn) half(which *bool) {
+// endDirection records that one direction has ended, by setting its field, *which, to true.
+// When both directions have ended, endDirection ends the observation without an error.
+func (h *observedConn) endDirection(which *bool) {
 	h.mu.Lock()
 	*which = true
 	both := h.readEnd && h.sentEnd
@@ -158,12 +162,12 @@ func (h *observedConn) half(which *bool) {
 	}
 }
 
-// failed ends the connection unless err is a deadline or an earlier Close. It
-// returns the error for the caller.
+// failed ends the observation with err, unless a deadline or an earlier Close caused err.
+// It returns the error for the caller of Read or Write.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
-		return h.why(err)
+		return h.withCause(err)
 	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrDeadlineExceeded):
 	default:
 		h.end(err)
@@ -171,16 +175,17 @@ func (h *observedConn) failed(err error) error {
 	return err
 }
 
-// why replaces an error by the cause of the context, after its end.
-func (h *observedConn) why(err error) error {
+// withCause returns the cause of the context instead of err, if the context has ended. A
+// nil err stays nil.
+func (h *observedConn) withCause(err error) error {
 	if cause := h.broken.Load(); cause != nil && err != nil {
 		return &canceledConnError{*cause}
 	}
 	return err
 }
 
-// cancel ends the connection after the end of its context. It notifies the
-// observers before it resets the connection.
+// cancel ends the observation because the context has ended. It notifies the observers
+// before it resets the connection.
 func (h *observedConn) cancel(cause error) {
 	h.broken.Store(&cause)
 	defer reset(h.Conn)
@@ -202,8 +207,9 @@ func (h *observedConn) end(err error) {
 	panics.End(observers, err)
 }
 
-// canceledConnError is the error of a connection after the end of its context. It is not a
-// timeout, because the caller would take it for its own deadline and retry.
+// canceledConnError is the error of Read and Write after the context has ended. Its Timeout
+// method returns false, because a caller could otherwise assume that its own deadline was
+// exceeded, and retry.
 type canceledConnError struct{ cause error }
 
 func (e *canceledConnError) Error() string   { return "connection closed: " + e.cause.Error() }
@@ -211,9 +217,8 @@ func (e *canceledConnError) Unwrap() []error { return []error{e.cause, net.ErrCl
 func (e *canceledConnError) Timeout() bool   { return false }
 func (e *canceledConnError) Temporary() bool { return false }
 
-// The following methods of net.TCPConn make copying fast.
+// The following methods of net.TCPConn allow the kernel to copy.
 
-// WriteTo copies to w until EOF.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	reported := int64(0)
 	if !h.sawByte.Load() {
@@ -241,13 +246,14 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	if err == nil {
 		h.readEOF()
 	}
-	return n + rest, h.why(err)
+	return n + rest, h.withCause(err)
 }
 
-// firstRead is the buffer size of writeFirst.
+// firstRead is the buffer size of writeFirst, in bytes.
 const firstRead = 1 << 10
 
-// writeFirst copies the first bytes. It returns 0 and nil at EOF.
+// writeFirst copies the result of one Read to w, so that the observers receive the time of
+// the first byte. It returns 0 and nil at EOF.
 func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)
@@ -266,25 +272,25 @@ func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// ReadFrom copies from r until EOF.
+// ReadFrom is part of [io.ReaderFrom]. It copies from r to the connection, until EOF.
 func (h *observedConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(h.Conn, r)
-	return n, h.why(err)
+	return n, h.withCause(err)
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite closes the sending half of the connection.
 func (h *observedConn) CloseWrite() error {
 	err := closeWrite(h.Conn)
 	if err == nil {
-		h.half(&h.sentEnd)
+		h.endDirection(&h.sentEnd)
 	}
 	return err
 }
 
-// NetConn returns the wrapped connection.
 func (h *observedConn) NetConn() net.Conn { return h.Conn }
 
-// closeWrite ends the sending direction. TLS needs a finished handshake for it.
+// closeWrite closes the sending half of conn. It first completes the handshake of a TLS
+// connection. The error matches errors.ErrUnsupported if conn has no CloseWrite method.
 func closeWrite(conn net.Conn) error {
 	if secure, ok := conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -297,8 +303,9 @@ func closeWrite(conn net.Conn) error {
 	return fmt.Errorf("close one direction of %T: %w", conn, errors.ErrUnsupported)
 }
 
-// reset closes conn with a TCP reset, where supported. It closes the connection
-// below TLS first, because TLS would send close_notify.
+// reset closes conn. If the connection below all wrappers is a TCP connection, the peer
+// receives a TCP reset. The TCP connection is closed before TLS, because TLS would send
+// close_notify.
 func reset(conn net.Conn) {
 	raw := conn
 	for {

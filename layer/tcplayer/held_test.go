@@ -185,18 +185,18 @@ func TestUntilClosedDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	near, _ := tcpPair(t)
-	first, second := make(told, 1), make(told, 1)
+	first, second := make(endObserver, 1), make(endObserver, 1)
 	conn := UntilClosed(ctx, near, first)
 	assert.Same(t, conn, UntilClosed(ctx, conn, second))
 	require.ErrorIs(t, <-first, context.Canceled)
 	require.ErrorIs(t, <-second, context.Canceled)
 }
 
-// told is an observer that waits for the end.
-type told chan error
+// endObserver is an observer that waits for End.
+type endObserver chan error
 
-func (told) Data(int)        {}
-func (t told) End(err error) { t <- err }
+func (endObserver) Data(int)        {}
+func (t endObserver) End(err error) { t <- err }
 
 // order records the order in which observers end.
 type order struct {

@@ -15,12 +15,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Instruments are the metrics of a [Meter], with their labels bound except for
-// the documented one. A nil metric is not recorded.
+// Instruments are the metrics of a [Meter]. They must have values for all their labels,
+// except for the label "errno" of Closed, which the Meter sets. A nil metric is not recorded.
 type Instruments struct {
-	Opened  metrics.Counter // all connections
-	Open    metrics.Gauge   // open connections
-	Closed  metrics.Counter // label "errno": "" or the name of the system error, such as ECONNRESET
+	Opened  metrics.Counter // number of connections since the start
+	Open    metrics.Gauge   // number of connections that are open now
+	Closed  metrics.Counter // label "errno": the system error, such as ECONNRESET, or ""
 	Read    metrics.Counter // bytes from the peer
 	Written metrics.Counter // bytes to the peer
 }
@@ -37,28 +37,28 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// Meter counts connections and their bytes. Make one Meter for each set of
-// labels and reuse it, because it binds each errno label once. It is safe for
-// concurrent use. It ignores a panic of an instrument.
+// Meter counts connections and their bytes. Use one Meter for each set of labels and reuse
+// it, because it binds each value of the label errno once. A Meter is safe for concurrent
+// use. It ignores a panic of an instrument.
 type Meter struct {
 	to     Instruments
-	clean  metrics.Counter
-	broken sync.Map // metrics.Counter by errno
+	clean  metrics.Counter // connections closed without a system error
+	broken sync.Map        // metrics.Counter by errno
 }
 
-// NewMeter returns a Meter that records to i.
+// NewMeter returns a Meter that records to the instruments in i.
 func NewMeter(i Instruments) *Meter {
 	i = i.orDiscard()
 	return &Meter{to: i, clean: i.Closed.With("errno", "")}
 }
 
-// Conn counts conn as open until Close or a system error, and returns a
-// connection that counts the bytes.
+// Conn returns a connection that wraps conn and counts its bytes. The connection counts as
+// open until Close or a system error.
 //
-// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still
-// copies between two TCP connections. The byte count is then behind by 64 KiB
-// to 1 MiB. On Linux a failed copy counts for the connection that was closed;
-// on other systems it counts for neither. NetConn returns conn.
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel can still copy
+// between two TCP connections. During such a copy the count of bytes is late by up to 256
+// KiB. On Linux the error of a copy counts for the connection that was closed. On other
+// systems it counts for neither connection. NetConn returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
 func (m *Meter) open(conn net.Conn) *meteredConn {
@@ -69,7 +69,7 @@ func (m *Meter) open(conn net.Conn) *meteredConn {
 
 func (m *Meter) closed(errno string) {
 	defer count(m.to.Open, -1)       // after all other metrics
-	defer func() { _ = recover() }() // of With
+	defer func() { _ = recover() }() // With may panic, too
 	if errno == "" {
 		count(m.clean, 1)
 		return
@@ -83,13 +83,14 @@ func (m *Meter) closed(errno string) {
 	}
 }
 
-// count ignores a panic of the instrument, because any goroutine may read from the connection.
+// count adds n to a metric. It recovers a panic of the metric, because the panic could
+// otherwise end any goroutine that reads from the connection.
 func count(to interface{ Add(delta float64) }, n float64) {
 	defer func() { _ = recover() }()
 	to.Add(n)
 }
 
-// WrapServer is the layer that counts accepted connections.
+// WrapServer is a layer that counts the accepted connections and their bytes.
 //
 // Admission: Ready is forwarded. A rejected connection counts as opened and closed.
 //
@@ -99,7 +100,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 //
 // Errors: errors of next are returned unchanged.
 //
-// Cost: one allocation, and the instruments.
+// Cost: one allocation, and the calls of the instruments.
 func (m *Meter) WrapServer(next Server) Server {
 	notNil(next)
 	return &meteredServer{next, m}
@@ -112,7 +113,7 @@ type meteredServer struct {
 
 func (s *meteredServer) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	counted := s.meter.open(conn)
-	defer counted.over("")
+	defer counted.countEnd("")
 	return s.Server.Call(ctx, counted)
 }
 
@@ -120,8 +121,8 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapDial returns a dial function that counts its connections, for
-// [WithDialContext] or the Dial of a [Dialer].
+// WrapDial returns a function that dials by dial and counts the connections. It is for
+// [WithDialContext] or the field Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -137,14 +138,13 @@ func (m *Meter) WrapDial(
 	}
 }
 
-// meteredConn counts a connection. It buffers no bytes.
+// meteredConn is the connection that Meter.Conn returns. It buffers no bytes.
 type meteredConn struct {
 	net.Conn
 	meter *Meter
-	ended atomic.Bool
+	ended atomic.Bool // the end of the connection was counted
 }
 
-// withoutMeter returns the connection inside the meteredConn wrappers.
 func withoutMeter(conn net.Conn) net.Conn {
 	for {
 		m, ok := conn.(*meteredConn)
@@ -168,32 +168,31 @@ func (m *meteredConn) Write(p []byte) (int, error) {
 }
 
 func (m *meteredConn) Close() error {
-	m.over("")
+	m.countEnd("")
 	return m.Conn.Close()
 }
 
-// WriteTo copies to w until EOF.
+// WriteTo is part of [io.WriterTo]. It copies to w until EOF and counts the bytes.
 func (m *meteredConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.Copy(&countingWriter{w, m.read}, m.Conn)
 	m.copied(err)
 	return n, err
 }
 
-// ReadFrom copies from r until EOF.
 func (m *meteredConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := copyCounted(m.Conn, r, m.written)
 	m.copied(err)
 	return n, err
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite closes the sending half of the connection.
 func (m *meteredConn) CloseWrite() error { return closeWrite(m.Conn) }
 
-// NetConn returns the wrapped connection.
 func (m *meteredConn) NetConn() net.Conn { return m.Conn }
 
-// Transferred counts bytes that a user of the socket below has read and written. err is
-// nil or the error of the last operation.
+// Transferred counts bytes that the caller has read from and written to the socket
+// directly, without the methods of the connection. The argument err is nil or the error of
+// the last operation.
 func (m *meteredConn) Transferred(read, written int, err error) {
 	m.read(read)
 	m.written(written)
@@ -214,29 +213,31 @@ func (m *meteredConn) written(n int) {
 	}
 }
 
-// over counts the end once.
-func (m *meteredConn) over(errno string) {
+// countEnd counts the connection as closed, with the label errno. Only the first call has an
+// effect.
+func (m *meteredConn) countEnd(errno string) {
 	if !m.ended.Load() && !m.ended.Swap(true) {
 		m.meter.closed(errno)
 	}
 }
 
-// failed counts the connection as ended if err is a system error. Other errors, such as an
-// exceeded deadline, do not end a connection.
+// failed counts the connection as ended if err is a system error. Other errors do not end a
+// connection, for example an exceeded deadline.
 func (m *meteredConn) failed(err error) {
 	if name := errnoOf(err); name != "" {
-		m.over(name)
+		m.countEnd(name)
 	}
 }
 
-// copied handles the error of a copy, which may come from the other connection.
+// copied counts the connection as ended if the copy failed because of this connection. It
+// checks this, because the error err of a copy may also come from the other connection.
 func (m *meteredConn) copied(err error) {
 	if err != nil && errnoOf(err) != "" && isClosed(m.Conn) {
 		m.failed(err)
 	}
 }
 
-// countingWriter reports each number of written bytes.
+// countingWriter calls report with the number of bytes of each write.
 type countingWriter struct {
 	io.Writer
 	report func(n int)
@@ -252,14 +253,10 @@ func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
 	return copyCounted(t.Writer, r, t.report)
 }
 
-// Sizes of the copies between two reports: larger for a long transfer, so that
-// reports stay cheap and the count stays close.
-const (
-	minPiece = 64 << 10
-	maxPiece = 1 << 20
-)
+// maxPiece is the largest number of bytes that the kernel copies between two reports.
+const maxPiece = 256 << 10
 
-// copyCounted is io.Copy with reports.
+// copyCounted copies like io.Copy and calls report with the number of bytes of each part.
 func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
@@ -269,13 +266,9 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 		// Hide all methods that would copy without a report.
 		return io.Copy(struct{ io.Writer }{&countingWriter{dst, report}}, struct{ io.Reader }{src})
 	}
-	next := int64(minPiece)
-	if limited && whole.N <= maxPiece {
-		next = whole.N
-	}
 	for whole.N > 0 {
 		// The kernel copies from a connection in one LimitedReader, but not in two.
-		piece := io.LimitedReader{R: whole.R, N: min(next, whole.N)}
+		piece := io.LimitedReader{R: whole.R, N: min(maxPiece, whole.N)}
 		size := piece.N
 		moved, err := io.Copy(dst, &piece)
 		report(int(moved))
@@ -284,12 +277,11 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 		if err != nil || moved < size {
 			return n, err
 		}
-		next = min(max(minPiece, n/8), maxPiece)
 	}
 	return n, nil
 }
 
-// byKernel reports whether the kernel may be able to copy.
+// byKernel reports whether the types of dst and src allow the kernel to copy between them.
 func byKernel(dst io.Writer, src io.Reader) bool {
 	_, from := src.(syscall.Conn)
 	_, to := dst.(io.ReaderFrom)

@@ -10,17 +10,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Origin finds the destination address that the client of a connection asked
-// for. It returns conn with that address, see [OverrideAddrs].
+// Origin finds the destination address that the client of a connection connected to. It
+// returns a connection that wraps conn and has this address; see [OverrideAddrs].
 type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-// SOOriginalDst is the [Origin] of connections that iptables or nftables redirected (REDIRECT,
-// DNAT). It reads SO_ORIGINAL_DST for IPv4 and IPv6. A connection without redirection has the
-// address of the listener, or is an error without connection tracking. On systems other than
-// Linux the error matches [errors.ErrUnsupported].
+// SOOriginalDst returns the [Origin] for connections that iptables or nftables redirected
+// (REDIRECT, DNAT). It reads the socket option SO_ORIGINAL_DST, for IPv4 and IPv6. A
+// connection without redirection gets the address of the listener. Without connection
+// tracking the Origin returns an error. On systems other than Linux the error matches
+// [errors.ErrUnsupported].
 //
-// The listener must not accept MPTCP, because the kernel does not return the
-// address of such a connection. net.Listen accepts it. To disable it:
+// The listener must not accept MPTCP, because the kernel does not return the original
+// destination of an MPTCP connection. Listeners of net.Listen accept MPTCP. To disable it:
 //
 //	var cfg net.ListenConfig
 //	cfg.SetMultipathTCP(false)
@@ -35,7 +36,8 @@ func SOOriginalDst() Origin {
 	}
 }
 
-// FixedDst is the [Origin] of connections to the fixed address dst. An invalid dst panics.
+// FixedDst returns an [Origin] that gives every connection the destination address dst. An
+// invalid dst panics.
 func FixedDst(dst netip.AddrPort) Origin {
 	if !dst.IsValid() {
 		panic("tcplayer: invalid fixed destination")
@@ -45,26 +47,27 @@ func FixedDst(dst netip.AddrPort) Origin {
 	}
 }
 
-// ErrLoop reports a connection to the listener that accepted it.
+// ErrLoop reports that the original destination of a connection is the listener that
+// accepted it.
 var ErrLoop = errors.New("loop")
 
 // Transparent returns a [Server] that finds the original destination of each connection by
 // from, and passes the connection to next. LocalAddr, [OriginalDst] and the Server of a
-// [Request] from [Forward] then have that address.
+// [Request] from [Forward] then return this destination.
 //
-// If the original destination is the listener itself, which means its port at an address of
-// this machine, forwarding would loop. Such a connection goes to direct, or is reset if direct
-// is nil.
+// Forwarding to the listener itself would loop. A destination is the listener if it has the
+// listener's port and an address of this machine. Such a connection goes to direct. It is
+// reset if direct is nil.
 //
 // Admission: next or direct decides. Ready is forwarded to next.
 //
-// Cancellation: ctx is forwarded, also to from.
+// Cancellation: ctx is passed to from and to the server.
 //
-// Body: a rejected connection stays open. It is reset if from read bytes, as
+// Body: a rejected connection stays open. It is reset if from has read bytes of it, as
 // [ProxyProtocol] does.
 //
-// Errors: errors of next and direct are returned unchanged. An error of from, or
-// [ErrLoop], is wrapped in a [layer.Error], and the connection is reset.
+// Errors: errors of next and direct are returned unchanged. An error of from, or [ErrLoop],
+// is wrapped in a [layer.Error], and the connection is reset.
 //
 // Cost: two allocations and the cost of from. A nil from or next panics.
 func Transparent(from Origin, next, direct Server) Server {
@@ -103,10 +106,10 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 	return serveNext(ctx, "origin", svc, conn, next)
 }
 
-// Next returns the server of the connections.
+// Next returns the server for connections that are not to the listener itself.
 func (o *transparent) Next() Server { return o.Server }
 
-// Describe shows the server of connections to the listener.
+// Describe shows direct, the server for connections to the listener itself.
 func (o *transparent) Describe() layer.Node {
 	n := layer.Node{Name: "origin"}
 	if o.direct != nil {
@@ -115,8 +118,8 @@ func (o *transparent) Describe() layer.Node {
 	return n
 }
 
-// isOwnAddress reports whether a connection to dst would reach the listener
-// with the address own.
+// isOwnAddress reports whether a connection to dst would reach the listener, which has the
+// address own.
 func isOwnAddress(own, dst netip.AddrPort) bool {
 	if !own.IsValid() || own.Port() != dst.Port() {
 		return false
@@ -125,8 +128,8 @@ func isOwnAddress(own, dst netip.AddrPort) bool {
 	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
-// isLocalAddress reports whether ip is an address of this machine. It asks the system,
-// which is slow, so it is called only for the port of the listener.
+// isLocalAddress reports whether ip is an address of this machine. It makes a slow system
+// call. Call it only if the port is the port of the listener.
 func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {

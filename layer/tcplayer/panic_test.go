@@ -129,11 +129,6 @@ func TestReadyPanic(t *testing.T) {
 	require.PanicsWithValue(t, errBoom, func() { _ = Serve(t.Context(), l, unready{}) })
 	_, err = l.Accept()
 	require.ErrorIs(t, err, net.ErrClosed)
-
-	var panicked *panics.Error
-	err = Detect(Protocols{HTTP1: unready{}, Opaque: unready{}}).Ready(t.Context())
-	require.ErrorAs(t, err, &panicked)
-	require.Equal(t, errBoom, panicked.Value)
 }
 
 type unready struct{ Server }

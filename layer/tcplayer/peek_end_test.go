@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atOnce is a connection whose first bytes arrive with an error. An io.Reader
-// may do so, and a tls.Conn does before its end.
+// atOnce is a connection that returns its first bytes together with an error. An io.Reader
+// may do so, and a tls.Conn does at its end.
 type atOnce struct {
 	net.Conn
 	text string

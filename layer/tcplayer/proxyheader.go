@@ -13,13 +13,15 @@ import (
 	"strings"
 )
 
-// ProxyProtocol is the [Origin] of connections from a load balancer that sends their addresses
-// first, by version 1 or 2 of the PROXY protocol. A header without addresses (LOCAL, UNKNOWN,
-// UNSPEC, a Unix socket) keeps those of the connection, as for health checks.
+// ProxyProtocol returns the [Origin] for connections from a load balancer that uses the
+// PROXY protocol, version 1 or 2. The load balancer first sends a header with the addresses
+// of the client and of the destination. A header without addresses (LOCAL, UNKNOWN, UNSPEC,
+// a Unix socket), as for health checks, keeps the addresses of the connection.
 //
-// A connection without a header is an error, unless [WithSkipDetect] excludes it. Only trusted
-// peers should reach the listener, because the header is not authenticated. It must come within
-// 10 s ([WithDetectTimeout]) and has up to 4 096 bytes. TLV fields are ignored.
+// A connection without a header is an error, unless [WithSkipDetect] excludes the
+// connection. Only trusted peers should reach the listener, because the header is not
+// authenticated. It must arrive within 10 s ([WithDetectTimeout]) and may have up to 4,096
+// bytes. TLV fields are ignored.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
@@ -52,20 +54,21 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 	}
 }
 
-// maxProxyHeader limits the memory for an unknown client.
+// maxProxyHeader is the maximum size of a header in bytes. It limits the memory that an
+// unknown client can use.
 const maxProxyHeader = 4 << 10
 
-// proxyHeader is a decoded header of the PROXY protocol. Its addresses are
-// invalid if the header has none.
+// proxyHeader is a decoded header of the PROXY protocol. If the header has no addresses,
+// client and server are invalid.
 type proxyHeader struct {
 	client, server netip.AddrPort
-	size           int
+	size           int // length of the encoded header in bytes
 }
 
 var errNoProxyHeader = errors.New("header is missing")
 
-// parseProxyHeader decodes the header at the start of b. The error is
-// io.ErrUnexpectedEOF if more bytes are needed.
+// parseProxyHeader decodes the header at the start of b. The error is io.ErrUnexpectedEOF
+// if more bytes are needed, and errNoProxyHeader if the bytes are not a header.
 func parseProxyHeader(b []byte) (proxyHeader, error) {
 	switch {
 	case hasPrefixSoFar(b, proxyV1):
@@ -76,7 +79,8 @@ func parseProxyHeader(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, errNoProxyHeader
 }
 
-// hasPrefixSoFar reports whether b and s are equal up to the length of the shorter one.
+// hasPrefixSoFar reports whether b begins with s, or is too short but equals the beginning
+// of s.
 func hasPrefixSoFar(b []byte, s string) bool {
 	n := min(len(b), len(s))
 	return string(b[:n]) == s[:n]
@@ -94,7 +98,7 @@ const (
 	proxyV2Unix   = 0x31
 )
 
-// parseProxyV2 decodes the binary form (section 2.2 of the specification).
+// parseProxyV2 decodes the binary form of the header (section 2.2 of the specification).
 func parseProxyV2(b []byte) (proxyHeader, error) {
 	if len(b) < proxyV2Fixed {
 		return proxyHeader{}, io.ErrUnexpectedEOF
@@ -126,7 +130,8 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
 }
 
-// withAddresses reads two addresses of width bytes, and then two ports.
+// withAddresses returns h with the addresses in body. There are two addresses of width
+// bytes, followed by two ports.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))
@@ -144,7 +149,7 @@ const (
 	proxyV1Line = 107 // maximum length of a line, with CR LF
 )
 
-// parseProxyV1 decodes the text form (section 2.1 of the specification):
+// parseProxyV1 decodes the text form of the header (section 2.1 of the specification):
 //
 //	PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n
 func parseProxyV1(b []byte) (proxyHeader, error) {

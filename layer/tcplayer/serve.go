@@ -17,21 +17,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Serve accepts connections from l and calls svc for each one, on its own goroutine,
-// until ctx ends or l fails. Then it closes l, waits up to [WithShutdownTimeout] for
-// open connections, and returns. It starts to accept once svc is ready.
+// Serve accepts connections from l and calls svc for each connection on a new goroutine. It
+// starts to accept when svc is ready. When ctx ends or l fails, it closes l, waits up to
+// [WithShutdownTimeout] for open connections, and returns.
 //
-// Admission: svc decides. A rejected connection is reset, so that its client sees an
+// Admission: svc decides. Serve resets a rejected connection, so that the client sees an
 // error and not an empty response.
 //
 // Cancellation: the context of a Call has the values of ctx. It ends after the shutdown
 // timeout, with a cause that matches [layer.ErrTimeout]. Serve waits until svc returns.
 //
-// Body: a connection is closed after Call. Cost: a goroutine for each connection.
+// Body: Serve closes a connection after Call. Cost: one goroutine for each connection.
 //
-// Errors: nil if ctx ended and every connection closed in time; otherwise a [layer.Error] with
-// the number of canceled connections, or with the error of Accept or of Ready. Serve logs
-// errors of svc and temporary errors of Accept, and retries the latter after 5 ms to 1 s.
+// Errors: Serve returns nil if ctx ended and every connection closed in time. Otherwise it
+// returns a [layer.Error] with the number of canceled connections, or with the error of
+// Accept or of Ready. It logs errors of svc and temporary errors of Accept. It retries
+// Accept after 5 ms to 1 s.
 //
 // A panic of svc resets its connection and is logged at level Error. A nil l or svc panics.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
@@ -42,14 +43,14 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	s := newServer(svc, opts)
 	defer l.Close() // svc may panic in Ready
 	s.at = l.Addr().String()
-	serving, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
+	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = l.Close() }) })
 	defer stop()
 
 	err := s.accept(ctx, serving, l)
 	_ = l.Close()
-	return errors.Join(err, s.drain(cut))
+	return errors.Join(err, s.drain(cancel))
 }
 
 type server struct {
@@ -63,12 +64,14 @@ type server struct {
 	open  atomic.Int64
 }
 
-// acceptBackoff has the values of net/http.
+// acceptBackoff returns the backoff after a temporary error of Accept, with the values of
+// net/http.
 func acceptBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 }
 
-// accept returns nil when ctx has ended.
+// accept waits until svc is ready and then accepts connections. It returns nil when ctx has
+// ended, or the error of Ready or of Accept.
 func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	pause := acceptBackoff()
 	if err := s.await(ctx); err != nil {
@@ -94,11 +97,11 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	return nil
 }
 
-// notReadyInterval is the interval of log messages while the server is not ready, as in
-// linkerd's proxy.
+// notReadyInterval is the interval of log messages while svc is not ready, as in linkerd's
+// proxy.
 const notReadyInterval = 15 * time.Second
 
-// await waits until svc is ready. It returns an error only if svc is closed.
+// await waits until svc is ready or ctx ends. It returns an error only if svc is closed.
 func (s *server) await(ctx context.Context) error {
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, notReadyInterval)
@@ -122,7 +125,7 @@ func (s *server) await(ctx context.Context) error {
 	return nil
 }
 
-// isTemporary reports whether a later Accept may succeed.
+// isTemporary reports whether a later call of Accept may succeed after err.
 func isTemporary(err error) bool {
 	for _, e := range []error{syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -142,6 +145,15 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	traffic, err := s.call(ctx, conn)
+	if err != nil {
+		s.failed(ctx, conn, traffic, err)
+	}
+}
+
+// failed logs the error err of a Call. It resets the connection after a rejection or a panic.
+// It is a separate function, because its variables would enlarge the stack of every
+// connection if they were in serve.
+func (s *server) failed(ctx context.Context, conn net.Conn, traffic ByteCount, err error) {
 	panicked, _ := errors.AsType[*panics.Error](err)
 	switch {
 	case panicked != nil:
@@ -151,7 +163,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	case errors.Is(err, layer.ErrNotReady):
 		reset(conn)
 		s.log.DebugContext(ctx, "connection rejected", "client", conn.RemoteAddr(), "error", err)
-	case err != nil:
+	default:
 		s.log.DebugContext(ctx, "connection failed", "client", conn.RemoteAddr(),
 			"sent", traffic.Sent, "received", traffic.Received, "error", err)
 	}
@@ -162,9 +174,9 @@ func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err erro
 	return s.svc.Call(ctx, conn)
 }
 
-// drain waits until all connections are closed. After the shutdown timeout it
-// cancels the open ones and returns their number as an error.
-func (s *server) drain(cut context.CancelCauseFunc) error {
+// drain waits until all connections are closed. After the shutdown timeout it cancels the
+// open connections by cancel, and returns an error with their number.
+func (s *server) drain(cancel context.CancelCauseFunc) error {
 	over := make(chan struct{})
 	go func() {
 		s.conns.Wait()
@@ -186,7 +198,7 @@ func (s *server) drain(cut context.CancelCauseFunc) error {
 		Layer: "serve", Endpoint: s.at, Kind: layer.ErrTimeout, Waited: s.grace,
 		Reason: fmt.Sprintf("%d open connections were canceled", left),
 	}
-	cut(err)
+	cancel(err)
 	<-over
 	return err
 }
@@ -198,16 +210,20 @@ type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// WithShutdownTimeout limits the time that open connections have after the end of ctx. The
+// WithShutdownTimeout sets the time that open connections have after the end of ctx. The
 // default is 2 min, as in linkerd's proxy. With a d of 0 or less they are canceled at once.
 func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
 
-// WithLogger sets the logger of Serve. It logs a failed Accept and a panic of
-// svc at Error, a temporary error of Accept and an unready svc at Warn, and
-// rejected or failed connections at Debug. A repeated message is limited to ten
-// in ten seconds and a count. The default is nil: Serve does not log.
+// WithLogger sets the logger of [Serve]. The levels are:
+//
+//   - Error: Accept has failed, svc is closed, or svc panicked;
+//   - Warn: a temporary error of Accept, svc is not ready, or a socket option failed;
+//   - Debug: a rejected or failed connection.
+//
+// Each message is logged at most ten times in ten seconds; the rest is counted. Without a
+// logger Serve does not log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
@@ -229,25 +245,26 @@ func newServer(svc Server, opts []ServeOption) *server {
 	return s
 }
 
-// SocketOption is a socket option of the TCP connections of [Serve] or of an [Endpoint]. Other
-// connections are left unchanged. If the option cannot be set, the connection fails.
+// SocketOption is a socket option for the TCP connections of [Serve], of an [Endpoint] or
+// of a [Dialer]. It has no effect on other connections. A connection fails if the option
+// cannot be set.
 type SocketOption interface {
 	ServeOption
 	EndpointOption
 }
 
-// WithKeepAlive sets the TCP keep-alive probes. The default is that of the
-// listener and of the dial function: 15 s in package net.
+// WithKeepAlive sets the TCP keep-alive probes. The default is the one of the listener or
+// of the dial function. In package net it is 15 s.
 func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
 }
 
-// WithUserTimeout closes a connection after sent data was not acknowledged for d
-// (TCP_USER_TIMEOUT, RFC 5482). It needs Linux. The minimum is one millisecond. A d of 0 or
-// less, the default, means the value of the system, about 15 min.
+// WithUserTimeout closes a connection when sent data was not acknowledged for d
+// (TCP_USER_TIMEOUT, RFC 5482). It works on Linux only. The minimum is one millisecond. A d
+// of 0 or less selects the value of the system, about 15 min. This is the default.
 //
-// MPTCP connections do not support it and fail. A net.ListenConfig with
-// SetMultipathTCP(false) does not accept them.
+// An MPTCP connection does not support the option and fails. A net.ListenConfig with
+// SetMultipathTCP(false) does not accept MPTCP connections.
 func WithUserTimeout(d time.Duration) SocketOption {
 	return socketOption(func(s *sockets) { s.user = max(d, 0) })
 }
@@ -257,10 +274,10 @@ type socketOption func(*sockets)
 func (f socketOption) applyServe(s *server)     { f(&s.sockets) }
 func (f socketOption) apply(o *endpointOptions) { f(&o.sockets) }
 
-// sockets are the socket options of connections.
+// sockets has the values of the socket options. The zero value sets none.
 type sockets struct {
-	keepAlive *net.KeepAliveConfig
-	user      time.Duration
+	keepAlive *net.KeepAliveConfig // nil means unchanged
+	user      time.Duration        // TCP_USER_TIMEOUT; 0 means unchanged
 }
 
 func (s *sockets) set(conn net.Conn) error {

@@ -81,7 +81,7 @@ func TestServeDrain(t *testing.T) {
 	})
 }
 
-func TestServeGrace(t *testing.T) {
+func TestServeShutdownTimeout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts []ServeOption
 		want time.Duration
@@ -160,7 +160,7 @@ func TestServeResetsRejected(t *testing.T) {
 	assert.Contains(t, log.String(), "1 of 1 in flight")
 }
 
-// failing is a listener whose Accept returns the given errors.
+// failing is a listener with an Accept that returns the given errors.
 type failing struct {
 	net.Listener
 	errs []error

@@ -11,43 +11,46 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service makes connections. The caller must close them.
+// Service makes connections. The caller of Call must close them.
 type Service = layer.Service[Request, net.Conn]
 
-// Server serves accepted connections. Call returns after the connection is
-// closed. A rejected connection stays open and unread.
+// Server serves accepted connections. Call returns when the connection is closed. A
+// connection that it rejects stays open and unread.
 type Server = layer.Service[net.Conn, ByteCount]
 
-// Request asks for a connection. Both addresses are optional.
+// Request is a request to a [Service] for a connection. Both addresses are optional.
 type Request struct {
-	// Client is the address of the client, such as for a limit or a consistent
-	// hash. It is invalid if the client has no IP address.
+	// Client is the address of the client, for example for a limit or a consistent hash. It
+	// is invalid if the client has no IP address.
 	Client netip.AddrPort
 
-	// Server is the destination address that the client asked for.
+	// Server is the destination address that the client connected to.
 	Server netip.AddrPort
+
+	// ServerName is the server name that a TLS client has sent, see [WithServerName].
+	ServerName string
 }
 
-// ByteCount is the number of bytes of a closed connection.
+// ByteCount has the number of bytes that a closed connection has transferred.
 type ByteCount struct {
-	Sent     int64 // from the client to the server
-	Received int64 // from the server to the client
+	Sent     int64 // bytes from the client to the server
+	Received int64 // bytes from the server to the client
 }
 
-// NewStack returns an empty stack for a [Service]. Its layers use [UntilClosed]
-// and [Replayer]; opts are applied after them.
+// NewStack returns an empty stack for a [Service]. Its layers use [UntilClosed] as
+// completion and [Replayer]. The options opts are applied afterwards and may replace them.
 func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 	protocol := []layer.Option[net.Conn]{layer.WithCompletion(UntilClosed), layer.WithReplayer[Request, net.Conn](Replayer{})}
 	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
 }
 
-// Replayer is the [layer.Replayer] of connections. A Request can be repeated,
-// and an unused connection is closed.
+// Replayer is the [layer.Replayer] for connections. A Request can always be repeated. A
+// connection that is not used is closed.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}
 
-// Idempotent returns true.
+// Idempotent returns true, because connecting again has no side effect.
 func (Replayer) Idempotent(Request) bool { return true }
 
 // Replay returns nil, because a Request needs no copy.
@@ -56,7 +59,7 @@ func (Replayer) Replay(Request, int64) layer.Replay[Request] { return nil }
 // RetryAfter returns false.
 func (Replayer) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
 
-// Peek returns conn.
+// Peek returns conn unchanged and false, because a connection has no trailers.
 func (Replayer) Peek(_ context.Context, conn net.Conn) (net.Conn, bool) { return conn, false }
 
 // Drain closes conn.
@@ -73,12 +76,12 @@ func notNil[Req, Rsp any](svc layer.Service[Req, Rsp]) {
 	}
 }
 
-// requestOf returns the Request for an accepted connection.
 func requestOf(conn net.Conn) Request {
 	return Request{Client: addrPort(conn.RemoteAddr()), Server: addrPort(conn.LocalAddr())}
 }
 
-// addrPort returns addr. It returns an IPv4-mapped IPv6 address as IPv4.
+// addrPort converts a TCP address. It converts an IPv4-mapped IPv6 address to IPv4. The
+// result is invalid for another type of address.
 func addrPort(addr net.Addr) netip.AddrPort {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -88,8 +91,9 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Accessor is the [layer.Accessor] of connections. A Request has a Source and an Authority
-// only. The status of a connection is 0, and it ends as with [UntilClosed].
+// Accessor is the [layer.Accessor] for connections. A Request has only a source and an
+// authority. The status of a connection is 0. A connection is complete as with
+// [UntilClosed].
 type Accessor struct{}
 
 var _ layer.Accessor[Request, net.Conn] = Accessor{}
@@ -100,8 +104,12 @@ func (Accessor) Method(Request) string { return "" }
 // Scheme returns "".
 func (Accessor) Scheme(Request) string { return "" }
 
-// Authority returns the destination address, or "" if it is unknown.
+// Authority returns the server name of r, or else its destination address as "host:port", or
+// "" if both are unknown.
 func (Accessor) Authority(r Request) string {
+	if r.ServerName != "" {
+		return r.ServerName
+	}
 	if !r.Server.IsValid() {
 		return ""
 	}
@@ -117,19 +125,19 @@ func (Accessor) Query(Request) string { return "" }
 // Source returns the address of the client.
 func (Accessor) Source(r Request) netip.AddrPort { return r.Client }
 
-// RequestHeader has no fields.
+// RequestHeader returns a header without fields.
 func (Accessor) RequestHeader(Request) layer.Header { return noFields{} }
 
 // Status returns 0.
 func (Accessor) Status(net.Conn) int { return 0 }
 
-// ResponseHeader has no fields.
+// ResponseHeader returns a header without fields.
 func (Accessor) ResponseHeader(net.Conn) layer.Header { return noFields{} }
 
-// ResponseTrailer has no fields.
+// ResponseTrailer returns a header without fields.
 func (Accessor) ResponseTrailer(net.Conn) layer.Header { return noFields{} }
 
-// Complete is [UntilClosed].
+// Complete calls [UntilClosed].
 func (Accessor) Complete(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	return UntilClosed(ctx, conn, o)
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// traced is set in the process whose system calls are traced, to its upstream
-// address.
+// traced is set in the traced process, to the address of its upstream.
 const traced = "TCPLAYER_TEST_TRACED"
 
 // tracedHow is "metered" in that process if connections are metered.

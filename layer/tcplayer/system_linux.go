@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peek reads the first bytes with MSG_PEEK, which leaves them in the kernel. ok
-// is false if conn is not a TCP connection.
+// peek waits for the first bytes of conn and reads them with MSG_PEEK, which leaves them in
+// the kernel. The result ok is false if conn is not a TCP connection.
 func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 	// A type that embeds TCPConn may buffer bytes.
 	tcp, ok := conn.(*net.TCPConn)
@@ -35,7 +35,7 @@ func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 	return true, p.seen, p.err
 }
 
-// peekState is the state of a running peek.
+// peekState is the state of one call of peek.
 type peekState struct {
 	peekSpec
 	conn      net.Conn
@@ -43,7 +43,8 @@ type peekState struct {
 	err       error
 }
 
-// once peeks and reports whether the result is final.
+// once peeks without waiting. It reports whether the peek is done, with its result in
+// p.seen and p.err.
 func (p *peekState) once(fd uintptr) (done bool) {
 	for ended := false; ; {
 		n, _, err := unix.Recvfrom(int(fd), p.buf, unix.MSG_PEEK)
@@ -78,7 +79,7 @@ func (p *peekState) once(fd uintptr) (done bool) {
 	}
 }
 
-// hasEOF reports whether the peer has ended its direction.
+// hasEOF reports whether the peer has closed its sending half.
 func hasEOF(fd int) bool {
 	for {
 		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -90,11 +91,13 @@ func hasEOF(fd int) bool {
 	}
 }
 
-// closedState is TCP_CLOSE of the kernel: reset or timed out.
+// closedState is the value of TCP_CLOSE in the kernel. A connection has this state after a
+// reset or a timeout.
 const closedState = 7
 
-// isClosed reports whether the TCP connection in conn was closed by the peer or by the kernel.
-// The error of a copy between two sockets does not name the failed one.
+// isClosed reports whether the TCP connection in conn was closed by a reset or a timeout.
+// It is used after a failed copy between two sockets, because the error of the copy does
+// not specify which of them failed.
 func isClosed(conn net.Conn) bool {
 	tcp, ok := innermost(conn).(*net.TCPConn)
 	if !ok {
@@ -113,7 +116,8 @@ func isClosed(conn net.Conn) bool {
 	return err == nil && state == closedState
 }
 
-// errnoOf returns the name of the system error in err, or "".
+// errnoOf returns the name of the system error in err, such as ECONNRESET. It returns "" if
+// err has no system error.
 func errnoOf(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -125,14 +129,14 @@ func errnoOf(err error) string {
 	return unknownErrno
 }
 
-// unknownErrno is linkerd's text for an unnamed error.
+// unknownErrno is the text of linkerd's proxy for a system error without a name.
 const unknownErrno = "UNKNOWN_ERRNO"
 
-// originalDst is also the socket option for IPv6: IP6T_SO_ORIGINAL_DST has the same
-// value.
+// originalDst is the socket option for IPv4 and for IPv6, because IP6T_SO_ORIGINAL_DST has
+// the same value.
 const originalDst = unix.SO_ORIGINAL_DST
 
-// originalDstOf asks the kernel for the destination before redirection.
+// originalDstOf returns the destination that conn had before a redirection by the kernel.
 func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -158,8 +162,9 @@ func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// originalDst4 reads a sockaddr_in of 16 bytes into a struct of sufficient
-// size, because package unix has no call for it.
+// originalDst4 reads the original destination of an IPv4 socket. The kernel returns a
+// sockaddr_in of 16 bytes. Package unix has no call for it, so a call with a larger struct
+// is used.
 func originalDst4(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
@@ -169,7 +174,8 @@ func originalDst4(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
-// originalDst6 reads a sockaddr_in6 into a larger struct, as originalDst4 does.
+// originalDst6 reads the original destination of an IPv6 socket. The kernel returns a
+// sockaddr_in6, which is a part of the struct that is used here.
 func originalDst6(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// peek is not supported here.
+// peek returns false, because this system cannot peek.
 func peek(net.Conn, peekSpec) (ok bool, seen []byte, err error) { return false, nil, nil }
 
-// isClosed is not supported here.
+// isClosed returns false, because this system cannot report the state of a connection.
 func isClosed(net.Conn) bool { return false }
 
-// errnoOf returns the number of the system error in err, or "".
+// errnoOf returns the number of the system error in err as text, or "".
 func errnoOf(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -27,7 +27,7 @@ func errnoOf(err error) string {
 	return fmt.Sprint(uintptr(errno))
 }
 
-// originalDstOf is not supported here.
+// originalDstOf returns an error, because this system has no original destination.
 func originalDstOf(net.Conn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("original destination on %s: %w (use FixedDst or ProxyProtocol)",
 		runtime.GOOS, errors.ErrUnsupported)

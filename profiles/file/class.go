@@ -4,23 +4,28 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
 
-// statusClasses reads a status, a range, or a list of these. The result has one class for each.
-func (v value) statusClasses(failure bool) []profiles.ResponseClass {
+// readStatusClasses reads a status, a range, or a list of these. It returns one class for
+// each of them, with the given value of Failure.
+func readStatusClasses(v value, failure bool) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
-	for _, item := range v.oneOrMore() {
-		if s, ok := item.status(); ok {
+	for _, item := range v.OneOrMore() {
+		if s, ok := readStatus(item); ok {
 			classes = append(classes, profiles.ResponseClass{Match: s, Failure: failure})
 		}
 	}
 	return classes
 }
 
-// status reads a status such as "404", or a range such as "500-599".
-func (v value) status() (s profiles.Status, ok bool) {
-	text, ok := v.text()
+// readStatus reads a status such as "404", or a range such as "500-599". It returns false
+// if the value is invalid, after it has reported the mistake.
+func readStatus(v value) (s profiles.Status, ok bool) {
+	text, ok := v.Text()
 	if !ok {
 		return s, false
 	}
@@ -32,65 +37,67 @@ func (v value) status() (s profiles.Status, ok bool) {
 	s.Min, err = strconv.Atoi(low)
 	s.Max, err2 = strconv.Atoi(high)
 	if err != nil || err2 != nil || s.Min > s.Max || checkLeaf(s) != "" {
-		v.failf("want a status such as 404, or a range such as 500-599, from 100 to 999")
+		v.Failf("want a status such as 404, or a range such as 500-599, from 100 to 999")
 		return s, false
 	}
 	return s, true
 }
 
-// shortClasses reads a list of classes with conditions.
-func (v value) shortClasses() []profiles.ResponseClass {
+// readShortClasses reads the field classes of a route in the short form: a list of classes
+// with conditions on responses.
+func readShortClasses(v value) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
-	for _, item := range v.items() {
-		if item.isNull() {
-			item.failf("an empty class: take it out")
+	for _, item := range v.Items() {
+		if item.IsNull() {
+			item.Failf("an empty class: take it out")
 			continue
 		}
 		var c profiles.ResponseClass
-		item.read(fields{
-			"match":   func(v value) { c.Match = v.condition(shortResponses()) },
-			"failure": boolean(&c.Failure),
+		item.Read(fields{
+			"match":   func(v value) { c.Match = readCondition(v, shortResponses()) },
+			"failure": yamlfile.Boolean(&c.Failure),
 		})
-		item.require("match", "which responses: {status: 500-599}")
-		item.require("failure", "true or false")
+		item.Require("match", "which responses: {status: 500-599}")
+		item.Require("failure", "true or false")
 		classes = append(classes, c)
 	}
 	return classes
 }
 
-// shortResponses returns the syntax of conditions on responses in the short form.
+// shortResponses returns the syntax of conditions on responses in the short form of a
+// profile.
 func shortResponses() conditions {
 	c := conditions{invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
 		return fields{
 			"status": func(v value) {
-				add(v.anyOf(func(v value) profiles.Match {
-					if s, ok := v.status(); ok {
+				add(readAnyOf(v, func(v value) profiles.Match {
+					if s, ok := readStatus(v); ok {
 						return s
 					}
 					return nil
 				}))
 			},
 			"grpc": func(v value) {
-				add(v.anyOf(func(v value) profiles.Match {
+				add(readAnyOf(v, func(v value) profiles.Match {
 					var s profiles.GRPCStatus
-					wrong := len(v.wrong)
+					wrong := len(v.Mistakes)
 					into(&s, aGRPCStatus+", or a range such as 13-15", parseGRPCRange)(v)
-					if len(v.wrong) > wrong {
+					if len(v.Mistakes) > wrong {
 						return nil
 					}
 					return s
 				}))
 			},
 			"trailer": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
-				return v.leaf(c, profiles.Trailer{Name: name, Value: t})
+				return validLeaf(v, c, profiles.Trailer{Name: name, Value: t})
 			}),
 		}
 	}
 	return c
 }
 
-// parseGRPCRange parses a gRPC status or a range such as "13-15".
+// parseGRPCRange parses a gRPC status, or a range of statuses such as "13-15".
 func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
 	low, high, ranged := strings.Cut(s, "-")
 	if !ranged {
@@ -109,19 +116,7 @@ func parseGRPCStatus(s string) (uint32, bool) {
 	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
 		return uint32(n), n <= 16
 	}
-	for n, name := range grpcNames() {
-		if strings.EqualFold(s, name) {
-			return uint32(n), true
-		}
-	}
-	return 0, false
-}
-
-// grpcNames returns the names of the gRPC status codes by their number.
-func grpcNames() []string {
-	return []string{
-		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-		"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-		"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-	}
+	var c codes.Code
+	err := c.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(s))))
+	return uint32(c), err == nil
 }

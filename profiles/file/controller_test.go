@@ -100,7 +100,7 @@ func (d draw) request(depth int) (object, *destination.RequestMatch) {
 	return o, &destination.RequestMatch{Match: &destination.RequestMatch_All{All: &destination.RequestMatch_Seq{Matches: parts}}}
 }
 
-// class draws a response class whose range may have an open end: the proxy
+// class draws a response class with a range that may have an open end: the proxy
 // drops that, and the others stay.
 func (d draw) class() (object, *destination.ResponseClass) {
 	low, high := uint32(d.int(99, 400)), uint32(d.int(400, 599))

@@ -1,31 +1,29 @@
-// Package file reads profiles from YAML or JSON files, and follows their changes.
+// Package file reads profiles from a YAML or JSON file, and follows its changes.
 //
-//	web.yaml  ◀┐
-//	api.yaml  ◀┼─ stat, twice a second ── Source ──▶ each Watch: the profile of
-//	shop.yaml ◀┘    while there is a Watch   ▲       its target, if that changed
-//	     │                                   │
-//	     └── read and parse what changed ────┘
+//	web.yaml ◀── stat, twice a second ── Source ──▶ each Watch: the profile of
+//	   │          while there is a Watch   ▲        its target, if that changed
+//	   └─── read and parse after a change ─┘
 //
-// A [Source] follows one file, or the files in a directory. A file contains one or more documents,
-// each in one of two formats. While a file has mistakes, its last valid content stays active. JSON
-// is read as YAML, which has no escape \/ and no surrogate pairs.
+// A [Source] follows one file. For several files, use several Sources. A file contains one or more
+// documents, each in one of two formats. While a file has mistakes, its last valid content
+// stays active. JSON is read as YAML, which has no escape \/ and no surrogate pairs.
 //
 // # Formats
 //
-// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as linkerd's
-// controller and proxy do. The output of "linkerd profile", flagger and "kubectl get
-// serviceprofiles -o yaml" works unchanged. metadata.name is the target, for all of its ports. If
-// two have the same name, the one in the namespace of the service is used. The default retryBudget
-// is 20 %, 10 per second, 10 s. isRetryable retries all methods.
+// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
+// linkerd's controller and proxy do. The output of "linkerd profile", flagger and "kubectl
+// get serviceprofiles -o yaml" works unchanged. metadata.name is the target, for all of its
+// ports. If two ServiceProfiles have the same name, the one in the namespace of the service
+// is used. The default retryBudget is 20 %, 10 per second, 10 s. isRetryable retries all
+// methods.
 //
 // Documents that linkerd rejects are mistakes. linkerd silently leaves out an invalid
-// expression, a status range with one end, and an IP address in a split. They are left
-// out here too, with a warning in [Set.Warnings] and in the log of [WithLogger]. An
-// expression that is too large is also left out, see [profiles.Path]. A Router leaves
-// out routes that exceed the limit of all expressions together.
+// expression, a status range with one end, and an IP address in a split. Such parts are
+// left out here too, with a warning in [Set.Warnings] and in the log of [WithLogger]. An
+// expression that is too large is also left out, see [profiles.Path].
 //
-// Any other document is in the short form, which has all fields of a
-// [profiles.Profile]. FORMAT.md in this directory documents it:
+// Any other document is in the short form, which has all fields of a [profiles.Profile].
+// FORMAT.md in this directory documents it:
 //
 //	target: web.default.svc.cluster.local
 //	routes:
@@ -34,28 +32,28 @@
 //	  retry: true
 //	split: {web-v1.default.svc.cluster.local: 90, web-v2.default.svc.cluster.local: 10}
 //
-// A short form takes precedence over a ServiceProfile of the same target. A target with
-// a port takes precedence over one without.
+// A target with a port takes precedence over one without. ServiceProfiles of linkerd are
+// not read, because its controller serves them, see profiles/linkerd.
 //
 // # Mistakes
 //
-// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases and tags,
-// resources of other kinds, and invalid values. An empty file is a mistake too, because it is
-// probably being written. All mistakes of a file are reported at once, each as an [*Error] with its
-// line, column and field. A syntax error is reported alone. If two files have a profile for one
-// target, the first file by name is used, and the second profile is a mistake.
+// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases and
+// tags, resources of other kinds, and invalid values. An empty file is a mistake too, because it is probably being
+// written. All mistakes of a file are reported at once, each as an [*Error] with its line,
+// column and field. A syntax error is reported alone.
 //
 // # Changes
 //
-// The files are polled twice a second ([WithPollInterval]). A poll compares the file at
-// the path, its size and its modification time. This detects a rename, a changed
-// symbolic link, and an update of a Kubernetes ConfigMap mounted as a volume.
-// Kubernetes never updates a ConfigMap that is mounted with a subPath.
+// The file is polled twice a second ([WithPollInterval]). A poll compares the file at the
+// path, its size and its modification time. This detects a rename, a changed symbolic link,
+// and an update of a Kubernetes ConfigMap mounted as a volume. Kubernetes never updates a
+// ConfigMap that is mounted with a subPath.
 //
-// If a watched target is in none of the files any more, the error lists the targets found, and the
-// last profile of the target stays active. To return to the default profile, write the target
-// without any other field. A path that does not exist is an error, and all profiles stay active.
+// If a watched target is not in the file any more, the error lists the targets found, and
+// the last profile of the target stays active. To return to the default profile, write the
+// target without any other field. A path that does not exist is an error, and all profiles
+// stay active.
 //
-// Replace a file by a rename. If a file is written in place, a half-written version may be read and
-// be active until the next poll. A network file system may show a change late.
+// Replace a file by a rename. If a file is written in place, a half-written version may be
+// read and be active until the next poll. A network file system may show a change late.
 package file

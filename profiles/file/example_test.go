@@ -38,12 +38,13 @@ func ExampleNew() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(web), 0o600); err != nil {
+	path := filepath.Join(dir, "web.yaml")
+	if err := os.WriteFile(path, []byte(web), 0o600); err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	source := file.New(dir) // what profiles.New takes
+	source := file.New(path) // what profiles.New takes
 	for _, target := range []string{"web.default.svc.cluster.local:80", "books.default.svc.cluster.local:80"} {
 		for p, err := range source.Watch(context.Background(), target) {
 			if err != nil {

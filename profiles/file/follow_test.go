@@ -21,11 +21,11 @@ import (
 
 // The files of these tests are real; the time is that of a bubble.
 
-// watcher records what a Watch says.
+// watcher records the items of a Watch.
 type watcher struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
-	said   []string
+	items  []string
 }
 
 func watch(t *testing.T, s *Source, target string) *watcher {
@@ -35,7 +35,7 @@ func watch(t *testing.T, s *Source, target string) *watcher {
 	go func() {
 		for p, err := range s.Watch(ctx, target) {
 			w.mu.Lock()
-			w.said = append(w.said, words(p, err))
+			w.items = append(w.items, words(p, err))
 			w.mu.Unlock()
 		}
 	}()
@@ -47,14 +47,14 @@ func words(p *profiles.Profile, err error) string {
 	if err != nil {
 		return err.Error()
 	}
-	said := []string{}
+	items := []string{}
 	for _, r := range p.Routes {
-		said = append(said, r.Name)
+		items = append(items, r.Name)
 	}
-	if len(said) == 0 {
+	if len(items) == 0 {
 		return "default"
 	}
-	return strings.Join(said, " ")
+	return strings.Join(items, " ")
 }
 
 // expect waits for d and compares the items since the last call.
@@ -64,8 +64,8 @@ func (w *watcher) expect(t *testing.T, d time.Duration, want ...string) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	require.Equal(t, want, w.said)
-	w.said = nil
+	require.Equal(t, want, w.items)
+	w.items = nil
 }
 
 // poll is long enough for one look, and short enough for no second one.
@@ -118,49 +118,26 @@ func TestFollowRename(t *testing.T) {
 	})
 }
 
-// The kubelet writes a new directory and swaps the link ..data onto it; the
-// mounted names are links through ..data. Both ways to say where the profiles
-// are see it.
+// The kubelet writes a new directory and swaps the link ..data onto it. The
+// mounted name is a link through ..data.
 func TestFollowConfigMap(t *testing.T) {
 	dir := t.TempDir()
-	for version, files := range map[string]map[string]string{
-		"..2026_01": {"web.yaml": web("a"), "gone.yaml": profile("gone", "x")},
-		"..2026_02": {"web.yaml": web("b"), "new.json": `{"target": "new", "routes": [{"name": "y", "match": {"method": "GET"}}]}`},
-	} {
+	for version, content := range map[string]string{"..2026_01": web("a"), "..2026_02": web("b")} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-		for name, content := range files {
-			path := filepath.Join(dir, version, name)
-			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-			require.NoError(t, os.Chtimes(path, longAgo, longAgo))
-		}
-	}
-	link := func(name string) {
-		require.NoError(t, os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)))
+		path := filepath.Join(dir, version, "web.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		require.NoError(t, os.Chtimes(path, longAgo, longAgo))
 	}
 	data := filepath.Join(dir, "..data")
 	require.NoError(t, os.Symlink("..2026_01", data))
-	link("web.yaml")
-	link("gone.yaml")
+	require.NoError(t, os.Symlink(filepath.Join("..data", "web.yaml"), filepath.Join(dir, "web.yaml")))
 	synctest.Test(t, func(t *testing.T) {
-		all := New(dir)
-		one := watch(t, New(filepath.Join(dir, "web.yaml")), "web:80")
-		inDir, gone, fresh := watch(t, all, "web:80"), watch(t, all, "gone:80"), watch(t, all, "new:80")
-		one.expect(t, 0, "a")
-		inDir.expect(t, 0, "a")
-		gone.expect(t, 0, "x")
-		fresh.expect(t, 0, "default")
-
+		w := watch(t, New(filepath.Join(dir, "web.yaml")), "web:80")
+		w.expect(t, 0, "a")
 		require.NoError(t, os.Symlink("..2026_02", data+"_tmp"))
 		require.NoError(t, os.Rename(data+"_tmp", data))
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_01")))
-		one.expect(t, poll, "b")
-		inDir.expect(t, 0, "b")
-		gone.expect(t, 0, removed("gone:80", "web")) // by now its link leads nowhere
-		require.NoError(t, os.Remove(filepath.Join(dir, "gone.yaml")))
-		link("new.json")
-		fresh.expect(t, poll, "y")
-		inDir.expect(t, 0)
-		gone.expect(t, 0, removed("gone:80", "new, web"))
+		w.expect(t, poll, "b")
 	})
 }
 
@@ -211,7 +188,7 @@ func TestWatchYieldsChanges(t *testing.T) {
 func TestWatchOfInvalidFile(t *testing.T) {
 	path := temp(t, web("a"))
 	bad := func(line string) string {
-		return path + ":" + line + ": targets: unknown field: there are endpoint, name, opaque, retryBudget, routes, split, target\n" +
+		return path + ":" + line + ": targets: unknown field: there are endpoint, name, opaque, precedence, retryBudget, routes, routesOnly, split, target\n" +
 			path + ":" + line + ": target: missing: write the name of the service: web.default.svc.cluster.local"
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -251,68 +228,10 @@ func TestWatchOfMissingFile(t *testing.T) {
 	})
 }
 
-func TestWatchOfDirectory(t *testing.T) {
-	dir := t.TempDir()
-	put := func(name, content string) { replace(t, filepath.Join(dir, name), content) }
-	put("b.yaml", web("b"))
-	put("c.yml", "target:\n")
-	put("ignored.txt", "}")
-	put(".hidden.yaml", "}")
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub.yaml"), 0o700))
-	c := filepath.Join(dir, "c.yml") + ":1:8: target: missing: write the name of the service: web.default.svc.cluster.local"
-	synctest.Test(t, func(t *testing.T) {
-		s := New(dir)
-		w, other := watch(t, s, "web:80"), watch(t, s, "other:80")
-		w.expect(t, 0, "b", c)
-		other.expect(t, 0, c) // it may be in the bad file
-		put("c.yml", profile("other", "x"))
-		other.expect(t, poll, "x")
-		w.expect(t, 0, "b")
-
-		// Each file keeps its own last good content.
-		put("c.yml", "target:\n")
-		w.expect(t, poll, c)
-		other.expect(t, 0, c)
-		put("b.yaml", web("b2"))
-		w.expect(t, poll, "b2")
-		other.expect(t, 0)
-
-		// The first file by name has the target.
-		put("d.yaml", "")
-		empty := filepath.Join(dir, "d.yaml") + ":1: there is nothing in the file; for no profile, write {}"
-		w.expect(t, poll, c+"\n"+empty)
-		other.expect(t, 0, c+"\n"+empty)
-		require.NoError(t, os.Remove(filepath.Join(dir, "d.yaml")))
-		w.expect(t, poll, c)
-		other.expect(t, 0, c)
-		put("c.yml", profile("other", "x"))
-		w.expect(t, poll, "b2")
-		other.expect(t, 0, "x")
-		put("a.json", `{"target": "web"}`)
-		twice := filepath.Join(dir, "b.yaml") + ":1:10: target \"web\": another profile for web, which has the one in " +
-			filepath.Join(dir, "a.json") + ":1: take one out"
-		w.expect(t, poll, "default", twice)
-		other.expect(t, 0, twice)
-		require.NoError(t, os.Remove(filepath.Join(dir, "a.json")))
-		w.expect(t, poll, "b2")
-		other.expect(t, 0, "x")
-
-		require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
-		w.expect(t, poll, removed("web:80", "other"))
-		put("b.yaml", web("b2"))
-		w.expect(t, poll, "b2")
-		require.NoError(t, os.RemoveAll(dir))
-		w.expect(t, poll, noFile(dir))
-		other.expect(t, 0, noFile(dir))
-		w.expect(t, time.Minute)
-	})
-}
-
 func TestWatchOfLargeFile(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
-		watch(t, New(path, WithMaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with WithMaxSize")
-		watch(t, New(path, WithMaxSize(1<<63-1), WithPollInterval(0)), "web").expect(t, 0, "a")
+		watch(t, New(path, WithPollInterval(0)), "web").expect(t, 0, "a")
 		watch(t, New("/dev/null"), "web").expect(t, 0, "file: /dev/null is not a regular file (Dc---------)")
 	})
 }
@@ -341,7 +260,7 @@ func TestWatchWithDoneContext(t *testing.T) {
 	}
 }
 
-func TestWarningsAreLoggedOnce(t *testing.T) {
+func TestLogWarningsOnce(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}]\n"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -356,40 +275,12 @@ func TestWarningsAreLoggedOnce(t *testing.T) {
 		replace(t, path, sp("  routes: [{name: b, condition: {pathRegex: '('}}, {name: c, condition: {method: GET}}]\n"))
 		w.expect(t, poll, "c")
 		assert.Equal(t, 4, strings.Count(out.String(), "\n"))
-
-		out.Reset()
-		in := watch(t, New(filepath.Dir(path), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))), "b")
-		in.expect(t, 0, "default")
-		require.Equal(t, 2, strings.Count(out.String(), "\n"))
-		replace(t, filepath.Join(filepath.Dir(path), "another.yaml"), profile("b", "x"))
-		in.expect(t, poll, "x")
-		require.Equal(t, 2, strings.Count(out.String(), "\n"), "of the file that did not change nothing is said again")
-	})
-}
-
-// Another mistake in place of the first one is logged.
-func TestOtherMistakesAreLogged(t *testing.T) {
-	path := temp(t, web("good"))
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		w := watch(t, New(path, WithLogger(slog.New(slog.NewTextHandler(&out, nil)))), "web")
-		w.expect(t, 0, "good")
-		replace(t, path, "target: web\nname: a/b\n")
-		w.expect(t, poll, path+`:2:7: name "a/b": want a DNS name without a port`)
-		require.Empty(t, out.String(), "the streams report it")
-		replace(t, path, "target: web\nname: 'a b'\n")
-		w.expect(t, poll, path+`:2:7: name "a b": want a DNS name without a port`)
-		require.Equal(t, 1, strings.Count(out.String(), "\n"))
-		require.Contains(t, out.String(), `level=WARN msg="the mistakes in the profiles changed" err="`+path+":2:7: name")
-		replace(t, path, web("mended"))
-		w.expect(t, poll, "mended")
-		require.Equal(t, 1, strings.Count(out.String(), "\n"))
 	})
 }
 
 // A context that ends while the profile is looked at ends the stream before
 // the error that goes with it.
-func TestWatchAfterItsContext(t *testing.T) {
+func TestWatchContextEnded(t *testing.T) {
 	path := temp(t, web("a"))
 	s := New(path)
 	for range s.Watch(t.Context(), "web") {
@@ -454,37 +345,35 @@ func TestRouterFollowsFile(t *testing.T) {
 	})
 }
 
-// One that began meanwhile is, after the profile that came with it.
-func TestCorrectedMistakeIsNotReported(t *testing.T) {
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name+".yaml") }
-	wrong := at("other") + ":1:1: want a mapping, not a list"
-	replace(t, at("web"), web("a"))
+// A slow consumer gets the latest profile before an error, and no error that is over.
+func TestFollowCorrectedMistake(t *testing.T) {
+	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
-		s := New(dir)
+		s := New(path)
 		first := watch(t, s, "web")
 		first.expect(t, 0, "a")
-		replace(t, at("other"), "[]")
-		first.expect(t, poll, wrong)
 		slow := &watcher{}
 		go func() {
 			for p, err := range s.Watch(t.Context(), "web") {
 				slow.mu.Lock()
-				slow.said = append(slow.said, words(p, err))
+				slow.items = append(slow.items, words(p, err))
 				slow.mu.Unlock()
 				time.Sleep(time.Minute)
 			}
 		}()
 		time.Sleep(time.Second)
-		replace(t, at("other"), profile("other", "x"))
+		replace(t, path, "[]")
+		time.Sleep(time.Second)
+		replace(t, path, web("a"))
 		slow.expect(t, 10*time.Minute, "a")
 
-		replace(t, at("web"), web("b"))
+		replace(t, path, web("b"))
 		time.Sleep(time.Second)
-		replace(t, at("web"), web("c"))
-		replace(t, at("other"), "[]")
-		slow.expect(t, 10*time.Minute, "b", "c", wrong)
-		replace(t, at("other"), profile("other", "x"))
+		replace(t, path, web("c"))
+		time.Sleep(time.Second)
+		replace(t, path, "[]")
+		slow.expect(t, 10*time.Minute, "b", "c", path+":1:1: want a mapping, not a list")
+		replace(t, path, web("c"))
 		slow.expect(t, 10*time.Minute, "c")
 		first.cancel()
 	})

@@ -52,9 +52,7 @@ func FuzzParse(f *testing.F) {
 		for _, target := range s.Targets() {
 			p := s.Profile(target)
 			require.NotNil(t, p, target)
-			if err := p.Validate(); err != nil { // the limit for all expressions together
-				require.ErrorContains(t, err, "regular expression is too large: repeats add more", target)
-			}
+			require.NoError(t, p.Validate(), target)
 		}
 	})
 }

@@ -8,36 +8,40 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
 
-// conditions is the syntax of conditions on requests or responses in one format.
+// conditions is the syntax of the conditions on requests, or on responses, in one format:
+// the short form or a ServiceProfile.
 type conditions struct {
-	// leaves returns the fields other than all, any and not. The function of a field
-	// calls add with its condition, or with nil if the condition is left out.
+	// leaves returns a function for each field other than all, any and not. The function
+	// for a field calls add with the condition that it has read, or with nil if it leaves
+	// the condition out.
 	leaves func(add func(profiles.Match)) fields
 
 	// allowEmpty specifies whether "all: []" and "any: []" are valid.
 	allowEmpty bool
 
-	// invalid reports an invalid condition, as a mistake or as a warning.
+	// invalid reports an invalid condition, as a mistake in the short form or as a warning
+	// in a ServiceProfile.
 	invalid func(v value, reason string)
 }
 
-func warnLeftOut(v value, reason string) { v.warnf("%s: left out", reason) }
+func warnLeftOut(v value, reason string) { v.Warnf("%s: left out", reason) }
 
 func linkerdRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: warnLeftOut}
 	c.leaves = func(add func(profiles.Match)) fields {
 		return fields{
 			"method": func(v value) {
-				if method, ok := v.text(); ok && method != "" {
-					add(v.leaf(c, profiles.Method(strings.ToUpper(method)))) // the controller ignores case
+				if method, ok := v.Text(); ok && method != "" {
+					add(validLeaf(v, c, profiles.Method(strings.ToUpper(method)))) // the controller ignores case
 				}
 			},
 			"pathRegex": func(v value) {
-				if regex, ok := v.text(); ok && regex != "" {
-					add(v.leaf(c, profiles.Path(regex)))
+				if regex, ok := v.Text(); ok && regex != "" {
+					add(validLeaf(v, c, profiles.Path(regex)))
 				}
 			},
 		}
@@ -48,7 +52,7 @@ func linkerdRequests() conditions {
 func linkerdResponses() conditions {
 	return conditions{invalid: warnLeftOut, leaves: func(add func(profiles.Match)) fields {
 		return fields{"status": func(v value) {
-			if s, ok := v.linkerdStatus(); ok {
+			if s, ok := readLinkerdStatus(v); ok {
 				add(s)
 			} else {
 				add(nil)
@@ -57,12 +61,10 @@ func linkerdResponses() conditions {
 	}}
 }
 
-func (v value) requestMatch() profiles.Match  { return v.condition(linkerdRequests()) }
-func (v value) responseMatch() profiles.Match { return v.condition(linkerdResponses()) }
-
-// condition reads a condition. All fields of a mapping must match. It returns nil if none is left.
-func (v value) condition(c conditions) profiles.Match {
-	if v.tooDeep() {
+// readCondition reads a condition. If a mapping has several fields, all of them must hold.
+// readCondition returns nil if no valid condition is left.
+func readCondition(v value, c conditions) profiles.Match {
+	if v.TooDeep() {
 		return nil
 	}
 	var parts []profiles.Match
@@ -74,19 +76,23 @@ func (v value) condition(c conditions) profiles.Match {
 		}
 	}
 	known := c.leaves(add)
-	known["all"] = func(v value) { add(v.joined(c, func(ms []profiles.Match) profiles.Match { return profiles.All(ms) })) }
-	known["any"] = func(v value) { add(v.joined(c, func(ms []profiles.Match) profiles.Match { return profiles.Any(ms) })) }
+	known["all"] = func(v value) {
+		add(readMembers(v, c, func(ms []profiles.Match) profiles.Match { return profiles.All(ms) }))
+	}
+	known["any"] = func(v value) {
+		add(readMembers(v, c, func(ms []profiles.Match) profiles.Match { return profiles.Any(ms) }))
+	}
 	known["not"] = func(v value) {
-		if m := v.condition(c); m != nil {
+		if m := readCondition(v, c); m != nil {
 			add(profiles.Not{Match: m})
 		} else {
 			add(nil)
 		}
 	}
-	wrong := len(v.wrong)
-	v.read(known)
-	if given == 0 && len(v.wrong) == wrong {
-		v.failf("no condition: want one or more of %s", names(known))
+	wrong := len(v.Mistakes)
+	v.Read(known)
+	if given == 0 && len(v.Mistakes) == wrong {
+		v.Failf("no condition: want one or more of %s", known.Names())
 	}
 	switch {
 	case given == 1 && len(parts) == 1:
@@ -97,13 +103,14 @@ func (v value) condition(c conditions) profiles.Match {
 	return profiles.All(parts)
 }
 
-// joined reads the members of an all or any and joins them.
-func (v value) joined(c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
+// readMembers reads the members of a field "all" or "any", and combines them by the
+// function join. If no valid member is left, it returns nil, unless c.allowEmpty is true.
+func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
-	for _, item := range v.items() {
-		if item.isNull() {
-			item.failf("an empty condition: take it out")
-		} else if m := item.condition(c); m != nil {
+	for _, item := range v.Items() {
+		if item.IsNull() {
+			item.Failf("an empty condition: take it out")
+		} else if m := readCondition(item, c); m != nil {
 			members = append(members, m)
 		}
 	}
@@ -114,8 +121,9 @@ func (v value) joined(c conditions, join func([]profiles.Match) profiles.Match) 
 	return join(members)
 }
 
-// leaf returns m, or nil if m is invalid, after reporting it.
-func (v value) leaf(c conditions, m profiles.Match) profiles.Match {
+// validLeaf returns m if m is valid. Otherwise it calls c.invalid with the reason and
+// returns nil.
+func validLeaf(v value, c conditions, m profiles.Match) profiles.Match {
 	if why := checkLeaf(m); why != "" {
 		c.invalid(v, why)
 		return nil
@@ -123,30 +131,31 @@ func (v value) leaf(c conditions, m profiles.Match) profiles.Match {
 	return m
 }
 
-// linkerdStatus reads a range. It rejects the ranges that linkerd's controller rejects,
-// and leaves out a range with one end, as linkerd's proxy does.
-func (v value) linkerdStatus() (s profiles.Status, ok bool) {
+// readLinkerdStatus reads a range of statuses in a ServiceProfile. If linkerd's controller
+// rejects the range, readLinkerdStatus reports a mistake. If the range has one end,
+// readLinkerdStatus leaves it out, as linkerd's proxy does. ok is false in both cases.
+func readLinkerdStatus(v value) (s profiles.Status, ok bool) {
 	var low, high uint32
-	wrong := len(v.wrong)
-	v.read(fields{"min": count32(&low, math.MaxUint32), "max": count32(&high, math.MaxUint32)})
+	wrong := len(v.Mistakes)
+	v.Read(fields{"min": count(&low, math.MaxUint32), "max": count(&high, math.MaxUint32)})
 	outside := func(n uint32) bool { return n != 0 && (n < 100 || n > 599) }
 	switch {
-	case len(v.wrong) > wrong:
+	case len(v.Mistakes) > wrong:
 		return s, false
 	case outside(low), outside(high):
-		v.failf("%d to %d: want statuses from 100 to 599", low, high)
+		v.Failf("%d to %d: want statuses from 100 to 599", low, high)
 		return s, false
 	case low == 0 || high == 0:
 		warnLeftOut(v, "want both min and max")
 		return s, false
 	case low > high:
-		v.failf("max %d is below min %d", high, low)
+		v.Failf("max %d is below min %d", high, low)
 		return s, false
 	}
 	return profiles.Status{Min: int(low), Max: int(high)}, true
 }
 
-// checkLeaf returns the reason why m is invalid, or "".
+// checkLeaf returns the reason why m is invalid, or "" if m is valid.
 func checkLeaf(m profiles.Match) string {
 	var regex string
 	switch m := m.(type) {
@@ -172,17 +181,17 @@ func reason(err error) string {
 	return err.Error()
 }
 
-func fail(v value, why string) { v.failf("%s", why) }
+func fail(v value, why string) { v.Failf("%s", why) }
 
-// shortRequests returns the syntax of conditions on requests in the short form. A list
-// in place of a value matches if one of its members matches.
+// shortRequests returns the syntax of conditions on requests in the short form. In place of
+// a value, a list is allowed: it matches if one of its members matches.
 func shortRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
 		texts := func(leaf func(value, string) profiles.Match) func(value) {
 			return func(v value) {
-				add(v.anyOf(func(v value) profiles.Match {
-					if text, ok := v.text(); ok {
+				add(readAnyOf(v, func(v value) profiles.Match {
+					if text, ok := v.Text(); ok {
 						return leaf(v, text)
 					}
 					return nil
@@ -190,58 +199,61 @@ func shortRequests() conditions {
 			}
 		}
 		return fields{
-			"method":     texts(func(v value, s string) profiles.Match { return v.leaf(c, profiles.Method(strings.ToUpper(s))) }),
-			"path":       texts(value.exactPath),
-			"pathPrefix": texts(func(v value, s string) profiles.Match { return v.leaf(c, profiles.PathPrefix(s)) }),
-			"pathRegex":  texts(value.pathRegex),
-			"grpc":       func(v value) { add(v.grpc()) },
+			"method":     texts(func(v value, s string) profiles.Match { return validLeaf(v, c, profiles.Method(strings.ToUpper(s))) }),
+			"path":       texts(exactPath),
+			"pathPrefix": texts(func(v value, s string) profiles.Match { return validLeaf(v, c, profiles.PathPrefix(s)) }),
+			"pathRegex":  texts(pathRegex),
+			"grpc":       func(v value) { add(readGRPC(v)) },
 			"host": func(v value) {
-				add(v.anyOf(func(v value) profiles.Match {
-					if t := v.textMatch(); t != nil {
-						return v.leaf(c, profiles.Host{Value: t})
+				add(readAnyOf(v, func(v value) profiles.Match {
+					if t := readStringMatch(v); t != nil {
+						return validLeaf(v, c, profiles.Host{Value: t})
 					}
 					return nil
 				}))
 			},
 			"header": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
 				if strings.EqualFold(name, "host") {
-					v.failf("the host of a request is not among its header fields: write host in place of header")
+					v.Failf("the host of a request is not among its header fields: write host in place of header")
 					return nil
 				}
-				return v.leaf(c, profiles.Header{Name: name, Value: t})
+				return validLeaf(v, c, profiles.Header{Name: name, Value: t})
 			}),
 			"query": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
-				return v.leaf(c, profiles.Query{Name: name, Value: t})
+				return validLeaf(v, c, profiles.Query{Name: name, Value: t})
 			}),
 		}
 	}
 	return c
 }
 
-// anyOf reads a value, or a list of values of which one must match.
-func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
-	if v.n.Kind != yaml.SequenceNode {
+// readAnyOf reads a condition by the function read. If v is a list, readAnyOf reads each
+// member, and the resulting condition holds if one of them holds.
+func readAnyOf(v value, read func(value) profiles.Match) profiles.Match {
+	if v.Node.Kind != yaml.SequenceNode {
 		return read(v)
 	}
 	var members profiles.Any
-	for _, item := range v.items() {
+	for _, item := range v.Items() {
 		if m := read(item); m != nil {
 			members = append(members, m)
 		}
 	}
-	if len(v.n.Content) == 0 {
-		v.failf("an empty list holds for no request: take it out")
+	if len(v.Node.Content) == 0 {
+		v.Failf("an empty list holds for no request: take it out")
 	}
 	return members
 }
 
-// named reads a mapping from names to conditions on their values. All must match.
+// named returns a function that reads a mapping from names, such as names of header fields,
+// to conditions on values. The function calls add for each name, with the condition that
+// leaf returns. All of these conditions must hold.
 func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
-		v.each(func(key, item value) {
-			add(item.anyOf(func(v value) profiles.Match {
-				if t := v.textMatch(); t != nil {
-					return leaf(v, key.n.Value, t)
+		v.Each(func(key, item value) {
+			add(readAnyOf(item, func(v value) profiles.Match {
+				if t := readStringMatch(v); t != nil {
+					return leaf(v, key.Node.Value, t)
 				}
 				return nil
 			}))
@@ -249,11 +261,11 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.StringMat
 	}
 }
 
-// textMatch reads a text for an exact match, or a mapping for another kind. It returns
-// nil after a mistake.
-func (v value) textMatch() (t profiles.StringMatch) {
-	if v.n.Kind != yaml.MappingNode {
-		if text, ok := v.text(); ok {
+// readStringMatch reads a text for an exact match, or a mapping for another kind of match. It
+// returns nil after a mistake.
+func readStringMatch(v value) (t profiles.StringMatch) {
+	if v.Node.Kind != yaml.MappingNode {
+		if text, ok := v.Text(); ok {
 			return profiles.Exact(text)
 		}
 		return nil
@@ -261,43 +273,45 @@ func (v value) textMatch() (t profiles.StringMatch) {
 	given := 0
 	kind := func(of func(string) profiles.StringMatch) func(value) {
 		return func(v value) {
-			if text, ok := v.text(); ok {
+			if text, ok := v.Text(); ok {
 				t = of(text)
 			}
 			given++
 		}
 	}
-	wrong := len(v.wrong)
-	v.read(fields{
+	wrong := len(v.Mistakes)
+	v.Read(fields{
 		"exact":  kind(func(s string) profiles.StringMatch { return profiles.Exact(s) }),
 		"prefix": kind(func(s string) profiles.StringMatch { return profiles.Prefix(s) }),
+		"suffix": kind(func(s string) profiles.StringMatch { return profiles.Suffix(s) }),
 		"regex": func(v value) {
 			kind(func(s string) profiles.StringMatch { return profiles.Regex(s) })(v)
-			v.checkRegex()
+			checkRegex(v)
 		},
 		"present": func(v value) {
 			var present bool
-			boolean(&present)(v)
+			yamlfile.Boolean(&present)(v)
 			if !present {
-				v.failf("want true; for an absent field, put the condition below not")
+				v.Failf("want true; for an absent field, put the condition below not")
 			}
 			t = profiles.AnyValue{}
 			given++
 		},
 	})
-	if given != 1 && len(v.wrong) == wrong {
-		v.failf("want a text, or one of exact, prefix, regex and present")
+	if given != 1 && len(v.Mistakes) == wrong {
+		v.Failf("want a text, or one of exact, prefix, suffix, regex and present")
 	}
-	if len(v.wrong) > wrong {
+	if len(v.Mistakes) > wrong {
 		return nil
 	}
 	return t
 }
 
-// exactPath returns a condition for exactly this path, as a literal regular expression.
-func (v value) exactPath(path string) profiles.Match {
+// exactPath returns a condition that holds only for the given path. The condition is a
+// regular expression in which the path is quoted.
+func exactPath(v value, path string) profiles.Match {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
-		v.failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
+		v.Failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
 		return nil
 	}
 	return profiles.Path("^" + regexp.QuoteMeta(path) + "$")
@@ -305,31 +319,33 @@ func (v value) exactPath(path string) profiles.Match {
 
 // pathRegex returns a condition with a group around regex, so that "/a|/b" matches both
 // paths. linkerd adds no group.
-func (v value) pathRegex(regex string) profiles.Match {
+func pathRegex(v value, regex string) profiles.Match {
 	if regex == "" {
-		v.failf("want a regular expression for the whole path")
+		v.Failf("want a regular expression for the whole path")
 	}
-	if regex == "" || !v.checkRegex() {
+	if regex == "" || !checkRegex(v) {
 		return nil
 	}
-	return v.leaf(conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
+	return validLeaf(v, conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex parses the expression without the group. "a)|(b" would be valid only with a group.
-func (v value) checkRegex() bool {
-	if _, err := syntax.Parse(v.n.Value, syntax.Perl); err != nil {
-		v.failf("%s", regexReason(err))
+// checkRegex reports whether the expression in v is valid. It reports an invalid expression
+// as a mistake. It parses the expression without the group that is added later, because
+// "a)|(b" is valid only within a group.
+func checkRegex(v value) bool {
+	if _, err := syntax.Parse(v.Node.Value, syntax.Perl); err != nil {
+		v.Failf("%s", regexReason(err))
 		return false
 	}
 	return true
 }
 
-func (v value) grpc() profiles.Match {
+func readGRPC(v value) profiles.Match {
 	var g profiles.GRPC
-	wrong := len(v.wrong)
-	v.read(fields{"service": word(&g.Service), "method": word(&g.Method)})
-	if len(v.wrong) > wrong {
+	wrong := len(v.Mistakes)
+	v.Read(fields{"service": word(&g.Service), "method": word(&g.Method)})
+	if len(v.Mistakes) > wrong {
 		return nil
 	}
-	return v.leaf(conditions{invalid: fail}, g)
+	return validLeaf(v, conditions{invalid: fail}, g)
 }

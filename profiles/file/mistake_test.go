@@ -28,9 +28,9 @@ func TestMistakesInYAML(t *testing.T) {
 		{"not UTF-8", "target: web\xff\n", `f:1: invalid leading UTF-8 octet`},
 		{"a list", "- target: web\n", `f:1:1: want a mapping, not a list`},
 		{"a text", "web\n", `f:1:1: want a mapping, not a single value`},
-		{"alias", "target: &a web\nname: *a\n", `f:2:7: name: want a single value, not an alias (write out what *a stands for)`},
+		{"alias", "target: &a web\nname: *a\n", `f:2:7: name: want a single value, not an alias (write out the value of *a)`},
 		{"tag", "target: !!binary aGk=\n", `f:1:9: target "aGk=": want a single value, not something with the tag !!binary`},
-		{"merge", "target: web\n<<: {opaque: true}\n", `f:2:1: <<: unknown field: there are endpoint, name, opaque, retryBudget, routes, split, target`},
+		{"merge", "target: web\n<<: {opaque: true}\n", `f:2:1: <<: unknown field: there are endpoint, name, opaque, precedence, retryBudget, routes, routesOnly, split, target`},
 		{"too many documents", strings.Repeat("---\n{}\n", maxDocuments+1), `f:20001: more than 10000 documents: split the file`},
 		{"mapping as a key", "target: web\n{a: b}: c\n", `f:2:1: want a single value, not a mapping`},
 		{"null as a key", "target: web\n~: c\n", `f:2:1: no value: write one, or "" for an empty one`},
@@ -42,7 +42,7 @@ func TestMistakesInYAML(t *testing.T) {
 func TestMistakesInShortForm(t *testing.T) {
 	const range3 = "want a status such as 404, or a range such as 500-599, from 100 to 999"
 	const aTarget = "want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80"
-	const aText = "want a text, or one of exact, prefix, regex and present"
+	const aText = "want a text, or one of exact, prefix, suffix, regex and present"
 	for _, c := range []struct{ name, yaml, want string }{
 		{"no target", "routes: []\n", `f:1:1: target: missing: write the name of the service: web.default.svc.cluster.local`},
 		{"null target", "target:\n", `f:1:8: target: missing: write the name of the service: web.default.svc.cluster.local`},
@@ -50,7 +50,7 @@ func TestMistakesInShortForm(t *testing.T) {
 		{"target", "target: [web, a b]\n", `f:1:15: target[1] "a b": ` + aTarget},
 		{"target's port", "target: web:http\n", `f:1:9: target "web:http": ` + aTarget},
 		{"target's mapping", "target: {web: 80}\n", `f:1:9: target: want a list, not a mapping`},
-		{"unknown field", inShort("timeout: 1s"), `f:1:15: timeout: unknown field: there are endpoint, name, opaque, retryBudget, routes, split, target`},
+		{"unknown field", inShort("timeout: 1s"), `f:1:15: timeout: unknown field: there are endpoint, name, opaque, precedence, retryBudget, routes, routesOnly, split, target`},
 		{"given twice", inShort("opaque: true, opaque: true"), `f:1:29: opaque "opaque": given twice, first in line 1: take one out`},
 		{"name", inShort("name: web:80"), `f:1:21: name "web:80": want a DNS name without a port`},
 		{"opaque", inShort("opaque: yes"), `f:1:23: opaque "yes": want true or false`},
@@ -205,7 +205,7 @@ func requireMistakes(t *testing.T, yaml, want string) {
 	}
 }
 
-func TestAllMistakesAtOnceInOrder(t *testing.T) {
+func TestParseMistakesOrder(t *testing.T) {
 	requireMistakes(t, `target: a b
 routes:
 - {match: {method: G T, path: x}, timeout: soon}

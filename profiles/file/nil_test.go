@@ -16,7 +16,6 @@ func TestInvalidArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"file: New: the path is empty":                      func() { New("") },
 		"file: WithPollInterval: -1ns must not be negative": func() { WithPollInterval(-1) },
-		"file: WithMaxSize: -1 must not be negative":        func() { WithMaxSize(-1) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}
@@ -27,7 +26,7 @@ type badHandler struct{ slog.Handler }
 
 func (badHandler) Handle(context.Context, slog.Record) error { panic("the disk is full") }
 
-func TestLogHandlerThatPanics(t *testing.T) {
+func TestLogHandlerPanics(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}, {name: b, condition: {method: GET}}]\n"))
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(badHandler{slog.NewTextHandler(os.Stderr, nil)})

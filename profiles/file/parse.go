@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"errors"
 
 	"go.yaml.in/yaml/v3"
@@ -13,49 +12,51 @@ import (
 // error joins an [*Error] for each mistake, with name as the file. A syntax error is
 // reported alone, because the rest of the file cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
+	f := yamlfile.NewFile(name, data)
 	roots, err := documents(data)
-	if err != nil {
-		return nil, join([]*Error{syntaxError(name, data, err)})
-	}
-	n := &notes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}
-	if len(roots) == 0 {
-		n.wrong = append(n.wrong, &Error{File: name, Line: 1, Reason: "there is nothing in the file; for no profile, write {}"})
+	switch {
+	case err != nil:
+		f.Mistakes = append(f.Mistakes, syntaxError(name, data, err))
+	case len(roots) == 0:
+		f.Mistakes = append(f.Mistakes, &Error{File: name, Line: 1, Reason: "there is nothing in the file; for no profile, write {}"})
 	}
 	s := &Set{}
 	for _, root := range roots {
-		for _, e := range (value{n, root, ""}).document() {
+		for _, e := range readDocument(value{File: f, Node: root}) {
 			if was := s.add(e); was != nil {
-				n.wrong = append(n.wrong, e.mistake("another profile for %s, the first one is in line %d: take one out", e, was.at.Line))
+				mistake := e.mistake("another profile for %s, the first one is in line %d: take one out", e, was.at.Line)
+				f.Mistakes = append(f.Mistakes, mistake)
 			}
 		}
 	}
-	if inOrder(n.wrong); len(n.wrong) > 0 {
-		return nil, join(n.wrong)
+	if err := yamlfile.Join(f.Mistakes); err != nil {
+		return nil, err
 	}
-	inOrder(n.warnings)
-	s.Warnings = n.warnings
+	yamlfile.Sort(f.Warnings)
+	s.Warnings = f.Warnings
 	return s, nil
 }
 
-// document reads a document in one of the two formats.
-func (v value) document() []*entry {
-	if !v.is(yaml.MappingNode, "a mapping") {
+// readDocument reads a document in the short form or as a Kubernetes resource. It returns
+// an entry for each profile in the document.
+func readDocument(v value) []*entry {
+	if !v.Is(yaml.MappingNode, "a mapping") {
 		return nil
 	}
-	_, versioned := v.field("apiVersion")
-	_, kind := v.field("kind")
+	_, versioned := v.Field("apiVersion")
+	_, kind := v.Field("kind")
 	if versioned || kind {
-		return v.resource()
+		return readResource(v)
 	}
-	return v.short()
+	return readShort(v)
 }
 
-// maxDocuments limits the number of documents in a file, and so the time of parsing it.
+// maxDocuments is the largest number of documents in a file. It limits the time of parsing
+// a file.
 const maxDocuments = 10_000
 
 var errTooManyDocuments = errors.New("more than 10000 documents: split the file")
 
-// documents returns the root nodes of the documents that are not empty.
 func documents(data []byte) ([]*yaml.Node, error) {
 	all, err := yamlfile.Documents(data, maxDocuments+1)
 	if err != nil {
@@ -73,7 +74,6 @@ func documents(data []byte) ([]*yaml.Node, error) {
 	return roots, nil
 }
 
-// syntaxError converts an error of the YAML decoder.
 func syntaxError(name string, data []byte, err error) *Error {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
 		_, err := documents(data)

@@ -52,6 +52,7 @@ func (d draw) fault() (profiles.Fault, object) {
 	}
 	f.Delay, o["delay"] = time.Second, "1s"
 	f.Jitter, o["jitter"] = time.Millisecond, "1ms"
+	f.Message, o["message"] = "a b", "a b"
 	return f, o
 }
 

@@ -21,7 +21,7 @@ type (
 	httpRouter  = profiles.Router[*http.Request, *http.Response]
 )
 
-// newRouter returns a router whose targets answer with the name of the route.
+// newRouter returns a router with targets that answer with the name of the route.
 func newRouter(
 	t *testing.T, source profiles.Source, target string, opts ...profiles.Option[*http.Request, *http.Response],
 ) *httpRouter {
@@ -94,7 +94,7 @@ routes:
 }
 
 // "/a|/b" is two things: linkerd does not group.
-func TestAnchorsOfBothFormats(t *testing.T) {
+func TestPathAnchors(t *testing.T) {
 	theirs := parse(t, sp("  routes: [{name: r, condition: {pathRegex: /a|/b}}]\n")).Profile("web.ns.svc.cluster.local:80")
 	ours := parse(t, "{target: web, routes: [{name: r, match: {pathRegex: /a|/b}}]}").Profile("web:80")
 	for path, want := range map[string][2]string{

@@ -15,17 +15,16 @@ import (
 
 // Set has the profiles of a file. It is immutable.
 type Set struct {
-	// Warnings has the parts of ServiceProfiles that are valid for linkerd's controller
-	// but left out, in the order of the lines. linkerd's proxy leaves out the same
+	// Warnings has the parts of ServiceProfiles that linkerd's controller accepts but this
+	// package leaves out, in the order of the lines. linkerd's proxy leaves out the same
 	// parts, except expressions that are too large for a Router.
 	Warnings []*Error
 
 	entries map[string][]*entry // by host
-	order   []*entry            // in the order of the file
 }
 
 // Targets returns the targets that have a profile, sorted. A target has a port if its
-// profile is only for that port.
+// profile applies only to that port.
 func (s *Set) Targets() []string {
 	names := map[string]bool{}
 	for _, entries := range s.entries {
@@ -59,7 +58,8 @@ func (s *Set) profile(host string, port uint16) *profiles.Profile {
 	return found.with(port)
 }
 
-// add adds e. If there is an entry with the same key, it returns that entry instead.
+// add adds e to the set. If the set already has an entry with the same key, add returns
+// that entry and does not add e.
 func (s *Set) add(e *entry) (existing *entry) {
 	i := slices.IndexFunc(s.entries[e.host], func(other *entry) bool { return other.key() == e.key() })
 	if i >= 0 {
@@ -69,11 +69,11 @@ func (s *Set) add(e *entry) (existing *entry) {
 		s.entries = make(map[string][]*entry)
 	}
 	s.entries[e.host] = append(s.entries[e.host], e)
-	s.order = append(s.order, e)
 	return nil
 }
 
-// entry is one profile of a file. [entry.with] completes it with the port of a target.
+// entry is one profile of a file, for a host and possibly a port. [entry.with] returns the
+// profile that a target with a port gets from it.
 type entry struct {
 	at *Error // position of the profile in the file
 
@@ -87,7 +87,7 @@ type entry struct {
 	opaquePorts map[uint16]bool
 }
 
-// Precedence of the entries for one host. The lowest value is used.
+// The ranks of the entries for one host. The entry with the lowest rank is used.
 const (
 	shortWithPort = iota
 	short
@@ -96,8 +96,9 @@ const (
 	unused
 )
 
-// rank returns the precedence of e for a request to port. The entry with the lowest value is used.
-// A ServiceProfile in the namespace of its service precedes one in another namespace.
+// rank returns the rank of e among the entries for its host, for a target with the given
+// port. The entry with the lowest rank is used. A ServiceProfile in the namespace of its
+// service precedes a ServiceProfile in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):
@@ -122,8 +123,8 @@ func ownNamespace(host string) string {
 	return ""
 }
 
-// splitTarget returns the normalized name or address of a target, and its port, or 0
-// for none. ok is false if target is neither a name nor an address.
+// splitTarget returns the normalized name or address in target, and the port. The port is 0
+// if target has no port. ok is false if target is neither a name nor an address.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -139,10 +140,11 @@ func splitTarget(target string) (host string, port uint16, ok bool) {
 	return host, port, isDNSName(host)
 }
 
-// defaultPort is the port of a target without one, as in linkerd's controller.
+// defaultPort is the port that is assumed for a target without a port, as in linkerd's
+// controller.
 const defaultPort = 80
 
-// with returns the profile for a target with this port.
+// with returns the profile of e for a target with the given port.
 func (e *entry) with(port uint16) *profiles.Profile {
 	p := e.profile
 	p.OpaqueProtocol = p.OpaqueProtocol || e.opaquePorts[port]
@@ -154,14 +156,15 @@ func (e *entry) with(port uint16) *profiles.Profile {
 	return &p
 }
 
-// mistake returns an Error at the position of e.
+// mistake returns an Error at the position of e, with the given reason.
 func (e *entry) mistake(format string, args ...any) *Error {
 	at := *e.at
 	at.Reason = fmt.Sprintf(format, args...)
 	return &at
 }
 
-// key identifies an entry. Two entries with the same key are a mistake.
+// key identifies an entry of a file. An entry with the key of an earlier entry is a
+// mistake.
 type key struct {
 	host      string
 	port      uint16

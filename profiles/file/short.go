@@ -7,36 +7,40 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
 
-// short reads a document in the short form. All of its targets share one profile.
-func (v value) short() []*entry {
+// readShort reads a document in the short form. It returns an entry for each target of the
+// document. All of them share one profile.
+func readShort(v value) []*entry {
 	e := &entry{profile: profiles.Profile{RetryBudget: defaultBudget()}}
 	var targets []*entry
-	v.read(fields{
+	v.Read(fields{
 		"target": func(v value) {
-			for _, item := range v.oneOrMore() {
-				if t := item.target(); t != nil {
+			for _, item := range v.OneOrMore() {
+				if t := readTarget(item); t != nil {
 					targets = append(targets, t)
 				}
 			}
-			if len(v.n.Content) == 0 && v.n.Kind == yaml.SequenceNode {
-				v.failf("an empty list: want a name such as web.default.svc.cluster.local")
+			if len(v.Node.Content) == 0 && v.Node.Kind == yaml.SequenceNode {
+				v.Failf("an empty list: want a name such as web.default.svc.cluster.local")
 			}
 		},
 		"name":        e.name,
 		"routes":      e.shortRoutes,
+		"precedence":  precedence(&e.profile.Precedence),
+		"routesOnly":  yamlfile.Boolean(&e.profile.RoutesOnly),
 		"split":       e.readSplit,
 		"retryBudget": e.shortBudget,
-		"opaque":      boolean(&e.profile.OpaqueProtocol),
+		"opaque":      yamlfile.Boolean(&e.profile.OpaqueProtocol),
 		"endpoint":    e.endpoint,
 	})
-	if len(v.n.Content) == 0 {
+	if len(v.Node.Content) == 0 {
 		return nil // {} has no profile
 	}
-	v.require("target", "the name of the service: web.default.svc.cluster.local")
-	v.oneEndpoint()
+	v.Require("target", "the name of the service: web.default.svc.cluster.local")
+	checkOneEndpoint(v)
 	for _, t := range targets {
 		t.split, t.profile = e.split, e.profile
 		if t.profile.Name == "" && t.profile.Endpoint == nil && isDNSName(t.host) {
@@ -46,18 +50,17 @@ func (v value) short() []*entry {
 	return targets
 }
 
-// target reads a name or an address, with or without a port, and returns an entry for it.
-func (v value) target() *entry {
-	text, ok := v.text()
+func readTarget(v value) *entry {
+	text, ok := v.Text()
 	if !ok {
 		return nil
 	}
 	host, port, ok := splitTarget(text)
 	if _, err := netip.ParseAddr(host); !ok || err != nil && !isDNSName(host) {
-		v.failf("want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80")
+		v.Failf("want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80")
 		return nil
 	}
-	return &entry{at: v.note(""), host: host, port: port}
+	return &entry{at: v.Note(""), host: host, port: port}
 }
 
 func isDNSName(host string) bool {
@@ -65,9 +68,9 @@ func isDNSName(host string) bool {
 }
 
 func (e *entry) name(v value) {
-	if text, ok := v.text(); ok {
+	if text, ok := v.Text(); ok {
 		if !isDNSName(text) {
-			v.failf("want a DNS name without a port")
+			v.Failf("want a DNS name without a port")
 		}
 		e.profile.Name = text
 	}
@@ -75,47 +78,59 @@ func (e *entry) name(v value) {
 
 // readSplit reads the targets of a split in the order of the file.
 func (e *entry) readSplit(v value) {
-	v.each(func(key, item value) {
-		t := profiles.Target{Authority: key.n.Value}
-		count32(&t.Weight, math.MaxUint32)(item)
+	v.Each(func(key, item value) {
+		t := profiles.Target{Authority: key.Node.Value}
+		count(&t.Weight, math.MaxUint32)(item)
 		if err := (profiles.Target{Authority: withPort(t.Authority, defaultPort)}).Validate(); err != nil {
-			key.failf("%v: want a name, with a port or without", err)
+			key.Failf("%v: want a name, with a port or without", err)
 		}
 		e.split = append(e.split, t)
 	})
 }
 
-// shortBudget reads a retry budget. Missing fields have linkerd's defaults.
+// shortBudget reads a retry budget in the short form. Missing fields have the defaults of
+// linkerd.
 func (e *entry) shortBudget(v value) {
 	b := defaultBudget()
-	wrong := len(v.wrong)
-	v.read(fields{
+	wrong := len(v.Mistakes)
+	v.Read(fields{
 		"ratio":        number(&b.Ratio),
-		"minPerSecond": count32(&b.MinPerSecond, math.MaxInt32),
+		"minPerSecond": count(&b.MinPerSecond, math.MaxInt32),
 		"ttl":          duration(&b.TTL),
 	})
-	if err := b.Validate(); err != nil && len(v.wrong) == wrong {
-		v.failf("%v", err)
+	if err := b.Validate(); err != nil && len(v.Mistakes) == wrong {
+		v.Failf("%v", err)
 	}
 	e.profile.RetryBudget = b
 }
 
 func (e *entry) shortRoutes(v value) {
-	for _, item := range v.items() {
-		if item.isNull() {
-			item.failf("an empty route: take it out, or write {match: {path: /}}")
+	for _, item := range v.Items() {
+		if item.IsNull() {
+			item.Failf("an empty route: take it out, or write {match: {path: /}}")
 		} else {
-			e.profile.Routes = append(e.profile.Routes, item.shortRoute())
+			e.profile.Routes = append(e.profile.Routes, readShortRoute(item))
 		}
 	}
 }
 
-func (v value) shortRoute() (r profiles.Route) {
+func precedence(to *profiles.Precedence) func(value) {
+	return func(v value) {
+		switch text, ok := v.Text(); {
+		case text == "mostSpecific":
+			*to = profiles.MostSpecific
+		case ok && text != "firstMatch":
+			v.Failf("want firstMatch or mostSpecific")
+		}
+	}
+}
+
+func readShortRoute(v value) (r profiles.Route) {
 	var successes, failures, classes []profiles.ResponseClass
-	v.read(fields{
+	v.Read(fields{
 		"name":           anyText(&r.Name),
-		"match":          func(v value) { r.Match = v.condition(shortRequests()) },
-		"labels":         labels(&r.Labels),
+		"match":          func(v value) { r.Match = readCondition(v, shortRequests()) },
+		"labels":         yamlfile.Labels(&r.Labels),
 		"timeout":        duration(&r.Timeout),
 		"tryTimeout":     duration(&r.AttemptTimeout),
 		"retry":          retry(&r),
@@ -123,38 +138,40 @@ func (v value) shortRoute() (r profiles.Route) {
 		"hedge":          duration(&r.Hedge),
 		"limit":          count(&r.Limit, math.MaxInt32),
 		"rate":           rate(&r.Rate),
-		"successes":      func(v value) { successes = v.statusClasses(false) },
-		"failures":       func(v value) { failures = v.statusClasses(true) },
-		"classes":        func(v value) { classes = v.shortClasses() },
+		"successes":      func(v value) { successes = readStatusClasses(v, false) },
+		"failures":       func(v value) { failures = readStatusClasses(v, true) },
+		"classes":        func(v value) { classes = readShortClasses(v) },
 		"requestHeader":  requestHeader(&r.RequestHeader),
 		"responseHeader": responseHeader(&r.ResponseHeader),
 		"redirect":       redirect(&r.Redirect),
 		"faults":         faults(&r.Faults),
 		"mirrors":        mirrors(&r.Mirrors),
 	})
-	v.require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
+	v.Require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
 	r.Labels = labelled(r.Labels, r.Name)
-	if item, ok := v.field("classes"); ok && len(successes)+len(failures) > 0 {
-		item.failf("the order of these and of successes and failures is not known: write them all here")
+	if item, ok := v.Field("classes"); ok && len(successes)+len(failures) > 0 {
+		item.Failf("the order of these and of successes and failures is not known: write them all here")
 	}
 	r.Classes = slices.Concat(successes, failures, classes)
 	return r
 }
 
-// retry reads true, false or {nonIdempotent: true}.
+// retry returns a function that reads the field retry into r. The value is true, false or
+// {nonIdempotent: true}.
 func retry(r *profiles.Route) func(value) {
 	return func(v value) {
-		if v.n.Kind == yaml.MappingNode {
+		if v.Node.Kind == yaml.MappingNode {
 			r.Retryable = true
-			v.read(fields{"nonIdempotent": boolean(&r.RetryNonIdempotent)})
-			v.require("nonIdempotent", "true to retry requests of any method, or retry: true for idempotent ones")
+			v.Read(fields{"nonIdempotent": yamlfile.Boolean(&r.RetryNonIdempotent)})
+			v.Require("nonIdempotent", "true to retry requests of any method, or retry: true for idempotent ones")
 			return
 		}
 		into(&r.Retryable, "true, false or {nonIdempotent: true}", parseBool)(v)
 	}
 }
 
-// labelled returns labels with the label route=name added. Metrics and tap show it.
+// labelled returns labels with the label route=name added, unless name is "" or labels
+// already has a label "route". Metrics and tap show the label.
 func labelled(labels map[string]string, name string) map[string]string {
 	if _, ok := labels["route"]; ok || name == "" {
 		return labels
@@ -166,33 +183,33 @@ func labelled(labels map[string]string, name string) map[string]string {
 	return labels
 }
 
-// rate reads a number per second, or a mapping of the fields of a Rate.
+// rate returns a function that reads a Rate into field. The value is a number per second,
+// or a mapping with the fields of a Rate.
 func rate(field *profiles.Rate) func(value) {
 	return func(v value) {
-		if v.n.Kind != yaml.MappingNode {
+		if v.Node.Kind != yaml.MappingNode {
 			number(&field.PerSecond)(v)
 			return
 		}
-		wrong := len(v.wrong)
-		v.read(fields{"perSecond": number(&field.PerSecond), "burst": count(&field.Burst, math.MaxInt32)})
-		v.require("perSecond", "a number of requests")
-		if err := field.Validate(); err != nil && len(v.wrong) == wrong {
-			v.failf("%v", err)
+		wrong := len(v.Mistakes)
+		v.Read(fields{"perSecond": number(&field.PerSecond), "burst": count(&field.Burst, math.MaxInt32)})
+		v.Require("perSecond", "a number of requests")
+		if err := field.Validate(); err != nil && len(v.Mistakes) == wrong {
+			v.Failf("%v", err)
 		}
 	}
 }
 
-// endpoint reads the only endpoint of a target.
 func (e *entry) endpoint(v value) {
 	to := &profiles.Endpoint{}
-	wrong := len(v.wrong)
-	v.read(fields{
+	wrong := len(v.Mistakes)
+	v.Read(fields{
 		"addr": into(&to.Addr, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
 			addr, err := netip.ParseAddrPort(s)
 			return addr, err == nil && addr.Port() != 0
 		}),
-		"labels":     labels(&to.Labels),
-		"weight":     count32(&to.Weight, math.MaxUint32),
+		"labels":     yamlfile.Labels(&to.Labels),
+		"weight":     count(&to.Weight, math.MaxUint32),
 		"protocol":   into(&to.Protocol, "h2 or opaque", parseProtocol),
 		"serverName": word(&to.ServerName),
 		"identity":   word(&to.Identity),
@@ -202,10 +219,10 @@ func (e *entry) endpoint(v value) {
 		"pingInterval": duration(&to.PingInterval),
 		"pingTimeout":  duration(&to.PingTimeout),
 	})
-	v.require("addr", "where it is: 10.0.0.1:80")
-	if to.Addr.IsValid() && len(v.wrong) == wrong {
+	v.Require("addr", "where it is: 10.0.0.1:80")
+	if to.Addr.IsValid() && len(v.Mistakes) == wrong {
 		if err := to.Validate(); err != nil {
-			v.failf("%v", err)
+			v.Failf("%v", err)
 		}
 	}
 	e.profile.Endpoint = to
@@ -221,14 +238,15 @@ func parseProtocol(s string) (profiles.Protocol, bool) {
 	return profiles.UnknownProtocol, false
 }
 
-// oneEndpoint rejects fields that have no effect together with an endpoint.
-func (v value) oneEndpoint() {
-	if item, ok := v.field("endpoint"); !ok || item.isNull() {
+// checkOneEndpoint reports a mistake for each field that has no effect, because the profile
+// has an endpoint.
+func checkOneEndpoint(v value) {
+	if item, ok := v.Field("endpoint"); !ok || item.IsNull() {
 		return
 	}
 	for _, name := range []string{"name", "split"} {
-		if item, ok := v.field(name); ok && !item.isNull() {
-			item.failf("everything goes to the endpoint: take one of the two out")
+		if item, ok := v.Field(name); ok && !item.IsNull() {
+			item.Failf("everything goes to the endpoint: take one of the two out")
 		}
 	}
 }

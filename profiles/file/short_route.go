@@ -13,56 +13,56 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// check validates the field that was read from v, and adds a mistake if it is invalid.
-// r is a route that has only this field, and prefix is the name of the field in errors
-// of package profiles. check does nothing if there are more mistakes than wrongBefore,
-// because then reading v has added one.
-func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
-	if len(v.wrong) > wrongBefore {
+// checkRoute validates a field that was read from v, and reports a mistake if the field is
+// invalid. r is a route that has only this field. prefix is the name of the field in errors
+// of package profiles. If v now has more mistakes than wrongBefore, reading the field has
+// already reported one, and checkRoute does nothing.
+func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
+	if len(v.Mistakes) > wrongBefore {
 		return
 	}
 	r.Match = profiles.All{}
 	if err := (&profiles.Profile{Routes: []profiles.Route{r}}).Validate(); err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
-		v.failf("%s", strings.TrimPrefix(strings.TrimPrefix(first, "route 0: "), prefix+": "))
+		v.Failf("%s", strings.TrimPrefix(strings.TrimPrefix(first, "route 0: "), prefix+": "))
 	}
 }
 
-// headerChanges reads a HeaderMutation. in returns a route that has only the
-// HeaderMutation, for check.
+// headerChanges returns a function that reads a HeaderMutation into field. header is the
+// name of the field in errors of package profiles. The function in makes a route that has
+// only the given HeaderMutation, so that checkRoute can validate it.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
-		wrong := len(v.wrong)
-		v.read(fields{
+		wrong := len(v.Mistakes)
+		v.Read(fields{
 			"add": func(v value) {
-				v.each(func(key, item value) {
-					for _, item := range item.oneOrMore() {
-						field.Add = item.appendField(field.Add, key)
+				v.Each(func(key, item value) {
+					for _, item := range item.OneOrMore() {
+						field.Add = appendField(item, field.Add, key)
 					}
 				})
 			},
 			"set": func(v value) {
-				v.each(func(key, item value) { field.Set = item.appendField(field.Set, key) })
+				v.Each(func(key, item value) { field.Set = appendField(item, field.Set, key) })
 			},
 			"remove": func(v value) {
-				for _, item := range v.oneOrMore() {
-					if name, ok := item.text(); ok {
+				for _, item := range v.OneOrMore() {
+					if name, ok := item.Text(); ok {
 						field.Remove = append(field.Remove, name)
 					}
 				}
 			},
 		})
-		if v.n.Kind == yaml.MappingNode && len(v.n.Content) == 0 {
-			v.failf("no change: want one or more of add, remove, set")
+		if v.Node.Kind == yaml.MappingNode && len(v.Node.Content) == 0 {
+			v.Failf("no change: want one or more of add, remove, set")
 		}
-		v.check(wrong, in(*field), header)
+		checkRoute(v, wrong, in(*field), header)
 	}
 }
 
-// appendField reads the value of the header field called name and appends the field.
-func (v value) appendField(list []layer.HeaderField, name value) []layer.HeaderField {
-	if text, ok := v.text(); ok {
-		list = append(list, layer.HeaderField{Name: name.n.Value, Value: text})
+func appendField(v value, list []layer.HeaderField, name value) []layer.HeaderField {
+	if text, ok := v.Text(); ok {
+		list = append(list, layer.HeaderField{Name: name.Node.Value, Value: text})
 	}
 	return list
 }
@@ -82,8 +82,8 @@ func responseHeader(field *layer.HeaderMutation) func(value) {
 func redirect(field **profiles.Redirect) func(value) {
 	return func(v value) {
 		to := &profiles.Redirect{}
-		wrong := len(v.wrong)
-		v.read(fields{
+		wrong := len(v.Mistakes)
+		v.Read(fields{
 			"status":    count(&to.Status, math.MaxInt16),
 			"scheme":    word(&to.Scheme),
 			"host":      word(&to.Host),
@@ -92,50 +92,52 @@ func redirect(field **profiles.Redirect) func(value) {
 			"oldPrefix": word(&to.OldPrefix),
 			"newPrefix": word(&to.NewPrefix),
 		})
-		if *to == (profiles.Redirect{}) && len(v.wrong) == wrong {
-			v.failf("no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
+		if *to == (profiles.Redirect{}) && len(v.Mistakes) == wrong {
+			v.Failf("no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
 		}
-		v.check(wrong, profiles.Route{Redirect: to}, "redirect")
+		checkRoute(v, wrong, profiles.Route{Redirect: to}, "redirect")
 		*field = to
 	}
 }
 
 func faults(field *[]profiles.Fault) func(value) {
 	return func(v value) {
-		wrong := len(v.wrong)
-		for _, item := range v.items() {
-			if item.isNull() {
-				item.failf("an empty fault: take it out")
+		wrong := len(v.Mistakes)
+		for _, item := range v.Items() {
+			if item.IsNull() {
+				item.Failf("an empty fault: take it out")
 				continue
 			}
-			*field = append(*field, item.fault())
+			*field = append(*field, readFault(item))
 		}
-		v.check(wrong, profiles.Route{Faults: *field}, "")
+		checkRoute(v, wrong, profiles.Route{Faults: *field}, "")
 	}
 }
 
-// fault reads a Fault. share and ttl are required, because a fault of all requests that
-// never ends would be dangerous.
-func (v value) fault() (f profiles.Fault) {
-	wrong := len(v.wrong)
-	v.read(fields{
-		"share":  share(&f.Fraction),
-		"delay":  duration(&f.Delay),
-		"jitter": duration(&f.Jitter),
-		"status": count(&f.Status, math.MaxInt16),
+// readFault reads a Fault. The fields share and ttl are required, because a fault that
+// affects all requests and never ends would be dangerous.
+func readFault(v value) (f profiles.Fault) {
+	wrong := len(v.Mistakes)
+	v.Read(fields{
+		"share":   share(&f.Fraction),
+		"delay":   duration(&f.Delay),
+		"jitter":  duration(&f.Jitter),
+		"message": anyText(&f.Message),
+		"status":  count(&f.Status, math.MaxInt16),
 		"grpc": into(&f.GRPC, "a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE", func(s string) (uint32, bool) {
 			n, ok := parseGRPCStatus(s)
 			return n, ok && n > 0
 		}),
 		"ttl": duration(&f.TTL),
 	})
-	v.require("share", "the share of the requests: 0.1, or 10%")
-	v.require("ttl", "the life of the fault in each process: 10m")
-	v.check(wrong, profiles.Route{Faults: []profiles.Fault{f}}, "fault 0")
+	v.Require("share", "the share of the requests: 0.1, or 10%")
+	v.Require("ttl", "the life of the fault in each process: 10m")
+	checkRoute(v, wrong, profiles.Route{Faults: []profiles.Fault{f}}, "fault 0")
 	return f
 }
 
-// share reads a fraction such as 0.1, or a percentage such as 10%.
+// share returns a function that reads a fraction such as 0.1, or a percentage such as 10%,
+// into field.
 func share(field *float64) func(value) {
 	return into(field, "a share from 0 to 1, or from 0% to 100%", func(s string) (float64, bool) {
 		digits, percent := strings.CutSuffix(s, "%")
@@ -149,37 +151,37 @@ func share(field *float64) func(value) {
 
 func mirrors(field *[]profiles.Mirror) func(value) {
 	return func(v value) {
-		for _, item := range v.items() {
-			if item.isNull() {
-				item.failf("an empty mirror: take it out")
+		for _, item := range v.Items() {
+			if item.IsNull() {
+				item.Failf("an empty mirror: take it out")
 				continue
 			}
-			*field = append(*field, item.mirror())
+			*field = append(*field, readMirror(item))
 		}
 	}
 }
 
-// mirror reads a Mirror. If the target has no port, [withMirrorPorts] adds it later.
-func (v value) mirror() (m profiles.Mirror) {
-	wrong := len(v.wrong)
-	v.read(fields{
+func readMirror(v value) (m profiles.Mirror) {
+	wrong := len(v.Mistakes)
+	v.Read(fields{
 		"target": word(&m.Authority),
 		"share": func(v value) {
-			if share(&m.Fraction)(v); m.Fraction == 0 && len(v.wrong) == wrong {
-				v.failf("want a share above 0; for no copies, take the mirror out")
+			if share(&m.Fraction)(v); m.Fraction == 0 && len(v.Mistakes) == wrong {
+				v.Failf("want a share above 0; for no copies, take the mirror out")
 			}
 		},
 		"body":     bodySize(&m.MaxBodyBytes),
 		"inFlight": count(&m.MaxInFlight, math.MaxInt32),
 	})
-	v.require("target", "the target of the copies: web-v2.default.svc.cluster.local:80")
+	v.Require("target", "the target of the copies: web-v2.default.svc.cluster.local:80")
 	check := m
 	check.Authority = withPort(m.Authority, defaultPort)
-	v.check(wrong, profiles.Route{Mirrors: []profiles.Mirror{check}}, "mirror")
+	checkRoute(v, wrong, profiles.Route{Mirrors: []profiles.Mirror{check}}, "mirror")
 	return m
 }
 
-// bodySize reads a number of bytes, KiB or MiB. 0 means no body, which is -1 in a Mirror.
+// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It
+// stores 0 as -1, because a Mirror without bodies has the value -1.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)
@@ -197,8 +199,8 @@ func bodySize(field *int64) func(value) {
 	})
 }
 
-// withMirrorPorts returns routes with port added to the targets of mirrors that have
-// none. It does not change the argument, because several entries share the routes.
+// withMirrorPorts returns routes, with port added to each mirror target that has no port.
+// It does not modify routes, because several entries share them.
 func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
 	open := func(m profiles.Mirror) bool {
 		_, _, err := net.SplitHostPort(m.Authority)

@@ -56,7 +56,7 @@ func TestBackoff(t *testing.T) {
 
 func TestBackoffDefault(t *testing.T) {
 	for what, opts := range map[string][]Option{
-		"not said":    nil,
+		"not set":     nil,
 		"zero":        {WithBackoff(layer.Backoff{})},
 		"linkerd's":   {WithBackoff(layer.DefaultBackoff())},
 		"jitter only": {WithBackoff(layer.Backoff{Jitter: 0.1})},
@@ -120,7 +120,7 @@ func (s *oneMessage) RecvMsg(any) error {
 
 // The backoff starts from Min again after a stream that had a message and lasted
 // ten seconds: here with every third.
-func TestBackoffBeginsAnew(t *testing.T) {
+func TestBackoffReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &replaying{refusing{began: time.Now()}}
 		messages := 0

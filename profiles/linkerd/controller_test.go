@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// controller is a destination service whose streams the test plays, each one
+// controller is a destination service. The test plays its streams, each one
 // as it comes.
 type controller struct {
 	destination.UnimplementedDestinationServer

@@ -14,8 +14,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// convert converts a message to a Profile. It calls drop with an error for each part
-// that it leaves out. The Router leaves out invalid members of conditions.
+// convert converts a message to a Profile. It calls drop with an error for each part that
+// it leaves out. It keeps invalid members of conditions, because the Router leaves these
+// out.
 func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Profile {
 	p := &profiles.Profile{
 		Name:           m.GetFullyQualifiedName(),
@@ -81,7 +82,6 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	return route
 }
 
-// convertDuration converts d. It returns 0 and an error if d is invalid or negative.
 func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	if err := d.CheckValid(); err != nil {
 		return 0, err
@@ -92,7 +92,8 @@ func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	return d.AsDuration(), nil
 }
 
-// convertRequestMatch converts m. It returns nil, an invalid condition, if m is empty.
+// convertRequestMatch converts m to a condition. If m is empty, it returns nil. A route
+// without a condition is invalid.
 func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles.Match {
 	switch m := m.GetMatch().(type) {
 	case *destination.RequestMatch_All:
@@ -162,8 +163,8 @@ func convertMethod(m *http_types.HttpMethod, drop func(error)) profiles.Match {
 	return nil
 }
 
-// convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It
-// returns nil without a valid address, and calls drop for each part that it leaves out.
+// convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It returns
+// nil if the address is invalid. It calls drop for each part that it leaves out.
 func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.Endpoint {
 	addr, err := wire.Addr(m.GetAddr())
 	if err != nil {

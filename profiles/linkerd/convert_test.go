@@ -149,9 +149,9 @@ func TestConvertMethods(t *testing.T) {
 	assert.Len(t, http_types.HttpMethod_Registered_name, 9)
 }
 
-// Only the bad piece of a message is dropped, with a line that says where it
+// Only the invalid part of a message is dropped, with a line that names where it
 // was; the rest is applied.
-func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
+func TestConvertInvalidParts(t *testing.T) {
 	route := func(m *destination.DestinationProfile) *destination.Route { return m.GetRoutes()[0] }
 	for _, tt := range []struct {
 		what    string
@@ -297,7 +297,7 @@ func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
 }
 
 // A bad route takes no other with it.
-func TestConvertKeepsTheOtherRoutes(t *testing.T) {
+func TestConvertInvalidRoute(t *testing.T) {
 	var log []string
 	p := convert(&destination.DestinationProfile{Routes: []*destination.Route{
 		{Condition: path("/a")}, {}, {Condition: path("/c")},

@@ -16,4 +16,7 @@
 //
 // Invalid parts of a message are logged and left out. The references parent_ref,
 // profile_ref, backend_ref and resource_ref are ignored, as in linkerd's proxy.
+//
+// [NewPolicies] gets client policies from linkerd's policy controller, as profiles with the routes
+// of the Gateway API. [Prefer] selects between the profile and the policy of a target.
 package linkerd

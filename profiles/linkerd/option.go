@@ -37,12 +37,12 @@ type optionFunc func(*options)
 func (f optionFunc) apply(o *options) { f(o) }
 
 // WithSuffixes requests profiles only for names below one of the suffixes, such as
-// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." means all names. Whole
-// labels are compared. Case and a final dot do not matter. An empty suffix matches no name.
-// linkerd's proxy has this setting in LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
+// "svc.cluster.local.", and for targets that [WithNetworks] allows. "." allows all names.
+// Whole labels are compared. Case and a final dot do not matter. An empty suffix allows no
+// name. linkerd's proxy has this setting in LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
-// Any other target has [profiles.ErrNoProfile] at once, without a call. Without
-// WithSuffixes and WithNetworks, all targets are requested.
+// A stream for any other target yields [profiles.ErrNoProfile] at once, without a request.
+// Without WithSuffixes and WithNetworks, the profiles of all targets are requested.
 func WithSuffixes(suffixes ...string) Option {
 	return optionFunc(func(o *options) {
 		o.limited = true
@@ -68,7 +68,8 @@ func WithNetworks(networks ...netip.Prefix) Option {
 	})
 }
 
-// requests reports whether the profile of target is requested from the controller.
+// requests reports whether the profile of target is requested from the controller,
+// according to the suffixes and networks.
 func (o *options) requests(target string) bool {
 	if !o.limited {
 		return true
@@ -88,16 +89,16 @@ func (o *options) requests(target string) bool {
 func plainName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
 
 // WithContextToken sets the context token of each request, such as
-// {"ns":"default","nodeName":"n1"}. It tells the controller about the client. By
+// {"ns":"default","nodeName":"n1"}. The token describes the client to the controller. By
 // default no token is sent.
 func WithContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the wait before GetProfile is called again. The wait starts at Min
-// again after a stream that received a message and lasted 10 s, or Max if that is less.
-// The default is [layer.DefaultBackoff], as in linkerd. Fields that are zero have their
-// defaults. Invalid values panic.
+// WithBackoff sets the wait before GetProfile is called again. After a stream that received
+// a message and lasted 10 s, or Max if Max is less, the wait starts at Min again. The
+// default is [layer.DefaultBackoff], as in linkerd. A field that is 0 has its default.
+// Invalid values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
@@ -113,10 +114,11 @@ type Limits struct {
 	// exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of the
-	// stream; 0 means 1 h. The least value is 10 s. A stream that exceeds one of them is reopened
-	// and receives the profile again. The last profile stays current. Up to 10 % is added at
-	// random, so that the streams of many clients end at different times.
+	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of
+	// the stream; 0 means 1 h. Another limit is at least 10 s. A stream that exceeds a
+	// limit is opened again and receives the profile again. The last profile stays current.
+	// Up to 10 % is added at random, so that the streams of many clients end at different
+	// times.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
@@ -130,9 +132,10 @@ func WithStreamLimits(l Limits) Option {
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// WithLogger logs the parts that are left out of profiles to l. Each part is logged
-// once as long as all messages have it. Of one message at most ten are logged, and the
-// number of the others. By default, and for nil, nothing is logged.
+// WithLogger sets the logger for the parts that are left out of profiles. A part is logged
+// once, and again only if a message without the part came between. For one message, at most
+// ten parts are logged, and then the number of the remaining parts. With nil, the default,
+// nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(o *options) { o.log = l })
 }

@@ -36,7 +36,7 @@ func TestRequest(t *testing.T) {
 	assert.Equal(t, "web.local", p.Name)
 }
 
-func TestEachMessageIsAWholeProfile(t *testing.T) {
+func TestWatchReplacesProfile(t *testing.T) {
 	w := watch(t.Context(), t)
 	var s *profileStream
 	p, _, _ := w.during(func() {
@@ -54,7 +54,7 @@ func TestEachMessageIsAWholeProfile(t *testing.T) {
 }
 
 // The clean end of a stream is routine: news, and another stream.
-func TestCleanEndIsNotFinal(t *testing.T) {
+func TestStreamEndsWithoutError(t *testing.T) {
 	w := watch(t.Context(), t)
 	_, ok, err := w.during(func() {
 		s := <-w.streams
@@ -108,7 +108,7 @@ func TestFinalStatusAfterMessages(t *testing.T) {
 	assert.False(t, ok)
 }
 
-func TestBreakEndsTheStream(t *testing.T) {
+func TestWatchConsumerBreaks(t *testing.T) {
 	w := watch(t.Context(), t)
 	var s *profileStream
 	_, ok, _ := w.during(func() { s = <-w.streams; s.messages <- fqn("one") })
@@ -117,7 +117,7 @@ func TestBreakEndsTheStream(t *testing.T) {
 	<-s.ctx.Done()
 }
 
-func TestContextEndsTheStream(t *testing.T) {
+func TestWatchContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := watch(ctx, t)
 	var s *profileStream
@@ -128,7 +128,7 @@ func TestContextEndsTheStream(t *testing.T) {
 	<-s.ctx.Done()
 }
 
-func TestEachWatchIsItsOwnStream(t *testing.T) {
+func TestWatchSeparateStreams(t *testing.T) {
 	c := newController()
 	addr, _ := c.serve(t, "")
 	src := New(dial(t, addr))
@@ -173,7 +173,7 @@ func TestControllerRestart(t *testing.T) {
 }
 
 // The log has at most ten parts of a message, and only new parts of the next one.
-func TestLogIsNotFilled(t *testing.T) {
+func TestLogLimit(t *testing.T) {
 	var out bytes.Buffer
 	w := watch(t.Context(), t, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 	lines := func() int {

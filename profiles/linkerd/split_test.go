@@ -21,7 +21,7 @@ import (
 // From the controller over a real connection to where requests go: the rows of
 // linkerd's profile_dst_overrides.rs, and what a route's labels become.
 
-// get is a protocol whose requests are paths of a GET, and whose responses are
+// get is a protocol. Its requests are paths of a GET, and its responses are
 // the authority that served it.
 type get struct{}
 
@@ -98,8 +98,8 @@ func newMesh(t *testing.T) *mesh {
 	return m
 }
 
-// says makes the controller send a profile, and waits until it is current.
-func (m *mesh) says(p *destination.DestinationProfile) {
+// setProfile makes the controller send a profile, and waits until it is current.
+func (m *mesh) setProfile(p *destination.DestinationProfile) {
 	m.t.Helper()
 	m.stream.messages <- p
 	require.NoError(m.t, <-m.taken)
@@ -146,64 +146,64 @@ func (m *mesh) expect(want map[string]float64) {
 func TestD1AddAnOverride(t *testing.T) {
 	m := newMesh(t)
 	m.expect(map[string]float64{apex: 1}) // before the first profile
-	m.says(overrides())
+	m.setProfile(overrides())
 	m.expect(map[string]float64{apex: 1})
-	m.says(overrides(to(leafA, 10000)))
+	m.setProfile(overrides(to(leafA, 10000)))
 	m.expect(map[string]float64{leafA: 1})
 }
 
 func TestD2AddMultipleOverrides(t *testing.T) {
 	m := newMesh(t)
-	m.says(overrides())
+	m.setProfile(overrides())
 	m.expect(map[string]float64{apex: 1})
-	m.says(overrides(to(leafA, 5000), to(leafB, 5000)))
+	m.setProfile(overrides(to(leafA, 5000), to(leafB, 5000)))
 	m.expect(map[string]float64{leafA: 0.5, leafB: 0.5})
-	m.says(overrides(to(apex, 9000), to(leafA, 1000)))
+	m.setProfile(overrides(to(apex, 9000), to(leafA, 1000)))
 	m.expect(map[string]float64{apex: 0.9, leafA: 0.1})
 	assert.Equal(t, map[string]int{apex: 1, leafA: 1, leafB: 1}, m.made)
 }
 
 func TestD3SetAWeightToZero(t *testing.T) {
 	m := newMesh(t)
-	m.says(overrides(to(leafA, 5000), to(leafB, 5000)))
+	m.setProfile(overrides(to(leafA, 5000), to(leafB, 5000)))
 	m.expect(map[string]float64{leafA: 0.5, leafB: 0.5})
-	m.says(overrides(to(leafA, 5000), to(leafB, 0)))
+	m.setProfile(overrides(to(leafA, 5000), to(leafB, 0)))
 	m.expect(map[string]float64{leafA: 1})
 }
 
 func TestD3SetAllWeightsToZero(t *testing.T) {
 	m := newMesh(t)
-	m.says(overrides(to(leafA, 5000), to(leafB, 5000)))
+	m.setProfile(overrides(to(leafA, 5000), to(leafB, 5000)))
 	m.expect(map[string]float64{leafA: 0.5, leafB: 0.5})
-	m.says(overrides(to(leafA, 0), to(leafB, 0)))
+	m.setProfile(overrides(to(leafA, 0), to(leafB, 0)))
 	m.expect(map[string]float64{apex: 1})
 }
 
 func TestD4RemoveAnOverride(t *testing.T) {
 	m := newMesh(t)
-	m.says(overrides(to(leafA, 10000)))
+	m.setProfile(overrides(to(leafA, 10000)))
 	m.expect(map[string]float64{leafA: 1})
-	m.says(overrides())
+	m.setProfile(overrides())
 	m.expect(map[string]float64{apex: 1})
 }
 
 // After a lost stream and other errors the last profile stays current; the
 // next stream's first message replaces it.
-func TestLostStreamKeepsTheProfile(t *testing.T) {
+func TestLostStreamKeepsProfile(t *testing.T) {
 	for _, end := range []error{nil, status.Error(codes.Unavailable, "restart"), status.Error(codes.NotFound, "not yet")} {
 		m := newMesh(t)
-		m.says(overrides(to(leafA, 1)))
+		m.setProfile(overrides(to(leafA, 1)))
 		m.stream.end <- end
 		require.Error(t, <-m.taken)
 		m.expect(map[string]float64{leafA: 1})
 		m.stream = <-m.streams
 		m.expect(map[string]float64{leafA: 1})
-		m.says(overrides(to(leafB, 1)))
+		m.setProfile(overrides(to(leafB, 1)))
 		m.expect(map[string]float64{leafB: 1})
 	}
 }
 
-func TestFinalStatusKeepsServing(t *testing.T) {
+func TestFinalStatusKeepsProfile(t *testing.T) {
 	m := newMesh(t)
 	m.stream.end <- status.Error(codes.InvalidArgument, "not a name of mine")
 	require.ErrorIs(t, <-m.taken, profiles.ErrNoProfile)
@@ -212,9 +212,9 @@ func TestFinalStatusKeepsServing(t *testing.T) {
 
 // Invalid parts of a message are left out by this package or by the Router. The
 // rest takes effect.
-func TestBadPiecesEndToEnd(t *testing.T) {
+func TestInvalidPartsEndToEnd(t *testing.T) {
 	m := newMesh(t)
-	m.says(&destination.DestinationProfile{
+	m.setProfile(&destination.DestinationProfile{
 		Routes: []*destination.Route{
 			{Condition: path("("), MetricsLabels: map[string]string{"route": "bad"}},
 			{Condition: anyOf(path("("), path("/good/.*")), MetricsLabels: map[string]string{"route": "good"}},

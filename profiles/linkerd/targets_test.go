@@ -56,7 +56,7 @@ func TestRequestedTargets(t *testing.T) {
 }
 
 // A target outside of the suffixes needs no call.
-func TestOtherTargetsHaveNoProfile(t *testing.T) {
+func TestWatchExcludedTarget(t *testing.T) {
 	n, conn := 0, new(holding)
 	for p, err := range New(conn, WithSuffixes("svc.cluster.local.")).Watch(t.Context(), "example.com:443") {
 		require.Nil(t, p)

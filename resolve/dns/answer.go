@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// answer is the parsed answer of a server to one question.
+// answer is the parsed answer of a DNS server to one question.
 type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
@@ -23,14 +23,13 @@ type answer struct {
 type hosts struct {
 	exists bool // whether the name exists
 	addrs  []netip.Addr
-	ttl    time.Duration // the negative TTL if there are no addresses
+	ttl    time.Duration // smallest TTL of the records; the negative TTL if addrs is empty
 }
 
-// maxTTL is longer than every TTL.
+// maxTTL is at least as long as the TTL of any record. It is the TTL of a result without
+// records.
 const maxTTL = math.MaxUint32 * time.Second
 
-// interpret parses the answer to q. It returns an error if the answer is malformed or
-// reports a failure of the server.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	m, err := unpack(msg)
 	if err != nil {
@@ -63,15 +62,17 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	return a, nil
 }
 
-// canonical follows the CNAME records from a name, in any order, to the last name.
-func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
+// canonical follows the CNAME records from name to the last name, end. The records may be
+// in any order. ttl is the smallest TTL of the followed records, or maxTTL. canonical
+// returns an error if the records form a circle.
+func canonical(name dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
 	aliases := make(map[string]dnsmessage.Resource)
 	for _, r := range records {
 		if r.Header.Type == dnsmessage.TypeCNAME && r.Header.Class == dnsmessage.ClassINET {
 			aliases[fold(r.Header.Name)] = r
 		}
 	}
-	end, ttl = from, maxTTL
+	end, ttl = name, maxTTL
 	for range len(aliases) + 1 {
 		r, ok := aliases[fold(end)]
 		if !ok {
@@ -82,11 +83,11 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 			end = c.CNAME
 		}
 	}
-	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
+	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", name)
 }
 
-// take adds the records with this name and kind to a. It returns their smallest TTL, or
-// maxTTL without records.
+// take adds the records with the given name and kind to a. It returns the smallest TTL of
+// these records, or maxTTL without such records.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := maxTTL
 	for _, r := range records {
@@ -104,7 +105,8 @@ func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Re
 	return ttl
 }
 
-// keep stores the addresses in the additional section if there are SRV records.
+// keep stores the addresses of records, the additional section, in a. It does so only if
+// the answer has SRV records.
 func (a *answer) keep(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return
@@ -124,9 +126,9 @@ func (a *answer) keep(records []dnsmessage.Resource) {
 	}
 }
 
-// address returns the address in a record. It returns false for another record and for
-// the unspecified address. DNS filters return that for blocked names, and a connection
-// to it would go to this host.
+// address returns the address in an A or AAAA record. It returns false for other records
+// and for the unspecified address. DNS filters return the unspecified address for blocked
+// names, and a connection to it would go to this host.
 func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	switch body := r.Body.(type) {
 	case *dnsmessage.AResource:
@@ -137,8 +139,8 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
-// negative returns the negative TTL (RFC 2308, section 5). Without an SOA record it
-// returns 0 and false, because the answer must not be cached then.
+// negative returns the TTL of an answer without records (RFC 2308, section 5). It returns 0
+// and false without an SOA record, because such an answer must not be cached.
 func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
@@ -150,7 +152,8 @@ func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 
 func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }
 
-// seconds converts a TTL. A TTL with the highest bit set is 0 (RFC 2181, section 8).
+// seconds converts the TTL n of a record to a Duration. A TTL with the highest bit set
+// counts as 0 (RFC 2181, section 8).
 func seconds(n uint32) time.Duration {
 	if n > math.MaxInt32 {
 		return 0
@@ -158,7 +161,7 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// union returns the answers to two questions for the same name as one answer.
+// union returns the answers h and o to two questions for the same name as one answer.
 func (h hosts) union(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {
@@ -172,7 +175,8 @@ func (h hosts) union(o hosts) hosts {
 	return both
 }
 
-// status returns the RCODE of m if it is NOERROR or NXDOMAIN, and an error otherwise.
+// status returns the RCODE of m if it is NOERROR or NXDOMAIN. For any other RCODE it
+// returns an error.
 func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	rcode := m.RCode
 	for _, r := range m.Additionals {
@@ -186,27 +190,21 @@ func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
 	return rcode, rcodeError(rcode)
 }
 
-// rcodeError is the error of an answer with another RCODE than NOERROR and NXDOMAIN.
+// rcodeError is the error of an answer with an RCODE other than NOERROR and NXDOMAIN.
 type rcodeError dnsmessage.RCode
 
 func (e rcodeError) Error() string {
-	switch dnsmessage.RCode(e) {
-	case dnsmessage.RCodeFormatError:
-		return "FORMERR"
-	case dnsmessage.RCodeServerFailure:
-		return "SERVFAIL"
-	case dnsmessage.RCodeNotImplemented:
-		return "NOTIMP"
-	case dnsmessage.RCodeRefused:
-		return "REFUSED"
-	default:
-		return fmt.Sprintf("RCODE %d", uint16(e))
+	names := [...]string{1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}
+	if int(e) < len(names) && names[e] != "" {
+		return names[e]
 	}
+	return fmt.Sprintf("RCODE %d", uint16(e))
 }
 
-// unpack parses the records of a message that this package uses. It skips the others, because
-// an unrelated record must not make an answer unreadable. For example, dnsmessage cannot parse
-// names with a dot in a label, which many SOA records have as the mailbox of the zone.
+// unpack parses those records of a message that this package uses. It skips other records,
+// because an unrelated record must not make an answer unreadable. For example, dnsmessage
+// cannot parse names with a dot in a label. Many SOA records have such a name as the
+// mailbox of the zone.
 func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	if m.Header, err = p.Start(msg); err != nil {
@@ -230,7 +228,8 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	return m, nil
 }
 
-// section is one of the three sections of a message that have records.
+// section has a parser, and its methods that read one section of a message: the answers, the
+// authorities or the additional section.
 type section struct {
 	*dnsmessage.Parser
 
@@ -267,8 +266,8 @@ func isRead(kind dnsmessage.Type) bool {
 	}, kind)
 }
 
-// read parses the record with the header h. Of a SOA record it parses only the last
-// number, because the names in it may not be parsable.
+// read parses the record with the header h. In a SOA record it parses only the last number,
+// MINIMUM, because dnsmessage may be unable to parse the names before it.
 func (s section) read(h dnsmessage.ResourceHeader) (dnsmessage.Resource, error) {
 	if h.Type != dnsmessage.TypeSOA {
 		return s.record()

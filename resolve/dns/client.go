@@ -20,14 +20,16 @@ import (
 // "udp", each Read and Write must be one message.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// client sends questions to servers.
+// client sends questions to DNS servers.
 type client struct {
-	dial  dialFunc
-	first atomic.Uint32 // index of the server to ask first; incremented when it fails
+	dial dialFunc
+	// the index of the server to ask first, modulo the number of servers; incremented when
+	// that server fails
+	first atomic.Uint32
 }
 
-// ask asks the servers, one after the other, until one answers. If none does, it
-// returns the error of the last one.
+// ask sends a question for records of name to the servers, one after the other, until one
+// of them answers. If no server answers, it returns the error of the last one.
 func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmessage.Type) (answer, error) {
 	var last error
 	first, n := c.first.Load(), uint32(len(conf.servers))
@@ -46,21 +48,11 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 	return answer{}, last
 }
 
-func kindName(kind dnsmessage.Type) string {
-	switch kind {
-	case dnsmessage.TypeA:
-		return "A"
-	case dnsmessage.TypeAAAA:
-		return "AAAA"
-	case dnsmessage.TypeSRV:
-		return "SRV"
-	default:
-		return kind.String()
-	}
-}
+// kindName returns the name of a record type, such as "AAAA".
+func kindName(kind dnsmessage.Type) string { return strings.TrimPrefix(kind.String(), "Type") }
 
-// message sends one question to one server, and again over TCP if the answer is
-// truncated. Each message has its own id and port.
+// message sends one question to one server over UDP, and again over TCP if the answer is
+// truncated. Each message uses its own connection and thus its own port.
 func (c *client) message(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
@@ -81,7 +73,6 @@ func (c *client) message(
 	return interpret(msg, q.question)
 }
 
-// exchange sends q on a new connection and waits for its answer.
 func (c *client) exchange(
 	ctx context.Context, timeout time.Duration, network string, server netip.AddrPort, q query,
 ) (msg []byte, truncated bool, err error) {
@@ -113,8 +104,8 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// overUDP sends q and returns the answer. It ignores other messages, such as late or
-// forged ones.
+// overUDP sends q over conn and returns the answer. It ignores messages that do not answer
+// q, such as late or forged ones.
 func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	if _, err := conn.Write(q.packed); err != nil {
 		return nil, false, err
@@ -131,8 +122,8 @@ func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	}
 }
 
-// overTCP sends q and returns the answer. A message follows its length (RFC 1035,
-// section 4.2.2).
+// overTCP sends q over conn and returns the answer. On TCP, each message is preceded by its
+// length (RFC 1035, section 4.2.2).
 func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	framed := binary.BigEndian.AppendUint16(nil, uint16(len(q.packed)))
 	if _, err := conn.Write(append(framed, q.packed...)); err != nil {
@@ -157,15 +148,16 @@ func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 // that size is not fragmented where IPv6 works (DNS flag day 2020).
 const payload = 1232
 
-// query is one question with its id.
+// query is one question with the id of its message.
 type query struct {
 	id       uint16
 	question dnsmessage.Question
-	packed   []byte
+	packed   []byte // the message to send
 }
 
-// newQuery packs a question for a complete name. The id is random, because that makes
-// it difficult to forge an answer.
+// newQuery returns a query for records of name. The name must be complete: no domain of the
+// search list is added. The id is random, because that makes it difficult to forge an
+// answer.
 func newQuery(name string, kind dnsmessage.Type) (query, error) {
 	n, err := dnsmessage.NewName(name)
 	if err != nil {
@@ -192,8 +184,9 @@ func newQuery(name string, kind dnsmessage.Type) (query, error) {
 	return q, nil
 }
 
-// answeredBy reports whether msg answers q, and whether it is truncated. msg must have
-// the id and the question of q, but an error may lack the question.
+// answeredBy reports whether msg answers q, and whether the answer is truncated. msg
+// answers q if it has the id and the question of q. A message that reports an error may
+// lack the question.
 func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -209,5 +202,4 @@ func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	return same, h.Truncated
 }
 
-// fold returns a name in lower case, for comparisons.
 func fold(n dnsmessage.Name) string { return strings.ToLower(n.String()) }

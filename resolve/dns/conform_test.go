@@ -21,7 +21,7 @@ func quick(at netip.AddrPort, more ...Option) *Resolver {
 	}, more...)...)
 }
 
-// source scripts a real server. lines says what endpoints are in its zone.
+// source scripts a real server. lines returns the zone with the endpoints.
 func source(s *server, lines func(name string, n int, e resolve.Endpoint) []string) resolvetest.Source {
 	name := func(target string) string { return strings.TrimSuffix(target, ":80") + "." }
 	return resolvetest.Source{

@@ -20,7 +20,7 @@ import (
 // older one to the same question.
 func tenth(how string) func(string, dnsmessage.Question) *reply {
 	n := 0
-	var last []byte // packed, for who sends it goes on with it alone
+	var last []byte // packed, because the sender keeps a copy
 	return func(string, dnsmessage.Question) *reply {
 		n++
 		switch {

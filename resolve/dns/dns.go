@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"net"
-	"sync"
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -20,14 +20,14 @@ type Resolver struct {
 	client  client
 	hosts   *hostsFile
 
-	mu      sync.Mutex
-	flights map[target]*flight
+	flights share.Group[target, *flight] // the running lookups
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an option sets
-// others. The file is read at each lookup. If it cannot be read, each stream yields the error.
+// New returns a Resolver. It asks the servers in /etc/resolv.conf, unless an option sets
+// others. The file is read at each lookup. If the file cannot be read, each stream yields
+// the error.
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
@@ -35,10 +35,7 @@ func New(opts ...Option) *Resolver {
 			opt.apply(&o)
 		}
 	}
-	return &Resolver{
-		options: o.withDefaults(), client: client{dial: o.dial}, hosts: newHostsFile(o.hosts),
-		flights: make(map[target]*flight),
-	}
+	return &Resolver{options: o.withDefaults(), client: client{dial: o.dial}, hosts: newHostsFile(o.hosts)}
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends or the
@@ -52,7 +49,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 		if ctx.Err() != nil {
 			return
 		}
-		t, err := parseTarget(name, r.options.namedPorts)
+		t, err := parseTarget(name)
 		switch {
 		case err != nil:
 			yield(resolve.Update{}, err)
@@ -63,8 +60,10 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 			}
 		default:
 			hinted := false
-			f := r.enter(t, name)
-			defer r.leave(t, f)
+			f, leave := r.flights.Use(t, func() (*flight, func()) {
+				return startFlight(&r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name) })
+			})
+			defer leave()
 			f.follow(ctx, func(u resolve.Update, err error) bool {
 				if !yield(u, err) {
 					return false
@@ -79,38 +78,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
-// enter adds a stream to the lookups of t. It starts the lookups for the first stream.
-func (r *Resolver) enter(t target, name string) *flight {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.flights[t]
-	if f == nil {
-		// The lookups do not use this stream's context, because all streams share them.
-		ctx, cancel := context.WithCancel(context.Background())
-		f = newFlight(cancel)
-		r.flights[t] = f
-		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name) })
-	}
-	f.streams++
-	return f
-}
-
-// leave removes a stream. After the last stream it ends the lookups and waits for their end.
-func (r *Resolver) leave(t target, f *flight) {
-	r.mu.Lock()
-	f.streams--
-	last := f.streams == 0
-	if last {
-		delete(r.flights, t)
-	}
-	r.mu.Unlock()
-	if last {
-		f.cancel()
-		<-f.ended
-	}
-}
-
-// look performs one lookup of t.
+// look performs one lookup of t. name is the target as the caller wrote it, for errors.
 func (r *Resolver) look(ctx context.Context, t target, name string) (found, error) {
 	local := r.hosts.lookup(t.host)
 	conf, err := r.options.config()

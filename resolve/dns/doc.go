@@ -14,8 +14,6 @@
 //	                              an error after the update
 //	_http._tcp.web.example.org    the SRV records of the name
 //	_http._tcp.web.example.org:80 the same; if there are none, as web.example.org:80
-//	web.example.org:http          the same as _http._tcp.web.example.org, with the
-//	                              option WithNamedPorts: Kubernetes' named ports
 //	10.0.0.1:80, [fd00::1]:80     that endpoint, without a lookup
 //
 // The search list does not apply to a name that ends in a dot. A target of another form

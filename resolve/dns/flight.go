@@ -4,34 +4,38 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
 
-// flight has the running lookups of one target and their latest result.
-type flight struct {
-	cancel  context.CancelFunc
-	ended   chan struct{} // closed when run has returned
-	streams int           // guarded by the Resolver's mu
+// flight has the repeated lookups of one target and their latest result. All streams of the
+// target share it.
+type flight struct{ share.Latest[resolve.Update] }
 
-	mu      sync.Mutex
-	changed chan struct{} // closed when one of the fields below changes
-	answers int           // number of answers that differed from the previous one, or ended a failure
-	update  resolve.Update
-	errors  int   // number of failed lookups
-	err     error // the error of the last lookup, or nil
+// startFlight returns a flight that calls look for each lookup, and the function that ends
+// the lookups and waits until they have ended.
+func startFlight(o *options, look func(context.Context) (found, error)) (*flight, func()) {
+	// The lookups do not use the context of a stream, because all streams share them.
+	ctx, cancel := context.WithCancel(context.Background())
+	f, ended := new(flight), make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.run(ctx, o, look)
+	}()
+	return f, func() {
+		cancel()
+		<-ended
+	}
 }
 
-func newFlight(cancel context.CancelFunc) *flight {
-	return &flight{cancel: cancel, ended: make(chan struct{}), changed: make(chan struct{})}
-}
-
-// run performs lookups until ctx ends.
+// run calls look for each lookup until ctx ends. Between two lookups it waits for the TTL,
+// or for the backoff after a failure. An unchanged answer is stored only after a failure,
+// because it then ends the failure.
 func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
-	defer close(f.ended)
+	var last resolve.Update
 	for failures := 0; ; {
 		var result found
 		var err error
@@ -45,10 +49,13 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 		if err != nil {
 			wait = o.backoff.Delay(failures)
 			failures++
-			f.fail(err)
+			f.Fail(err)
 		} else {
-			failures = 0
-			f.set(resolve.Update{Kind: result.kind, Endpoints: result.endpoints})
+			u := resolve.Update{Kind: result.kind, Endpoints: result.endpoints}
+			if failures > 0 || u.Kind != last.Kind || !slices.EqualFunc(u.Endpoints, last.Endpoints, resolve.Endpoint.Equal) {
+				f.Set(u)
+			}
+			failures, last = 0, u
 		}
 		if backoff.Sleep(ctx, wait) != nil {
 			return
@@ -56,74 +63,21 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 	}
 }
 
-// set stores u as the latest update. The first update after a failure counts as a
-// change even if it is the same, because streams yield it to end the failure.
-func (f *flight) set(u resolve.Update) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	same := f.update.Kind == u.Kind && slices.EqualFunc(f.update.Endpoints, u.Endpoints, resolve.Endpoint.Equal)
-	if same && f.err == nil {
-		return
-	}
-	f.update, f.err = u, nil
-	f.answers++
-	f.notify()
-}
-
-func (f *flight) fail(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.err = err
-	f.errors++
-	f.notify()
-}
-
-// notify wakes all streams. The caller must hold mu.
-func (f *flight) notify() {
-	close(f.changed)
-	f.changed = make(chan struct{})
-}
-
-// changes has the items that a stream must yield.
-type changes struct {
-	update  *resolve.Update
-	err     error
-	changed <-chan struct{} // closed at the next change
-}
-
-// position has the numbers of answers and errors that a stream has yielded.
-type position struct{ answers, errors int }
-
-// look returns the changes since at, and updates at.
-func (f *flight) look(at *position) changes {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := changes{changed: f.changed}
-	if f.answers > at.answers {
-		u := f.update
-		u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
-		n.update = &u
-	}
-	if f.errors > at.errors {
-		n.err = f.err // nil if the failure has ended
-	}
-	*at = position{f.answers, f.errors}
-	return n
-}
-
-// follow yields the latest result and each change until ctx ends or the consumer breaks.
+// follow yields the latest result, and then each later one, until ctx ends or the consumer
+// breaks.
 func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) bool) {
-	var at position
+	var seen share.Position
 	for ctx.Err() == nil {
-		n := f.look(&at)
-		if n.update != nil && !yield(*n.update, nil) {
+		c := f.Look(&seen)
+		c.Value.Endpoints = slices.Clone(c.Value.Endpoints) // the consumer owns the slice
+		if c.Fresh && !yield(c.Value, nil) {
 			return
 		}
-		if n.err != nil && (ctx.Err() != nil || !yield(resolve.Update{}, n.err)) {
+		if c.Err != nil && (ctx.Err() != nil || !yield(resolve.Update{}, c.Err)) {
 			return
 		}
 		select {
-		case <-n.changed:
+		case <-c.Next:
 		case <-ctx.Done():
 		}
 	}

@@ -104,7 +104,7 @@ func TestRefreshSmallestTTL(t *testing.T) {
 				for range 3 {
 					between(t, until(s), tt.want, tt.want*11/10, "the TTL and a tenth")
 				}
-				assert.Empty(t, w.take(), "the same answer is no news")
+				assert.Empty(t, w.take(), "the same answer is not yielded")
 			})
 		})
 	}
@@ -171,7 +171,7 @@ func TestZoneChanges(t *testing.T) {
 		}
 		cancel()
 		assert.Equal(t, []string{"end"}, w.take())
-		assert.Empty(t, r.flights)
+		assert.Zero(t, r.flights.Len())
 	})
 }
 
@@ -206,7 +206,7 @@ func TestLookupFails(t *testing.T) {
 		s.fail(always(reply{rcode: dnsmessage.RCodeRefused}))
 		until(s)
 		assert.Equal(t, []string{"REFUSED"}, w.take())
-		between(t, until(s), time.Second, time.Second, "the back-off began anew")
+		between(t, until(s), time.Second, time.Second, "the backoff was reset")
 	})
 }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/gotower/gotower/internal/follow"
 )
 
-// maxHostsFile is the size limit of the file in bytes, far above that of published block lists.
+// maxHostsFile is the size limit of the hosts file in bytes. It is far above the size of
+// published block lists.
 const maxHostsFile = 64 << 20
 
-// hostsFile is the file of hosts(5). A lookup of a name in it asks no server. A file
-// that cannot be read has no names.
+// hostsFile is the file of hosts(5). A name that is in the file is not looked up at a
+// server. A file that cannot be read counts as empty.
 type hostsFile struct {
 	mu   sync.Mutex
 	file follow.File[map[string][]netip.Addr]
@@ -32,10 +33,11 @@ func newHostsFile(path string) *hostsFile {
 	return &hostsFile{file: follow.File[map[string][]netip.Addr]{Path: path, Max: maxHostsFile, Parse: parseHosts}}
 }
 
-// lookup returns the addresses of a host, or nil if a server must be asked. host is in
-// lower case without a final dot. The file is read again if it has changed. localhost
-// and names that end in .localhost have the loopback addresses, unless the file has
-// others (RFC 6761, section 6.3).
+// lookup returns the addresses that the file has for a host. It returns nil if the file
+// does not have the host. Then a server must be asked. host is in lower case without a
+// final dot. The file is read again if it has changed. localhost and names that end in
+// .localhost have the loopback addresses, unless the file has other addresses for them (RFC
+// 6761, section 6.3).
 func (f *hostsFile) lookup(host string) *hosts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,9 +55,10 @@ func isLocalhost(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// parseHosts returns the addresses of each name. A line has an address and its names.
-// As in Go's resolver, lines that do not start with an address are ignored. A name with
-// the unspecified address, which block lists use, has no addresses.
+// parseHosts returns the addresses of each name in data, the content of a hosts file. A
+// line has an address and its names. As in Go's resolver, lines that do not start with an
+// address are ignored. A name with the unspecified address has no addresses in the result,
+// because block lists use it for blocked names.
 func parseHosts(_ string, data []byte) (map[string][]netip.Addr, error) {
 	byName := make(map[string][]netip.Addr)
 	for line := range strings.Lines(string(data)) {

@@ -115,7 +115,7 @@ func TestHostsFileChanges(t *testing.T) {
 	})
 }
 
-func TestNameWithoutAPort(t *testing.T) {
+func TestTargetWithoutPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, s := bubble()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestNameWithoutAPort(t *testing.T) {
 }
 
 // The rejection of a balancer names the missing records.
-func TestNameWithoutAPortInBalancer(t *testing.T) {
+func TestTargetWithoutPortInBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := bubble()
 		ctx, cancel := context.WithCancel(t.Context())

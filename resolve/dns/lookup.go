@@ -15,27 +15,28 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// lookup is one lookup of a target, which may need several questions.
+// lookup performs one lookup of a target, which may need several questions.
 type lookup struct {
+	// sends one question to the servers
 	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
 	search   search
-	families []dnsmessage.Type
+	families []dnsmessage.Type // the types of records to ask for: A, AAAA or both
 	counts   counts
-	local    *hosts // the addresses of the target's host if no server must be asked, or nil
+	local    *hosts // the addresses that the hosts file has for the target's host, or nil
 }
 
-// found is the result of a lookup. Its kind is Replace, Empty or DoesNotExist.
+// found is the result of a lookup. kind is Replace, Empty or DoesNotExist.
 type found struct {
 	kind      resolve.Kind
 	endpoints []resolve.Endpoint // sorted by address
-	ttl       time.Duration
-	final     bool // whether no other name is tried
+	ttl       time.Duration      // the time until the next lookup
+	final     bool               // whether no further name of the search list is tried
 }
 
 func (l lookup) target(ctx context.Context, t target) (found, error) {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
 	if t.srv != "" {
-		f, err := l.first(ctx, t.srv, t.complete, l.services)
+		f, err := l.tryNames(ctx, t.srv, t.complete, l.services)
 		l.counts.services.count(ctx, f, err)
 		if err != nil || f.final {
 			return f, err
@@ -46,7 +47,7 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 		return l.ofFamilies(*l.local).at(t.port), nil
 	}
 	if t.host != "" {
-		f, err := l.first(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
+		f, err := l.tryNames(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
 			h, err := l.addresses(ctx, name)
 			return h.at(t.port), err
 		})
@@ -59,8 +60,10 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// first looks up the names for name in the search list, until a result is final.
-func (l lookup) first(
+// tryNames calls look for each complete name that the search list makes of name, until a
+// result is final. If no result is final, it combines the results of all names. complete is
+// whether the search list does not apply to name.
+func (l lookup) tryNames(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
@@ -77,7 +80,8 @@ func (l lookup) first(
 	return result, nil
 }
 
-// or combines the results of two names that have no endpoints.
+// or combines the results f and o of two names that have no endpoints. The combined result
+// is Empty if either name exists, and has the smaller TTL.
 func (f found) or(o found) found {
 	if o.kind == resolve.Empty {
 		f.kind = resolve.Empty
@@ -86,7 +90,6 @@ func (f found) or(o found) found {
 	return f
 }
 
-// at returns the addresses as endpoints with this port.
 func (h hosts) at(port uint16) found {
 	f := found{kind: resolve.DoesNotExist, ttl: h.ttl}
 	if h.exists {
@@ -103,7 +106,8 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks for all families concurrently. It fails if one question fails.
+// addresses asks for the A and AAAA records of name concurrently, as far as l.families has
+// these types. It returns an error if one of the questions fails.
 func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 	answers := make([]answer, len(l.families))
 	group, ctx := errgroup.WithContext(ctx)
@@ -126,8 +130,9 @@ func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 // maxConcurrent is the number of hosts of SRV records that are looked up concurrently.
 const maxConcurrent = 8
 
-// services asks for the SRV records of name, and for the addresses that are not in the
-// additional section. If there are SRV records, the result is final, even without addresses.
+// services asks for the SRV records of name, and for the addresses of their hosts that are
+// not in the additional section. If name has SRV records, the result is final even without
+// addresses, so that no further name is tried.
 func (l lookup) services(ctx context.Context, name string) (found, error) {
 	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
 	if err != nil {
@@ -162,11 +167,13 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
 }
 
-// usable reports whether a record has a host. The host "." means that the service does
-// not exist (RFC 2782).
+// usable reports whether a SRV record has a host and a port. The host "." means that the
+// service does not exist (RFC 2782).
 func usable(r dnsmessage.SRVResource) bool { return r.Port != 0 && r.Target.String() != "." }
 
-// locate returns the addresses of the hosts of records, and their smallest TTL.
+// locate returns the addresses of the hosts of SRV records by the name of the host, and the
+// smallest TTL of the addresses. known has the addresses from the additional section.
+// locate asks the servers for the other addresses.
 func (l lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
 ) (map[string]hosts, time.Duration, error) {
@@ -204,7 +211,6 @@ func (l lookup) locate(
 	return where, ttl, nil
 }
 
-// ofFamilies returns h without the addresses of other families than l.families.
 func (l lookup) ofFamilies(h hosts) hosts {
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs), func(addr netip.Addr) bool {
 		return !slices.Contains(l.families, familyOf(addr))
@@ -219,8 +225,9 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// weighted returns the endpoints of records of the same priority, with weights as
-// described in the package documentation.
+// weighted returns the endpoints of SRV records that have the same priority. where has the
+// addresses of the hosts of the records, by name. The package documentation describes the
+// weights.
 func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {

@@ -77,10 +77,6 @@ func TestLookups(t *testing.T) {
 			zone: two, target: "_http._tcp.web.test", additional: true, opts: []Option{WithIPv6Only()},
 			want: "replace [fd00::2]:8081*10000", asked: []string{"SRV _http._tcp.web.test.", "AAAA a.test."},
 		},
-		"a port that is a name": {
-			zone: two, target: "web.test:http", additional: true, opts: []Option{WithNamedPorts(), WithIPv4Only()},
-			want: "replace 10.0.0.1:8080*5000 10.0.0.2:8081*15000", asked: []string{"SRV _http._tcp.web.test."},
-		},
 		"no port": {
 			zone: []string{"web.test. 60 SRV 0 0 80 a.test.", "a.test. 60 A 10.0.0.1"}, target: "web.test", additional: true,
 			want: "replace 10.0.0.1:80", asked: []string{"SRV web.test."},
@@ -101,7 +97,7 @@ func TestLookups(t *testing.T) {
 			zone: []string{soa}, target: "_http._tcp.web.test",
 			want: "does not exist", asked: []string{"SRV _http._tcp.web.test."},
 		},
-		"service is not there, says its record": {
+		"record without a service": {
 			zone: []string{"_http._tcp.web.test. 60 SRV 0 0 0 .", "web.test. 60 A 10.0.0.9"}, target: "_http._tcp.web.test:80",
 			want: "empty", asked: []string{"SRV _http._tcp.web.test."},
 		},
@@ -168,8 +164,8 @@ func TestLookups(t *testing.T) {
 			want: "does not exist", asked: []string{"A web."},
 		},
 		"search, services": {
-			zone: []string{"_http._tcp.web.a.test. 60 SRV 0 0 80 c.", "c. 60 A 10.0.0.1"}, target: "web:http", additional: true,
-			opts: []Option{WithNamedPorts(), WithSearch(5, "b.test", "a.test")},
+			zone: []string{"_http._tcp.web.a.test. 60 SRV 0 0 80 c.", "c. 60 A 10.0.0.1"}, target: "_http._tcp.web", additional: true,
+			opts: []Option{WithSearch(5, "b.test", "a.test")},
 			want: "replace 10.0.0.1:80", asked: []string{"SRV _http._tcp.web.b.test.", "SRV _http._tcp.web.a.test."},
 		},
 	} {

@@ -20,7 +20,7 @@ func (s *server) loopback(t testing.TB) netip.AddrPort {
 	var udp net.PacketConn
 	var tcp net.Listener
 	var err error
-	for range 10 { // somebody may have the same port of the other kind
+	for range 10 { // another program may have the same port of the other kind
 		udp, err = net.ListenPacket("udp", "127.0.0.1:0")
 		require.NoError(t, err)
 		if tcp, err = net.Listen("tcp", udp.LocalAddr().String()); err == nil {

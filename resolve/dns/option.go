@@ -19,25 +19,24 @@ import (
 type Option interface{ apply(*options) }
 
 type options struct {
-	file       string
-	hosts      string
-	servers    []netip.AddrPort
-	search     *search
-	timeout    time.Duration // 0 means that of the file
-	attempts   int           // 0 means that of the file
-	least      time.Duration
-	most       time.Duration
-	backoff    resolve.Backoff
-	namedPorts bool
-	families   []dnsmessage.Type
-	dial       dialFunc
+	file     string // the path of resolv.conf
+	hosts    string // the path of the hosts file
+	servers  []netip.AddrPort
+	search   *search       // nil means the search list of resolv.conf
+	timeout  time.Duration // 0 means the timeout of resolv.conf
+	attempts int           // 0 means the number of resolv.conf
+	least    time.Duration // the shortest time to the next lookup
+	most     time.Duration // the longest time to the next lookup
+	backoff  resolve.Backoff
+	families []dnsmessage.Type
+	dial     dialFunc
 	counts
 }
 
-// search has the rules by which incomplete names are completed.
+// search has the rules by which an incomplete name is completed.
 type search struct {
 	domains []string
-	ndots   int
+	ndots   int // from this number of dots on, the name itself is tried first
 }
 
 type option func(*options)
@@ -50,14 +49,15 @@ func WithResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
 
-// WithHostsFile sets the file of hosts(5). Names in it are not looked up by DNS. The default is
-// /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing file is empty.
+// WithHostsFile sets the path of the file of hosts(5). Names in the file are not looked up
+// by DNS. The default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A missing
+// file counts as empty.
 func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// WithServers sets the servers in order. resolv.conf is then not read. Port 0 means 53.
-// It panics if an address is invalid.
+// WithServers sets the servers, in the order in which they are asked. resolv.conf is then
+// not read. Port 0 means 53. It panics if an address is invalid.
 func WithServers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
@@ -71,9 +71,9 @@ func WithServers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// WithSearch sets the domains to append to a name, instead of those in resolv.conf. The
-// name itself is tried first if it has at least ndots dots, and last otherwise. It
-// panics if ndots is negative or a domain is invalid.
+// WithSearch sets the domains that are appended to a name, instead of the domains in
+// resolv.conf. The name itself is tried first if it has at least ndots dots, and last
+// otherwise. It panics if ndots is negative or a domain is invalid.
 func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("WithSearch: ndots", ndots)
 	for _, domain := range domains {
@@ -95,8 +95,9 @@ func WithTimeout(d time.Duration) Option {
 // maxAttempts is the largest argument of WithAttempts.
 const maxAttempts = 100
 
-// WithAttempts sets how often all servers are tried for one question, 1 to 100. 0, the
-// default, means the number in resolv.conf, or 2. It panics if n is out of range.
+// WithAttempts sets how often the list of servers is tried for one question. 0, the
+// default, means the number in resolv.conf, or 2. The largest number is 100. It panics if n
+// is out of the range from 0 to 100.
 func WithAttempts(n int) Option {
 	atLeastZero("WithAttempts", n)
 	if n > maxAttempts {
@@ -105,9 +106,10 @@ func WithAttempts(n int) Option {
 	return option(func(o *options) { o.attempts = n })
 }
 
-// WithRefresh limits the time to the next lookup of a target to least and most. Up to a
-// tenth is added at random. The defaults for 0 are 5 s and 5 min, limited by the other
-// argument. It panics if an argument is negative or most is less than least.
+// WithRefresh limits the time between two lookups of a target to the range from least to
+// most. Up to a tenth is added at random. 0 means the default: for least 5 s, or most if
+// that is shorter; for most 5 min, or least if that is longer. WithRefresh panics if an
+// argument is negative or most is less than least.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)
@@ -124,12 +126,6 @@ func WithBackoff(b resolve.Backoff) Option {
 		panic("dns: " + err.Error())
 	}
 	return option(func(o *options) { o.backoff = b })
-}
-
-// WithNamedPorts allows targets whose port is a name. "web.example.org:http" asks for the SRV
-// records of "_http._tcp.web.example.org". By default such targets are rejected.
-func WithNamedPorts() Option {
-	return option(func(o *options) { o.namedPorts = true })
 }
 
 // WithIPv4Only resolves to IPv4 addresses only. It overrides an earlier [WithIPv6Only].
@@ -171,16 +167,17 @@ func (o *options) withDefaults() options {
 	return d
 }
 
-// refresh returns the time until the next lookup. It has a random part, because answers
-// from a shared cache expire at the same time for all clients.
+// refresh returns the time until the next lookup, after an answer with the given TTL. It
+// adds a random part, because otherwise all clients of a shared cache would ask at the same
+// time.
 func (o *options) refresh(ttl time.Duration) time.Duration {
 	d := min(max(ttl, o.least), o.most)
 	return d + rand.N(d/10+1)
 }
 
-// WithMetrics counts lookups in c. A lookup is all questions for the SRV records of a
-// name, or for the addresses of a host. Canceled lookups, literal addresses, names in
-// the hosts file and errors of resolv.conf are not counted. The labels of c are:
+// WithMetrics counts lookups in c. A lookup is the set of questions for the SRV records of
+// a name, or for the addresses of a host. Canceled lookups, literal addresses, names in the
+// hosts file and errors of resolv.conf are not counted. The labels of c are:
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         the lookup found endpoints
@@ -201,7 +198,7 @@ func WithMetrics(c metrics.Counter) Option {
 	return option(func(o *options) { o.counts = counted })
 }
 
-// counts has the counters of both kinds of lookups.
+// counts has the counters of both kinds of lookups: of SRV records and of addresses.
 type counts struct{ services, hosts tally }
 
 // tally has the counters of one kind of lookup. The zero tally counts nothing.

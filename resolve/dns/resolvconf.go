@@ -13,15 +13,16 @@ import (
 
 const dnsPort = 53
 
-// config has the servers and the parameters of a lookup.
+// config has the servers and the parameters of one lookup.
 type config struct {
 	servers  []netip.AddrPort
 	search   search
-	timeout  time.Duration
-	attempts int
+	timeout  time.Duration // time limit of one answer
+	attempts int           // how often all servers are tried
 }
 
-// config returns the options, completed from resolv.conf.
+// config returns the parameters of the next lookup. Parameters that no option sets are read
+// from resolv.conf.
 func (o *options) config() (config, error) {
 	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 2 * time.Second, attempts: 2}
 	if len(o.servers) == 0 {
@@ -45,9 +46,10 @@ func (o *options) config() (config, error) {
 	return c, nil
 }
 
-// read parses a file in the format of resolv.conf(5). It uses the options ndots,
-// timeout and attempts. If the file has no nameserver, the server is 127.0.0.1, as the
-// manual specifies. The error has the line number.
+// read parses text, which has the format of resolv.conf(5), into c. It uses the options
+// ndots, timeout and attempts and ignores others. If the file has no nameserver, the server
+// is 127.0.0.1, as resolv.conf(5) specifies. The error for an invalid line has the number
+// of the line.
 func (c *config) read(text string) error {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -101,7 +103,8 @@ func (c *config) set(keyword string, values []string) error {
 	return nil
 }
 
-// option parses one option. It limits numbers as the manual specifies.
+// option parses one option of resolv.conf. It limits numbers as resolv.conf(5) specifies,
+// and ignores unknown options.
 func (c *config) option(s string) error {
 	name, value, _ := strings.Cut(s, ":")
 	switch name {
@@ -124,8 +127,9 @@ func (c *config) option(s string) error {
 	return nil
 }
 
-// names returns the complete names to look up for name, in order. It omits names that
-// are too long.
+// names returns the complete names to look up for name, in the order of the search list.
+// complete is whether the search list does not apply to name. Names that are too long are
+// left out.
 func (s search) names(name string, complete bool) []string {
 	if complete {
 		return []string{name + "."}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// server is a DNS server whose zone the tests change. It speaks real UDP and
+// server is a DNS server. The tests change its zone. It speaks real UDP and
 // TCP, or through pipes in a bubble.
 type server struct {
 	mu         sync.Mutex

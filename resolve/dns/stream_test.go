@@ -27,7 +27,7 @@ func TestStreamsShareLookups(t *testing.T) {
 		for _, w := range all {
 			assert.Equal(t, []string{"replace 10.0.0.1:80"}, w.take())
 		}
-		assert.Len(t, r.flights, 1)
+		assert.Equal(t, 1, r.flights.Len())
 
 		// The stream that started the lookups ends. They continue for the others.
 		leave()
@@ -39,9 +39,9 @@ func TestStreamsShareLookups(t *testing.T) {
 
 		cancel()
 		synctest.Wait()
-		assert.Empty(t, r.flights)
+		assert.Zero(t, r.flights.Len())
 		time.Sleep(time.Hour)
-		assert.Empty(t, s.asked(), "nobody is there to ask for")
+		assert.Empty(t, s.asked(), "no stream needs a lookup")
 	})
 }
 
@@ -66,7 +66,7 @@ func TestStreamsConcurrent(t *testing.T) {
 		})
 	}
 	require.NoError(t, streams.Wait())
-	assert.Empty(t, r.flights)
+	assert.Zero(t, r.flights.Len())
 	assert.Zero(t, len(s.asked())%2, "two questions a lookup")
 }
 

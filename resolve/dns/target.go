@@ -11,26 +11,27 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// target is a parsed target. Equal targets share their lookups.
+// target is a parsed target. Streams with equal targets share their lookups.
 type target struct {
-	literal  netip.AddrPort // the endpoint, if the target is an address
-	srv      string         // the name of SRV records, or ""
-	host     string         // the name of A and AAAA records, used if there are no SRV records, or ""
-	port     uint16         // the port of host
-	complete bool           // whether the search list does not apply
+	literal netip.AddrPort // the endpoint, if the target is an address
+	srv     string         // the name of SRV records, or ""
+	// the name of A and AAAA records, or ""; used if srv is "" or has no records
+	host     string
+	port     uint16 // the port of host
+	complete bool   // whether the search list does not apply
 }
 
-// parseTarget parses a target of the forms in the package documentation. The error
-// matches resolve.ErrUnresolvable.
-func parseTarget(s string, namedPorts bool) (target, error) {
-	t, err := parse(s, namedPorts)
+// parseTarget parses s, which must have one of the forms in the package documentation. The
+// error matches resolve.ErrUnresolvable.
+func parseTarget(s string) (target, error) {
+	t, err := parse(s)
 	if err != nil {
 		return target{}, fmt.Errorf("dns: target %q: %w: %w", s, resolve.ErrUnresolvable, err)
 	}
 	return t, nil
 }
 
-func parse(s string, namedPorts bool) (target, error) {
+func parse(s string) (target, error) {
 	if addr, err := netip.ParseAddrPort(s); err == nil {
 		switch {
 		case addr.Port() == 0:
@@ -56,26 +57,23 @@ func parse(s string, namedPorts bool) (target, error) {
 		t.srv = name
 		return t, nil
 	}
-	if isNumber(service) {
-		n, err := strconv.ParseUint(service, 10, 16)
-		if err != nil || n == 0 {
-			return target{}, errPort
-		}
-		t.port, t.host = uint16(n), name
-		if host, ok := serviceHost(name); ok {
-			t.srv, t.host = name, host
-		}
-		return t, nil
+	n, err := strconv.ParseUint(service, 10, 16)
+	if err != nil || n == 0 {
+		return target{}, errPort
 	}
-	t.srv, err = namedPort(service, name, namedPorts)
-	return t, err
+	t.port, t.host = uint16(n), name
+	if host, ok := serviceHost(name); ok {
+		t.srv, t.host = name, host
+	}
+	return t, nil
 }
 
-// isPortless reports whether the target is a name without a port that is not clearly
-// the name of SRV records. The port may be missing by mistake.
+// isPortless reports whether the target has no port, and is not a name of SRV records such
+// as _http._tcp.web. The port may be missing by mistake.
 func (t target) isPortless() bool { return t.host == "" && !strings.HasPrefix(t.srv, "_") }
 
-// noSRV returns the error for a name whose port may be missing.
+// noSRV returns the error for a target without a port, if the name has no SRV records. The
+// port may be missing by mistake.
 func noSRV(name string) error {
 	return fmt.Errorf("dns: resolve %q: no endpoints by SRV records: "+
 		"a name without a port asks for SRV records; write %s:80 to ask for A and AAAA records", name, name)
@@ -86,44 +84,14 @@ var (
 	errUnspecified = errors.New("the unspecified address is for listening: write the address to connect to")
 )
 
-func isNumber(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
-}
-
-// serviceHost returns the part of a name that follows _service._proto.
+// serviceHost returns the part of name that follows _service._proto. It returns false if
+// name does not begin with such labels.
 func serviceHost(name string) (host string, ok bool) {
 	labels := strings.SplitN(name, ".", 3)
 	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
 		return "", false
 	}
 	return labels[2], true
-}
-
-// namedPort returns the name of the SRV records for a port that is a service name.
-func namedPort(service, name string, allowed bool) (string, error) {
-	if !isService(service) {
-		return "", errPort
-	}
-	if !allowed {
-		return "", fmt.Errorf("the port %q is a name, which the option WithNamedPorts would allow", service)
-	}
-	return cleanName("_" + service + "._tcp." + name)
-}
-
-// isService reports whether s can be a service name (RFC 6335, section 5.1). It does
-// not check the positions of hyphens.
-func isService(s string) bool {
-	letters := 0
-	for _, c := range []byte(s) {
-		switch {
-		case 'a' <= c|0x20 && c|0x20 <= 'z':
-			letters++
-		case '0' <= c && c <= '9', c == '-':
-		default:
-			return false
-		}
-	}
-	return letters > 0 && len(s) <= 15
 }
 
 // cleanName returns a name in lower case without its final dot. It returns an error if

@@ -35,7 +35,7 @@ func (s *script) change(how func()) {
 }
 
 func (s *script) set(target string, endpoints ...resolve.Endpoint) {
-	// The suite says an endpoint twice and means one; in a file that is a mistake.
+	// The suite sets an endpoint twice and expects one; in a file that is a mistake.
 	unique := map[netip.AddrPort]bool{}
 	var list []resolve.Endpoint
 	for _, e := range endpoints {

@@ -9,7 +9,7 @@
 //
 // # The file
 //
-// The example controller uses the same format, with profiles in addition:
+// The example controller uses the same format, with profiles and policies in addition:
 //
 //	destinations:
 //	  web.default.svc.cluster.local:80:        # the target as given to Resolve
@@ -41,7 +41,7 @@
 // Everything else is a mistake: other fields, duplicate names and addresses, YAML
 // aliases and tags, and a second document. An empty file is a mistake too, because it
 // is probably being written. For no targets, write "destinations: {}". All mistakes are
-// reported together, each as an [*Error] with its line.
+// reported together, each as an [*Error] with its line, column and field.
 //
 // # Changes
 //

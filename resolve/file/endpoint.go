@@ -10,122 +10,73 @@ import (
 	"time"
 	"unicode"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/resolve"
 )
 
-// endpoints parses the list of a target. A duplicate address is a mistake, because an
-// address identifies an endpoint.
-func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
-	if yamlfile.IsNull(n) {
-		return nil
-	}
-	if n.Kind != yaml.SequenceNode {
-		r.failf(n.Line, "endpoints: want a list, not %s", yamlfile.Kind(n))
-		return nil
-	}
-	list := make([]resolve.Endpoint, 0, len(n.Content))
-	first := make(map[netip.AddrPort]int, len(n.Content))
-	for _, item := range n.Content {
-		e, line := r.endpoint(item)
+// readEndpoints parses the list of endpoints of a target. It reports a duplicate address as
+// a mistake, because an address identifies an endpoint.
+func readEndpoints(v value) []resolve.Endpoint {
+	items := v.Items()
+	list := make([]resolve.Endpoint, 0, len(items))
+	first := make(map[netip.AddrPort]int, len(items))
+	for _, item := range items {
+		e := readEndpoint(item)
 		if !e.Addr.IsValid() {
 			continue // the mistake has been added
 		}
+		addr, _ := item.Field("addr")
 		if was, twice := first[e.Addr]; twice {
-			r.failf(line, "addr %s is given twice, first in line %d: take one out", e.Addr, was)
+			addr.Failf("given twice, first in line %d: take one out", was)
 			continue
 		}
-		first[e.Addr] = line
+		first[e.Addr] = addr.Node.Line
 		list = append(list, e)
 	}
 	return list
 }
 
-// endpoint parses one item. It also returns the line of its address.
-func (r *reader) endpoint(n *yaml.Node) (e resolve.Endpoint, line int) {
-	if yamlfile.IsNull(n) {
-		r.failf(n.Line, "an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
-		return e, n.Line
+// readEndpoint parses one item of the list of endpoints. After a mistake in the address,
+// the address of e is invalid.
+func readEndpoint(v value) (e resolve.Endpoint) {
+	if v.IsNull() {
+		v.Failf("an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
+		return e
 	}
-	identityLine := n.Line
-	r.mapping(n, "an endpoint", func(key, value *yaml.Node) {
-		switch key.Value {
-		case "labels":
-			e.Labels = r.labels(value)
-			return
-		case "addr":
-			line = value.Line
-		case "identity":
-			identityLine = value.Line
-		}
-		set := setter(&e, key.Value)
-		if set == nil {
-			r.failf(key.Line, "unknown field %q: an endpoint has %s", key.Value, endpointFields)
-			return
-		}
-		if text, ok := r.text(key.Value, value); ok {
-			if err := set(text); err != nil {
-				r.failf(value.Line, "%s %q: %v", key.Value, text, err)
-			}
-		}
+	v.Read(fields{
+		"addr":          yamlfile.Into(&e.Addr, parseAddr),
+		"weight":        yamlfile.Into(&e.Weight, parseWeight),
+		"labels":        yamlfile.Labels(&e.Labels),
+		"protocol":      yamlfile.Into(&e.Protocol, parseProtocol),
+		"identity":      yamlfile.Into(&e.Identity, parseWord),
+		"server_name":   yamlfile.Into(&e.ServerName, parseWord),
+		"authority":     yamlfile.Into(&e.Authority, parseAuthority),
+		"opaque_port":   yamlfile.Into(&e.OpaquePort, parsePort),
+		"ping_interval": yamlfile.Into(&e.PingInterval, parseDuration),
+		"ping_timeout":  yamlfile.Into(&e.PingTimeout, parseDuration),
 	})
-	if n.Kind == yaml.MappingNode && line == 0 {
-		r.failf(n.Line, "the endpoint has no addr: write addr: 10.0.0.1:80")
-	}
-	r.defaultServerName(&e, identityLine)
-	return e, line
+	v.Require("addr", "addr: 10.0.0.1:80")
+	defaultServerName(v, &e)
+	return e
 }
 
-// defaultServerName sets a missing TLS server name to the identity, because without a
-// server name the connection would be cleartext.
-func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
+// defaultServerName sets the TLS server name of e to its identity, if e has an identity but
+// no server name. If that identity is a URI, it reports a mistake, because a URI cannot be a
+// server name.
+func defaultServerName(v value, e *resolve.Endpoint) {
 	switch {
 	case e.ServerName != "" || e.Identity == "":
 	case strings.Contains(e.Identity, "://"):
-		r.failf(line, "identity %q is a URI: write server_name too", e.Identity)
+		identity, _ := v.Field("identity")
+		identity.Failf("a URI: write server_name too")
 	default:
 		e.ServerName = e.Identity
 	}
 }
 
-const endpointFields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
-
-// setter returns a function that parses the field into e, or nil for an unknown field.
-func setter(e *resolve.Endpoint, field string) func(text string) error {
-	switch field {
-	case "addr":
-		return into(&e.Addr, parseAddr)
-	case "weight":
-		return into(&e.Weight, parseWeight)
-	case "protocol":
-		return into(&e.Protocol, parseProtocol)
-	case "identity":
-		return into(&e.Identity, parseWord)
-	case "server_name":
-		return into(&e.ServerName, parseWord)
-	case "authority":
-		return into(&e.Authority, parseAuthority)
-	case "opaque_port":
-		return into(&e.OpaquePort, parsePort)
-	case "ping_interval":
-		return into(&e.PingInterval, parseDuration)
-	case "ping_timeout":
-		return into(&e.PingTimeout, parseDuration)
-	}
-	return nil
-}
-
-func into[T any](field *T, parse func(string) (T, error)) func(string) error {
-	return func(text string) (err error) {
-		*field, err = parse(text)
-		return err
-	}
-}
-
-// over returns the union of two sets of labels. Those of inner override those of outer.
-func over(outer, inner map[string]string) map[string]string {
+// union returns the union of the labels outer and inner. A label of inner overrides a label
+// of outer with the same name.
+func union(outer, inner map[string]string) map[string]string {
 	if len(outer) == 0 {
 		return inner
 	}
@@ -188,8 +139,8 @@ func parseProtocol(text string) (p resolve.Protocol, err error) {
 	return p, err
 }
 
-// parseWord rejects white space and control characters. It allows everything else,
-// because names in certificates have many forms.
+// parseWord returns text, or an error if text has white space or control characters. It
+// allows all other characters, because names in certificates have many forms.
 func parseWord(text string) (string, error) {
 	invalid := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	if strings.ContainsFunc(text, invalid) {
@@ -198,7 +149,8 @@ func parseWord(text string) (string, error) {
 	return text, nil
 }
 
-// parseAuthority accepts host, host:port and [address]:port.
+// parseAuthority returns text if it has the form host, host:port or [address]:port, and an
+// error otherwise.
 func parseAuthority(text string) (string, error) {
 	if strings.ContainsAny(text, "/@?#") {
 		return "", errors.New("write host:port alone, without a scheme, user or path")

@@ -37,7 +37,7 @@ func ExampleNew() {
 	var known resolve.Set
 	for update, err := range r.Resolve(context.Background(), "web:80") {
 		if err != nil {
-			fmt.Println(err) // news: what is known stays in force
+			fmt.Println(err) // the known endpoints stay
 			continue
 		}
 		known.Apply(update)
@@ -61,7 +61,7 @@ destinations:
 `))
 	fmt.Println(err)
 	// Output:
-	// targets.yaml:5: addr "localhost:80": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80
-	// targets.yaml:6: unknown field "wieght": an endpoint has addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout
-	// targets.yaml:6: opaque_port "70000": not a port: write 1 to 65535
+	// targets.yaml:5:16: destinations.web:80.endpoints[0].addr "localhost:80": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80
+	// targets.yaml:6:29: destinations.web:80.endpoints[1].wieght: unknown field: there are addr, authority, identity, labels, opaque_port, ping_interval, ping_timeout, protocol, server_name, weight
+	// targets.yaml:6:57: destinations.web:80.endpoints[1].opaque_port "70000": not a port: write 1 to 65535
 }

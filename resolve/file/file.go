@@ -36,18 +36,19 @@ func New(path string, opts ...Option) *Resolver {
 		}
 	}
 	o = o.orDefault()
-	return &Resolver{follow.NewPoller(o.every, (&follow.File[targets]{Path: path, Max: o.max, Parse: Parse}).Look)}
+	return &Resolver{follow.NewPoller(o.every, (&follow.File[targets]{Path: path, Max: maxSize, Parse: Parse}).Look)}
 }
 
-// Resolve yields all endpoints of target, and again after each change, until ctx ends
-// or the consumer breaks. A target that is not in the file does not exist.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends or
+// the consumer breaks. A target that is not in the file does not exist.
 //
-// If the file cannot be read or has mistakes, that is yielded once as an error, which joins an
-// [*Error] for each mistake. The last valid content stays active, also for streams that start
-// later. When the file is valid again, an update is yielded, even if nothing has changed.
+// If the file cannot be read or has mistakes, the stream yields one error, which joins an
+// [*Error] for each mistake. The last valid content stays active, also for streams that
+// start later. When the file is valid again, an update is yielded, even if nothing has
+// changed.
 //
-// A slow consumer gets only the latest change. A name that is empty, or has white space
-// or control characters, returns the final error [resolve.ErrUnresolvable].
+// A slow consumer gets only the latest change. For a target that is empty, or has white
+// space or control characters, the stream yields the final error [resolve.ErrUnresolvable].
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -72,7 +73,7 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 	}
 }
 
-// view is the state of one stream.
+// view is the state of one stream. It records the items that the stream has yielded.
 type view struct {
 	target    string
 	last      *content // the content of the last update; nil before the first one
@@ -81,8 +82,9 @@ type view struct {
 	failed    *content // the content of the last error; nil after an update has ended it
 }
 
-// next returns the next item to yield for s, if there is one. An update precedes an
-// error, so that a stream has endpoints while the file has mistakes.
+// next returns the next item that the stream must yield for the state s of the file. ok is
+// false if nothing must be yielded. An update precedes an error, so that a stream has
+// endpoints while the file has mistakes.
 func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	recovered := v.failed != nil && s.Latest.Err == nil
 	if s.Good != nil && v.changed(s.Good) || recovered {
@@ -98,7 +100,8 @@ func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	return resolve.Update{}, false, nil
 }
 
-// changed reports whether the target in c differs from before.
+// changed reports whether the endpoints of the target in c differ from those in the
+// previous content. It stores c as the previous content.
 func (v *view) changed(c *content) bool {
 	if c == v.last {
 		return false
@@ -109,7 +112,7 @@ func (v *view) changed(c *content) bool {
 	return !same
 }
 
-// update returns all endpoints. The consumer may modify the slice.
+// update returns all endpoints of the target. The consumer may modify the slice.
 func (v *view) update() resolve.Update {
 	switch {
 	case !v.exists:

@@ -12,7 +12,6 @@ func TestInvalidArguments(t *testing.T) {
 	for want, f := range map[string]func(){
 		"file: New: the path is empty":                      func() { New("") },
 		"file: WithPollInterval: -1ns must not be negative": func() { WithPollInterval(-1) },
-		"file: WithMaxSize: -1 must not be negative":        func() { WithMaxSize(-1) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}

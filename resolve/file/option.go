@@ -2,7 +2,6 @@ package file
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -11,8 +10,11 @@ type Option interface{ apply(*options) }
 
 type options struct {
 	every time.Duration
-	max   int64 // in bytes
 }
+
+// maxSize is the largest size of a file in bytes. Parsing may take several hundred times
+// that size of memory for a short time.
+const maxSize = 16 << 20
 
 type option func(*options)
 
@@ -28,22 +30,9 @@ func WithPollInterval(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// WithMaxSize sets the size limit of a file in bytes. Parsing may need several hundred times
-// that memory for a short time. 0, the default, means 16 MiB. It panics if bytes is negative.
-func WithMaxSize(bytes int64) Option {
-	if bytes < 0 {
-		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
-	}
-	return option(func(o *options) { o.max = bytes })
-}
-
 func (o options) orDefault() options {
 	if o.every == 0 {
 		o.every = 500 * time.Millisecond
 	}
-	if o.max == 0 {
-		o.max = 16 << 20
-	}
-	o.max = min(o.max, math.MaxInt64-1) // one more byte is read to detect a larger file
 	return o
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gotower/gotower/resolve"
 )
@@ -93,31 +94,25 @@ func TestParseJSON(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// The file of the example controller without its profiles.
+// The endpoints in the file of the example controller, without the fields that only the
+// controller reads.
 func TestParseControllerFile(t *testing.T) {
 	data, err := os.ReadFile("../../examples/destination/destination.yaml")
 	require.NoError(t, err)
 	_, err = Parse("d.yaml", data)
-	var mistakes interface{ Unwrap() []error }
-	require.ErrorAs(t, err, &mistakes)
-	for _, mistake := range mistakes.Unwrap() {
-		require.ErrorContains(t, mistake, `unknown field "profile"`)
-	}
+	require.ErrorContains(t, err, "profile: unknown field")
 
-	var kept []string
-	profile := false
-	for line := range strings.Lines(string(data)) {
-		switch indent := len(line) - len(strings.TrimLeft(line, " ")); {
-		case strings.HasPrefix(line, "    profile:"):
-			profile = true
-		case indent <= 4:
-			profile = false
-		}
-		if !profile {
-			kept = append(kept, line)
-		}
+	var file struct {
+		Destinations map[string]map[string]any `yaml:"destinations"`
 	}
-	got, err := Parse("d.yaml", []byte(strings.Join(kept, "")))
+	require.NoError(t, yaml.Unmarshal(data, &file))
+	for _, target := range file.Destinations {
+		delete(target, "profile")
+		delete(target, "policy")
+	}
+	data, err = yaml.Marshal(file)
+	require.NoError(t, err)
+	got, err := Parse("d.yaml", data)
 	require.NoError(t, err)
 	require.Len(t, got, 7)
 	require.Len(t, got["web.emojivoto.svc.cluster.local:80"], 2)
@@ -127,7 +122,7 @@ func TestParseControllerFile(t *testing.T) {
 
 func TestParseMistakes(t *testing.T) {
 	const none = `f:1: there is nothing in the file; for no targets, write "destinations: {}"`
-	const fields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
+	const fields = "addr, authority, identity, labels, opaque_port, ping_interval, ping_timeout, protocol, server_name, weight"
 	const noAddr = "not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80"
 	for _, c := range []struct{ name, yaml, want string }{
 		{"nothing", "", none},
@@ -147,57 +142,57 @@ func TestParseMistakes(t *testing.T) {
 		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:3: another document: a file is one`},
 		{"a mistake in a second document", "destinations: {}\n---\n\n}", `f:4: did not find expected node content`},
 
-		{"not a mapping", "- web\n", `f:1: the file: want a mapping, not a list`},
-		{"destinations a list", "destinations: [web]\n", `f:1: destinations: want a mapping, not a list`},
-		{"target a value", "destinations:\n  web: 10.0.0.1:80\n", `f:2: a target: want a mapping, not a single value`},
-		{"endpoints a mapping", in("endpoints: {addr: 10.0.0.1:80}\n"), `f:3: endpoints: want a list, not a mapping`},
-		{"endpoint a value", in("endpoints: [10.0.0.1:80]\n"), `f:3: an endpoint: want a mapping, not a single value`},
-		{"empty item", in("endpoints:\n      -\n"), `f:4: an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80`},
-		{"addr a list", in("endpoints:\n      - addr: [10.0.0.1:80]\n"), `f:4: addr: want a single value, not a list`},
-		{"alias", in("labels: &l {a: b}\n    endpoints: [{addr: 10.0.0.1:80, labels: *l}]\n"), `f:4: labels: want a mapping, not an alias (write out what *l stands for)`},
-		{"merge", "destinations:\n  a: &a {}\n  b: {<<: *a}\n", `f:3: unknown field "<<": a target has exists, labels, endpoints`},
-		{"tag", in("labels: {a: !!binary aGk=}\n"), `f:3: label "a": want a single value, not something with the tag !!binary`},
-		{"null key", "destinations:\n  ~: {}\n", `f:2: the key has no value: write one, or "" for an empty one`},
-		{"null label", in("labels: {a: }\n"), `f:3: label "a" has no value: write one, or "" for an empty one`},
-		{"mapping as key", "destinations:\n  {a: b}: {}\n", `f:2: the key: want a single value, not a mapping`},
+		{"not a mapping", "- web\n", `f:1:1: want a mapping, not a list`},
+		{"destinations a list", "destinations: [web]\n", `f:1:15: destinations: want a mapping, not a list`},
+		{"target a value", "destinations:\n  web: 10.0.0.1:80\n", `f:2:8: destinations.web "10.0.0.1:80": want a mapping, not a single value`},
+		{"endpoints a mapping", in("endpoints: {addr: 10.0.0.1:80}\n"), `f:3:16: destinations.web:80.endpoints: want a list, not a mapping`},
+		{"endpoint a value", in("endpoints: [10.0.0.1:80]\n"), `f:3:17: destinations.web:80.endpoints[0] "10.0.0.1:80": want a mapping, not a single value`},
+		{"empty item", in("endpoints:\n      -\n"), `f:4:8: destinations.web:80.endpoints[0]: an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80`},
+		{"addr a list", in("endpoints:\n      - addr: [10.0.0.1:80]\n"), `f:4:15: destinations.web:80.endpoints[0].addr: want a single value, not a list`},
+		{"alias", in("labels: &l {a: b}\n    endpoints: [{addr: 10.0.0.1:80, labels: *l}]\n"), `f:4:45: destinations.web:80.endpoints[0].labels: want a mapping, not an alias (write out the value of *l)`},
+		{"merge", "destinations:\n  a: &a {}\n  b: {<<: *a}\n", `f:3:7: destinations.b.<<: unknown field: there are endpoints, exists, labels`},
+		{"tag", in("labels: {a: !!binary aGk=}\n"), `f:3:17: destinations.web:80.labels.a "aGk=": want a single value, not something with the tag !!binary`},
+		{"null key", "destinations:\n  ~: {}\n", `f:2:3: destinations: no value: write one, or "" for an empty one`},
+		{"null label", in("labels: {a: }\n"), `f:3:17: destinations.web:80.labels.a: no value: write one, or "" for an empty one`},
+		{"mapping as key", "destinations:\n  {a: b}: {}\n", `f:2:3: destinations: want a single value, not a mapping`},
 
-		{"unknown field", "destination: {}\n", `f:1: unknown field "destination": there is destinations`},
-		{"unknown field of a target", in("profile: {}\n"), `f:3: unknown field "profile": a target has exists, labels, endpoints`},
-		{"unknown field of an endpoint", one("tls: {wieght: 1}"), `f:3: unknown field "tls": an endpoint has ` + fields},
-		{"destinations twice", "destinations: {}\ndestinations: {}\n", `f:2: "destinations" is given twice, first in line 1: take one out`},
-		{"target twice", "destinations:\n  web: {}\n  a: {}\n  \"web\": {}\n", `f:4: "web" is given twice, first in line 2: take one out`},
-		{"label twice", in("labels:\n      a: x\n      a: y\n"), `f:5: "a" is given twice, first in line 4: take one out`},
-		{"addr twice", in("endpoints:\n      - addr: 10.0.0.1:80\n      - addr: '[::ffff:10.0.0.1]:80'\n"), `f:5: addr 10.0.0.1:80 is given twice, first in line 4: take one out`},
+		{"unknown field", "destination: {}\n", `f:1:1: destination: unknown field: there are destinations`},
+		{"unknown field of a target", in("profile: {}\n"), `f:3:5: destinations.web:80.profile: unknown field: there are endpoints, exists, labels`},
+		{"unknown field of an endpoint", one("tls: {wieght: 1}"), `f:3:37: destinations.web:80.endpoints[0].tls: unknown field: there are ` + fields},
+		{"destinations twice", "destinations: {}\ndestinations: {}\n", `f:2:1: destinations "destinations": given twice, first in line 1: take one out`},
+		{"target twice", "destinations:\n  web: {}\n  a: {}\n  \"web\": {}\n", `f:4:3: destinations.web "web": given twice, first in line 2: take one out`},
+		{"label twice", in("labels:\n      a: x\n      a: y\n"), `f:5:7: destinations.web:80.labels.a "a": given twice, first in line 4: take one out`},
+		{"addr twice", in("endpoints:\n      - addr: 10.0.0.1:80\n      - addr: '[::ffff:10.0.0.1]:80'\n"), `f:5:15: destinations.web:80.endpoints[1].addr "[::ffff:10.0.0.1]:80": given twice, first in line 4: take one out`},
 
-		{"empty name", "destinations:\n  \"\": {}\n", `f:2: target "": the name is empty`},
-		{"blank in a name", "destinations:\n  web 80: {}\n", `f:2: target "web 80": white space or a control character in the name`},
-		{"exists", in("exists: yes\n"), `f:3: exists "yes": write true or false`},
-		{"exists and does not", in("exists: false\n    labels: {a: b}\n"), `f:2: target "web:80" does not exist, and so can have nothing else: take out exists, or the rest`},
+		{"empty name", "destinations:\n  \"\": {}\n", `f:2:3: destinations[""]: the name is empty`},
+		{"blank in a name", "destinations:\n  web 80: {}\n", `f:2:3: destinations["web 80"] "web 80": white space or a control character in the name`},
+		{"exists", in("exists: yes\n"), `f:3:13: destinations.web:80.exists "yes": want true or false`},
+		{"exists and does not", in("exists: false\n    labels: {a: b}\n"), `f:3:5: destinations.web:80: the target does not exist, and so can have nothing else: take out exists, or the rest`},
 
-		{"no addr", in("endpoints:\n      - weight: 1\n"), `f:4: the endpoint has no addr: write addr: 10.0.0.1:80`},
-		{"addr", in("endpoints:\n      - weight: 1\n        addr: 10.0.0.300:80\n"), `f:5: addr "10.0.0.300:80": ` + noAddr},
-		{"addr is a name", in("endpoints: [{addr: localhost:80}]\n"), `f:3: addr "localhost:80": ` + noAddr},
-		{"no port", in("endpoints: [{addr: 10.0.0.1}]\n"), `f:3: addr "10.0.0.1": no port: write 10.0.0.1:80 or [fd00::1]:80`},
-		{"port 0", in("endpoints: [{addr: 10.0.0.1:0}]\n"), `f:3: addr "10.0.0.1:0": port 0 cannot be connected to: write 1 to 65535`},
-		{"port too large", in("endpoints: [{addr: 10.0.0.1:65536}]\n"), `f:3: addr "10.0.0.1:65536": ` + noAddr},
-		{"unspecified", in("endpoints: [{addr: '[::ffff:0.0.0.0]:80'}]\n"), `f:3: addr "[::ffff:0.0.0.0]:80": the unspecified address is for listening: write the address to connect to`},
-		{"unspecified with a zone", in("endpoints: [{addr: '[::%eth0]:80'}]\n"), `f:3: addr "[::%eth0]:80": the unspecified address is for listening: write the address to connect to`},
-		{"weight", one("weight: 1.5"), `f:3: weight "1.5": write a whole number from 1 to 4294967295; 10000 is one unit`},
-		{"weight too large", one("weight: 4294967296"), `f:3: weight "4294967296": write a whole number from 1 to 4294967295; 10000 is one unit`},
-		{"weight 0", one("weight: 0"), `f:3: weight "0": leave the weight out for the usual share, or the endpoint out for none`},
-		{"protocol", one("protocol: H2"), `f:3: protocol "H2": write h2, opaque or unknown`},
-		{"identity", one("identity: a b"), `f:3: identity "a b": white space or a control character in it: take it out`},
-		{"URI alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: spiffe://td/x\n"), `f:5: identity "spiffe://td/x" is a URI: write server_name too`},
-		{"server name", one(`server_name: "a\x7f"`), `f:3: server_name "a\x7f": white space or a control character in it: take it out`},
-		{"authority", one("authority: http://a"), `f:3: authority "http://a": write host:port alone, without a scheme, user or path`},
-		{"authority's port", one("authority: 'a:0'"), `f:3: authority "a:0": write host:port, with a port from 1 to 65535`},
-		{"authority's host", one("authority: ':80'"), `f:3: authority ":80": write host:port, with a port from 1 to 65535`},
-		{"authority's colons", one("authority: 'a:b:80'"), `f:3: authority "a:b:80": write host:port, with a port from 1 to 65535`},
-		{"authority's blank", one("authority: 'a b'"), `f:3: authority "a b": white space or a control character in it: take it out`},
-		{"ping interval", one("ping_interval: -1s"), `f:3: ping_interval "-1s": write a duration such as 300ms or 10s`},
-		{"ping timeout", one("ping_timeout: 10"), `f:3: ping_timeout "10": write a duration such as 300ms or 10s`},
-		{"opaque port", one("opaque_port: 0"), `f:3: opaque_port "0": not a port: write 1 to 65535`},
-		{"opaque port's name", one("opaque_port: http"), `f:3: opaque_port "http": not a port: write 1 to 65535`},
+		{"no addr", in("endpoints:\n      - weight: 1\n"), `f:4:9: destinations.web:80.endpoints[0].addr: missing: write addr: 10.0.0.1:80`},
+		{"addr", in("endpoints:\n      - weight: 1\n        addr: 10.0.0.300:80\n"), `f:5:15: destinations.web:80.endpoints[0].addr "10.0.0.300:80": ` + noAddr},
+		{"addr is a name", in("endpoints: [{addr: localhost:80}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "localhost:80": ` + noAddr},
+		{"no port", in("endpoints: [{addr: 10.0.0.1}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "10.0.0.1": no port: write 10.0.0.1:80 or [fd00::1]:80`},
+		{"port 0", in("endpoints: [{addr: 10.0.0.1:0}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "10.0.0.1:0": port 0 cannot be connected to: write 1 to 65535`},
+		{"port too large", in("endpoints: [{addr: 10.0.0.1:65536}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "10.0.0.1:65536": ` + noAddr},
+		{"unspecified", in("endpoints: [{addr: '[::ffff:0.0.0.0]:80'}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "[::ffff:0.0.0.0]:80": the unspecified address is for listening: write the address to connect to`},
+		{"unspecified with a zone", in("endpoints: [{addr: '[::%eth0]:80'}]\n"), `f:3:24: destinations.web:80.endpoints[0].addr "[::%eth0]:80": the unspecified address is for listening: write the address to connect to`},
+		{"weight", one("weight: 1.5"), `f:3:45: destinations.web:80.endpoints[0].weight "1.5": write a whole number from 1 to 4294967295; 10000 is one unit`},
+		{"weight too large", one("weight: 4294967296"), `f:3:45: destinations.web:80.endpoints[0].weight "4294967296": write a whole number from 1 to 4294967295; 10000 is one unit`},
+		{"weight 0", one("weight: 0"), `f:3:45: destinations.web:80.endpoints[0].weight "0": leave the weight out for the usual share, or the endpoint out for none`},
+		{"protocol", one("protocol: H2"), `f:3:47: destinations.web:80.endpoints[0].protocol "H2": write h2, opaque or unknown`},
+		{"identity", one("identity: a b"), `f:3:47: destinations.web:80.endpoints[0].identity "a b": white space or a control character in it: take it out`},
+		{"URI alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: spiffe://td/x\n"), `f:5:19: destinations.web:80.endpoints[0].identity "spiffe://td/x": a URI: write server_name too`},
+		{"server name", one(`server_name: "a\x7f"`), `f:3:50: destinations.web:80.endpoints[0].server_name "a\x7f": white space or a control character in it: take it out`},
+		{"authority", one("authority: http://a"), `f:3:48: destinations.web:80.endpoints[0].authority "http://a": write host:port alone, without a scheme, user or path`},
+		{"authority's port", one("authority: 'a:0'"), `f:3:48: destinations.web:80.endpoints[0].authority "a:0": write host:port, with a port from 1 to 65535`},
+		{"authority's host", one("authority: ':80'"), `f:3:48: destinations.web:80.endpoints[0].authority ":80": write host:port, with a port from 1 to 65535`},
+		{"authority's colons", one("authority: 'a:b:80'"), `f:3:48: destinations.web:80.endpoints[0].authority "a:b:80": write host:port, with a port from 1 to 65535`},
+		{"authority's blank", one("authority: 'a b'"), `f:3:48: destinations.web:80.endpoints[0].authority "a b": white space or a control character in it: take it out`},
+		{"ping interval", one("ping_interval: -1s"), `f:3:52: destinations.web:80.endpoints[0].ping_interval "-1s": write a duration such as 300ms or 10s`},
+		{"ping timeout", one("ping_timeout: 10"), `f:3:51: destinations.web:80.endpoints[0].ping_timeout "10": write a duration such as 300ms or 10s`},
+		{"opaque port", one("opaque_port: 0"), `f:3:50: destinations.web:80.endpoints[0].opaque_port "0": not a port: write 1 to 65535`},
+		{"opaque port's name", one("opaque_port: http"), `f:3:50: destinations.web:80.endpoints[0].opaque_port "http": not a port: write 1 to 65535`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Parse("f", []byte(c.yaml))
@@ -220,15 +215,15 @@ func TestParseMistakesOrder(t *testing.T) {
   web:80: {}
 `)))
 	require.EqualError(t, err, strings.Join([]string{
-		`f:2: target "web:80" does not exist, and so can have nothing else: take out exists, or the rest`,
-		`f:5: addr "nowhere": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80`,
-		`f:6: weight "heavy": write a whole number from 1 to 4294967295; 10000 is one unit`,
-		`f:7: protocol "http": write h2, opaque or unknown`,
-		`f:7: the endpoint has no addr: write addr: 10.0.0.1:80`,
-		`f:8: target "": the name is empty`,
-		`f:8: exists "perhaps": write true or false`,
-		`f:8: unknown field "ports": a target has exists, labels, endpoints`,
-		`f:9: "web:80" is given twice, first in line 2: take one out`,
+		`f:3:5: destinations.web:80: the target does not exist, and so can have nothing else: take out exists, or the rest`,
+		`f:5:15: destinations.web:80.endpoints[0].addr "nowhere": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80`,
+		`f:6:17: destinations.web:80.endpoints[0].weight "heavy": write a whole number from 1 to 4294967295; 10000 is one unit`,
+		`f:7:9: destinations.web:80.endpoints[1].addr: missing: write addr: 10.0.0.1:80`,
+		`f:7:19: destinations.web:80.endpoints[1].protocol "http": write h2, opaque or unknown`,
+		`f:8:3: destinations[""]: the name is empty`,
+		`f:8:16: destinations[""].exists "perhaps": want true or false`,
+		`f:8:25: destinations[""].ports: unknown field: there are endpoints, exists, labels`,
+		`f:9:3: destinations.web:80 "web:80": given twice, first in line 2: take one out`,
 	}, "\n"))
 }
 

@@ -17,8 +17,8 @@ type snapshot struct {
 	slices  []*endpointSlice // sorted by name
 }
 
-// answer returns the whole set of a snapshot for a port, and descriptions of the
-// problems in it.
+// answer returns the endpoints of the snapshot s at the port want, as an update with the
+// whole set. It also returns descriptions of the problems in s.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
@@ -48,8 +48,9 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, problems
 }
 
-// endpoints returns the ready endpoints of the first family that has any. Without ready
-// endpoints, it returns those that serve while they terminate.
+// endpoints returns the ready endpoints of the first address family of the Service that has
+// ready endpoints. If neither family has any, it returns the terminating endpoints that
+// still serve.
 func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	families := s.service.familiesInOrder()
 	for _, f := range families {
@@ -67,7 +68,8 @@ func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	return nil
 }
 
-// familiesInOrder returns both families, starting with the first one of the Service.
+// familiesInOrder returns both address families, starting with the first one of the
+// Service.
 func (s *service) familiesInOrder() []corev1.IPFamily {
 	if len(s.families) > 0 && s.families[0] == corev1.IPv6Protocol {
 		return []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
@@ -75,14 +77,15 @@ func (s *service) familiesInOrder() []corev1.IPFamily {
 	return []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 }
 
-// candidate is an endpoint with the zones in its hints.
+// candidate is an endpoint with the zones in its topology hints.
 type candidate struct {
 	resolve.Endpoint
 	zones []string
 }
 
-// collect returns the wanted backends of a family on a port. An address that is in two
-// slices, because it moves between them, is returned once.
+// collect returns the backends for which wanted returns true, from the slices of the given
+// address family that have the port want. If an address is in two slices, because it moves
+// between them, it is returned once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {
@@ -107,8 +110,9 @@ func collect(
 	return list
 }
 
-// near returns the candidates whose hints have the caller's zone. If a candidate has no hints,
-// or none has the zone, it returns all, as kube-proxy does (pkg/proxy/topology.go).
+// near returns the candidates in list that have a hint for the caller's zone. If a
+// candidate has no hints, or no candidate has a hint for the zone, near returns all
+// candidates. kube-proxy does the same (pkg/proxy/topology.go).
 func (o *options) near(list []candidate) []candidate {
 	if o.zone == "" {
 		return list
@@ -128,7 +132,6 @@ func (o *options) near(list []candidate) []candidate {
 	return mine
 }
 
-// endpointsOf returns the endpoints sorted by address.
 func endpointsOf(list []candidate) []resolve.Endpoint {
 	endpoints := make([]resolve.Endpoint, 0, len(list))
 	for _, c := range list {

@@ -51,7 +51,7 @@ func TestConditions(t *testing.T) {
 		list []discoveryv1.Endpoint
 		want string
 	}{
-		{"nothing said is ready", []discoveryv1.Endpoint{at("10.0.0.1")}, "replace 10.0.0.1:8080"},
+		{"ready by default", []discoveryv1.Endpoint{at("10.0.0.1")}, "replace 10.0.0.1:8080"},
 		{"unready ones are out", []discoveryv1.Endpoint{at("10.0.0.1", unready), at("10.0.0.2")}, "replace 10.0.0.2:8080"},
 		{
 			"those that drain are out while one is ready",
@@ -62,7 +62,7 @@ func TestConditions(t *testing.T) {
 			[]discoveryv1.Endpoint{at("10.0.0.1", draining), at("10.0.0.2", unready), at("10.0.0.3", gone)},
 			"replace 10.0.0.1:8080",
 		},
-		{"serving is true if it is not said", []discoveryv1.Endpoint{at("10.0.0.1", unready, func(e *discoveryv1.Endpoint) {
+		{"serving is true by default", []discoveryv1.Endpoint{at("10.0.0.1", unready, func(e *discoveryv1.Endpoint) {
 			e.Conditions.Terminating = new(true)
 		})}, "replace 10.0.0.1:8080"},
 		{"serving alone does not count", []discoveryv1.Endpoint{at("10.0.0.1", unready, func(e *discoveryv1.Endpoint) {
@@ -115,7 +115,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-func TestPortsOfAHeadlessService(t *testing.T) {
+func TestPortsHeadlessService(t *testing.T) {
 	headless := svc("web", 80)
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
 	s := slice("a", "web", 8080, at("10.0.0.1"))
@@ -188,7 +188,7 @@ func TestZoneHints(t *testing.T) {
 	expect(t, "replace 10.0.0.2:80 10.0.0.3:80", all, eighty, WithZone("b"))
 	const everyone = "replace 10.0.0.1:80 10.0.0.2:80 10.0.0.3:80"
 	expect(t, everyone, all, eighty)
-	expect(t, everyone, all, eighty, WithZone("c")) // meant for nobody there
+	expect(t, everyone, all, eighty, WithZone("c")) // no hint for this zone
 	for _, without := range []func(*discoveryv1.Endpoint){func(*discoveryv1.Endpoint) {}, hinted()} {
 		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("b"))
 		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("a"))

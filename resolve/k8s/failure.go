@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// String returns the resource name of a kind, as in a Role.
+// String returns the name of the resource, as in a Role.
 func (k kind) String() string {
 	if k == services {
 		return "services"
@@ -16,7 +16,7 @@ func (k kind) String() string {
 	return "endpointslices"
 }
 
-// group returns the API group of a kind, as in a Role.
+// group returns the API group of the resource, as in a Role.
 func (k kind) group() string {
 	if k == services {
 		return ""
@@ -24,12 +24,14 @@ func (k kind) group() string {
 	return "discovery.k8s.io"
 }
 
-// failure returns the error of a verb, with advice if there is any for err.
-func failure(of object, k kind, verb string, err error) error {
-	if advice := advice(of, k, err); advice != "" {
-		return fmt.Errorf("k8s: %v: %s %v: %s: %w", of, verb, k, advice, err)
+// failure returns the error to yield after err, a failure to list or watch objects of the
+// given Service. k is the kind of the objects, and verb is "list" or "watch". failure adds
+// advice for errors with a known cause.
+func failure(service object, k kind, verb string, err error) error {
+	if advice := advice(service, k, err); advice != "" {
+		return fmt.Errorf("k8s: %v: %s %v: %s: %w", service, verb, k, advice, err)
 	}
-	return fmt.Errorf("k8s: %v: %s %v: %w", of, verb, k, err)
+	return fmt.Errorf("k8s: %v: %s %v: %w", service, verb, k, err)
 }
 
 func advice(of object, k kind, err error) string {

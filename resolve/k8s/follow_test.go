@@ -10,12 +10,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// follower notes what a stream says, in a bubble.
+// follower records the items of a stream, in a bubble.
 type follower struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
-	said   []string
-	errs   []error
+	cancel  context.CancelFunc
+	ended   chan struct{}
+	yielded []string
+	errs    []error
 }
 
 func follows(t *testing.T, r resolve.Resolver, target string) *follower {
@@ -25,11 +25,11 @@ func follows(t *testing.T, r resolve.Resolver, target string) *follower {
 		defer close(f.ended)
 		for u, err := range r.Resolve(ctx, target) {
 			if err != nil {
-				f.said = append(f.said, err.Error())
+				f.yielded = append(f.yielded, err.Error())
 				f.errs = append(f.errs, err)
 				continue
 			}
-			f.said = append(f.said, words(u))
+			f.yielded = append(f.yielded, words(u))
 		}
 	}()
 	return f
@@ -39,8 +39,8 @@ func follows(t *testing.T, r resolve.Resolver, target string) *follower {
 func (f *follower) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	require.Equal(t, want, f.said)
-	f.said = nil
+	require.Equal(t, want, f.yielded)
+	f.yielded = nil
 }
 
 // stop ends the stream and waits for that.

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"iter"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -21,8 +21,7 @@ type Resolver struct {
 	client  kubernetes.Interface
 	options options
 
-	mu       sync.Mutex
-	watchers map[object]*watcher
+	watchers share.Group[object, *watcher]
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)
@@ -33,7 +32,7 @@ func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	if client == nil {
 		panic("k8s: New: the client is nil")
 	}
-	return &Resolver{client: client, options: newOptions(opts), watchers: make(map[object]*watcher)}
+	return &Resolver{client: client, options: newOptions(opts)}
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends or the
@@ -52,8 +51,11 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 			yield(resolve.Update{}, err)
 			return
 		}
-		w := r.enter(t.object)
-		defer r.leave(w)
+		w, leave := r.watchers.Use(t.object, func() (*watcher, func()) {
+			w := startWatcher(r.client, t.object, r.options.backoff)
+			return w, w.stop
+		})
+		defer leave()
 		v := view{options: &r.options, target: t}
 		var at position
 		for ctx.Err() == nil {
@@ -68,33 +70,6 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 			case <-ctx.Done():
 			}
 		}
-	}
-}
-
-// enter adds a stream to the watches of a Service. It starts the watches for the first stream.
-func (r *Resolver) enter(of object) *watcher {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w := r.watchers[of]
-	if w == nil {
-		w = startWatcher(r.client, of, r.options.backoff)
-		r.watchers[of] = w
-	}
-	w.streams++
-	return w
-}
-
-// leave removes a stream. After the last stream it ends the watches and waits for their end.
-func (r *Resolver) leave(w *watcher) {
-	r.mu.Lock()
-	w.streams--
-	last := w.streams == 0
-	if last {
-		delete(r.watchers, w.object)
-	}
-	r.mu.Unlock()
-	if last {
-		w.stop()
 	}
 }
 
@@ -151,8 +126,8 @@ func WithZone(own string) Option {
 	return option(func(o *options) { o.zone = own })
 }
 
-// WithBackoff sets the wait before a failed list or watch is repeated. The zero value,
-// the default, means that of client-go: 800 ms, doubled up to 30 s, plus a random part
+// WithBackoff sets the wait before a failed list or watch is repeated. The zero value, the
+// default, means the backoff of client-go: 800 ms, doubled up to 30 s, plus a random part
 // of up to the same length. In another value, a field that is 0 has the default of
 // [resolve.Backoff]. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {

@@ -71,7 +71,7 @@ func TestStreamModel(t *testing.T) {
 				delete(m.slices, gone)
 				require.NoError(t, slices.Delete(slice(gone, "web", 8080)))
 			},
-			"listed anew": func(t *rapid.T) {
+			"listed again": func(t *rapid.T) {
 				m.slices = map[string]map[string]string{}
 				require.NoError(t, slices.Replace([]any{draw("b"), draw("d")}, ""))
 			},

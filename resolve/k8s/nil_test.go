@@ -38,6 +38,6 @@ func TestClientPanics(t *testing.T) {
 		c.heal()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Equal(t, "replace 10.0.0.1:80", f.said[len(f.said)-1])
+		require.Equal(t, "replace 10.0.0.1:80", f.yielded[len(f.yielded)-1])
 	})
 }

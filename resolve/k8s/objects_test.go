@@ -43,7 +43,7 @@ func slice(name, service string, port int32, endpoints ...discoveryv1.Endpoint) 
 	return s
 }
 
-// at is an endpoint that is ready as long as nothing else is said.
+// at is an endpoint that is ready by default.
 func at(address string, change ...func(*discoveryv1.Endpoint)) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Addresses: []string{address}}
 	for _, c := range change {

@@ -30,9 +30,9 @@ func forbidden(resource string) error {
 func TestFailureAdvice(t *testing.T) {
 	web := object{"prod", "web"}
 	for _, tt := range []struct {
-		err        error
-		kind       kind
-		verb, says string
+		err          error
+		kind         kind
+		verb, reason string
 	}{
 		{forbidden("endpointslices"), endpointSlices, "list", "k8s: web.prod: list endpointslices: not allowed: " +
 			"the client's account needs a Role in namespace prod with the verbs list and watch " +
@@ -48,7 +48,7 @@ func TestFailureAdvice(t *testing.T) {
 		{syscall.ECONNREFUSED, services, "list", "k8s: web.prod: list services: outer: connection refused"},
 	} {
 		err := failure(web, tt.kind, tt.verb, fmt.Errorf("outer: %w", tt.err))
-		assert.ErrorContains(t, err, tt.says)
+		assert.ErrorContains(t, err, tt.reason)
 		assert.ErrorIs(t, err, tt.err)
 		assert.NotErrorIs(t, err, resolve.ErrUnresolvable)
 	}
@@ -67,17 +67,17 @@ func TestOutage(t *testing.T) {
 			c.cut(nil, always(syscall.ECONNREFUSED))
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			require.NotEmpty(t, f.said)
-			for _, said := range f.said {
-				require.Contains(t, said, "connection refused")
+			require.NotEmpty(t, f.yielded)
+			for _, yielded := range f.yielded {
+				require.Contains(t, yielded, "connection refused")
 			}
 			late := follows(t, New(c.client), "web.default:80")
 			synctest.Wait()
 			require.ElementsMatch(t, []string{
 				"k8s: web.default: list services: connection refused", "k8s: web.default: list endpointslices: connection refused",
-			}, late.said)
+			}, late.yielded)
 			late.stop()
-			f.said = nil
+			f.yielded = nil
 			c.heal()
 			time.Sleep(2 * time.Minute)
 			f.expect(t, "replace 10.0.0.1:80 10.0.0.2:80")
@@ -90,15 +90,15 @@ func TestOutage(t *testing.T) {
 		c.put(slice("c", "web", 80, at("10.0.0.4")))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Contains(t, f.said[0], "everything is listed again")
-		require.Contains(t, f.said[len(f.said)-1], "down")
-		f.said = nil
+		require.Contains(t, f.yielded[0], "everything is listed again")
+		require.Contains(t, f.yielded[len(f.yielded)-1], "down")
+		f.yielded = nil
 		c.heal()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.NotEmpty(t, f.said)
-		for _, said := range f.said { // the set, and that all is well again
-			require.Equal(t, "replace 10.0.0.3:80 10.0.0.4:80", said)
+		require.NotEmpty(t, f.yielded)
+		for _, yielded := range f.yielded { // the set, and that all is well again
+			require.Equal(t, "replace 10.0.0.3:80 10.0.0.4:80", yielded)
 		}
 	})
 }
@@ -116,10 +116,10 @@ func TestOutageLaterStream(t *testing.T) {
 		second := follows(t, r, "web.default:80")
 		defer second.stop()
 		synctest.Wait()
-		require.Len(t, second.said, 3)
-		require.Equal(t, "replace 10.0.0.1:80", second.said[0])
-		require.Contains(t, second.said[1], "services: connection refused")
-		require.Contains(t, second.said[2], "endpointslices: connection refused")
+		require.Len(t, second.yielded, 3)
+		require.Equal(t, "replace 10.0.0.1:80", second.yielded[0])
+		require.Contains(t, second.yielded[1], "services: connection refused")
+		require.Contains(t, second.yielded[2], "endpointslices: connection refused")
 	})
 }
 
@@ -143,13 +143,13 @@ func TestOutageMissingRight(t *testing.T) {
 					require.ErrorContains(t, f.errs[0], "k8s: web.default: "+verb+" "+resource+": not allowed")
 					require.True(t, apierrors.IsForbidden(f.errs[0]))
 					if verb == "watch" {
-						require.Contains(t, f.said, "replace 10.0.0.1:80", "what can be listed is told")
+						require.Contains(t, f.yielded, "replace 10.0.0.1:80", "listed objects are yielded")
 					}
-					f.said = nil
+					f.yielded = nil
 					c.heal()
 					time.Sleep(2 * time.Minute)
 					synctest.Wait()
-					require.Equal(t, "replace 10.0.0.1:80", f.said[len(f.said)-1])
+					require.Equal(t, "replace 10.0.0.1:80", f.yielded[len(f.yielded)-1])
 				})
 			})
 		}

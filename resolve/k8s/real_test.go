@@ -11,20 +11,20 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gotower/gotower/internal/kubetest"
 	"github.com/gotower/gotower/resolve"
 )
 
-// A Service at a kube-apiserver with etcd. It takes some ten seconds and is skipped
-// without .ci/kube.sh.
+// A Service at a kube-apiserver with etcd.
 func TestRealAPIServer(t *testing.T) {
-	server := startAPIServer(t)
-	ctx, admin := t.Context(), server.client(t, adminToken)
+	server := kubetest.New(t)
+	ctx, admin := t.Context(), server.Client(t, kubetest.Admin)
 	r := New(admin, WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond, Jitter: 0.1}))
 	services, endpointSlices := admin.CoreV1().Services("default"), admin.DiscoveryV1().EndpointSlices("default")
 
 	// The Service of the API server itself.
 	own := listen(t, r, "kubernetes.default.svc.cluster.local:443")
-	own.until(t, "replace 10.9.8.7:"+server.port)
+	own.until(t, "replace 10.9.8.7:"+server.Port)
 	own.stop(t)
 
 	web := listen(t, r, "web.default:80")
@@ -54,10 +54,10 @@ func TestRealAPIServer(t *testing.T) {
 	require.NoError(t, endpointSlices.Delete(ctx, "web-a", metav1.DeleteOptions{}))
 
 	// The API server dies and comes back; the set stays, and is followed again.
-	server.kill(t)
+	server.Kill(t)
 	web.until(t, "refused")
 	named.until(t, "refused")
-	server.start(t)
+	server.Start(t)
 	both("replace 10.0.0.2:8080/h2 10.0.0.3:8080/h2")
 	b.Endpoints = b.Endpoints[:1]
 	_, err = endpointSlices.Update(ctx, b, metav1.UpdateOptions{})
@@ -68,14 +68,14 @@ func TestRealAPIServer(t *testing.T) {
 	both("does not exist")
 	web.stop(t)
 	named.stop(t)
-	require.Empty(t, r.watchers)
+	require.Zero(t, r.watchers.Len())
 }
 
 // The error names the missing right, and the stream recovers with it.
 func TestRealAPIServerRights(t *testing.T) {
-	server := startAPIServer(t)
-	ctx, admin := t.Context(), server.client(t, adminToken)
-	guest := New(server.client(t, guestToken), WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond}))
+	server := kubetest.New(t)
+	ctx, admin := t.Context(), server.Client(t, kubetest.Admin)
+	guest := New(server.Client(t, kubetest.Guest), WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond}))
 	f := listen(t, guest, "kubernetes.default:https")
 	f.until(t, "needs a Role in namespace default with the verbs list and watch on the resource")
 	meta := metav1.ObjectMeta{Name: "guest", Namespace: "default"}
@@ -89,31 +89,31 @@ func TestRealAPIServerRights(t *testing.T) {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "guest"}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	f.until(t, "replace 10.9.8.7:"+server.port)
+	f.until(t, "replace 10.9.8.7:"+server.Port)
 	f.stop(t)
 
-	stranger := listen(t, New(server.client(t, "of-nobody")), "kubernetes.default:443")
+	stranger := listen(t, New(server.Client(t, "of-nobody")), "kubernetes.default:443")
 	stranger.until(t, "does not accept the client's credentials")
 	stranger.stop(t)
 }
 
-// listener takes what a stream says, in real time.
+// listener records the items of a stream, in real time.
 type listener struct {
 	cancel context.CancelFunc
-	said   chan string
+	items  chan string
 }
 
 func listen(t *testing.T, r resolve.Resolver, target string) *listener {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &listener{cancel: cancel, said: make(chan string, 1000)}
+	l := &listener{cancel: cancel, items: make(chan string, 1000)}
 	go func() {
-		defer close(l.said)
+		defer close(l.items)
 		for u, err := range r.Resolve(ctx, target) {
 			text := words(u)
 			if err != nil {
 				text = err.Error()
 			}
-			l.said <- text
+			l.items <- text
 		}
 	}()
 	return l
@@ -125,13 +125,13 @@ func (l *listener) until(t *testing.T, want string) {
 	timeout := time.After(30 * time.Second)
 	for {
 		select {
-		case text := <-l.said:
+		case text := <-l.items:
 			t.Log(text)
 			if strings.Contains(text, want) {
 				return
 			}
 		case <-timeout:
-			require.Fail(t, "it was not said", want)
+			require.Fail(t, "not yielded", want)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (l *listener) stop(t *testing.T) {
 	timeout := time.After(30 * time.Second)
 	for {
 		select {
-		case _, more := <-l.said:
+		case _, more := <-l.items:
 			if !more {
 				return
 			}

@@ -19,10 +19,9 @@ type service struct {
 type servicePort struct {
 	name   string
 	number uint16
-	other  corev1.Protocol // the protocol if it is not TCP, or ""
+	other  corev1.Protocol // the protocol of the port if it is not TCP, or ""
 }
 
-// readService converts a Service and returns its name. It returns nil if obj is not a Service.
 func readService(obj any) (name string, s *service) {
 	o, ok := obj.(*corev1.Service)
 	if !ok {
@@ -45,7 +44,6 @@ func readService(obj any) (name string, s *service) {
 	return o.Name, s
 }
 
-// portNumber converts n. It returns 0 if n is not a valid port.
 func portNumber(n int32) uint16 {
 	if n < 1 || n > 65535 {
 		return 0
@@ -53,15 +51,15 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice selects a port of the EndpointSlices.
+// choice selects one of the ports of the EndpointSlices.
 type choice struct {
 	name   string
 	number uint16 // used if the port in the slice has no number
-	direct bool   // use number without looking at the ports
+	direct bool   // whether number is used without looking at the ports
 }
 
-// choose returns the port of the endpoints for a port of the Service. If there is none,
-// the text is the reason.
+// choose returns the port of the EndpointSlices that belongs to want, a port of the Service.
+// If the Service does not have the port want, choose returns a text that explains this.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -47,7 +47,7 @@ func TestStreamsShareWatches(t *testing.T) {
 		books.stop()
 		require.Zero(t, c.open())
 		require.Zero(t, reflectors())
-		require.Empty(t, r.watchers)
+		require.Zero(t, r.watchers.Len())
 
 		again := follows(t, r, "web.default:80")
 		again.expect(t, "empty")
@@ -89,7 +89,7 @@ func TestStreamsConcurrent(t *testing.T) {
 	}
 	wait.Wait()
 	require.Zero(t, c.open())
-	require.Empty(t, r.watchers)
+	require.Zero(t, r.watchers.Len())
 }
 
 // A consumer may change the slice of its update.

@@ -12,7 +12,8 @@ import (
 // h2c is the appProtocol of HTTP/2 over cleartext with prior knowledge (KEP-3726).
 const h2c = "kubernetes.io/h2c"
 
-// endpointSlice has the fields of an EndpointSlice that this package uses. It is immutable.
+// endpointSlice has the fields of an EndpointSlice that this package uses. It must not be
+// changed.
 type endpointSlice struct {
 	name     string
 	kind     discoveryv1.AddressType
@@ -27,17 +28,17 @@ type slicePort struct {
 	protocol resolve.Protocol
 }
 
-// backend is one endpoint of a slice. It has all ports of the slice.
+// backend is one endpoint of an EndpointSlice. It has all ports of the slice.
 type backend struct {
 	addr     netip.Addr
 	ready    bool
-	draining bool // not ready, but serving while it terminates
-	zones    []string
+	draining bool     // not ready, but serving while it terminates
+	zones    []string // the zones in the topology hints
 	labels   map[string]string
 }
 
-// readSlice converts an EndpointSlice of the Service and returns its name. It returns
-// nil if obj is another object.
+// readSlice converts obj, an EndpointSlice of the given Service. It returns nil if obj is
+// another object or belongs to another Service.
 func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	o, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok || o.Labels[discoveryv1.LabelServiceName] != service {
@@ -64,7 +65,7 @@ func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	return o.Name, s
 }
 
-// add adds the first address of an endpoint, as kube-proxy does.
+// add adds an endpoint to s, with only its first address, as kube-proxy does.
 func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) {
 	if len(e.Addresses) == 0 {
 		return
@@ -88,7 +89,6 @@ func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) 
 	s.backends = append(s.backends, b)
 }
 
-// labelsOf returns the labels of one endpoint.
 func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]string {
 	m := map[string]string{"namespace": namespace, "service": service}
 	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
@@ -110,7 +110,8 @@ func deref[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// port returns the port to connect to. It returns false if the slice has no such port.
+// port returns the port of the slice that c selects. It returns false if the slice does not
+// have that port.
 func (s *endpointSlice) port(c choice) (slicePort, bool) {
 	if c.direct {
 		return slicePort{number: c.number}, true

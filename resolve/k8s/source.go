@@ -9,48 +9,47 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/resolve"
 )
 
-// listTimeout is the time limit of a list of the objects of one Service.
+// listTimeout is the time limit for listing the objects of one Service.
 const listTimeout = 30 * time.Second
 
-// tooShort is the duration below which a watch without events has failed. After that a
-// Reflector waits for a backoff and lists again.
+// tooShort is the smallest duration of a watch without events that counts as successful.
+// After a shorter watch, the Reflector waits for a backoff and lists again.
 const tooShort = time.Second
 
 var errTooShort = errors.New("it ended at once without an event")
 
-// source provides the objects of one kind to a Reflector. It reports every error,
-// because the error handler of a Reflector does not receive all of them.
+// source lists and watches the objects of one kind for a Reflector. It reports every error
+// to the function failed, because the error handler of a Reflector does not receive all of
+// them.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	open  func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
-	scope metav1.ListOptions // the selectors of the objects
+	scope metav1.ListOptions // selects the objects
 
 	failed  func(verb string, err error) // reports an error
 	works   func()                       // reports that a watch was opened
 	running *sync.WaitGroup              // counts the watches
 
-	listing sync.Mutex // held during a list
-	over    bool       // whether further lists are rejected; guarded by listing
+	listing sync.Mutex // held while a list runs
+	over    bool       // whether lists are rejected; guarded by listing
 
-	// Only the Reflector's goroutine uses these.
-	backoff  resolve.Backoff
-	refusals int       // failed attempts since a watch that lasted
-	opened   time.Time // when the current watch was opened; zero if that failed
-	long     bool      // whether a watch lasted since the last call of lasted
+	// lasting is the smallest duration of a watch that resets the backoff. Only the
+	// goroutine of the Reflector uses this field and the following ones.
+	lasting time.Duration
+	opened  time.Time // when the current watch was opened; zero if that failed
+	long    bool      // whether a watch lasted since the last call of lasted
 }
 
-// IsWatchListSemanticsUnSupported returns true, so that the Reflector does not list by
-// a watch. While it waits to repeat such a watch, it ignores its context.
+// IsWatchListSemanticsUnSupported returns true, so that the Reflector does not use a watch
+// to list objects. While a Reflector waits to repeat such a watch, it ignores the end of
+// its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// ListWithContext lists the objects in scope.
+// ListWithContext lists the objects that scope selects. It reports an error by calling
+// failed.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()
@@ -66,49 +65,42 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, err
 }
 
-// settle waits for a running list and rejects further ones. A Reflector does not wait
-// when its context ends.
+// settle waits until a running list has ended, and makes later lists fail. It is called
+// after a Reflector has ended, because a Reflector does not wait for a running list.
 func (s *source) settle() {
 	s.listing.Lock()
 	s.over = true
 	s.listing.Unlock()
 }
 
-// WatchWithContext watches the objects in scope. While the API server refuses
-// connections or is overloaded, it repeats the watch without a new list. A Reflector
-// does the same, but resets its backoff every two minutes.
+// WatchWithContext watches the objects that scope selects. It hides the type of an error,
+// because a Reflector repeats some watches with a backoff that it resets only after two
+// minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	for {
-		s.note()
-		w, err := s.open(ctx, s.scoped(o))
-		switch {
-		case err == nil:
-			s.opened = time.Now()
-			s.works()
-			return s.observe(ctx, w), nil
-		case ctx.Err() != nil:
-			return nil, err
+	s.note()
+	w, err := s.open(ctx, s.scoped(o))
+	if err != nil {
+		if ctx.Err() == nil {
+			s.failed("watch", err)
 		}
-		s.failed("watch", err)
-		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
-			return nil, err
-		}
-		if backoff.Sleep(ctx, s.backoff.Delay(s.refusals)) != nil {
-			return nil, err
-		}
-		s.refusals++
+		return nil, errors.New(err.Error())
 	}
+	s.opened = time.Now()
+	s.works()
+	return s.observe(ctx, w), nil
 }
 
-// note records whether the last watch, which has ended, lasted.
+// note is called when the last watch has ended. It records whether that watch lasted long
+// enough (see the field lasting).
 func (s *source) note() {
-	if !s.opened.IsZero() && time.Since(s.opened) >= lasting(s.backoff) {
-		s.refusals, s.long = 0, true
+	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
+		s.long = true
 	}
 	s.opened = time.Time{}
 }
 
-// lasted reports whether a watch has lasted since the previous call of lasted.
+// lasted reports whether, since its previous call, a watch has ended that lasted long enough
+// to reset the backoff.
 func (s *source) lasted() bool {
 	s.note()
 	long := s.long
@@ -143,7 +135,8 @@ func (s *source) scoped(o metav1.ListOptions) metav1.ListOptions {
 	return o
 }
 
-// observedWatch is a watch that reports its errors.
+// observedWatch is a watch that passes its events on, and reports its errors by calling a
+// function.
 type observedWatch struct {
 	watch.Interface
 	events  chan watch.Event

@@ -75,8 +75,8 @@ func TestSourceShortWatches(t *testing.T) {
 		require.ElementsMatch(t, []string{
 			"k8s: web.default: watch services: it ended at once without an event",
 			"k8s: web.default: watch endpointslices: it ended at once without an event",
-		}, f.said)
-		f.said = nil
+		}, f.yielded)
+		f.yielded = nil
 		c.heal()
 		time.Sleep(10 * time.Second)
 		f.expect(t, "replace 10.0.0.1:80")

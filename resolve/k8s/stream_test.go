@@ -184,9 +184,9 @@ func TestStreamLateSlices(t *testing.T) {
 		c.heal()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		require.NotEmpty(t, f.said)
-		for _, said := range f.said { // of the list, and perhaps again of the watch
-			require.Equal(t, "replace 10.0.0.1:80", said)
+		require.NotEmpty(t, f.yielded)
+		for _, yielded := range f.yielded { // of the list, and perhaps again of the watch
+			require.Equal(t, "replace 10.0.0.1:80", yielded)
 		}
 
 		none := follows(t, New(c.client), "none.default:80")

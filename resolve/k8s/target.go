@@ -11,13 +11,13 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// target is a parsed target: a Service and one of its ports.
+// target is a parsed target: a Service, and one of its ports.
 type target struct {
 	object
 	port portRef
 }
 
-// object is the name of a Service. All targets of a Service share its watches.
+// object is the name of a Service. All streams of a Service share its watches.
 type object struct{ namespace, name string }
 
 func (o object) String() string { return o.name + "." + o.namespace }
@@ -35,8 +35,9 @@ func (p portRef) String() string {
 	return strconv.Quote(p.name)
 }
 
-// parseTarget parses a target of the forms in the package documentation. Its error
-// matches resolve.ErrUnresolvable.
+// parseTarget parses s, which must have one of the forms in the package documentation. Its
+// error matches resolve.ErrUnresolvable. namespace and domain are the values of the
+// options.
 func parseTarget(s, namespace, domain string) (target, error) {
 	t, err := parse(s, namespace, domain)
 	if err != nil {
@@ -67,7 +68,8 @@ func parse(s, namespace, domain string) (t target, err error) {
 	return t, err
 }
 
-// parseHost splits a host into name and namespace. It does not check them.
+// parseHost splits a host into the name and the namespace of a Service. It does not check
+// whether name and namespace are valid.
 func parseHost(host, namespace, domain string) (object, error) {
 	short, rooted := strings.CutSuffix(host, ".")
 	short, whole := strings.CutSuffix(short, ".svc."+domain)
@@ -89,7 +91,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 		"for another domain of the cluster, set the option WithClusterDomain", domain)
 }
 
-// parsePort parses a port. Digits always are a number.
+// parsePort parses a port. A text of digits is always a number.
 func parsePort(s string) (portRef, error) {
 	if s != "" && strings.Trim(s, "0123456789") == "" {
 		n, err := strconv.ParseUint(s, 10, 16)
@@ -105,7 +107,7 @@ func parsePort(s string) (portRef, error) {
 }
 
 // notLabel returns the reason why s is not a DNS label in lower case (RFC 1123, section
-// 2.1), or "".
+// 2.1). It returns "" if s is a label.
 func notLabel(s string) string {
 	switch {
 	case s == "":

@@ -33,7 +33,7 @@ func TestParseTarget(t *testing.T) {
 }
 
 func TestParseTargetErrors(t *testing.T) {
-	for _, tt := range []struct{ text, says string }{
+	for _, tt := range []struct{ text, reason string }{
 		{"", "missing port"},
 		{"web.prod", "missing port: add the number of a Service's port"},
 		{"web:80", "missing namespace: write name.namespace, or use WithNamespace"},
@@ -61,7 +61,7 @@ func TestParseTargetErrors(t *testing.T) {
 	} {
 		_, err := parseTarget(tt.text, "", "cluster.local")
 		require.ErrorIs(t, err, resolve.ErrUnresolvable, tt.text)
-		assert.ErrorContains(t, err, tt.says, tt.text)
+		assert.ErrorContains(t, err, tt.reason, tt.text)
 		assert.ErrorContains(t, err, "k8s: target ")
 	}
 }

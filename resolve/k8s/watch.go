@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -25,17 +24,13 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-const (
-	settled   = 10 * time.Second // the limit of lasting
-	doublings = 63               // enough for any Max, because a Duration has 63 bits
-)
+const settled = 10 * time.Second // the limit of source.lasting
 
-// watcher watches one Service and its EndpointSlices.
+// watcher watches one Service and its EndpointSlices. All streams of the Service share it.
 type watcher struct {
 	*state
 
 	object  object
-	streams int // guarded by the Resolver's mu
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -51,40 +46,38 @@ func startWatcher(client kubernetes.Interface, of object, b resolve.Backoff) *wa
 	return w
 }
 
-// stop ends the watches and waits for their end.
+// stop ends the watches and waits until they have ended.
 func (w *watcher) stop() {
 	w.cancel()
 	w.running.Wait()
 }
 
-// reflect starts a Reflector for one kind of objects.
+// reflect starts a Reflector for the objects of the kind k. The Reflector reads the objects
+// from src and writes them to dst. example is an object of the kind.
 func (w *watcher) reflect(
-	ctx context.Context, k kind, from *source, example any, to cache.ReflectorStore, b resolve.Backoff,
+	ctx context.Context, k kind, src *source, example any, dst cache.ReflectorStore, b resolve.Backoff,
 ) {
-	from.failed = func(verb string, err error) { w.fail(k, failure(w.object, k, verb, err)) }
-	from.works = func() { w.works(k) }
-	from.running, from.backoff = &w.running, b
+	src.failed = func(verb string, err error) { w.fail(k, failure(w.object, k, verb, err)) }
+	src.works = func() { w.works(k) }
+	src.running, src.lasting = &w.running, min(settled, b.Max)
 	silent := klog.Logger{}
-	// The Reflector repeats a watch that ended because the API server is overloaded.
-	again := wait.Backoff{Duration: b.Min, Cap: b.Max, Factor: 2, Jitter: b.Jitter, Steps: doublings}
-	r := cache.NewReflectorWithOptions(from, example, to, cache.ReflectorOptions{
-		Logger: &silent, Name: w.object.String(), Backoff: &again,
-	})
+	r := cache.NewReflectorWithOptions(src, example, dst, cache.ReflectorOptions{Logger: &silent, Name: w.object.String()})
 	w.running.Go(func() {
 		follow(ctx, func(ctx context.Context) {
 			// A panic can come from the transport of the client. The source has
 			// reported other errors.
 			err := panics.Contain(func() { _ = r.ListAndWatchWithContext(ctx) })
 			if err != nil && ctx.Err() == nil {
-				from.failed("watch", err)
+				src.failed("watch", err)
 			}
-		}, from.lasted, b)
-		from.settle()
+		}, src.lasted, b)
+		src.settle()
 	})
 }
 
-// follow lists and watches until ctx ends. It replaces Reflector.Run, whose error handler logs
-// and delays the whole process. It resets the backoff after a watch that lasted.
+// follow calls listAndWatch until ctx ends, with a backoff between the calls. The backoff
+// is reset if lasted returns true after a call. follow replaces Reflector.Run, because the
+// error handler of Run logs and delays the whole process.
 func follow(ctx context.Context, listAndWatch func(context.Context), lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		listAndWatch(ctx)
@@ -96,9 +89,6 @@ func follow(ctx context.Context, listAndWatch func(context.Context), lasted func
 		}
 	}
 }
-
-// lasting returns the duration of a watch after which the backoff is reset.
-func lasting(b resolve.Backoff) time.Duration { return min(settled, b.Max) }
 
 func (w *watcher) serviceSource(client kubernetes.Interface) *source {
 	api := client.CoreV1().Services(w.object.namespace)
@@ -135,12 +125,14 @@ func (w *watcher) sliceStore() cache.ReflectorStore {
 	})
 }
 
-// store is the store of a Reflector. It keeps the converted form of each object. A list
-// replaces all items. Only the goroutine of the Reflector uses it.
+// store is the store of a Reflector. It keeps the converted form of each object, and calls
+// put with all items after each change. A list replaces all items. Only the goroutine of
+// the Reflector uses the store.
 type store[T any] struct {
-	read  func(obj any) (name string, item *T) // converts an object; nil if it is not used
-	items map[string]*T
-	put   func(items map[string]*T) // must not keep items
+	// converts an object; item is nil if the object is not used
+	read  func(obj any) (name string, item *T)
+	items map[string]*T             // the converted objects by name
+	put   func(items map[string]*T) // receives all items after a change; must not keep the map
 }
 
 var _ cache.ReflectorStore = (*store[service])(nil)
@@ -191,7 +183,6 @@ func (s *store[T]) Replace(list []any, _ string) error {
 
 func (s *store[T]) Resync() error { return nil }
 
-// sorted returns the items sorted by name.
 func sorted[T any](items map[string]*T) []*T {
 	list := make([]*T, 0, len(items))
 	for _, name := range slices.Sorted(maps.Keys(items)) {
@@ -200,13 +191,13 @@ func sorted[T any](items map[string]*T) []*T {
 	return list
 }
 
-// view is the state of one stream.
+// view is the state of one stream. It records the items that the stream has yielded.
 type view struct {
 	*options
 
 	target   target
-	last     resolve.Update // the last update; its Kind is 0 before the first one
-	problems map[string]bool
+	last     resolve.Update  // the last update; its Kind is 0 before the first one
+	problems map[string]bool // the problems of the last snapshot
 }
 
 // item is an update or an error to yield.
@@ -215,8 +206,9 @@ type item struct {
 	err    error
 }
 
-// items returns the items to yield for n. The problems of a snapshot precede its update. Other
-// errors follow it, so that a stream that starts during an outage yields the endpoints first.
+// items returns the items that the stream must yield for n. Errors about the problems of a
+// snapshot precede the update. Other errors follow it, so that a stream that starts during
+// an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -238,7 +230,7 @@ func (v *view) items(n changes) []item {
 	return list
 }
 
-// newProblems returns the problems that were not in the previous call.
+// newProblems returns the problems that were not among those of the previous call.
 func (v *view) newProblems(problems []string) []string {
 	now := make(map[string]bool, len(problems))
 	for _, text := range problems {
@@ -249,20 +241,20 @@ func (v *view) newProblems(problems []string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return before[text] })
 }
 
-// state is the state of one Service. Any number of streams read it, and it does not
-// wait for them.
+// state is the state of one Service and of its watches. Any number of streams read it. A
+// change of the state does not wait for the streams.
 type state struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed at the next change
-	now      snapshot
-	listed   [kinds]bool
-	failing  [kinds]error
-	answers  int // number of snapshots so far
-	returns  int // number of recoveries so far
-	failures [kinds]int
+	now      snapshot      // the current snapshot
+	listed   [kinds]bool   // whether the objects of a kind were listed
+	failing  [kinds]error  // the error of a kind, or nil
+	answers  int           // number of snapshots so far
+	returns  int           // number of recoveries so far
+	failures [kinds]int    // number of errors of a kind so far
 }
 
-// kind is a kind of objects that a Reflector reads.
+// kind is a kind of objects that a Reflector watches.
 type kind int
 
 const (
@@ -273,7 +265,8 @@ const (
 
 func newState() *state { return &state{changed: make(chan struct{})} }
 
-// set changes the snapshot and wakes the streams.
+// set applies change to the snapshot, after an object of the kind k has changed, and wakes
+// the streams.
 func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -291,7 +284,8 @@ func (b *state) fail(k kind, err error) {
 	b.wake()
 }
 
-// works clears the error of a kind. It wakes the streams if that was the last error.
+// works records that a watch of the kind k was opened: it clears the error of that kind. If
+// no kind has an error after that, it wakes the streams.
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,42 +299,43 @@ func (b *state) works(k kind) {
 	}
 }
 
-// wake wakes the streams. The caller must hold mu.
+// wake wakes the streams of the Service. The caller must hold mu.
 func (b *state) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// position has the numbers of the items that a stream has yielded.
+// position has the numbers of snapshots, recoveries and errors that one stream has seen.
 type position struct {
 	answers, returns int
 	failures         [kinds]int
 }
 
-// changes has the changes that a stream has not yielded.
+// changes has the changes that one stream has not seen.
 type changes struct {
-	snapshot *snapshot // nil if unchanged or incomplete
-	back     bool      // whether all errors are over since the last call
-	errs     []error
-	changed  <-chan struct{}
+	snapshot *snapshot       // nil if unchanged or incomplete
+	back     bool            // whether all errors are over since the last call
+	errs     []error         // the errors that have not ended
+	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes since at, and updates at. It omits errors that are over.
-func (b *state) look(at *position) changes {
+// look returns the changes that a stream has not seen, and updates seen, the position of
+// the stream. It leaves out errors that are over.
+func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := changes{changed: b.changed, back: b.returns > at.returns}
+	n := changes{changed: b.changed, back: b.returns > seen.returns}
 	// If there is no Service, the slices are not needed.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
-	if whole && (b.answers > at.answers || n.back) {
+	if whole && (b.answers > seen.answers || n.back) {
 		s := b.now
 		n.snapshot = &s
 	}
 	for k, err := range b.failing {
-		if err != nil && b.failures[k] > at.failures[k] {
+		if err != nil && b.failures[k] > seen.failures[k] {
 			n.errs = append(n.errs, err)
 		}
 	}
-	*at = position{b.answers, b.returns, b.failures}
+	*seen = position{b.answers, b.returns, b.failures}
 	return n
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/resolvetest"
-	"github.com/gotower/gotower/resolve/static"
 )
 
 func TestConforms(t *testing.T) {
@@ -17,19 +16,6 @@ func TestConforms(t *testing.T) {
 				Empty:     func(target string) { reg.set(target) },
 				Interrupt: reg.interrupt,
 				Reject:    func(target string) { reg.reject[target] = true },
-			}
-		},
-	})
-}
-
-// A resolver as an Instancer as a resolver.
-func TestInstancerConforms(t *testing.T) {
-	resolvetest.Run(t, resolvetest.Subject{
-		New: func(testing.TB) (resolve.Resolver, resolvetest.Source) {
-			r := static.New(nil)
-			return New(instancers(r)), resolvetest.Source{
-				Set:   r.Set,
-				Empty: func(target string) { r.Set(target) },
 			}
 		},
 	})

@@ -1,10 +1,8 @@
 // Package kit resolves names with the service discovery of go-kit (package
-// github.com/go-kit/kit/sd): Consul, etcd, ZooKeeper, Eureka. It also converts any
-// resolver to an Instancer, for programs that use go-kit.
+// github.com/go-kit/kit/sd): Consul, etcd, ZooKeeper, Eureka.
 //
-//	New                                              Instancer
-//	target ──make──▶ sd.Instancer ──"host:port"──▶   Resolver ──▶ sd.Instancer
-//	  one for each target; stopped                   one target
+//	target ──make──▶ sd.Instancer ──"host:port"──▶ Resolver
+//	  one for each target; stopped
 //	  when its last stream ends
 //
 // An Instancer serves one service. Therefore New takes a function that creates one for

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/kit"
-	"github.com/gotower/gotower/resolve/static"
 )
 
 func ExampleNew() {
@@ -28,18 +27,4 @@ func ExampleNew() {
 	// Output:
 	// replace 2
 	// kit: "books": make an Instancer: no service "books": not a name that this resolver resolves
-}
-
-func ExampleInstancer() {
-	web, _ := static.Endpoints("10.0.0.1:80", "[fd00::1]:80")
-	r := static.New(map[string][]resolve.Endpoint{"web": web})
-
-	instancer := kit.Instancer(context.Background(), r, "web")
-	defer instancer.Stop()
-	events := make(chan sd.Event)
-	instancer.Register(events)
-	fmt.Println((<-events).Instances)
-	instancer.Deregister(events)
-	// Output:
-	// [10.0.0.1:80 [fd00::1]:80]
 }

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/go-kit/kit/sd"
-
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -17,24 +15,22 @@ type item struct {
 	err    error
 }
 
-// reader converts the events of one stream.
+// reader converts the events of an Instancer for one stream.
 type reader struct {
 	options
 
 	target  string
-	invalid map[string]bool // instances of the last event that could not be parsed
+	invalid map[string]bool // the instances of the last event that could not be parsed
 }
 
-// event returns the items for an event: an error for each instance that has become
-// invalid, and an update with the valid ones.
-func (r *reader) event(e sd.Event) []item {
-	if e.Err != nil {
-		return []item{{err: fmt.Errorf("kit: %q: %w", r.target, e.Err)}}
-	}
+// event returns the items that a stream must yield for an event with the given instances:
+// an error for each invalid instance that was valid or missing in the previous event, and
+// an update with the valid instances.
+func (r *reader) event(instances []string) []item {
 	var list []item
 	var endpoints []resolve.Endpoint
 	invalid := make(map[string]bool)
-	for _, text := range slices.Compact(slices.Sorted(slices.Values(e.Instances))) {
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(instances))) {
 		endpoint, err := r.instance(text)
 		switch {
 		case err == nil:
@@ -55,7 +51,7 @@ func (r *reader) event(e sd.Event) []item {
 	return list
 }
 
-// instance parses one instance.
+// instance parses the text of one instance and checks the address in the result.
 func (r *reader) instance(text string) (resolve.Endpoint, error) {
 	e, err := r.parse(text)
 	switch {
@@ -69,7 +65,7 @@ func (r *reader) instance(text string) (resolve.Endpoint, error) {
 	return e, nil
 }
 
-// parseAddress is the default of WithParse. It parses an IP address with a port.
+// parseAddress is the default function of WithParse. It parses an IP address with a port.
 func parseAddress(text string) (resolve.Endpoint, error) {
 	addr, err := netip.ParseAddrPort(text)
 	if err != nil {

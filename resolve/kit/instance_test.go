@@ -50,7 +50,7 @@ func TestWithParse(t *testing.T) {
 func TestInvalidInstance(t *testing.T) {
 	r := reader{options: newOptions(nil)}
 	errs := func(instances ...string) (n int) {
-		for _, item := range r.event(sd.Event{Instances: instances}) {
+		for _, item := range r.event(instances) {
 			if item.err != nil {
 				n++
 			}
@@ -61,7 +61,7 @@ func TestInvalidInstance(t *testing.T) {
 	assert.Zero(t, errs("10.0.0.2:80", "bad"))
 	assert.Zero(t, errs("bad"), "the last set stays")
 	assert.Equal(t, 1, errs("10.0.0.2:80", "bad", "worse"))
-	assert.Empty(t, r.event(sd.Event{Instances: []string{"bad", "worse"}}))
+	assert.Empty(t, r.event([]string{"bad", "worse"}))
 	assert.Zero(t, errs("10.0.0.2:80"))
 	assert.Equal(t, 1, errs("10.0.0.2:80", "bad"))
 }

@@ -14,11 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func instancers(r resolve.Resolver) func(string) (sd.Instancer, error) {
-	return func(target string) (sd.Instancer, error) { return Instancer(context.Background(), r, target), nil }
-}
-
-// follow writes down what a stream says, until ctx ends.
+// follow records the items of a stream, until ctx ends.
 func follow(ctx context.Context, r resolve.Resolver, target string) *[]string {
 	var got []string
 	go func() {
@@ -115,7 +111,7 @@ func TestErrors(t *testing.T) {
 			`kit: "web": instance "nothing": not an IP address with a port: register addresses, or set kit.WithParse`,
 			"empty", "end",
 		}, *first)
-		assert.Equal(t, []string{"empty", "end"}, *late, "an error that is over is no news")
+		assert.Equal(t, []string{"empty", "end"}, *late, "an error that is over is not yielded")
 	})
 }
 

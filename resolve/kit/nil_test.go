@@ -14,7 +14,6 @@ import (
 func TestInvalidArguments(t *testing.T) {
 	for message, construct := range map[string]func(){
 		"kit: nil newInstancer":                      func() { kit.New(nil) },
-		"kit: nil resolver":                          func() { kit.Instancer(t.Context(), nil, "web") },
 		"kit: backoff: min -1ns must be more than 0": func() { kit.WithBackoff(resolve.Backoff{Min: -1}) },
 		"kit: backoff: max 1s must be at least min 2s": func() {
 			kit.WithBackoff(resolve.Backoff{Min: 2 * time.Second, Max: time.Second})

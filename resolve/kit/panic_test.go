@@ -2,18 +2,12 @@ package kit
 
 import (
 	"context"
-	"errors"
-	"iter"
 	"regexp"
 	"testing"
 	"testing/synctest"
 
 	"github.com/go-kit/kit/sd"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/resolve"
 )
 
 var lineNumber = regexp.MustCompile(`\.go:\d+:`)
@@ -69,19 +63,4 @@ func TestInstancerPanics(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A panic of the resolver is the last event of an Instancer.
-func TestInstancerResolverPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := Instancer(t.Context(), resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
-			return func(func(resolve.Update, error) bool) { panic(errors.New("resolver")) }
-		}), "web")
-		defer i.Stop()
-		events := make(chan sd.Event)
-		i.Register(events)
-		var panicked *panics.Error
-		require.ErrorAs(t, (<-events).Err, &panicked)
-		assert.Equal(t, errors.New("resolver"), panicked.Value)
-	})
 }

@@ -20,7 +20,7 @@ type registry struct {
 	targets map[string]sd.Event
 	live    map[*scripted]string // that were made and not stopped, with their target
 	made    int
-	late    map[string]bool // targets whose events are withheld
+	late    map[string]bool // targets with withheld events
 	reject  map[string]bool
 }
 

@@ -10,31 +10,30 @@ import (
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch has the Instancer of one target and its latest events.
+// watch has the Instancer of one target and its latest events. All streams of the target
+// share it.
 type watch struct {
-	*events
+	share.Latest[[]string] // the instances
 
-	target  string
-	streams int // guarded by the mutex of the resolver
-	cancel  context.CancelFunc
-	made    chan struct{} // closed when the call of newInstancer has returned
-	done    chan struct{} // closed when the Instancer is stopped
+	target string
+	cancel context.CancelFunc
+	made   chan struct{} // closed when the call of newInstancer has returned
+	done   chan struct{} // closed when the Instancer is stopped
 }
 
 func startWatch(target string, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
-		events: newEvents(), target: target, cancel: cancel,
-		made: make(chan struct{}), done: make(chan struct{}),
+		target: target, cancel: cancel, made: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run(ctx, newInstancer, b)
 	return w
 }
 
-// run creates the Instancer, reads its events until ctx ends, and stops it.
 func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) {
 	defer close(w.done)
 	from := w.make(ctx, newInstancer, b)
@@ -48,7 +47,7 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(events, stopped) })
 	if err := panics.Contain(func() { from.Register(events) }); err != nil {
-		w.add(sd.Event{Err: fmt.Errorf("register with an Instancer: %w", err)})
+		w.Fail(fmt.Errorf("register with an Instancer: %w", err))
 	}
 	<-ctx.Done()
 	_ = panics.Contain(func() { from.Deregister(events) })
@@ -57,8 +56,8 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	reading.Wait()
 }
 
-// make calls newInstancer until it returns an Instancer. It returns nil after the end
-// of ctx or a final error.
+// make calls newInstancer, with the backoff b between the calls, until newInstancer returns
+// an Instancer. It returns nil if ctx ends or newInstancer returns a final error.
 func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {
@@ -77,7 +76,7 @@ func (w *watch) make(
 		case err == nil:
 			return from
 		}
-		w.add(sd.Event{Err: fmt.Errorf("make an Instancer: %w", err)})
+		w.Fail(fmt.Errorf("make an Instancer: %w", err))
 		if errors.Is(err, resolve.ErrUnresolvable) || backoff.Sleep(ctx, b.Delay(failures)) != nil {
 			return nil
 		}
@@ -88,14 +87,19 @@ func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	for {
 		select {
 		case e := <-events:
-			w.add(e)
+			if e.Err != nil {
+				w.Fail(e.Err)
+			} else {
+				w.Set(e.Instances)
+			}
 		case <-stopped:
 			return
 		}
 	}
 }
 
-// end ends the watch and waits for its end, but not for newInstancer.
+// end ends the watch and waits until the watch has ended. It does not wait for a running
+// call of newInstancer.
 func (w *watch) end() {
 	w.cancel()
 	select {

@@ -215,7 +215,7 @@ func (c *controller) get(req *destination.GetDestination, to getStream) error {
 	}
 }
 
-// first is the message that says all there is.
+// first is the message with all endpoints.
 func first(s *resolve.Set) *destination.Update {
 	switch s.State() {
 	case resolve.StateEmpty:

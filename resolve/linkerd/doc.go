@@ -23,16 +23,17 @@
 // is healthy if the controller answers. After 1 s of silence the resolver sends a gRPC health
 // check on the connection. Any answer counts, including Unimplemented:
 //
-//   - If there is no answer within Limits.Initial, the stream fails, and the last set stays.
+//   - If the controller does not answer within the initial limit of [WithStreamLimits], the stream
+//     fails, and the last set stays.
 //   - If the server of the stream answers, the resolver yields Empty 10 s after the stream was opened.
 //   - If another server behind the connection answers, the stream and the last set stay. Further
 //     health checks follow after a backoff.
 //
 // # Outages
 //
-// The last set stays while the controller is not available. Wrap the resolver in
-// resolve.ServeStale to delay an empty set after an outage. [WithStreamLimits] reopens
-// each stream at intervals, which corrects the effect of lost messages.
+// The last set stays while the controller is not available. A restarted controller may first
+// report an empty set. Wrap the resolver in resolve.ServeStale to delay it. [WithStreamLimits]
+// reopens each stream at intervals, which repairs a set that the controller failed to update.
 //
 // # Errors
 //

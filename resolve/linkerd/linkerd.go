@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// scheme is the scheme that the proxy of linkerd 2.6 sends. Controllers ignore it.
+// scheme is the value of GetDestination.Scheme that the proxy of linkerd 2.6 sends.
+// Controllers ignore it.
 const scheme = "k8s"
 
 // Option configures [New].
@@ -29,31 +30,31 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithContextToken sets the context token of each request. It describes the client, for
-// example {"ns":"default","nodeName":"n1"}. linkerd passes it to its proxies in
+// WithContextToken sets the context token of each request. The token describes the client,
+// for example {"ns":"default","nodeName":"n1"}. linkerd passes it to its proxies in
 // LINKERD2_PROXY_DESTINATION_CONTEXT. The default is "".
 func WithContextToken(token string) Option {
 	return option(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the wait before Get is called again. The default is 100 ms to 60 s
-// with a jitter of 0.1.
+// WithBackoff sets the wait before Get is called again after a stream has ended. The
+// default is 100 ms to 60 s with a jitter of 0.1.
 func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// WithLogger sets the logger. The resolver logs a warning at the start of an outage of
-// a target, and a line at its end. Other failures and normal ends of streams are logged
-// at debug level. Each ignored part of a message is logged once as a warning, up to ten
+// WithLogger sets the logger. The resolver logs a warning at the start of an outage of a
+// target, and a line at its end. Other failures and normal ends of streams are logged at
+// debug level. Each ignored part of a message is logged once as a warning, up to ten parts
 // for a stream. With nil, the default, nothing is logged.
 func WithLogger(log *slog.Logger) Option {
 	return option(func(o *options) { o.log = log })
 }
 
-// New returns a Resolver that uses the destination controller at the other end of conn.
+// New returns a Resolver that uses the destination controller to which conn is connected.
 // Targets are names of services with an optional port, such as
-// "web.default.svc.cluster.local:80". The package documentation describes the settings
-// of conn. The caller must close conn. New panics if conn is nil.
+// "web.default.svc.cluster.local:80". The package documentation describes the settings of
+// conn. The caller must close conn. New panics if conn is nil.
 func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	if conn == nil {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")

@@ -30,7 +30,7 @@ type play struct {
 	end      error
 }
 
-// plays is a controller that plays one script a Get, and then says that the
+// plays is a controller that plays one script a Get, and then reports that the
 // target is no service.
 func plays(scripts ...play) func(*destination.GetDestination, getStream) error {
 	n := 0
@@ -55,7 +55,7 @@ type heard struct {
 	last    error
 }
 
-// listen resolves until the controller says that there is no such service.
+// listen resolves until the controller rejects the target.
 func listen(t *testing.T, r resolve.Resolver) (h heard) {
 	for u, err := range r.Resolve(t.Context(), "web:80") {
 		require.NoError(t, h.last, "something came after the last item")
@@ -106,7 +106,7 @@ func TestStateMachine(t *testing.T) {
 		"awaiting: does not exist":           {[]*destination.Update{noEndpoints(false)}, []resolve.Update{absent}},
 		"streaming: add":                     {[]*destination.Update{add1, add2, add1}, []resolve.Update{replace(addr1), added(addr2), added(addr1)}},
 		"streaming: remove":                  {[]*destination.Update{add1, remove1, remove1}, []resolve.Update{replace(addr1), removed, removed}},
-		"streaming: what says nothing": {
+		"streaming: message without effect": {
 			[]*destination.Update{add1, {}, addMessage(nowhere), removeMessage(nowhere), add2},
 			[]resolve.Update{replace(addr1), added(addr2)},
 		},

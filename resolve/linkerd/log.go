@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// logged is a Resolver that logs outages.
+// logged is a Resolver that logs the outages of another Resolver.
 type logged struct {
 	resolve.Resolver
 	log *slog.Logger

@@ -11,8 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// update converts a message. It returns false if the message has no effect: it has no known
-// kind, or none of its addresses is valid. It calls drop for each part that it ignores.
+// update converts a message to an update. It returns false if the message has no effect,
+// because it has no known kind or no valid address. It calls drop for each part that it
+// ignores.
 func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:
@@ -40,8 +41,8 @@ func endpoints(set *destination.WeightedAddrSet, drop func(error)) []resolve.End
 	return list
 }
 
-// removed returns the addresses to remove. It omits invalid ones, because they were
-// never added.
+// removed returns the addresses in set as addresses to remove. It omits invalid addresses,
+// because they were never added.
 func removed(set *destination.AddrSet) []netip.AddrPort {
 	list := make([]netip.AddrPort, 0, len(set.GetAddrs()))
 	for _, a := range set.GetAddrs() {
@@ -52,9 +53,9 @@ func removed(set *destination.AddrSet) []netip.AddrPort {
 	return list
 }
 
-// endpoint converts a WeightedAddr as linkerd's proxy does. It returns false if the
-// address is invalid. setLabels has the labels of the set that contains a. It calls
-// drop for each part that it ignores.
+// endpoint converts a WeightedAddr as linkerd's proxy does. setLabels has the labels of the
+// set to which the endpoint belongs. endpoint returns false if the address is invalid. It
+// calls drop for each part that it ignores.
 func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop func(error)) (resolve.Endpoint, bool) {
 	addr, err := wire.Addr(a.GetAddr())
 	if err != nil {
@@ -82,8 +83,8 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop fun
 	}, true
 }
 
-// labels returns the labels of a set, overridden by those of one address. An endpoint
-// without own labels shares the map of the set.
+// labels returns the labels of an endpoint: those of the set, overridden by its own. An
+// endpoint without own labels shares the map of the set.
 func labels(set, own map[string]string) map[string]string {
 	switch {
 	case len(own) == 0:

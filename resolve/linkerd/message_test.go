@@ -43,7 +43,7 @@ func TestUpdate(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		in   *destination.Update
-		want resolve.Update // the zero Update: the message says nothing
+		want resolve.Update // the zero Update: the message has no effect
 	}{
 		"add":                       {addMessage(tcp(two), tcp(one)), resolve.Update{Kind: resolve.Add, Endpoints: at(two, one)}},
 		"add, one cannot be read":   {addMessage(nowhere, tcp(one), nil), resolve.Update{Kind: resolve.Add, Endpoints: at(one)}},

@@ -23,30 +23,29 @@ import (
 // linkerd's controller sends nothing for a Service without endpoints. Its stream stays
 // open for the first one.
 func TestSilenceFirstEndpoint(t *testing.T) {
-	ready := make(chan time.Time, 1)
-	var streams atomic.Int64
-	conn := loopback(t, func(_ *destination.GetDestination, to getStream) error {
-		streams.Add(1)
-		select {
-		case <-time.After(4 * time.Second): // longer than Limits.Initial
-		case <-to.Context().Done():
-			return to.Context().Err()
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		var streams atomic.Int64
+		m.start(t, func(_ *destination.GetDestination, to getStream) error {
+			streams.Add(1)
+			select {
+			case <-time.After(4 * time.Second): // longer than Limits.Initial
+			case <-to.Context().Done():
+				return to.Context().Err()
+			}
+			return repeats(addMessage(tcp(addr1)), 0)(nil, to)
+		})
+		var log bytes.Buffer
+		start := time.Now()
+		for u, err := range New(m.connect(t), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))).Resolve(t.Context(), "web:80") {
+			require.NoError(t, err)
+			require.Equal(t, resolve.Replace, u.Kind)
+			break
 		}
-		ready <- time.Now()
-		return repeats(addMessage(tcp(addr1)), 0)(nil, to)
+		assert.Equal(t, 4*time.Second, time.Since(start).Round(time.Second))
+		assert.EqualValues(t, 1, streams.Load())
+		assert.Empty(t, log.String())
 	})
-	var log bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for u, err := range New(conn, WithLogger(slog.New(slog.NewTextHandler(&log, nil)))).Resolve(ctx, "web:80") {
-		require.NoError(t, err)
-		require.Equal(t, resolve.Replace, u.Kind)
-		break
-	}
-	require.NoError(t, ctx.Err())
-	assert.Less(t, time.Since(<-ready), 10*time.Second)
-	assert.EqualValues(t, 1, streams.Load())
-	assert.Empty(t, log.String())
 }
 
 // A silent stream of a controller that answers health checks means an empty set after 10

@@ -22,17 +22,19 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value
-// means those of linkerd's chart: 3 s, 5 min and 1 h. A negative field means no limit.
+// Limits has the time limits of each stream, see [WithStreamLimits]. The zero value means
+// the limits in linkerd's Helm chart: 3 s, 5 min and 1 h. A negative field means no limit.
 // Time in which the consumer does not read counts only for Lifetime.
 type Limits struct {
-	// Initial limits the time to the first message other than a Remove, or to the first
-	// answer to a health check. It includes connecting. 0 means 3 s.
+	// Initial limits the time from the start of a stream, including connecting, to the
+	// first message other than a Remove. An answer to a health check also ends this time. 0
+	// means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time between messages, and Lifetime the duration of the stream. At the
-	// limit the stream is reopened. Up to a tenth is added at random, so that the streams of
-	// many clients do not end together. 0 means 5 min and 1 h. The minimum is 10 s.
+	// Idle limits the time between messages, and Lifetime the duration of the stream. At
+	// the limit the stream is reopened. Up to a tenth is added at random, so that the
+	// streams of many clients do not end together. 0 means 5 min for Idle and 1 h for
+	// Lifetime. A positive value below 10 s counts as 10 s.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
@@ -44,19 +46,20 @@ func WithStreamLimits(l Limits) Option {
 }
 
 const (
-	// healthCheckAfter is the silence before the first health check. Half of
-	// Limits.Initial is used if that is less.
+	// healthCheckAfter is the time without messages after which the first health check is
+	// sent. If half of Limits.Initial is shorter, the first one is sent after that half.
 	healthCheckAfter = time.Second
 
-	// emptyAfter is the silence after which the service counts as empty. It equals the
-	// duration after which stream.Reconnect resets its backoff.
+	// emptyAfter is the time without messages after which the service counts as empty, if
+	// the server answers health checks. It equals the duration after which stream.Reconnect
+	// resets its backoff.
 	emptyAfter = 10 * time.Second
 )
 
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// watch is the state of one call of Resolve, which opens several streams.
+// watch is the state of one call of Resolve. It opens several streams, one after the other.
 type watch struct {
 	*options
 	conn    grpc.ClientConnInterface
@@ -64,8 +67,8 @@ type watch struct {
 	ignored oncelog.Logger
 }
 
-// open opens one Get stream. resolve.Reconnect converts its first Add to a Replace, and
-// ends ctx after the stream.
+// open opens one Get stream and yields its updates. The caller, resolve.Reconnect, converts
+// the first Add to a Replace, and ends ctx when the stream has ended.
 func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		dog := w.limits.Begin(ctx, errNoAnswer)
@@ -78,8 +81,8 @@ func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, er
 	}
 }
 
-// read reads one stream. It returns the reason why the stream ended, or nil if the
-// consumer broke.
+// read opens one stream, reads its messages and yields their updates. It returns the reason
+// why the stream ended, or nil if the consumer broke.
 func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -91,8 +94,8 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	if err != nil {
 		return dog.Cause(err)
 	}
-	r := reader{watch: w, dog: dog, opened: opened, messages: make(chan received), answers: make(chan bool)}
-	go receive(ctx, updates, r.messages)
+	r := reader{watch: w, dog: dog, opened: opened, updates: updates, first: make(chan received), answers: make(chan bool)}
+	go r.receiveFirst()
 	silent, stopChecks := context.WithCancel(ctx)
 	defer stopChecks()
 	r.stopChecks = stopChecks
@@ -112,78 +115,88 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 	}
 }
 
-// reader converts the events of one stream to updates.
+// reader converts three inputs of one stream to updates: messages, answers to health
+// checks, and the absence of messages. Before the first message, another goroutine receives,
+// so that the reader can wait for all three.
 type reader struct {
 	*watch
 	dog        *stream.Watchdog
 	opened     time.Time
-	messages   chan received
-	answers    chan bool // answers to health checks; true if the server of the stream answered
+	updates    grpc.ServerStreamingClient[destination.Update]
+	first      chan received // the first message; nil after it
+	answers    chan bool     // answers to health checks; true if the server of the stream answered
 	stopChecks context.CancelFunc
-	empty      <-chan time.Time // receives when silence means an empty set; nil if it does not
+	// a timer for the time without messages after which the set counts as empty. It is nil
+	// before the server of the stream has answered a health check.
+	empty <-chan time.Time
 }
 
-// next waits for one message, health check answer or time limit. It returns false
-// without an update to yield.
-func (r *reader) next() (resolve.Update, bool, error) {
-	select {
-	case <-r.dog.Context().Done():
-		return resolve.Update{}, false, r.dog.Context().Err()
-	case sameServer := <-r.answers:
-		r.dog.Heard()
-		if sameServer {
-			r.empty = time.After(time.Until(r.opened.Add(emptyAfter)))
-		}
-		return resolve.Update{}, false, nil
-	case <-r.empty:
-		r.empty = nil
-		return resolve.Update{Kind: resolve.Empty}, true, nil
-	case m := <-r.messages:
-		if m.err != nil {
-			return resolve.Update{}, false, m.err
-		}
-		r.stopChecks()
-		r.empty = nil
-		u, ok := update(m.message, r.ignored.Add)
-		if ok && u.Kind != resolve.Remove {
+// next waits for a message, an answer to a health check, or a time limit. ok is false if
+// the result is neither an update nor an error.
+func (r *reader) next() (u resolve.Update, ok bool, err error) {
+	var m received
+	if r.first == nil {
+		m = r.receive()
+	} else {
+		select {
+		case <-r.dog.Context().Done():
+			return u, false, r.dog.Context().Err()
+		case sameServer := <-r.answers:
 			r.dog.Heard()
+			if sameServer {
+				r.empty = time.After(time.Until(r.opened.Add(emptyAfter)))
+			}
+			return u, false, nil
+		case <-r.empty:
+			r.empty = nil
+			return resolve.Update{Kind: resolve.Empty}, true, nil
+		case m = <-r.first:
+			r.stopChecks()
+			r.first, r.empty = nil, nil
 		}
-		return u, ok, nil
 	}
+	if m.err != nil {
+		return u, false, m.err
+	}
+	u, ok = update(m.message, r.ignored.Add)
+	if ok && u.Kind != resolve.Remove {
+		r.dog.Heard()
+	}
+	return u, ok, nil
 }
 
-// received is a message of a stream, or the error at its end.
+// received is one message of a stream, or the error at its end.
 type received struct {
 	message *destination.Update
 	err     error
 }
 
-// receive sends the messages of a stream to messages until the stream ends. A panic of
-// the connection ends the stream.
-func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Update], messages chan<- received) {
-	for {
-		var message *destination.Update
-		err := panics.Do("the connection", func() (err error) {
-			message, err = from.Recv()
-			return err
-		})
-		select {
-		case messages <- received{message, err}:
-		case <-ctx.Done():
-			return
-		}
-		if err != nil {
-			return
-		}
+// receive waits for a message. A panic of the connection ends the stream.
+func (r *reader) receive() (m received) {
+	m.err = panics.Do("the connection", func() (err error) {
+		m.message, err = r.updates.Recv()
+		return err
+	})
+	return m
+}
+
+// receiveFirst sends the first message to the channel first.
+func (r *reader) receiveFirst() {
+	first, m := r.first, r.receive()
+	select {
+	case first <- m:
+	case <-r.dog.Context().Done():
 	}
 }
 
 // checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a
-// backoff until server answers. It sends to answers the first answer and that of
-// server: true means that the answer is from server.
+// backoff until server has answered. It sends at most two values to answers: the first
+// answer of any server, and the first answer of server. The value is true if the answer is
+// from server.
 //
-// The status of an answer does not matter, because any answer proves that the controller runs.
-// A gRPC keep-alive would not prove that, because the proxy of the controller answers PINGs.
+// The status of an answer does not matter, because any answer proves that the controller
+// runs. A gRPC keep-alive would not prove that, because the proxy of the controller answers
+// PINGs.
 func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
 	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
 	if w.limits.Initial > 0 {
@@ -228,7 +241,8 @@ func addrOf(p *peer.Peer) string {
 	return p.Addr.String()
 }
 
-// failure returns the error to yield for the end of a stream.
+// failure returns the error to yield when a stream has ended with err. It matches
+// ErrUnresolvable if the controller rejected the target.
 func (w *watch) failure(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded

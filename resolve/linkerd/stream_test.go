@@ -161,10 +161,10 @@ func TestStreamBackoff(t *testing.T) {
 			_ = to.Send(web)
 			return status.Error(codes.Unavailable, "overloaded")
 		},
-		"ends":          func(*destination.GetDestination, getStream) error { return nil },
-		"fails":         func(*destination.GetDestination, getStream) error { return status.Error(codes.NotFound, "who?") },
-		"is frozen":     repeats(nil, 0),
-		"says nonsense": repeats(addMessage(nowhere), time.Second),
+		"ends":             func(*destination.GetDestination, getStream) error { return nil },
+		"fails":            func(*destination.GetDestination, getStream) error { return status.Error(codes.NotFound, "who?") },
+		"is frozen":        repeats(nil, 0),
+		"invalid messages": repeats(addMessage(nowhere), time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestStreamBackoff(t *testing.T) {
 				start := time.Now()
 				follow(t, New(conn, WithBackoff(most), WithStreamLimits(Limits{})), time.Hour, 0)
 				assert.LessOrEqual(t, float64(len(conn.since(start)))/time.Hour.Seconds(), 0.2)
-				assert.Greater(t, len(conn.since(start)), 240, "it goes on trying")
+				assert.Greater(t, len(conn.since(start)), 240, "it continues to try")
 			})
 		})
 	}

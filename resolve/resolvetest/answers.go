@@ -11,7 +11,6 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// answers returns the checks of the first answer.
 func answers() []Check {
 	return []Check{
 		{
@@ -54,7 +53,8 @@ func answers() []Check {
 	}
 }
 
-// first checks the first answer, and that the stream continues after it.
+// first checks that the first answer of a new stream has the given state and endpoints, and
+// that the stream yields a later change.
 func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) error {
 	w := g.watch(context.Background(), g.target())
 	if err := w.jump(state, endpoints...); err != nil {
@@ -64,7 +64,9 @@ func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) error {
 	return w.settle(resolve.StateExists, g.Endpoint(5))
 }
 
-// notRangedOver makes sequences without ranging over them, and then ranges over one late.
+// notRangedOver calls Resolve many times without ranging over the sequences, and checks
+// that no goroutines start. It then changes the source, ranges over one sequence, and
+// checks that the sequence begins with the changed state.
 func notRangedOver(g *rig) error {
 	other, err := g.start(0) // its goroutines may be shared by all streams
 	if err != nil {
@@ -93,8 +95,8 @@ func notRangedOver(g *rig) error {
 	return nil
 }
 
-// unresolvable checks that a rejected target ends the sequence with ErrUnresolvable.
-// Other errors may precede it.
+// unresolvable checks that the sequence of a target that the resolver rejects ends with
+// ErrUnresolvable. Other errors may precede ErrUnresolvable.
 func unresolvable(g *rig) error {
 	g.Reject(g.target())
 	w := g.watch(context.Background(), g.target())
@@ -113,7 +115,7 @@ func unresolvable(g *rig) error {
 	}
 }
 
-// last checks that the sequence ends without another item.
+// last checks that the sequence ends without a further item after the last one.
 func (w *watch) last() error {
 	it, more, err := w.next()
 	switch {

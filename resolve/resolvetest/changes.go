@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// changes returns the checks of later updates of one stream.
+// changes returns the checks of the updates after the first answer.
 func changes() []Check {
 	return []Check{
 		{
@@ -66,7 +66,7 @@ func changes() []Check {
 	}
 }
 
-// follow checks sets that grow, shrink, and have nothing in common.
+// follow checks that the stream follows sets that grow, shrink, and have nothing in common.
 func follow(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -81,14 +81,15 @@ func follow(g *rig) error {
 	return nil
 }
 
-// vanish removes all endpoints and adds some, twice.
-func (g *rig) vanish(how func(string), state resolve.State) error {
+// vanish removes all endpoints by the function remove and then adds endpoints, twice. It
+// checks that the target has the given state while it has no endpoints.
+func (g *rig) vanish(remove func(string), state resolve.State) error {
 	w, err := g.start(0, 1)
 	if err != nil {
 		return err
 	}
 	for range 2 {
-		how(g.target())
+		remove(g.target())
 		if err := w.settle(state); err != nil {
 			return err
 		}
@@ -100,13 +101,14 @@ func (g *rig) vanish(how func(string), state resolve.State) error {
 	return nil
 }
 
-// alter changes one of two endpoints and checks the difference by want.
-func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) error {
+// alter changes one of two endpoints by the function change. It checks that want returns
+// true for the difference of the sets.
+func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) error {
 	w, err := g.start(0, 1)
 	if err != nil {
 		return err
 	}
-	now := []resolve.Endpoint{g.Endpoint(0), how(g.Endpoint(1))}
+	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}
 	g.Set(g.target(), now...)
 	for {
 		diff, err := w.step()
@@ -121,7 +123,8 @@ func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resol
 	}
 }
 
-// redundant sets the same endpoints again: in the same order, in another, and with a duplicate.
+// redundant sets the same endpoints again: in the same order, in another order, and with a
+// duplicate. It checks that nothing changes.
 func redundant(g *rig) error {
 	w, err := g.start(0, 1, 2)
 	if err != nil {
@@ -135,7 +138,8 @@ func redundant(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
 }
 
-// backlog changes the source while the consumer holds an item.
+// backlog changes the source many times while the consumer is busy with an item. It checks
+// that the consumer then gets the latest set.
 func backlog(g *rig) error {
 	w, err := g.start(0)
 	if err != nil {
@@ -155,7 +159,8 @@ func backlog(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
-// messages compares the resolver's updates for incremental messages with a Set, batch by batch.
+// messages sends batches of incremental messages. After each batch it compares the set of
+// the stream with a resolve.Set that got the same messages.
 func messages(g *rig) error {
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {

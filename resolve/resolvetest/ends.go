@@ -10,18 +10,18 @@ import (
 	"go.uber.org/goleak"
 )
 
-// many is how many streams are opened to find a leak.
+// many is the number of streams that a check opens to find leaks of streams.
 const many = 8
 
-// moment is how long a check waits for something that should not happen. A later
+// moment is the time for which a check waits for something that must not happen. A later
 // violation is not found.
 const moment = 50 * time.Millisecond
 
-// soon is the time in which one of many streams has to end. Other streams may be late on
-// a slow machine.
+// soon is the time in which at least one of several streams must end. The other streams may
+// be late on a slow machine.
 const soon = time.Second
 
-// ends returns the checks of the end of a stream.
+// ends returns the checks of how streams end.
 func ends() []Check {
 	return []Check{
 		{
@@ -70,7 +70,8 @@ func ends() []Check {
 	}
 }
 
-// inTime calls leave until the stream that leave ended has ended soon.
+// inTime calls leave, which ends a stream and returns it, until a stream has ended within
+// the time soon. It returns an error if no stream has done so after many calls.
 func inTime(leave func() (*watch, error)) error {
 	quickest := time.Duration(math.MaxInt64)
 	for range many {
@@ -85,17 +86,19 @@ func inTime(leave func() (*watch, error)) error {
 	return fmt.Errorf("the fastest of %d streams took %v to end; want %v", many, quickest, soon)
 }
 
-// leaveByForce leaves the loop by a panic or Goexit.
+// leaveByForce leaves the consumer's loop by a panic or by runtime.Goexit, and then looks
+// for leaked goroutines.
 func leaveByForce(g *rig) error {
-	for how, what := range map[action]string{panics: "panicked", exits: "exited"} {
-		if err := g.leaveNothing(func(w *watch) error { return w.leave(how) }); err != nil {
+	for a, what := range map[action]string{panics: "panicked", exits: "exited"} {
+		if err := g.leaveNothing(func(w *watch) error { return w.leave(a) }); err != nil {
 			return fmt.Errorf("a consumer %s: %w", what, err)
 		}
 	}
 	return nil
 }
 
-// endUnanswered resolves a target without an answer, and one during an outage.
+// endUnanswered ends the context of a stream before its first answer: for a target without
+// an answer, and during an outage.
 func endUnanswered(g *rig) error {
 	err := inTime(g.endEarly)
 	if err != nil || g.Interrupt == nil {
@@ -109,7 +112,8 @@ func endUnanswered(g *rig) error {
 	return nil
 }
 
-// endEarly ends the context of a stream after a moment or the first item.
+// endEarly ends the context of a new stream after its first item, or after a moment without
+// an item. It returns the stream.
 func (g *rig) endEarly() (*watch, error) {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)
@@ -123,7 +127,7 @@ func (g *rig) endEarly() (*watch, error) {
 	return w, w.end()
 }
 
-// endDone ends the context before the stream begins.
+// endDone ends the context of a stream before ranging over the sequence.
 func endDone(g *rig) error {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,53 +138,55 @@ func endDone(g *rig) error {
 	})
 }
 
-// leaveNothing opens many streams, ends each of them by how, and looks for leaked
-// goroutines. One stream has to end soon.
-func (g *rig) leaveNothing(how func(*watch) error) error {
+// leaveNothing opens many streams, ends each of them by the function leave, and looks for
+// leaked goroutines. At least one stream must end within the time soon.
+func (g *rig) leaveNothing(leave func(*watch) error) error {
 	// The goroutines of the first stream do not count, because they may be shared by all,
 	// as those of a connection.
-	end := func() (*watch, error) { return g.endOne(how) }
+	end := func() (*watch, error) { return g.endOne(leave) }
 	if err := inTime(end); err != nil {
 		return err
 	}
 	before := goleak.IgnoreCurrent()
-	if err := g.endMany(how); err != nil || goleak.Find(before) == nil {
+	if err := g.endMany(leave); err != nil || goleak.Find(before) == nil {
 		return err
 	}
 	// A shared connection may have been replaced. Then the number of goroutines does not
 	// grow with the streams.
 	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
-	if err := g.endMany(how); err != nil {
+	if err := g.endMany(leave); err != nil {
 		return err
 	}
 	return g.noneSince(before, count+many)
 }
 
-func (g *rig) endMany(how func(*watch) error) error {
+func (g *rig) endMany(leave func(*watch) error) error {
 	for range many {
-		if _, err := g.endOne(how); err != nil {
+		if _, err := g.endOne(leave); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *rig) endOne(how func(*watch) error) (*watch, error) {
+func (g *rig) endOne(leave func(*watch) error) (*watch, error) {
 	w, err := g.start(0, 1)
 	if err != nil {
 		return nil, err
 	}
-	if err := how(w); err != nil {
+	if err := leave(w); err != nil {
 		return nil, err
 	}
 	return w, w.close()
 }
 
-// noneSince waits until there are fewer than limit goroutines, or no new one.
-func (g *rig) noneSince(before goleak.Option, limit int) error {
+// noneSince checks that no goroutines have leaked. It waits until the process has fewer than
+// limit goroutines, or only goroutines that the option ignore excludes. It returns an error
+// after the timeout.
+func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
 	for runtime.NumGoroutine() >= limit {
-		err := goleak.Find(before)
+		err := goleak.Find(ignore)
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}

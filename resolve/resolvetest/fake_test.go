@@ -235,7 +235,7 @@ func (f *fake) subscribe(target string) (*topic, *feed) {
 		f.is("does not exist is no answer") && state == resolve.StateDoesNotExist:
 	case f.is("one by one"):
 		own.queue = oneByOne(t.known.Endpoints())
-	case f.is("says the first answer for ever") && t.first != nil:
+	case f.is("repeats the first answer") && t.first != nil:
 		own.queue = slices.Clone(t.first)
 	default:
 		own.queue = f.spoil(whole(&t.known), resolve.Diff{})

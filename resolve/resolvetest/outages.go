@@ -6,7 +6,6 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// outages returns the checks of interrupted sources.
 func outages() []Check {
 	return []Check{
 		{
@@ -66,8 +65,8 @@ func outages() []Check {
 	}
 }
 
-// interrupt interrupts a stream, calls meanwhile, and waits for the wanted state in one
-// update; twice.
+// interrupt interrupts the source of a stream, calls meanwhile during the interruption, and
+// checks that one update after it yields the given state and endpoints. It does so twice.
 func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...resolve.Endpoint) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -85,8 +84,9 @@ func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...reso
 	return w.jump(state, endpoints...)
 }
 
-// interruptedForNothing interrupts a source that does not change. It makes a real
-// change at the end, as redundant does.
+// interruptedForNothing interrupts a source that does not change, and checks that the set
+// does not change. At the end it changes the source, because a wrong update would be
+// yielded before that change.
 func interruptedForNothing(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -99,8 +99,8 @@ func interruptedForNothing(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
-// bothInterrupted interrupts two streams of one target. It does so twice, because
-// either stream may recover first.
+// bothInterrupted interrupts two streams of one target, and checks that both recover. It
+// does so twice, because either stream may recover first.
 func bothInterrupted(g *rig) error {
 	first, err := g.start(0, 1)
 	if err != nil {
@@ -121,7 +121,8 @@ func bothInterrupted(g *rig) error {
 	return nil
 }
 
-// interruptionIsOver waits for the error of the outage and then for an update.
+// interruptionIsOver checks that the stream yields the error of an outage, and an update
+// after the outage.
 func interruptionIsOver(g *rig) error {
 	w, err := g.start(0, 1)
 	if err != nil {
@@ -143,7 +144,8 @@ func interruptionIsOver(g *rig) error {
 	return nil
 }
 
-// endInOutage ends the context while the resolver is in a backoff or an attempt.
+// endInOutage ends the context of a stream during an outage, while the resolver waits for
+// its backoff or tries again.
 func endInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error
@@ -156,7 +158,7 @@ func endInOutage(g *rig) error {
 	})
 }
 
-// breakInOutage breaks at the first error.
+// breakInOutage breaks out of the loop at the first error of an outage.
 func breakInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error

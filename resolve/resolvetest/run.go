@@ -3,7 +3,9 @@ package resolvetest
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gotower/gotower/resolve"
@@ -26,8 +28,8 @@ func Run(t *testing.T, s Subject) {
 
 // Check is one part of the suite.
 type Check struct {
-	Name  string // of the sub-test
-	Claim string // what a resolver must do
+	Name  string // the name of the sub-test
+	Claim string // the requirement for a resolver, as an imperative clause
 
 	needs []need
 	run   func(*rig) error
@@ -38,61 +40,51 @@ func Checks() []Check {
 	return slices.Concat(answers(), changes(), streams(), ends(), outages())
 }
 
-// need is a function that a subject may lack.
-type need int
+// need is the name of a function that a check uses, and that is optional in a Subject or
+// Source.
+type need string
 
 const (
-	needEmpty need = iota
-	needAbsent
-	needSend
-	needInterrupt
-	needReject
-	needRelabel
-	needRekey
+	needEmpty     need = "Source.Empty"
+	needAbsent    need = "Source.DoesNotExist"
+	needSend      need = "Source.Send"
+	needInterrupt need = "Source.Interrupt"
+	needReject    need = "Source.Reject"
+	needRelabel   need = "Subject.Relabel"
+	needRekey     need = "Subject.Rekey"
 )
 
-// missing returns the name of the field and whether it is nil.
-func (n need) missing(s Subject, src Source) (field string, missing bool) {
-	switch n {
-	case needEmpty:
-		return "Source.Empty", src.Empty == nil
-	case needAbsent:
-		return "Source.DoesNotExist", src.DoesNotExist == nil
-	case needSend:
-		return "Source.Send", src.Send == nil
-	case needInterrupt:
-		return "Source.Interrupt", src.Interrupt == nil
-	case needReject:
-		return "Source.Reject", src.Reject == nil
-	case needRelabel:
-		return "Subject.Relabel", s.Relabel == nil
-	default:
-		return "Subject.Rekey", s.Rekey == nil
+func (n need) missing(s Subject, src Source) bool {
+	owner, name, _ := strings.Cut(string(n), ".")
+	if owner == "Source" {
+		return reflect.ValueOf(src).FieldByName(name).IsNil()
 	}
+	return reflect.ValueOf(s).FieldByName(name).IsNil()
 }
 
-// try runs the check on a new resolver. It returns why it was skipped, or the violation.
+// try runs the check on a new resolver. It returns the reason why the check was skipped, or
+// the violation that it found.
 func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 	s = s.withDefaults()
 	r, src := s.New(t)
 	for _, n := range c.needs {
-		if field, missing := n.missing(s, src); missing {
-			return fmt.Sprintf("not tested (%s is nil): %s", field, c.Claim), nil
+		if n.missing(s, src) {
+			return fmt.Sprintf("not tested (%s is nil): %s", n, c.Claim), nil
 		}
 	}
 	g := &rig{Subject: s, Source: src, resolver: r}
 	return "", errors.Join(c.run(g), g.close())
 }
 
-// rig is the state of one check.
+// rig is the state of one run of a check.
 type rig struct {
 	Subject
 	Source
 	resolver resolve.Resolver
-	watches  []*watch
+	watches  []*watch // the streams that the check has opened
 }
 
-// close ends all streams and waits for them.
+// close ends all streams of the check and waits for their ends.
 func (g *rig) close() error {
 	var errs []error
 	for _, w := range g.watches {
@@ -102,8 +94,8 @@ func (g *rig) close() error {
 	return errors.Join(errs...)
 }
 
-// target returns the first target.
 func (g *rig) target() string { return g.Targets[0] }
 
-// set replaces the endpoints of the first target by the numbered ones.
+// set replaces the endpoints of the first target by the test endpoints with the given
+// numbers.
 func (g *rig) set(numbers ...int) { g.Set(g.target(), g.endpoints(numbers...)...) }

@@ -65,7 +65,7 @@ func faults() map[string]fault {
 		"leaves a goroutine after a panic":                   {"unexpected goroutines", []string{"panic"}},
 		"swallows panics":                                    {"did not pass on the consumer", []string{"panic"}},
 		"newest first":                                       {"after the latest set", []string{"backlog"}},
-		"says the first answer for ever":                     {"not by way of", []string{"later stream"}},
+		"repeats the first answer":                           {"not by way of", []string{"later stream"}},
 		"one stream comes back":                              {"no item in", []string{"interruption of two streams"}},
 		"quiet when interrupted":                             {"no item in", []string{"break in an outage"}},
 		"empties when interrupted":                           {"not by way of", []string{"interruption", "interruption, then the same"}},

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// streams returns the checks of concurrent streams.
+// streams returns the checks of several concurrent streams.
 func streams() []Check {
 	return []Check{
 		{
@@ -35,7 +35,7 @@ func streams() []Check {
 	}
 }
 
-// twoStreams ends two streams in different ways while a third one continues.
+// twoStreams ends two streams in different ways, and checks that a third one continues.
 func twoStreams(g *rig) error {
 	first, err := g.start(0)
 	if err != nil {
@@ -63,7 +63,8 @@ func twoStreams(g *rig) error {
 	return nil
 }
 
-// laterStream starts a second stream beside the first one, and a third after both.
+// laterStream starts a second stream while the first one runs, and a third one after both
+// have ended. It checks that each begins with the current state.
 func laterStream(g *rig) error {
 	first, err := g.start(0)
 	if err != nil {
@@ -90,7 +91,8 @@ func laterStream(g *rig) error {
 	return nil
 }
 
-// slowConsumer stalls one stream with an item while another one follows a hundred changes.
+// slowConsumer stalls one stream while another one follows a hundred changes. It checks
+// that the stalled stream then gets the latest set.
 func slowConsumer(g *rig) error {
 	slow, err := g.start(0)
 	if err != nil {
@@ -116,8 +118,8 @@ func slowConsumer(g *rig) error {
 	return nil
 }
 
-// twoTargets changes both targets and reads the second one first. An update that
-// reached the wrong stream would arrive before the expected one.
+// twoTargets changes two targets and reads the stream of the second one first. It checks
+// that each stream gets only the updates of its own target.
 func twoTargets(g *rig) error {
 	one, other := g.Targets[0], g.Targets[1]
 	g.Set(one, g.endpoints(0)...)

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Subject is a resolver under test.
+// Subject describes a resolver under test and its abilities.
 type Subject struct {
 	// New makes a resolver and its source, without targets. It is called for each check.
 	// Use t.Cleanup to release resources.
@@ -23,34 +23,37 @@ type Subject struct {
 	// without other fields.
 	Endpoint func(n int) resolve.Endpoint
 
-	// Relabel returns e with other labels or another weight, and Rekey with another ID at
-	// the same address. Nil means that the resolver does not support that.
+	// Relabel returns e with other labels or another weight, and Rekey returns e with
+	// another ID at the same address. Nil means that the resolver does not support such a
+	// change.
 	Relabel func(e resolve.Endpoint) resolve.Endpoint
 	Rekey   func(e resolve.Endpoint) resolve.Endpoint
 
-	// Timeout limits each wait of a check. A correct resolver never needs it. The default
+	// Timeout limits each wait of a check. A correct resolver never reaches it. The default
 	// is 30 s, for slow machines.
 	Timeout time.Duration
 }
 
-// Source controls the source behind a resolver. Its functions must not wait for a
-// consumer, because one may be stalled. All except Set may be nil.
+// Source controls the source of endpoints behind a resolver. A function must not wait for
+// the consumers of streams, because a consumer may be stalled. All functions except Set may
+// be nil.
 type Source struct {
-	// Set replaces the endpoints of the target by at least one.
+	// Set replaces the endpoints of the target by at least one endpoint.
 	Set func(target string, endpoints ...resolve.Endpoint)
 
 	// Empty makes the target exist without endpoints.
 	Empty func(target string)
 
-	// DoesNotExist makes the target not exist.
+	// DoesNotExist removes the target from the source, so that the target does not exist.
 	DoesNotExist func(target string)
 
-	// Send sends one unchanged message to the streams of the target, for sources with
-	// incremental messages.
+	// Send sends u unchanged, as one message, to the streams of the target. It is for
+	// sources with incremental messages.
 	Send func(target string, u resolve.Update)
 
-	// Interrupt makes the source fail until meanwhile has returned. The resolver yields an
-	// error in that time. A Set during meanwhile takes effect afterwards.
+	// Interrupt makes the source fail, calls meanwhile, and then makes the source work
+	// again. The resolver yields an error during the failure. A Set in meanwhile takes
+	// effect afterwards.
 	Interrupt func(target string, meanwhile func())
 
 	// Reject makes the target unresolvable.
@@ -74,7 +77,7 @@ func (s Subject) withDefaults() Subject {
 	return s
 }
 
-// endpoints returns the numbered test endpoints.
+// endpoints returns the test endpoints with the given numbers.
 func (s Subject) endpoints(numbers ...int) []resolve.Endpoint {
 	var list []resolve.Endpoint
 	for _, n := range numbers {

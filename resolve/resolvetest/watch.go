@@ -12,22 +12,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch is a consumer that runs step by step: the resolver waits in its yield until the
-// check has examined the item and decided how to continue.
+// watch is a consumer of one stream that runs step by step. After each item, the resolver
+// waits in its call of yield until the check has decided how the consumer continues.
 type watch struct {
 	timeout  time.Duration
 	cancel   context.CancelFunc
 	items    chan item
-	more     chan action   // for the last item
-	left     chan struct{} // closed when the check is over
+	more     chan action   // the action after the last item
+	left     chan struct{} // closed when the check ends
 	ended    chan struct{} // closed when the sequence has returned
-	late     atomic.Int32  // items after the consumer broke
-	panicked bool          // the sequence passed on the consumer's panic; read after ended
+	late     atomic.Int32  // number of items after the consumer broke
+	panicked bool          // whether the sequence passed on the consumer's panic; read after ended
 
-	held   bool // an item was received and not answered
+	held   bool // whether an item was received and not answered
 	closed bool
 	set    resolve.Set
-	took   time.Duration // to end the stream
+	took   time.Duration // the time that the stream took to end
 
 	seq func(func(resolve.Update, error) bool)
 }
@@ -37,7 +37,7 @@ type item struct {
 	err    error
 }
 
-// action is what the consumer does after an item.
+// action is the action of a consumer after an item.
 type action int
 
 const (
@@ -52,14 +52,15 @@ var errConsumer = errors.New("resolvetest: the consumer's panic")
 
 var errEnded = errors.New("the sequence ended before its context and before the consumer broke")
 
-// watch resolves target until ctx ends.
+// watch returns a consumer that ranges over the updates of target in a new goroutine.
 func (g *rig) watch(ctx context.Context, target string) *watch {
 	w := g.prepare(ctx, target)
 	g.begin(w)
 	return w
 }
 
-// prepare makes the sequence; begin ranges over it.
+// prepare calls Resolve for target and returns a consumer. The consumer ranges over the
+// sequence after a call of begin.
 func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
@@ -75,15 +76,17 @@ func (g *rig) begin(w *watch) {
 	go w.consume()
 }
 
-// start watches the first target and waits for its endpoints.
+// start sets the endpoints of the first target to those with the given numbers, starts a
+// stream of that target, and waits for the endpoints.
 func (g *rig) start(numbers ...int) (*watch, error) {
 	g.set(numbers...)
 	w := g.watch(context.Background(), g.target())
 	return w, w.settle(resolve.StateExists, g.endpoints(numbers...)...)
 }
 
-// consume ranges over the sequence by a function, because a range statement would panic
-// at an item after a break, which this counts.
+// consume ranges over the sequence by calling it with a function instead of a range
+// statement. A range statement panics at an item after a break, but consume counts such
+// items.
 func (w *watch) consume() {
 	defer close(w.ended)
 	defer func() {
@@ -118,7 +121,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run leaves the consumer's loop by a panic or Goexit.
+// run leaves the loop of the consumer by a panic if a is the action panics, and by
+// runtime.Goexit if a is the action exits. For other actions it does nothing.
 func (a action) run() {
 	switch a {
 	case panics:
@@ -129,8 +133,9 @@ func (a action) run() {
 	}
 }
 
-// next continues after the last item and waits for another one. ok is false if the
-// sequence ended.
+// next lets the consumer continue after the last item and waits for the next item. ok is
+// false if the sequence ended. It returns an error after the timeout or for an invalid
+// item.
 func (w *watch) next() (it item, ok bool, err error) {
 	w.answer(continues)
 	timer := time.NewTimer(w.timeout)
@@ -161,7 +166,7 @@ func (w *watch) answer(a action) {
 	}
 }
 
-// step waits for the next update, ignoring errors, and applies it.
+// step waits for the next update and applies it to the set. It ignores errors.
 func (w *watch) step() (resolve.Diff, error) {
 	for {
 		it, ok, err := w.next()
@@ -178,7 +183,7 @@ func (w *watch) step() (resolve.Diff, error) {
 	}
 }
 
-// stays checks that nothing changes for a moment.
+// stays checks that the set does not change within the time moment.
 func (w *watch) stays() error {
 	w.answer(continues)
 	timer := time.NewTimer(moment)
@@ -199,7 +204,7 @@ func (w *watch) stays() error {
 	}
 }
 
-// lost waits for an error, ignoring updates.
+// lost waits until the stream yields an error. It applies updates that precede the error.
 func (w *watch) lost() error {
 	for {
 		it, ok, err := w.next()
@@ -215,7 +220,7 @@ func (w *watch) lost() error {
 	}
 }
 
-// settle waits until the set is as wanted.
+// settle waits until the set has the given state and endpoints.
 func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error {
 	for !w.is(state, endpoints) {
 		if _, err := w.step(); err != nil {
@@ -225,8 +230,8 @@ func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error
 	return nil
 }
 
-// jump waits until the set is as wanted, and returns an error if that takes two
-// changes.
+// jump waits until the set has the given state and endpoints. It returns an error if the
+// set changes to anything else before that.
 func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
 	for {
 		diff, err := w.step()
@@ -248,8 +253,8 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
 }
 
-// end waits until the sequence has returned, after the context ended without a change of
-// the source.
+// end waits until the sequence has returned. The check must have ended the context before,
+// and must not change the source.
 func (w *watch) end() error {
 	return w.timed(func() error {
 		w.answer(continues)
@@ -257,15 +262,15 @@ func (w *watch) end() error {
 	})
 }
 
-// timed measures the time to end a stream.
+// timed calls leave, which ends the stream, and stores the duration of the call in w.took.
 func (w *watch) timed(leave func() error) error {
 	begun := time.Now()
 	defer func() { w.took = time.Since(begun) }()
 	return leave()
 }
 
-// afterContext checks an item that was yielded after the end of the context, which is
-// allowed unless it changes the set.
+// afterContext checks an item that was yielded after the end of the context. The item may
+// be an update only if it does not change the set, or is the first answer.
 func (w *watch) afterContext(it item) error {
 	switch known := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
@@ -276,19 +281,20 @@ func (w *watch) afterContext(it item) error {
 	return nil
 }
 
-// leave leaves the loop at the last item.
-func (w *watch) leave(how action) error {
+// leave makes the consumer leave its loop at the last item by the action a, and waits until
+// the sequence has returned.
+func (w *watch) leave(a action) error {
 	if !w.held {
-		return errors.New("there is no item to break at")
+		return errors.New("no item was received to break at")
 	}
 	err := w.timed(func() error {
-		w.answer(how)
+		w.answer(a)
 		return w.waitEnded(ignore)
 	})
 	if err != nil {
 		return err
 	}
-	if how == panics && !w.panicked {
+	if a == panics && !w.panicked {
 		return errors.New("the sequence did not pass on the consumer's panic")
 	}
 	return nil
@@ -296,7 +302,8 @@ func (w *watch) leave(how action) error {
 
 func ignore(item) error { return nil }
 
-// waitEnded waits until the sequence has returned, and checks the items before that.
+// waitEnded waits until the sequence has returned. It calls check for each item that is
+// yielded before that.
 func (w *watch) waitEnded(check func(item) error) error {
 	timer := time.NewTimer(w.timeout)
 	defer timer.Stop()
@@ -319,7 +326,7 @@ func (w *watch) waitEnded(check func(item) error) error {
 	}
 }
 
-// close ends the stream.
+// close ends the stream and waits until the sequence has returned.
 func (w *watch) close() error {
 	if w.closed {
 		return nil

@@ -14,7 +14,7 @@ func TestEndpoints(t *testing.T) {
 	for _, e := range got {
 		addrs = append(addrs, e.Addr.String())
 		e.Addr = got[0].Addr
-		assert.Equal(t, got[0], e, "nothing but the address is said")
+		assert.Equal(t, got[0], e, "only the address is set")
 	}
 	assert.Equal(t, []string{"10.0.0.1:80", "[fd00::1]:8080", "[fe80::1%eth0]:1", "127.0.0.1:65535"}, addrs)
 

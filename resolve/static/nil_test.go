@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestEndpointsWithoutAnAddress(t *testing.T) {
+func TestEndpointsWithoutAddress(t *testing.T) {
 	bad := append(endpoints(t, "10.0.0.1:80"), resolve.Endpoint{})
 	const want = `static: target "web": endpoint 2 of 2 has no valid address`
 	assert.PanicsWithValue(t, want, func() { New(map[string][]resolve.Endpoint{"web": bad}) })

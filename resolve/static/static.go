@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -16,14 +17,8 @@ import (
 // ready to use. It is safe for concurrent use, need not be closed, and must not be copied.
 type Resolver struct {
 	mu      sync.Mutex
-	targets map[string]*entry
-}
-
-// entry is a target that was set, or that streams are waiting for.
-type entry struct {
-	update  resolve.Update
-	changed chan struct{} // closed when update is replaced
-	streams int
+	targets map[string]*resolve.Update // each change stores another pointer
+	changed notify.Broadcast           // notifies the streams of all targets
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)
@@ -40,7 +35,7 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 }
 
 // Set replaces the endpoints of a target. Without endpoints, the target exists and is
-// empty. Streams of the target yield the change; Set does not wait for them. It panics
+// empty. Streams of the target yield the change, but Set does not wait for that. Set panics
 // if an endpoint has no valid address: use [Endpoints] for addresses that a user has
 // written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
@@ -53,22 +48,21 @@ func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	if len(endpoints) == 0 {
 		u = resolve.Update{Kind: resolve.Empty}
 	}
-	r.change(target, u)
+	r.mu.Lock()
+	if r.targets == nil {
+		r.targets = make(map[string]*resolve.Update)
+	}
+	r.targets[target] = &u
+	r.mu.Unlock()
+	r.changed.Wake()
 }
 
 // Delete removes a target. Streams of the target yield that it does not exist, and continue.
 func (r *Resolver) Delete(target string) {
-	r.change(target, resolve.Update{Kind: resolve.DoesNotExist})
-}
-
-func (r *Resolver) change(target string, u resolve.Update) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.entry(target)
-	e.update = u
-	close(e.changed)
-	e.changed = make(chan struct{})
-	r.deleteUnused(target, e)
+	delete(r.targets, target)
+	r.mu.Unlock()
+	r.changed.Wake()
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends
@@ -76,70 +70,28 @@ func (r *Resolver) change(target string, u resolve.Update) {
 // latest change. A target that has not been set does not exist.
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
-		e := r.enter(target)
-		defer r.leave(target, e)
 		for ctx.Err() == nil {
-			u, changed := r.look(e)
-			if !yield(u, nil) {
+			seen := r.get(target)
+			u := resolve.Update{Kind: resolve.DoesNotExist}
+			if seen != nil {
+				u = resolve.Update{Kind: seen.Kind, Endpoints: slices.Clone(seen.Endpoints)} // the consumer owns the slice
+			}
+			if !yield(u, nil) || r.changed.Wait(ctx, func() bool { return r.get(target) != seen }) != nil {
 				return
 			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
 		}
 	}
 }
 
-func (r *Resolver) enter(target string) *entry {
+func (r *Resolver) get(target string) *resolve.Update {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.entry(target)
-	e.streams++
-	return e
+	return r.targets[target]
 }
 
-// look returns the update of e and the channel that is closed when it is replaced.
-func (r *Resolver) look(e *entry) (resolve.Update, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	u := e.update
-	u.Endpoints = slices.Clone(u.Endpoints) // because the consumer may modify it
-	return u, e.changed
-}
-
-func (r *Resolver) leave(target string, e *entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e.streams--
-	r.deleteUnused(target, e)
-}
-
-// entry returns the entry of target. It creates the entry if necessary. The caller must
-// hold mu.
-func (r *Resolver) entry(target string) *entry {
-	e := r.targets[target]
-	if e == nil {
-		if r.targets == nil {
-			r.targets = make(map[string]*entry)
-		}
-		e = &entry{update: resolve.Update{Kind: resolve.DoesNotExist}, changed: make(chan struct{})}
-		r.targets[target] = e
-	}
-	return e
-}
-
-// deleteUnused deletes e if the target does not exist and has no stream, because names
-// that were only resolved must not accumulate. The caller must hold mu.
-func (r *Resolver) deleteUnused(target string, e *entry) {
-	if e.streams == 0 && e.update.Kind == resolve.DoesNotExist {
-		delete(r.targets, target)
-	}
-}
-
-// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". The other
-// fields of the endpoints are zero. The error has each invalid address and the reason:
-// a host name, a missing port, port 0, or the unspecified address.
+// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". The other fields
+// of the endpoints are zero. The error names each invalid address and the reason, such as a
+// host name, a missing port, port 0, or the unspecified address.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))

@@ -8,17 +8,18 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 )
 
-// Source matches requests of clients whose address is in net. IPv4 networks contain no
-// IPv6 address, and IPv6 networks no IPv4 address.
-func Source(net netip.Prefix) *pb.ObserveRequest_Match { return source(netmask(net)) }
+// Source matches requests of clients with an address in network. An IPv4 network contains
+// no IPv6 address, and an IPv6 network contains no IPv4 address.
+func Source(network netip.Prefix) *pb.ObserveRequest_Match { return source(netmask(network)) }
 
-// SourcePorts matches requests of clients whose port is from lo to hi, both included.
+// SourcePorts matches requests of clients with a port from lo to hi, both included.
 func SourcePorts(lo, hi uint16) *pb.ObserveRequest_Match { return source(ports(lo, hi)) }
 
-// Destination matches requests to endpoints whose address is in net.
-func Destination(net netip.Prefix) *pb.ObserveRequest_Match { return destination(netmask(net)) }
+// Destination matches requests to endpoints with an address in network. See [Source] for
+// IPv4 and IPv6.
+func Destination(network netip.Prefix) *pb.ObserveRequest_Match { return destination(netmask(network)) }
 
-// DestinationPorts matches requests to endpoints whose port is from lo to hi, both included.
+// DestinationPorts matches requests to endpoints with a port from lo to hi, both included.
 func DestinationPorts(lo, hi uint16) *pb.ObserveRequest_Match { return destination(ports(lo, hi)) }
 
 func source(m *pb.ObserveRequest_Match_Tcp) *pb.ObserveRequest_Match {
@@ -29,9 +30,9 @@ func destination(m *pb.ObserveRequest_Match_Tcp) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Destination{Destination: m}}
 }
 
-func netmask(net netip.Prefix) *pb.ObserveRequest_Match_Tcp {
-	m := &pb.ObserveRequest_Match_Tcp_Netmask{Mask: uint32(max(net.Bits(), 0))}
-	switch ip := net.Addr(); {
+func netmask(network netip.Prefix) *pb.ObserveRequest_Match_Tcp {
+	m := &pb.ObserveRequest_Match_Tcp_Netmask{Mask: uint32(max(network.Bits(), 0))}
+	switch ip := network.Addr(); {
 	case ip.Is4():
 		b := ip.As4()
 		m.Ip = &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}}

@@ -1,7 +1,8 @@
-// Package match builds conditions on tapped requests:
+// Package match builds conditions on the requests that package tap shows:
 //
 //	match.All(match.Method("POST"), match.PathPrefix("/api/"), match.Not(match.Authority("health")))
 //
 // Each function returns a message of linkerd's tap API. The process that receives the
-// message validates it, and returns InvalidArgument with the invalid field.
+// message validates it. It rejects an invalid message with InvalidArgument and the name of
+// the invalid field.
 package match

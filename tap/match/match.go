@@ -20,7 +20,7 @@ func Not(m *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Not{Not: m}}
 }
 
-// DestinationLabel matches requests to endpoints with this label, such as
+// DestinationLabel matches requests to endpoints with the label key=value, such as
 // deployment=web. key and value must not be empty.
 func DestinationLabel(key, value string) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_DestinationLabel{
@@ -28,14 +28,15 @@ func DestinationLabel(key, value string) *pb.ObserveRequest_Match {
 	}}
 }
 
-// RouteLabel matches requests of routes with this label. key and value must not be empty.
+// RouteLabel matches requests that use a route with the label key=value. key and value must
+// not be empty.
 func RouteLabel(key, value string) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_RouteLabel{
 		RouteLabel: &pb.ObserveRequest_Match_Label{Key: key, Value: value},
 	}}
 }
 
-// Method matches requests with this method, such as "GET". Case matters.
+// Method matches requests with the method name, such as "GET". The name is case-sensitive.
 func Method(name string) *pb.ObserveRequest_Match {
 	method := &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: name}}
 	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
@@ -44,8 +45,8 @@ func Method(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Method{Method: method}})
 }
 
-// Scheme matches requests with the scheme "http" or "https". A request without a scheme
-// has the scheme "http".
+// Scheme matches requests with the scheme name, which is "http" or "https". A request
+// without a scheme counts as "http".
 func Scheme(name string) *pb.ObserveRequest_Match {
 	scheme := &http_types.Scheme{}
 	switch name {
@@ -59,19 +60,21 @@ func Scheme(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: scheme}})
 }
 
-// Authority matches requests with exactly this authority or Host, such as "web.example:80".
+// Authority matches requests with exactly the authority or Host header s, such as
+// "web.example:80".
 func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
 
-// AuthorityPrefix matches requests whose authority begins with s.
+// AuthorityPrefix matches requests with an authority that begins with s.
 func AuthorityPrefix(s string) *pb.ObserveRequest_Match { return authority(prefix(s)) }
 
-// Path matches requests with exactly this path. The query is not part of the path.
+// Path matches requests with exactly the path s. The query is not part of the path.
 func Path(s string) *pb.ObserveRequest_Match { return path(exact(s)) }
 
-// PathPrefix matches requests whose path begins with s.
+// PathPrefix matches requests with a path that begins with s.
 func PathPrefix(s string) *pb.ObserveRequest_Match { return path(prefix(s)) }
 
-// Headers returns the Extract of an ObserveRequest that requests header and trailer fields.
+// Headers returns a value for the field Extract of an ObserveRequest. With it, events
+// include header and trailer fields.
 func Headers() *pb.ObserveRequest_Extract {
 	return &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{
 		Http: &pb.ObserveRequest_Extract_Http{Extract: &pb.ObserveRequest_Extract_Http_Headers_{

@@ -12,7 +12,7 @@ import (
 
 // The messages of each function. Their meaning is tested where they are
 // compiled.
-func TestOnTheWire(t *testing.T) {
+func TestMessages(t *testing.T) {
 	tests := []struct {
 		name string
 		m    *pb.ObserveRequest_Match

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Loopback is the default of Config.Authorize. It allows clients of this machine whose
-// requests were not forwarded by a proxy.
+// Loopback is the default of Config.Authorize. It returns an error unless the client is on
+// this machine and no proxy forwarded the request.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if _, ok := r.Header[name]; ok { // an empty value counts
@@ -20,7 +20,7 @@ func Loopback(r *http.Request) error {
 		}
 	}
 	if r.RemoteAddr == "@" || r.RemoteAddr == "" {
-		return nil // a unix socket, whose file mode restricts the clients
+		return nil // a Unix socket; its file mode restricts the clients
 	}
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !addr.Addr().Unmap().IsLoopback() {
@@ -29,7 +29,8 @@ func Loopback(r *http.Request) error {
 	return nil
 }
 
-// permit returns an error if r must be rejected.
+// permit returns an error if r must be rejected. The reason is the client, the Host header,
+// or the origin of the page that sent r.
 func (h *Handler) permit(r *http.Request) error {
 	if err := h.config.Authorize(r); err != nil {
 		return err
@@ -57,8 +58,9 @@ func isOf(origin, host string) bool {
 	return err == nil && strings.EqualFold(u.Host, host)
 }
 
-// isAllowedHost reports whether a Host header is localhost, an IP address or one of
-// Config.Hosts. This prevents DNS rebinding, where a browser sends another site's name.
+// isAllowedHost reports whether host, the value of a Host header, is localhost, an IP
+// address or one of Config.Hosts. This prevents DNS rebinding, where the name of another
+// site resolves to this address.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
@@ -74,8 +76,8 @@ func (h *Handler) isAllowedHost(host string) bool {
 	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// setSecurityHeaders lets a browser run only the scripts and style of this page, and
-// prevents other pages from embedding it.
+// setSecurityHeaders sets headers that make a browser run only the scripts and style of
+// this page. They also prevent other pages from embedding it.
 func setSecurityHeaders(to http.Header) {
 	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+

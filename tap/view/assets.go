@@ -15,7 +15,7 @@ import (
 //go:embed page
 var files embed.FS
 
-// pageVersion returns a hash of the files of the page.
+// pageVersion returns a hash of the files of the page, which identifies their version.
 func pageVersion() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
@@ -27,7 +27,6 @@ func pageVersion() string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// serveAsset serves the file of the page with this name. An empty name means index.html.
 func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" {
 		name = "index.html"

@@ -65,7 +65,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// hear keeps the errors of the console, violations of the policy among them.
+// hear keeps the errors of the console, with violations of the policy.
 func (b *browser) hear(e any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +121,7 @@ func (b *browser) press(keys string) {
 	b.do(chromedp.KeyEvent(keys))
 }
 
-// clean fails if there was anything to complain about.
+// clean fails the test if the console has errors.
 func (b *browser) clean() {
 	b.t.Helper()
 	b.mu.Lock()
@@ -176,7 +176,7 @@ func (tn *town) config() Config {
 	return Config{Registry: tn.reg, Describe: tn.describe, Title: "web-0"}
 }
 
-// open loads the page and waits until it lives.
+// open loads the page and waits until it shows data.
 func (b *browser) open(h *host) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(1440, 900), chromedp.Navigate("http://"+h.addr+"/view"))

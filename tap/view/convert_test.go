@@ -13,12 +13,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// odd is a value whose methods misbehave.
+// odd is a value with a method String that panics.
 type odd struct{}
 
 func (*odd) String() string { panic("nil") }
 
-func TestNodesAreAlwaysJSON(t *testing.T) {
+func TestNodeJSON(t *testing.T) {
 	var nothing *odd
 	n := layer.Node{Name: "n", State: layer.State{
 		{Key: "int", Value: 7}, {Key: "float", Value: 1.5}, {Key: "bool", Value: true}, {Key: "text", Value: "a\xffb"},
@@ -45,7 +45,7 @@ func TestNodesAreAlwaysJSON(t *testing.T) {
 }
 
 // Invisible marks could reverse a path, or hide a part of it.
-func TestTextIsWhatIsSeen(t *testing.T) {
+func TestTextPrintable(t *testing.T) {
 	for given, want := range map[string]string{
 		"/books/7 é 😀": "/books/7 é 😀", "a\u202eb\u2066c\u200bd\x00e": "a\ufffdb\ufffdc\ufffdd\ufffde",
 		"a\r\nb\tc\u2028d": "a  b c d", "a\xffb": "a\ufffdb",
@@ -57,7 +57,7 @@ func TestTextIsWhatIsSeen(t *testing.T) {
 	require.Equal(t, map[string]string{"pod": "web\ufffd"}, newRecord(e, noon).SourceLabels)
 }
 
-func TestTreesAreBounded(t *testing.T) {
+func TestNodeLimits(t *testing.T) {
 	wide := layer.Node{Name: "wide", Children: make([]layer.Node, 3*maxNodes)}
 	count := 0
 	var walk func(n *node)
@@ -99,7 +99,7 @@ func TestBars(t *testing.T) {
 	require.Equal(t, []uint64{1}, l.bars().Counts, "what is a minute ago is forgotten")
 }
 
-func TestAnIdleProcessKeepsItsPoints(t *testing.T) {
+func TestPointsOfIdleProcess(t *testing.T) {
 	r := &run{}
 	at := time.Unix(1000, 0)
 	for i := range 3 * pointsKept {

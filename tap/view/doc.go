@@ -1,5 +1,5 @@
-// Package view is a web page that shows a process live: its counted requests, their
-// latencies, its layers and endpoints, and each request as tap sees it.
+// Package view serves a web page that shows a process live: the counts and latencies of its
+// requests, its layers and endpoints, and single requests as package tap shows them.
 //
 //	mux.Handle("/view/", http.StripPrefix("/view", view.New(view.Config{Registry: reg})))
 //
@@ -8,19 +8,19 @@
 //	             └ Watch, joined into requests, five times a second ─────▶ tap ──┘
 //
 // The binary contains the page with its style and scripts. The page loads nothing from
-// other servers. The process does no work for it while no page is open.
+// other servers. The process does no work for the page while it is not open in a browser.
 //
 // # Cost of a page
 //
-// Rows and latencies are counted once for all pages: latencies of at most 2000 requests
-// a second, and at most 200 rows. Each page inspects at most 1000 live requests a
-// second and shows at most 125 of these, failures first. The page shows how many were
-// omitted. A page that does not read is disconnected. After an interruption, a page
-// continues, and marks the requests that were open before it as lost.
+// Rows and latencies are counted once for all pages: latencies of at most 2000 requests a
+// second, and at most 200 rows. Each page inspects at most 1000 live requests a second and
+// shows at most 125 of these, failures first. The page shows how many were omitted. A page
+// that does not read is disconnected. After an interruption, a page reconnects. It marks
+// the requests that were open before as lost.
 //
 // # Access
 //
-// Requests contain private data. By default a [Handler] serves only clients of this
-// machine ([Loopback]), and never a page of another origin. The registry withholds
-// header fields, see [tap.WithRevealed].
+// Requests contain private data. By default a [Handler] serves only clients of this machine
+// ([Loopback]). It never serves data to a page of another origin. The registry withholds
+// the values of secret header fields, see [tap.WithRevealed].
 package view

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// The page of a process, on the port that its operator looks at.
+// The page of a process, on a port for operators.
 func Example() {
 	reg := tap.NewRegistry() // which the process's tap.Layer shows its requests to
 	page := view.New(view.Config{
@@ -38,7 +38,7 @@ func Example() {
 	// Output: 200 true
 }
 
-// Clients of other machines may look with a password.
+// Clients of other machines need a password.
 func ExampleConfig_allow() {
 	page := view.New(view.Config{Authorize: func(r *http.Request) error {
 		if _, word, _ := r.BasicAuth(); word == "open sesame" {

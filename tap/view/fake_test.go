@@ -47,7 +47,7 @@ func (f fake) Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.T
 	}
 }
 
-// serve serves h, quickly where it would be slow.
+// serve serves h, with short intervals.
 func serve(t *testing.T, c Config) (h *Handler, url string) {
 	t.Helper()
 	h = New(c)

@@ -18,21 +18,24 @@ import (
 // filter selects the requests that a page shows.
 type filter struct {
 	*tappb.WatchRequest
-	unrouted bool // only requests without a route; tap has no such condition
+	unrouted bool // whether only requests without a route are shown; tap has no such condition
 }
 
-// Names of the rows of requests without a route, and of the label of routes.
+// noRoute names the row of the requests without a route. routeLabel is the label with the
+// name of a route.
 const (
 	noRoute    = "[DEFAULT]"
 	routeLabel = "route"
 )
 
-// maxInspected is the number of live requests a second that a page receives. It shows some of them.
+// maxInspected is the maximum number of live requests that a page receives a second. The
+// page shows only some of them.
 const maxInspected = 1000
 
-// readFilter parses the parameters of a page: method, authority, route, path, status,
-// failures and slower. A path is a prefix, or an exact path after "=". A status is 1xx
-// to 5xx, failures is 1, and slower is a duration such as 250ms. All must match.
+// readFilter parses the query of a page. Its parameters are method, authority, route, path,
+// status, failures and slower. A path is a prefix, or an exact path after "=". A status is
+// 1xx to 5xx, failures is 1, and slower is a duration such as 250ms. A request is shown if
+// all parameters match.
 func readFilter(query string) (filter, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil {
@@ -64,8 +67,9 @@ func readFilter(query string) (filter, error) {
 	return f, nil
 }
 
-// condition returns the condition of a parameter on the request, or nil for parameters
-// that have another effect.
+// condition returns the match for the parameter of a page with the given name and value. It
+// returns nil for a parameter that is a condition on the response, and for an unknown
+// parameter.
 func condition(name, value string) *pb.ObserveRequest_Match {
 	switch name {
 	case "method":
@@ -83,7 +87,8 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether e begins a request that the page does not show.
+// omits reports whether the request that e begins must not be shown, because it has a route
+// and the page shows only requests without one.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {

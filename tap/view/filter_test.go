@@ -56,7 +56,7 @@ func TestFilter(t *testing.T) {
 }
 
 // Tap has no condition for requests without a route.
-func TestFilterOfWhatHasNoRoute(t *testing.T) {
+func TestFilterWithoutRoute(t *testing.T) {
 	f, err := readFilter("route=%5BDEFAULT%5D")
 	require.NoError(t, err)
 	require.True(t, proto.Equal(match.All(), f.Match), "%v", f.Match)

@@ -8,24 +8,26 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// hello is the first event of the stream "live".
+// hello is the first event of the stream "live". It describes the process.
 type hello struct {
 	Title   string `json:"title"`
 	Started int64  `json:"started"` // start of the process, in milliseconds since 1970
-	Edition string `json:"edition"` // page version; a page with another one reloads
+	Edition string `json:"edition"` // version of the page; a page with another version reloads
 }
 
-// frame has the data that a page shows, except live requests. Durations are in nanoseconds.
+// frame is an event of the stream "live", which is sent once a second. It has all data that
+// the page shows, except single requests. Durations are in nanoseconds.
 type frame struct {
-	Span     time.Duration `json:"span"` // time in which the rows were counted; 0 if they are not
+	// Span is how long the rows have been counted. It is 0 if requests cannot be counted.
+	Span     time.Duration `json:"span"`
 	Rows     []row         `json:"rows"`
-	Omitted  uint64        `json:"omitted"` // rows that are not shown
+	Omitted  uint64        `json:"omitted"` // number of rows that are not shown
 	Routes   []row         `json:"routes"`
-	Hidden   uint64        `json:"hidden"` // routes that are not shown
+	Hidden   uint64        `json:"hidden"` // number of routes that are not shown
 	Sum      sum           `json:"sum"`
-	Points   []point       `json:"points"` // oldest first; the last one is that of this frame
+	Points   []point       `json:"points"` // oldest first; the last point belongs to this frame
 	Bars     bars          `json:"bars"`
-	Missed   uint64        `json:"missed"` // events that are not in the plots
+	Missed   uint64        `json:"missed"` // number of events that the charts do not include
 	Tree     *node         `json:"tree"`
 	Problems []string      `json:"problems"`
 }
@@ -50,7 +52,7 @@ type row struct {
 	Last        time.Duration `json:"last"`
 }
 
-// sum has the totals of all rows, including those that are not shown.
+// sum has the totals of all rows, including rows that are not shown.
 type sum struct {
 	Count     uint64  `json:"count"`
 	Successes uint64  `json:"successes"`
@@ -58,9 +60,9 @@ type sum struct {
 	Rate      float64 `json:"rate"`
 }
 
-// point is one moment of the charts.
+// point has the values of the charts for one interval. Durations are in nanoseconds.
 type point struct {
-	At       int64         `json:"at"`       // in milliseconds since 1970
+	At       int64         `json:"at"`       // time in milliseconds since 1970
 	Rate     float64       `json:"rate"`     // ended requests per second
 	Failures float64       `json:"failures"` // failed requests per second
 	P50      time.Duration `json:"p50"`
@@ -74,8 +76,8 @@ const (
 	shownRows   = 200
 )
 
-// frame returns the next state to send to the pages, and adds rsp to the history of the
-// charts. It must not be called concurrently.
+// frame returns the next frame of the pages, with the rows of rsp. As a side effect, it
+// adds a point to the charts. It must not be called concurrently.
 func (r *run) frame(rsp *tappb.TopResponse) frame {
 	all := rsp.GetRows()
 	var now sum

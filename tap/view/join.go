@@ -9,34 +9,36 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner joins the events of each request into a record, and returns the records in
-// batches of limited size. Each page of the stream "tap" has one.
+// joiner joins the events of each request into a record, and returns the records in batches
+// of limited size. Each open stream "tap" has its own joiner.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
 	began   uint64
-	fresh   []*record // not sent yet, in the order of their start
-	changed []*record // changed since they were sent
+	fresh   []*record // records that have not been sent, in the order of their start
+	changed []*record // records that have changed since they were sent
 	skipped uint64    // number of records that were never sent
 	dropped uint64    // number of events that tap dropped
-	lost    uint64    // of these, number that may have been ends of open records
+	lost    uint64    // number of dropped events that may have been ends of open records
 	second  int64     // the current second since 1970
 	started int       // number of records that started in that second
-	limited bool      // whether maxInspected was reached
+	limited bool      // whether started has reached maxInspected
 }
 
-// Limits of one page.
+// Limits of one page: the open records, the records that have not been sent yet, and the
+// new records in one batch.
 const (
 	maxOpen  = 500 // concurrent requests
 	maxFresh = 1000
 	maxBatch = 25
 )
 
-// batch is one message of the stream "tap".
+// batch is one event of the stream "tap". It has the records that are new or have changed
+// since the previous batch.
 type batch struct {
 	Records []record `json:"records"`
-	Skipped uint64   `json:"skipped"` // requests that were not shown, since the start
-	Dropped uint64   `json:"dropped"` // events that tap dropped, since the start
+	Skipped uint64   `json:"skipped"` // number of requests that were not shown since the start
+	Dropped uint64   `json:"dropped"` // number of events that tap dropped since the start
 	Limit   int      `json:"limit"`   // maxInspected if it was reached, otherwise 0
 }
 
@@ -94,7 +96,7 @@ func (j *joiner) begin(e *tap.Event, now time.Time) {
 }
 
 // dropOldest removes the oldest open record and marks it as lost, because tap may have
-// dropped its end.
+// dropped the event of its end.
 func (j *joiner) dropOldest() {
 	j.lost--
 	var id tap.StreamID
@@ -109,7 +111,8 @@ func (j *joiner) dropOldest() {
 	j.change(oldest)
 }
 
-// take returns the next batch. Ended records that do not fit are counted in Skipped.
+// take returns the next batch. Records that have ended but do not fit into the batch are
+// discarded, and counted in the field Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -136,8 +139,8 @@ func (j *joiner) take() batch {
 	return b
 }
 
-// choose returns at most maxBatch fresh records in the order of their start. It prefers
-// failures, and later records.
+// choose selects at most maxBatch new records for the next batch. It prefers failures, and
+// among equals the later records. The result is in the order in which the records began.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

@@ -46,7 +46,7 @@ func paths(b batch) string {
 	return strings.Join(s, ", ")
 }
 
-func TestEventsAreJoined(t *testing.T) {
+func TestJoinerEvents(t *testing.T) {
 	var j joiner
 	j.add(begins(0), noon)
 	j.add(begins(1), noon)
@@ -73,8 +73,8 @@ func TestEventsAreJoined(t *testing.T) {
 	require.EqualValues(t, 3, j.take().Dropped)
 }
 
-// However many requests there are, a page gets few, and the failures first.
-func TestABatchIsBounded(t *testing.T) {
+// A page gets a bounded number of records, failures first.
+func TestJoinerBatchLimit(t *testing.T) {
 	var j joiner
 	for i := range uint64(200) {
 		j.add(begins(i), noon)
@@ -100,9 +100,8 @@ func TestABatchIsBounded(t *testing.T) {
 	require.Empty(t, j.take().Records)
 }
 
-// Requests that hang are shown in the end, and those that are not followed are
-// counted.
-func TestOpenRequestsAreBounded(t *testing.T) {
+// Open requests are shown after some time. Requests that are not followed are counted.
+func TestJoinerOpenLimit(t *testing.T) {
 	var j joiner
 	for i := range uint64(maxOpen + 10) {
 		j.add(begins(i), noon)
@@ -123,7 +122,7 @@ func TestOpenRequestsAreBounded(t *testing.T) {
 	require.Empty(t, j.open)
 }
 
-func TestAPageThatIsNotAskedKeepsLittle(t *testing.T) {
+func TestJoinerWithoutTake(t *testing.T) {
 	var j joiner
 	for i := range uint64(10 * maxFresh) {
 		j.add(begins(i), noon)
@@ -135,7 +134,7 @@ func TestAPageThatIsNotAskedKeepsLittle(t *testing.T) {
 }
 
 // With a condition on the response all events of a request come at its end.
-func TestWhatWasKeptBackBeganBefore(t *testing.T) {
+func TestJoinerHeldRequests(t *testing.T) {
 	var j joiner
 	for _, e := range []*tap.Event{begins(0), responds(0, 500), {ResponseEnd: &tap.ResponseEnd{SinceRequestInit: 3 * time.Second}}} {
 		j.add(e, noon)
@@ -143,8 +142,8 @@ func TestWhatWasKeptBackBeganBefore(t *testing.T) {
 	require.Equal(t, noon.Add(-3*time.Second).UnixMilli(), j.take().Records[0].At)
 }
 
-// Requests whose end was dropped do not block others.
-func TestEndsThatWereDropped(t *testing.T) {
+// Requests with dropped ends do not block others.
+func TestJoinerDroppedEnds(t *testing.T) {
 	var j joiner
 	shown := map[string]string{}
 	take := func() {
@@ -176,7 +175,7 @@ func TestEndsThatWereDropped(t *testing.T) {
 }
 
 // A batch reports that requests were omitted by the rate of tap.
-func TestASampleIsSaidToBeOne(t *testing.T) {
+func TestJoinerReportsLimit(t *testing.T) {
 	var j joiner
 	for i := range uint64(maxInspected) {
 		require.Zero(t, j.take().Limit)
@@ -229,7 +228,7 @@ func TestConnections(t *testing.T) {
 	require.EqualValues(t, 4, r.Bytes)
 }
 
-func TestFieldsAreBounded(t *testing.T) {
+func TestRecordFieldLimits(t *testing.T) {
 	many := make([]tap.Field, 5*maxFields)
 	got := fields(many)
 	require.Len(t, got, maxFields+1)
@@ -247,7 +246,7 @@ func TestFieldsAreBounded(t *testing.T) {
 }
 
 // A failed dial has an end and no start.
-func TestAFailedDialIsShown(t *testing.T) {
+func TestJoinerFailedDial(t *testing.T) {
 	var j joiner
 	j.add(&tap.Event{ID: tap.StreamID{Stream: 1}, Close: &tap.ConnectionClose{Err: "connection refused"}}, time.Unix(1, 0))
 	got := j.take().Records

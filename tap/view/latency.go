@@ -8,7 +8,8 @@ import (
 	"github.com/gotower/gotower/internal/histogram"
 )
 
-// latency is the distribution of the durations of recent requests.
+// latency is the distribution of the durations of requests. It covers the requests that
+// ended in the last intervals. The constant window is the number of these intervals.
 type latency struct {
 	mu        sync.Mutex
 	now       durations
@@ -23,7 +24,7 @@ const (
 
 // durations has the durations of the requests that ended in one interval.
 type durations struct {
-	measured, ended uint64 // number of measured requests, and of all
+	measured, ended uint64 // number of measured requests, and of all requests
 	longest         time.Duration
 	counts          histogram.Histogram
 }
@@ -42,8 +43,9 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// endInterval starts the next interval and returns the durations of the previous one.
-// ended is the number of requests that ended in it.
+// endInterval ends the current interval, starts the next one, and returns the durations of
+// the ended one. The argument ended is the number of all requests in the ended interval,
+// measured or not.
 func (l *latency) endInterval(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,11 +57,14 @@ func (l *latency) endInterval(ended uint64) durations {
 	return h
 }
 
-// bars is the distribution of the durations in all intervals of the window.
+// bars is the histogram of the page: the distribution of durations in all intervals of the
+// window.
 type bars struct {
 	From   float64  `json:"from"`   // lower bound of the first bar, in nanoseconds
 	Counts []uint64 `json:"counts"` // requests by bar; each bar is √2 times as wide as the previous one
-	Of     uint64   `json:"of"`     // number of all requests; counts may be of a sample
+	// Of is the number of all requests that ended in the window. The sum of Counts may be
+	// lower, because only a sample is measured.
+	Of uint64 `json:"of"`
 }
 
 func (l *latency) bars() bars {

@@ -14,17 +14,19 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// live computes the data that all open pages share, while at least one page is open.
+// live computes the frames that all open pages share. It runs only while at least one page
+// is open.
 type live struct {
 	config Config
-	every  time.Duration // between two frames
+	every  time.Duration // interval of frames
 
 	mu    sync.Mutex
 	pages map[chan []byte]struct{}
-	end   func() // stops the goroutines of the current run
+	end   func() // stops the goroutines of the current run; nil without pages
 }
 
-// serveLive sends frames until the client or the server ends the stream.
+// serveLive sends one hello and then frames, until the client or the server ends the
+// stream.
 func (h *Handler) serveLive(s *stream, r *http.Request) {
 	frames, leave := h.live.join()
 	defer leave()
@@ -45,7 +47,8 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join adds a page and returns its frames. A frame that the page does not read in time is dropped.
+// join adds a page and returns the channel of its frames. The caller must call leave. The
+// channel holds one frame. The next frame replaces it if the page has not read it.
 func (l *live) join() (frames <-chan []byte, leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +63,8 @@ func (l *live) join() (frames <-chan []byte, leave func()) {
 	return page, func() { l.leave(page) }
 }
 
-// leave removes a page. After the last one it stops the run and waits for its end.
+// leave removes a page. If it was the last one, leave stops the goroutines of the run and
+// waits for them.
 func (l *live) leave(page chan []byte) {
 	l.mu.Lock()
 	delete(l.pages, page)
@@ -87,8 +91,9 @@ func (l *live) begin() {
 	}
 }
 
-// repeat calls f until ctx ends, with a pause between calls. It stores the error of f
-// in problem, and clears it when a call has lasted l.every.
+// repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It
+// stores the error of f in problem. It clears problem when a call has lasted for l.every,
+// because f only returns on failure.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})
@@ -105,8 +110,8 @@ func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Cont
 	}
 }
 
-// publish counts requests and sends a frame with each count. If requests cannot be
-// counted, it sends frames with the layers.
+// publish counts the requests, and sends a frame to all pages at intervals. If requests
+// cannot be counted, the frames have no rows. It returns when ctx ends.
 func (l *live) publish(ctx context.Context, r *run) {
 	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
 	for ctx.Err() == nil {

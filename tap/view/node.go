@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// node is a layer.Node for JSON.
+// node is a layer.Node in the form that is sent to the page as JSON.
 type node struct {
 	Name     string  `json:"name"`
 	State    []attr  `json:"state,omitempty"`
@@ -20,20 +20,21 @@ type node struct {
 	Next     *node   `json:"next,omitempty"`
 }
 
-// attr is a key and its value.
+// attr is one attribute of a node: its key and its value.
 type attr [2]any
 
-// Limits of one tree of nodes.
+// Limits of one tree: the number of nodes, the depth, and the bytes of one text.
 const (
 	maxNodes = 2000
 	maxDepth = 64
 	maxText  = 500
 )
 
-// converter converts layer nodes. It stops after left more nodes.
+// converter converts layer nodes to the form of the page. The field left has the number of
+// nodes that it may still convert.
 type converter struct{ left int }
 
-// cut replaces text and nodes beyond the limits.
+// cut is shown in place of text and nodes beyond the limits.
 const cut = "…"
 
 func (t *converter) node(n *layer.Node, depth int) *node {
@@ -57,7 +58,7 @@ func (t *converter) node(n *layer.Node, depth int) *node {
 	return d
 }
 
-// nodes converts the nodes of an explanation.
+// nodes converts the choices that explain a request.
 func nodes(of []layer.Node) []*node {
 	t := converter{left: maxNodes}
 	out := make([]*node, 0, len(of))
@@ -67,8 +68,8 @@ func nodes(of []layer.Node) []*node {
 	return out
 }
 
-// describe returns the converted result of layers. If layers panics, the result is a
-// node with the error.
+// describe calls layers and converts the node that it returns. It returns nil if layers is
+// nil. If layers panics, the result is a node with the error.
 func describe(layers func() layer.Node) (n *node) {
 	if layers == nil {
 		return nil
@@ -83,7 +84,8 @@ func describe(layers func() layer.Node) (n *node) {
 	return n
 }
 
-// value converts an attribute to a value that JSON can represent.
+// value converts the value of an attribute to one that JSON can represent. Values of
+// unknown types become text.
 func value(v any) any {
 	switch v := v.(type) {
 	case time.Duration:
@@ -106,8 +108,8 @@ func value(v any) any {
 	return text(fmt.Sprint(v))
 }
 
-// text shortens s and replaces characters that are not printable, because they could
-// hide other text.
+// text cuts s to maxText bytes. It replaces characters that are not printable, because they
+// could hide other text.
 func text(s string) string {
 	end := ""
 	if len(s) > maxText {

@@ -14,7 +14,7 @@ import (
 )
 
 // After an interruption, open requests are marked as lost, and the counts begin at 0.
-func TestBrowserAfterAnInterruption(t *testing.T) {
+func TestBrowserInterruption(t *testing.T) {
 	b := newBrowser(t)
 	interrupt := make(chan struct{})
 	var streams atomic.Uint32
@@ -80,7 +80,7 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 }
 
 // A request that arrives in several parts while the page is paused is one request.
-func TestBrowserCountsWhatCameWhilePaused(t *testing.T) {
+func TestBrowserCountsDuringPause(t *testing.T) {
 	b := newBrowser(t)
 	events := make(chan *tap.Event)
 	source := counting(2)

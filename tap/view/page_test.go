@@ -25,7 +25,7 @@ func TestBrowser(t *testing.T) {
 	tn.traffic(t, 4)
 	b.open(h)
 
-	t.Run("the page lives", func(t *testing.T) {
+	t.Run("live updates", func(t *testing.T) {
 		require.Equal(t, "web-0", b.ask(`document.title`))
 		require.Equal(t, "live", b.ask(`document.getElementById('state').textContent`))
 		before := b.ask(`document.getElementById('top-table').innerText`)
@@ -37,7 +37,7 @@ func TestBrowser(t *testing.T) {
 		b.until(`document.getElementById('control-table').innerText.includes('profiles watching')`)
 		b.until(`document.getElementById('layers-tree').innerText.includes('balance')`)
 	})
-	t.Run("what was sent is text", func(t *testing.T) {
+	t.Run("foreign text", func(t *testing.T) {
 		b.until(`document.getElementById('top-table').innerText.includes('%3Cimg')`)
 		require.Equal(t, "0", b.ask(`String(document.querySelectorAll('main img, main script, main iframe').length)`))
 	})
@@ -64,12 +64,12 @@ func TestBrowser(t *testing.T) {
 		b.until(chosen)
 		require.Equal(t, "off", b.ask(`document.getElementById('tap-note').getAttribute('aria-live')`), "numbers are not read out")
 	})
-	t.Run("from a count to its requests", func(t *testing.T) {
+	t.Run("requests of a count", func(t *testing.T) {
 		b.press("jk" + kb.Enter)
 		require.Equal(t, "POST =/checkout", b.ask(`((f) => f.method.value + ' ' + f.path.value)(document.getElementById('tap-form').elements)`))
 		b.until(`((p) => p.length > 3 && p.every((v) => v === '/checkout'))((` + rowsOf + `)('tap-table', 4))`)
 	})
-	t.Run("one request, with what is withheld", func(t *testing.T) {
+	t.Run("one request with withheld values", func(t *testing.T) {
 		b.press("p")
 		b.until(`document.getElementById('state').textContent === 'paused'`)
 		b.until(`document.getElementById('tap-note').textContent.includes('came while paused')`)
@@ -164,9 +164,9 @@ func TestBrowser(t *testing.T) {
 	b.clean()
 }
 
-// A page in front of a flood stays one that can be used: it draws, and shows no
-// more than it can.
-func TestBrowserInAFlood(t *testing.T) {
+// A page with very many requests stays usable: it draws, and shows a bounded number of
+// them.
+func TestBrowserOverload(t *testing.T) {
 	b := newBrowser(t)
 	flood := counting(1000)
 	flood.watch = func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {

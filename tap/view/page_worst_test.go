@@ -22,8 +22,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// A page explains why a part is empty, and the remedy.
-func TestBrowserWithNothingToShow(t *testing.T) {
+// The page explains why a part is empty, and what to do.
+func TestBrowserEmptyParts(t *testing.T) {
 	b := newBrowser(t)
 	text := func(id string) string { return `document.getElementById('` + id + `').innerText` }
 	visit := func(t *testing.T, c Config) {
@@ -41,7 +41,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 		b.until(text("state") + ` === 'live'`)
 		b.keepIfAsked("nothing-yet")
 	})
-	t.Run("too many watch", func(t *testing.T) {
+	t.Run("too many watchers", func(t *testing.T) {
 		reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -60,7 +60,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 		cancel()
 		<-done
 	})
-	t.Run("not for everybody", func(t *testing.T) {
+	t.Run("client not allowed", func(t *testing.T) {
 		b.expectLoss(true)
 		defer b.expectLoss(false)
 		visit(t, Config{Authorize: func(r *http.Request) error {
@@ -76,7 +76,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 }
 
 // A page shows the number of dropped events.
-func TestBrowserTellsOfDrops(t *testing.T) {
+func TestBrowserDroppedEvents(t *testing.T) {
 	b := newBrowser(t)
 	source := counting(2)
 	source.watch = func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {
@@ -103,8 +103,8 @@ func TestBrowserTellsOfDrops(t *testing.T) {
 	b.clean()
 }
 
-// The worst that a name, a path or a field can be neither runs nor sticks out.
-func TestBrowserWithTheWorstOfTexts(t *testing.T) {
+// Hostile names, paths and fields are neither run as scripts nor break the layout.
+func TestBrowserHostileTexts(t *testing.T) {
 	const nasty = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>` + "\u2028\r\n\u202e\x00\"'`${1}"
 	long := "/" + strings.Repeat("very-long-", 300)
 	b := newBrowser(t)

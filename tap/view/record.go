@@ -8,13 +8,14 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// record is a request or connection, joined from its events so far.
+// record is a request or connection on the page. It joins the events that have arrived so
+// far.
 type record struct {
 	ID   string `json:"id"`
 	At   int64  `json:"at"`             // start, in milliseconds since 1970
 	Kind string `json:"kind"`           // http or tcp
-	Open bool   `json:"open"`           // whether it has not ended
-	Lost bool   `json:"lost,omitempty"` // whether its end may have been dropped
+	Open bool   `json:"open"`           // whether the request or connection has not ended
+	Lost bool   `json:"lost,omitempty"` // whether the event of its end may have been dropped
 
 	Direction         string            `json:"direction"`
 	Source            string            `json:"source"`
@@ -44,14 +45,15 @@ type record struct {
 	Error string `json:"error,omitempty"`
 
 	number  uint64 // position in the order of starts
-	shown   bool   // whether the page has it
-	current bool   // whether the page has its last change
+	shown   bool   // whether the record has been sent to the page
+	current bool   // whether the page has the last change of the record
 }
 
 // field is the name and the value of a header or trailer field.
 type field [2]string
 
-// Limits of one record.
+// Limits of one list of header or trailer fields: their number, and the bytes of their
+// texts.
 const (
 	maxFields     = 100
 	maxFieldsText = 16 << 10
@@ -72,7 +74,8 @@ func newRecord(e *tap.Event, now time.Time) *record {
 	return r
 }
 
-// add adds an event. It returns true if it was the last one.
+// add adds the values of e to the record. It returns true if e is the last event of the
+// request or connection.
 func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	if len(e.RouteLabels) > 0 {
 		r.RouteLabels = labels(e.RouteLabels)
@@ -86,7 +89,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 		r.end(e.ResponseEnd)
 	case e.Close != nil:
 		r.Duration, r.Bytes, r.Sent = e.Close.SinceOpen, e.Close.Received, e.Close.Sent
-		r.Error = text(e.Close.Err)
+		r.Error, r.Explanation = text(e.Close.Err), nodes(e.Close.Explanation)
 		r.Failed = r.Error != ""
 	default:
 		return false

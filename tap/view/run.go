@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is the state that all open pages share. It exists from the first open page to the last.
+// run is the state that all open pages share. It is created when the first page opens, and
+// ends when the last page closes.
 type run struct {
 	config  Config
 	latency latency
@@ -22,13 +23,13 @@ type run struct {
 	routes atomic.Pointer[tappb.TopResponse]
 	missed atomic.Uint64 // number of events that latency does not include
 
-	// The following are used by publish only.
+	// The fields last, when and points are used only by publish.
 	last   sum
 	when   time.Time
 	points []point
 }
 
-// problem is an error text that a page shows for one of its parts, or "".
+// problem is the error text for one part of the page. "" means that the part works.
 type problem struct{ text atomic.Pointer[string] }
 
 func (p *problem) set(err error) {
@@ -61,10 +62,10 @@ func (r *run) countRoutes(ctx context.Context) error {
 	return nil
 }
 
-// latencySample is the number of requests a second whose latency is measured.
+// latencySample is the maximum number of requests a second that are measured for latency.
 const latencySample = 2000
 
-// measure adds the durations of requests to latency.
+// measure watches requests until ctx ends, and adds their durations to latency.
 func (r *run) measure(ctx context.Context) error {
 	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: latencySample}) {
 		switch {
@@ -82,7 +83,8 @@ func (r *run) measure(ctx context.Context) error {
 // pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// addPoint adds a point to the charts for the time since the last one.
+// addPoint adds a point to the charts, for the interval since the previous point. now has
+// the totals at the end of the interval, at the time at.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

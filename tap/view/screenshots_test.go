@@ -62,7 +62,8 @@ func (b *browser) shootView(folder, name string) {
 	b.keep(folder, name, chromedp.CaptureScreenshot())
 }
 
-// keepIfAsked takes a screenshot in tests of other pages.
+// keepIfAsked saves a screenshot in tests of other pages, if the environment variable is
+// set.
 func (b *browser) keepIfAsked(name string) {
 	b.t.Helper()
 	if folder := os.Getenv(screenshotsVariable); folder != "" {

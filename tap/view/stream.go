@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stream is a response of server-sent events.
+// stream is a response that consists of server-sent events.
 type stream struct {
 	w            http.ResponseWriter
 	control      *http.ResponseController
@@ -23,7 +23,6 @@ func newStream(w http.ResponseWriter, writeTimeout time.Duration) *stream {
 	return &stream{w: w, control: http.NewResponseController(w), writeTimeout: writeTimeout}
 }
 
-// send writes an event with v as JSON, which has no line breaks.
 func (s *stream) send(event string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

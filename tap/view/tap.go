@@ -9,8 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// serveTap sends the requests that match the query, until the client or the server ends the stream.
-// Errors are sent as events, because a script cannot read the body of an error response.
+// serveTap sends the requests that match the query of r, until the client or the server
+// ends the stream. Errors are sent as events, because a script cannot read the body of an
+// error response.
 func (h *Handler) serveTap(s *stream, r *http.Request) {
 	f, err := readFilter(r.URL.RawQuery)
 	if err != nil {
@@ -50,8 +51,9 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// sendBatches sends a batch at once, and then at intervals until done is closed. It
-// returns the error of writing to the client.
+// sendBatches sends a batch of j at once, and then at intervals until done is closed. It
+// also sends empty batches, but less often. It returns an error if a batch cannot be sent,
+// if ctx ends, or if the server shuts down.
 func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

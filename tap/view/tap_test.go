@@ -33,7 +33,7 @@ func (l *listener) until(ok func(r record) bool) record {
 	}
 }
 
-func TestRequestsAreShown(t *testing.T) {
+func TestTapRequests(t *testing.T) {
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	l := listen(t, at+"/tap?path=/books&method=get")
@@ -64,7 +64,7 @@ func TestRequestsAreShown(t *testing.T) {
 	require.NotContains(t, l.all.String(), secret)
 }
 
-func TestFailuresOnly(t *testing.T) {
+func TestTapFailures(t *testing.T) {
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)
@@ -76,7 +76,7 @@ func TestFailuresOnly(t *testing.T) {
 	require.False(t, r.Open, "only the response says that it is one")
 }
 
-func TestSlowOnly(t *testing.T) {
+func TestTapSlow(t *testing.T) {
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	tn.traffic(t, 3)
@@ -84,7 +84,7 @@ func TestSlowOnly(t *testing.T) {
 	require.Greater(t, r.Duration, 20*time.Millisecond)
 }
 
-func TestAWrongFilterIsSaid(t *testing.T) {
+func TestTapInvalidFilter(t *testing.T) {
 	_, at := serve(t, Config{})
 	l := listen(t, at+"/tap?status=7xx")
 	var p problemEvent
@@ -94,7 +94,7 @@ func TestAWrongFilterIsSaid(t *testing.T) {
 	require.False(t, more)
 }
 
-func TestWhyNothingCanBeWatchedIsSaid(t *testing.T) {
+func TestTapRejected(t *testing.T) {
 	reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 	_, at := serve(t, Config{Registry: reg})
 	first := listen(t, at+"/tap")
@@ -108,7 +108,7 @@ func TestWhyNothingCanBeWatchedIsSaid(t *testing.T) {
 }
 
 // Thousands of events a second come to a page as a few hundred records.
-func TestAFlood(t *testing.T) {
+func TestTapOverload(t *testing.T) {
 	flood := fake{watch: func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {
 		for i := uint64(0); ctx.Err() == nil; i++ {
 			for _, e := range []*tap.Event{begins(i), responds(i, 200), ends(i)} {
@@ -166,7 +166,7 @@ func (p *pipe) forget() {
 
 // No stream contains the values of withheld fields, and a browser can read every
 // stream.
-func FuzzNoSecretGetsOut(f *testing.F) {
+func FuzzStreamSecrets(f *testing.F) {
 	f.Add("Bearer abcdefgh", "GET", "/a", "X-Other", "value")
 	f.Add("x\ny: z", "G\"T", "/<script>alert(1)</script>", "Content-Type", "a\r\ndata: {}\r\n\r\nevent: hello")
 	f.Add("\xff\xfe\x00", "", "", "\x00", "\u2028\u2029")

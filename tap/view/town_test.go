@@ -26,8 +26,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// secret is in every request and every response of a town, where it is to be
-// withheld.
+// secret is in every request and response of a town, in fields that must be withheld.
 const secret = "s3cret-that-must-not-show"
 
 // town is a proxy with profiles, balancers and a tap, and its upstreams: the
@@ -93,7 +92,7 @@ func shopProfile() *profiles.Profile {
 	}
 }
 
-// backend is a server that is so many times slower than it could be.
+// backend is a server with a delay that slow multiplies.
 func backend(t *testing.T, pod string, slow float64) resolve.Endpoint {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +134,7 @@ func place(t *testing.T, addr, pod string) resolve.Endpoint {
 
 func (tn *town) describe() layer.Node { return layer.Describe(tn.svc) }
 
-// evil is a path that would run a script where it is taken for markup.
+// evil is a path that would run a script if it were used as markup.
 const evil = `/%3Cimg%20src=x%20onerror=alert(1)%3E`
 
 // traffic sends requests until the test ends, each client one at a time.

@@ -15,29 +15,34 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Source provides the requests, as [tap.Registry] does.
+// Source provides the requests that the page shows. [tap.Registry] implements it.
 type Source interface {
 	Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[tap.Event, error]
 	Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error]
 }
 
-// Config configures a page.
+// Config configures a [Handler].
 type Config struct {
-	Registry Source            // provides the requests; nil means none
-	Describe func() layer.Node // returns the layers and must not block; nil means none
-	Title    string            // name of the process; default "gotower"
+	Registry Source // source of the requests; nil means no requests
+	// Describe returns the layers of the process. It must not block. nil means that no
+	// layers are shown.
+	Describe func() layer.Node
+	Title    string // name of the process; default "gotower"
 
 	Authorize func(*http.Request) error // returns an error to reject a client; default Loopback
 	Hosts     []string                  // allowed host names besides localhost, without a port
 }
 
-// Handler serves the page. Mount it below a path with [http.StripPrefix]. It is safe
-// for concurrent use and has no goroutine while no page is open.
+// Handler serves the page, its files and its streams. Mount it below a path with
+// [http.StripPrefix]. It is safe for concurrent use. It has no goroutine while no page is
+// open.
 type Handler struct {
-	config       Config
-	live         live
-	batchEvery   time.Duration
-	beatEvery    time.Duration // interval of batches without requests, which detect a lost peer
+	config     Config
+	live       live
+	batchEvery time.Duration
+	// beatEvery is the interval at which empty batches are sent, because only a write
+	// detects a lost client.
+	beatEvery    time.Duration
 	writeTimeout time.Duration // limit for writing one event
 	started      time.Time
 	edition      string
@@ -47,11 +52,11 @@ type Handler struct {
 	streams atomic.Int64
 }
 
-// maxStreams is the maximum number of streams of all pages.
+// maxStreams is the maximum number of open streams. Each page has up to two.
 const maxStreams = 64
 
-// New returns a Handler. The server should call its Shutdown, because otherwise it
-// waits for the streams of open pages:
+// New returns a Handler. Register its Shutdown with the server. Otherwise the shutdown of
+// the server waits for the streams of open pages:
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {
@@ -73,8 +78,8 @@ func New(c Config) *Handler {
 	return h
 }
 
-// Shutdown ends the streams of all open pages and rejects later ones. It does not wait,
-// and may be called more than once.
+// Shutdown ends the streams of all open pages and rejects new streams. It does not wait for
+// them, and may be called more than once.
 func (h *Handler) Shutdown() { h.once.Do(func() { close(h.down) }) }
 
 // ServeHTTP serves the page, its files and its streams.
@@ -103,13 +108,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestPath returns the path of r as sent, including the prefix that StripPrefix removed.
+// requestPath returns the path of r as the client sent it, with the prefix that StripPrefix
+// removed.
 func requestPath(r *http.Request) string {
 	p, _, _ := strings.Cut(r.RequestURI, "?")
 	return p
 }
 
-// stream calls serve with a stream, unless the limit is reached or the server is shutting down.
+// stream calls serve with a new stream of server-sent events. It responds with 503 instead
+// if maxStreams are open or the server is shutting down.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
 	select {
 	case <-h.down:

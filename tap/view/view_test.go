@@ -70,8 +70,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Foreign text never becomes markup or script, and nothing is fetched from
-// elsewhere.
+// Foreign text never becomes markup or script, and the page loads nothing from other
+// servers.
 func TestPageUsesTextOnly(t *testing.T) {
 	forbidden := regexp.MustCompile(
 		`innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|eval\(|new Function|setTimeout\(['"]|srcdoc`)
@@ -92,7 +92,7 @@ func TestPageUsesTextOnly(t *testing.T) {
 	}))
 }
 
-func TestUnderAPrefix(t *testing.T) {
+func TestHandlerUnderPrefix(t *testing.T) {
 	for _, tt := range []struct{ prefix, target, location string }{
 		{"/a/view", "/a/view", "./view/"},
 		{"/a/view", "/a/view?x=1", "./view/"},
@@ -112,7 +112,7 @@ func TestUnderAPrefix(t *testing.T) {
 	}
 }
 
-func TestOnlyGet(t *testing.T) {
+func TestHandlerMethods(t *testing.T) {
 	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE"} {
 		w := ask(New(Config{}), method, "/")
 		assert.Equal(t, http.StatusMethodNotAllowed, w.Code, method)
@@ -206,15 +206,15 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// A program may well have no registry.
-func TestNoRegistry(t *testing.T) {
+// A program may have no registry.
+func TestHandlerWithoutRegistry(t *testing.T) {
 	for _, none := range []Source{nil, (*tap.Registry)(nil)} {
 		_, at := serve(t, Config{Registry: none})
 		listen(t, at+"/live").await("frame")
 	}
 }
 
-func TestTooManyPages(t *testing.T) {
+func TestHandlerMaxStreams(t *testing.T) {
 	h, at := serve(t, Config{})
 	for range maxStreams {
 		listen(t, at+"/live").await("hello")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// rules are the counts with a regular expression.
+// rules has the name and the regular expression of each kind of wording that is counted.
 var rules = []struct {
 	name string
 	expr *regexp.Regexp
@@ -17,7 +17,7 @@ var rules = []struct {
 	{"idioms", regexp.MustCompile(`(?i)\b(in vain|for good|lets? go|goes on|as it (is|was))\b`)},
 }
 
-// longSentence is the count of sentences over maxWords words.
+// longSentence is the name of the count of sentences that have more than maxWords words.
 const (
 	longSentence = "long-sentences"
 	maxWords     = 35
@@ -31,7 +31,7 @@ func names() []string {
 	return append(list, longSentence)
 }
 
-// found has the places of one count, as "file:line: text".
+// found has the places of the matches of one count, each in the form "file:line: text".
 type found struct{ places []string }
 
 func count(texts []text) map[string]*found {
@@ -54,7 +54,8 @@ func count(texts []text) map[string]*found {
 	return counts
 }
 
-// place returns the position of offset in t and the words after it.
+// place returns the file and the line of the byte at offset in t, with the first words from
+// there.
 func (t text) place(offset int) string {
 	line := t.line + strings.Count(t.words[:offset], "\n")
 	words := strings.Fields(t.words[offset:])

@@ -69,8 +69,8 @@ func run(dir string, lower bool, list string) (ok bool, err error) {
 	return ok, nil
 }
 
-// limitsFile has the limits of the counts, relative to the root of the repository. It is
-// committed, so that a review shows every changed limit.
+// limitsFile is the path of the file with the limits of the counts, relative to the root of
+// the repository. The file is committed, so that a review shows every changed limit.
 const limitsFile = "/tools/plainterms/limits.txt"
 
 func readLimits(dir string) (map[string]int, error) {

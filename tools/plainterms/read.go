@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// text is one comment, one message or one paragraph.
+// text is one comment or message of a Go file, or a Markdown page.
 type text struct {
 	file  string
 	line  int
@@ -77,8 +77,8 @@ func readGo(path, rel string) (texts []text, err error) {
 	return texts, nil
 }
 
-// commentLine returns the words of a comment line. Directives, code and tables
-// have none.
+// commentLine returns the words of one line of a comment. It returns "" for a directive,
+// code or a table.
 func commentLine(line string) string {
 	line = strings.TrimRight(line, "\n")
 	body, isLine := strings.CutPrefix(line, "//")

@@ -50,7 +50,8 @@ func run(ctx context.Context, path, name string) error {
 	return nil
 }
 
-// compile returns the request for a plug-in.
+// compile compiles the .proto file at path, which is registered as name. It returns the
+// request for a plug-in.
 func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorRequest, error) {
 	linkerd, err := output(exec.CommandContext(ctx, "go", "-C", "..", "list", "-m", "-f", "{{.Dir}}", "github.com/linkerd/linkerd2-proxy-api"))
 	if err != nil {
@@ -82,7 +83,8 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 	}, nil
 }
 
-// closure returns f and the files that it imports. A file comes after its imports.
+// closure returns f and all files that f imports, directly or indirectly. A file comes
+// after its imports. seen has the paths of the files that were already returned.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil
@@ -95,7 +97,7 @@ func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorp
 	return append(all, protodesc.ToFileDescriptorProto(f))
 }
 
-// generate runs a plug-in and writes its files into a directory.
+// generate runs a plug-in with request and writes the generated files into folder.
 func generate(ctx context.Context, plugin string, request *pluginpb.CodeGeneratorRequest, folder string) error {
 	in, err := proto.Marshal(request)
 	if err != nil {

@@ -40,22 +40,22 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared checks the comparison of err with a possible error of package
-// layer.
-func checkCompared(pass *analysis.Pass, err, with ast.Expr) {
-	with = ast.Unparen(with)
-	id, ok := with.(*ast.Ident)
-	if s, isSelector := with.(*ast.SelectorExpr); isSelector {
+// checkCompared reports a mistake if err is compared with other, and other is an error of
+// package layer. A comparison of a field Kind is allowed: see isKind.
+func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
+	other = ast.Unparen(other)
+	id, ok := other.(*ast.Ident)
+	if s, isSelector := other.(*ast.SelectorExpr); isSelector {
 		id, ok = s.Sel, true
 	}
 	if ok && isLayerError(pass.TypesInfo.Uses[id]) && !isKind(pass, err, id.Name) {
-		pass.Reportf(with.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
+		pass.Reportf(other.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
 	}
 }
 
-// isKind reports whether err is a field Kind that is compared with the error of
-// that name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout, so
-// those need errors.Is.
+// isKind reports whether err is a field Kind that may be compared with the error that has
+// the given name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout. Therefore
+// a comparison with these two needs errors.Is.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

@@ -22,9 +22,9 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc checks each block of a function, and separately each function
-// literal in it. It skips a function that accepts connections, because an
-// accept loop uses Ready correctly.
+// checkFunc checks each block of the function body, and separately each function literal in
+// it. It skips a function that accepts connections, because an accept loop may call Ready
+// before Call.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -53,8 +53,8 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock searches for a Call after Ready in the same list of statements. It
-// ignores a nested Call, which may be for a chosen service, as in a failover.
+// checkBlock reports a Call after Ready of the same service in the same list of statements.
+// It ignores a nested Call, which may be for a chosen service, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {
@@ -70,8 +70,8 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	}
 }
 
-// reportAsked reports a mistake for each call of Ready of svc in asked, and returns the
-// remaining calls.
+// reportAsked reports a mistake for each call in asked that is a call of Ready or Poll for
+// svc. It returns the other calls in asked.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
@@ -84,8 +84,7 @@ func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (othe
 	return others
 }
 
-// callsOf returns the calls of a statement without those in nested blocks and
-// functions.
+// callsOf returns the calls in a statement, except those in nested blocks and functions.
 func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	ast.Inspect(stmt, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -99,16 +98,16 @@ func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	return calls
 }
 
-// isFailover reports whether stmt is an if statement that continues the loop
-// with another service.
+// isFailover reports whether stmt is an if statement that ends with continue. Such a
+// statement continues a loop with another service.
 func isFailover(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	branch, ok := last.(*ast.BranchStmt)
 	return isIf && ok && branch.Tok == token.CONTINUE
 }
 
-// decides reports whether stmt may skip the following statements, because the
-// result of Ready or Poll then has a use.
+// decides reports whether the result of a call in stmt may prevent the following
+// statements. It returns false for an if statement that does not end with return.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
@@ -123,8 +122,8 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall returns the service of a call, and the method: Ready, Call, or
-// Poll for layer.Poll.
+// serviceCall returns the service on which call is called, and the name of the method. For
+// layer.Poll, the name is Poll. It returns nil if call is not a call of a service.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {
@@ -143,7 +142,8 @@ func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method str
 	return s.X, callee.Name()
 }
 
-// isSame reports whether a and b are the same variable or the same field of it.
+// isSame reports whether a and b are the same variable, or the same field or element of one
+// variable.
 func isSame(info *types.Info, a, b ast.Expr) bool {
 	a, b = ast.Unparen(a), ast.Unparen(b)
 	switch a := a.(type) {

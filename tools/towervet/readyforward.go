@@ -23,7 +23,7 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 		}
 		recv := method.Signature().Recv().Type()
 		a.seen = make(map[*ast.FuncDecl]bool)
-		if inner := wrapped(recv); inner != nil && isService(recv) && !a.may(f) {
+		if inner := wrapped(recv); inner != nil && isService(recv) && !a.mayCall(f) {
 			pass.Reportf(f.Name.Pos(), "Ready does not ask %s, which this service wraps: "+
 				"call its Ready too, or leave the method out and embed it", inner.Name())
 		}
@@ -31,7 +31,8 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// wrapped returns the only service field of a struct, or nil.
+// wrapped returns the only field of the struct type t that is a service. It returns nil if
+// t has no such field or several.
 func wrapped(t types.Type) *types.Var {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()
@@ -52,11 +53,12 @@ func wrapped(t types.Type) *types.Var {
 	return found
 }
 
-// asking finds methods that may call another service.
+// asking finds those methods of a package that may call a service other than their
+// receiver.
 type asking struct {
 	info    *types.Info
 	methods map[*types.Func]*ast.FuncDecl // methods of the package
-	seen    map[*ast.FuncDecl]bool
+	seen    map[*ast.FuncDecl]bool        // methods that mayCall has visited
 }
 
 func newAsking(pass *analysis.Pass) *asking {
@@ -69,9 +71,10 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// may reports whether a method may call another service: it mentions a service, passes
-// its receiver to a function, or calls a method that may.
-func (a *asking) may(f *ast.FuncDecl) bool {
+// mayCall reports whether the method f may call a service other than its receiver. It
+// returns true if f mentions a service, passes its receiver to a function, or calls such a
+// method.
+func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	if a.seen[f] {
 		return false
 	}
@@ -97,14 +100,14 @@ func (a *asking) may(f *ast.FuncDecl) bool {
 	return found
 }
 
-// mentions reports whether e is a service other than the receiver, or a method
-// that may call one.
+// mentions reports whether e is a service other than the receiver recv, or a method for
+// which mayCall returns true.
 func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {
 			method, _ := chosen.Obj().(*types.Func)
 			decl := a.methods[method.Origin()]
-			return decl != nil && a.may(decl)
+			return decl != nil && a.mayCall(decl)
 		}
 	}
 	if a.is(recv, e) {

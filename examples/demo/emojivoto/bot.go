@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// patience is the timeout of a request.
+	// patience is the timeout of one request.
 	patience = 5 * time.Second
-	// inFlight is the maximum number of open requests of the bot.
+	// inFlight is the maximum number of requests that the bot has open.
 	inFlight = 64
-	// defaultRate is the default rate in requests per second.
+	// defaultRate is the default rate of the bot, in requests per second.
 	defaultRate = 10
 )
 
-// Bot sends requests to a web front. About 15 % of its votes are for the doughnut, the
-// others rotate over the other emoji, and one request in ten reads the list or the
-// leaderboard. Its first requests are one of each kind. The same seed results in the same
+// Bot sends requests to the web front. About 15 % of the votes are for the doughnut, and
+// the others are for the other emoji in turn. One request in ten reads the list or the
+// leaderboard. The first requests are one of each kind. The same seed results in the same
 // requests in the same order.
 type Bot struct {
 	client *http.Client
@@ -32,7 +32,8 @@ type Bot struct {
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
-// BotCounts counts the requests of a bot.
+// BotCounts has the number of requests that a bot has sent, and the number of those that
+// have failed.
 type BotCounts struct {
 	Votes        uint64 // doughnuts included
 	Doughnuts    uint64
@@ -42,8 +43,9 @@ type BotCounts struct {
 	Errors       uint64 // requests without a response
 }
 
-// NewBot returns a bot that sends rate requests per second by client to the web front at a
-// base URL ("http://127.0.0.1:8080"). A rate of 0 or less means 10.
+// NewBot returns a bot that sends rate requests per second to the web front. client sends
+// the requests to baseURL, such as "http://127.0.0.1:8080". A rate of 0 or less means 10.
+// seed determines the sequence of requests.
 func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot {
 	if !(rate > 0) {
 		rate = defaultRate
@@ -56,7 +58,7 @@ func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot
 	}
 }
 
-// Counts returns the counts so far. It is safe for concurrent use.
+// Counts returns the counts of the requests so far. It is safe for concurrent use.
 func (b *Bot) Counts() BotCounts {
 	return BotCounts{
 		Votes:        b.votes.Load(),
@@ -68,8 +70,8 @@ func (b *Bot) Counts() BotCounts {
 	}
 }
 
-// Run sends requests until ctx ends. It then waits at most five seconds for open requests
-// instead of canceling them, because tap would show them as failures.
+// Run sends requests until ctx ends. It then waits at most five seconds for open requests.
+// It does not cancel them, because tap would show them as failures.
 func (b *Bot) Run(ctx context.Context) {
 	plan := newPlan(b.seed)
 	slots := make(chan struct{}, inFlight)
@@ -95,7 +97,7 @@ func (b *Bot) Run(ctx context.Context) {
 	}
 }
 
-// visit sends one request, reads the response to its end and counts both.
+// visit sends one request to path, reads the whole response, and counts the result.
 func (b *Bot) visit(ctx context.Context, path string) {
 	b.count(path)
 	ctx, cancel := context.WithTimeout(ctx, patience)

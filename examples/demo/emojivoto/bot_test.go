@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// front is a web front without a network. It notes what it is asked, takes its
-// time, and answers a doughnut with 500.
+// front is a web front without a network. It records the requests, responds after a delay,
+// and responds to a vote for the doughnut with 500.
 type front struct {
 	takes time.Duration
 	fail  error
@@ -112,9 +112,8 @@ func TestBotDrains(t *testing.T) {
 	require.Equal(t, BotCounts{Votes: 1, Doughnuts: 1, Lists: 1, Leaderboards: 1, Failed: 1}, counts)
 }
 
-// Requests that never end are given up after a while, and there are never too
-// many of them.
-func TestBotSlowsDownWithItsFront(t *testing.T) {
+// The bot cancels requests that do not end, and limits their number.
+func TestBotSlowFront(t *testing.T) {
 	f := &front{takes: time.Hour}
 	counts, paths := visited(t, f, 1000, 1, 12*time.Second)
 	require.Equal(t, inFlight, f.highest)
@@ -136,7 +135,7 @@ func TestBotCountsErrors(t *testing.T) {
 	require.EqualValues(t, 1, misdirected.Counts().Errors)
 }
 
-// torn answers with a body that breaks off.
+// torn is a response body that ends with an error.
 type torn struct{}
 
 func (torn) RoundTrip(*http.Request) (*http.Response, error) {
@@ -152,7 +151,7 @@ func TestBotRates(t *testing.T) {
 	require.EqualValues(t, 1, NewBot(nil, "", 1e300, 1).every)
 }
 
-func TestBotWithADoneContext(t *testing.T) {
+func TestBotEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	b := NewBot(http.DefaultClient, "http://127.0.0.1:1", 10, 1)

@@ -2,16 +2,16 @@ package emojivoto
 
 import "strings"
 
-// Emoji is an emoji with its shortcode.
+// Emoji is an emoji and the shortcode that identifies it.
 type Emoji struct {
 	Shortcode string // ":rocket:"
 	Unicode   string // "🚀"
 }
 
-// Doughnut is the shortcode for which every vote fails.
+// Doughnut is the shortcode of the emoji for which every vote fails.
 const Doughnut = ":doughnut:"
 
-// Catalogue returns all emoji, in the order in which they are listed.
+// Catalogue returns all emoji, in the order in which they are listed to clients.
 func Catalogue() []Emoji {
 	return []Emoji{
 		{Doughnut, "🍩"},
@@ -33,8 +33,8 @@ func Catalogue() []Emoji {
 	}
 }
 
-// VoteMethod returns the method of the voting service for an emoji: "VoteHotPepper" for
-// ":hot_pepper:".
+// VoteMethod returns the name of the method of the voting service that counts a vote for
+// the emoji. For ":hot_pepper:" it is "VoteHotPepper".
 func VoteMethod(shortcode string) string {
 	var method strings.Builder
 	method.WriteString("Vote")

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// EmojiServer is one replica of the emoji service, which has the catalogue. It is safe for
-// concurrent use.
+// EmojiServer is one replica of the emoji service, which lists and finds emoji. It is safe
+// for concurrent use.
 type EmojiServer struct {
 	replica
 
@@ -22,8 +22,9 @@ type EmojiServer struct {
 	unicode map[string]string
 }
 
-// NewEmojiServer returns a replica that waits for delay in each request; nil means no delay.
-// The function must be safe for concurrent use.
+// NewEmojiServer returns a replica of the emoji service. For each request it calls delay,
+// and waits for the returned duration. A nil delay means no wait. delay must be safe for
+// concurrent use.
 func NewEmojiServer(delay func() time.Duration) *EmojiServer {
 	s := &EmojiServer{replica: newReplica(delay), list: &structpb.ListValue{}, unicode: make(map[string]string)}
 	for _, e := range Catalogue() {
@@ -40,7 +41,7 @@ func NewEmojiServer(delay func() time.Duration) *EmojiServer {
 	return s
 }
 
-// Register adds the service to a gRPC server.
+// Register registers the emoji service with a gRPC server.
 func (s *EmojiServer) Register(r grpc.ServiceRegistrar) { register(r, EmojiService, s.methods) }
 
 func (s *EmojiServer) listAll(context.Context, *emptypb.Empty) (*structpb.ListValue, error) {

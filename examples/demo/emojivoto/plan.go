@@ -12,7 +12,7 @@ const (
 
 func votePath(shortcode string) string { return "/api/vote?choice=" + url.QueryEscape(shortcode) }
 
-// plan is the sequence of the bot's requests.
+// plan generates the sequence of the paths that the bot requests.
 type plan struct {
 	first  []string // one request of each kind
 	others []string // votes for all but the doughnut, in a shuffled order

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// replica has the latency and the request counters of a server. All counters are
-// created before the server starts, so that the map does not change.
+// replica has the latency and the request counters of one gRPC server. All counters are
+// created before the server starts, so that the map can be read without a lock.
 type replica struct {
 	delay  func() time.Duration
 	counts map[string]*atomic.Uint64
@@ -27,7 +27,7 @@ func (r *replica) counter(method string) *atomic.Uint64 {
 	return r.counts[method]
 }
 
-// pause waits for the latency of this replica, or until the caller cancels.
+// pause waits for the latency of this replica. It returns an error if ctx ends first.
 func (r *replica) pause(ctx context.Context) error {
 	d := r.delay()
 	if d <= 0 {
@@ -43,8 +43,8 @@ func (r *replica) pause(ctx context.Context) error {
 	}
 }
 
-// Requests returns the number of requests that have reached this replica, including
-// failed and open ones.
+// Requests returns the number of requests that this replica has received, including failed
+// and open ones.
 func (r *replica) Requests() uint64 {
 	var n uint64
 	for _, c := range r.counts {
@@ -53,8 +53,8 @@ func (r *replica) Requests() uint64 {
 	return n
 }
 
-// Counts returns the number of requests by method ("VoteRocket"). Methods without
-// requests are missing.
+// Counts returns the number of requests by method, such as "VoteRocket". It omits methods
+// without requests.
 func (r *replica) Counts() map[string]uint64 {
 	counts := make(map[string]uint64)
 	for method, c := range r.counts {

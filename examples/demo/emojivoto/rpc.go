@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The names of the gRPC services.
+// The full names of the gRPC services.
 const (
 	EmojiService  = "emojivoto.v1.EmojiService"
 	VotingService = "emojivoto.v1.VotingService"
@@ -15,14 +15,15 @@ const (
 
 func fullMethod(service, method string) string { return "/" + service + "/" + method }
 
-// register adds a service to a gRPC server, as generated code would. The handlers are
-// closures over their server, so gRPC gets no server value.
+// register registers a service with a gRPC server, as generated code does. The handlers of
+// methods are closures, so that gRPC need not pass a server value to them.
 func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
 
-// unary returns a method of a replica. The method counts the request, waits for the
-// latency of the replica and calls call.
+// unary returns a method of the replica r. For each request, the method increments a
+// counter, waits for the latency of r, and calls the function call. The function message
+// returns an empty request.
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {

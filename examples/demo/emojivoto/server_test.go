@@ -33,13 +33,13 @@ func TestCatalogue(t *testing.T) {
 	require.True(t, seen[Doughnut] && seen["VoteDoughnut"] && seen["VoteRocket"] && seen["VoteHotPepper"])
 }
 
-func TestVoteMethodOfOddInput(t *testing.T) {
+func TestVoteMethodUnusualInput(t *testing.T) {
 	for in, want := range map[string]string{"": "Vote", "::": "Vote", "a__b": "VoteAB", ":_x_:": "VoteX"} {
 		require.Equal(t, want, VoteMethod(in), in)
 	}
 }
 
-func TestEmojiServiceOnTheWire(t *testing.T) {
+func TestEmojiServiceOverGRPC(t *testing.T) {
 	s := NewEmojiServer(nil)
 	conn := dialled(t, s.Register)
 	list := &structpb.ListValue{}
@@ -58,7 +58,7 @@ func TestEmojiServiceOnTheWire(t *testing.T) {
 	require.EqualValues(t, 3, s.Requests())
 }
 
-func TestVotingServiceOnTheWire(t *testing.T) {
+func TestVotingServiceOverGRPC(t *testing.T) {
 	tally := NewTally()
 	one, two := NewVotingServer(tally, nil), NewVotingServer(tally, nil)
 	conns := []*grpc.ClientConn{dialled(t, one.Register), dialled(t, two.Register)}
@@ -87,8 +87,8 @@ func TestVotingServiceOnTheWire(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
-// Handlers written by hand must do what generated ones do: go through the
-// interceptor, with the method's name, and refuse what they cannot decode.
+// Handlers written by hand behave as generated ones do. They call the interceptor with the
+// name of the method, and reject a request that they cannot decode.
 func TestHandlersMatchGeneratedCode(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -132,8 +132,7 @@ func TestSlowReplica(t *testing.T) {
 	})
 }
 
-// A caller that gives up does not leave its request behind: the server of
-// dialled waits for it when it stops.
+// A canceled caller leaves no request open: the server of dialled waits for open requests.
 func TestSlowReplicaCanceled(t *testing.T) {
 	s := NewVotingServer(NewTally(), always(time.Hour))
 	conn := dialled(t, s.Register)

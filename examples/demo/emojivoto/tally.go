@@ -6,31 +6,31 @@ import (
 	"sync"
 )
 
-// Tally counts the votes. The replicas of a voting service share one, as they
-// would share a database. It is safe for concurrent use.
+// Tally counts the votes for each emoji. The replicas of a voting service share one Tally,
+// as they would share a database. It is safe for concurrent use.
 type Tally struct {
 	mu    sync.Mutex
 	votes map[string]uint64
 }
 
-// Result is the number of votes of an emoji.
+// Result is an emoji and the number of its votes.
 type Result struct {
 	Shortcode string
 	Votes     uint64
 }
 
-// NewTally returns a tally without votes.
+// NewTally returns a Tally without votes.
 func NewTally() *Tally { return &Tally{votes: make(map[string]uint64)} }
 
-// Vote counts one vote for an emoji.
+// Vote counts one vote for the emoji with the given shortcode.
 func (t *Tally) Vote(shortcode string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.votes[shortcode]++
 }
 
-// Results returns the emoji with votes, the one with the most votes first. Equal ones are
-// in the order of their shortcodes.
+// Results returns the emoji that have votes, the one with the most votes first. Emoji with
+// equal votes are ordered by shortcode.
 func (t *Tally) Results() []Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()

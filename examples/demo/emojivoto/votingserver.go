@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// VotingServer is one replica of the voting service. It has a method for each emoji, so
-// that each emoji has a path. It is safe for concurrent use.
+// VotingServer is one replica of the voting service. It has a method for each emoji,
+// because tap then shows a separate path for each emoji. It is safe for concurrent use.
 type VotingServer struct {
 	replica
 
@@ -20,8 +20,9 @@ type VotingServer struct {
 	tally   *Tally
 }
 
-// NewVotingServer returns a replica that counts in tally and waits for delay
-// in each request; nil means no delay. The function must be safe for concurrent use.
+// NewVotingServer returns a replica of the voting service that counts votes in tally. For
+// each request it calls delay, and waits for the returned duration. A nil delay means no
+// wait. delay must be safe for concurrent use.
 func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
 	s := &VotingServer{replica: newReplica(delay), tally: tally}
 	s.methods = []grpc.MethodDesc{unary(&s.replica, VotingService, "Results", newEmpty, s.results)}
@@ -31,7 +32,7 @@ func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
 	return s
 }
 
-// Register adds the service to a gRPC server.
+// Register registers the voting service with a gRPC server.
 func (s *VotingServer) Register(r grpc.ServiceRegistrar) { register(r, VotingService, s.methods) }
 
 func (s *VotingServer) vote(shortcode string) func(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {

@@ -76,7 +76,7 @@ func (r refusing) Invoke(ctx context.Context, method string, req, rsp any, opts 
 	return r.ClientConnInterface.Invoke(ctx, method, req, rsp, opts...)
 }
 
-func TestWebWhenAServiceFails(t *testing.T) {
+func TestWebServiceFailure(t *testing.T) {
 	emoji, voting := dialled(t, NewEmojiServer(nil).Register), dialled(t, NewVotingServer(NewTally(), nil).Register)
 	for _, c := range []struct{ method, path, error string }{
 		{fullMethod(EmojiService, "ListAll"), "/api/list", "ListAll: gone"},
@@ -94,7 +94,7 @@ func TestWebWhenAServiceFails(t *testing.T) {
 	}
 }
 
-// The front passes on that its client has gone.
+// The front forwards the cancellation of its client.
 func TestWebClientCancels(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan error, 1)
 	front := httptest.NewServer(NewWeb(blocking{entered, left}, nil))
@@ -114,7 +114,7 @@ func TestWebClientCancels(t *testing.T) {
 	require.ErrorIs(t, <-left, context.Canceled)
 }
 
-// blocking is a connection on which every request lasts until it is cancelled.
+// blocking is a connection on which every request lasts until it is canceled.
 type blocking struct {
 	entered chan struct{}
 	left    chan error
@@ -131,8 +131,8 @@ func (b blocking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.C
 	return nil, status.Error(codes.Unimplemented, "no streams")
 }
 
-// Every emoji of the list can be voted for, by a method of its own, and shows
-// on the leaderboard; the doughnut alone does not.
+// Each emoji of the list can be voted for by its own method and appears on the leaderboard,
+// except the doughnut.
 func TestVoteMethods(t *testing.T) {
 	a := newApp(t)
 	for _, e := range Catalogue() {

@@ -9,9 +9,23 @@ import (
 	"time"
 )
 
-// config converts the decoded file in the order of its lines.
+// config converts the decoded file to a Config, in the order of the lines of the file. It
+// adds an error for each destination that is given twice.
 func (r *reader) config(file fileYAML) Config {
 	cfg := Config{Destinations: make(map[string]Destination, len(file.Destinations))}
+	if file.DefaultPolicy.given() {
+		cfg.DefaultInboundPolicy = AccessPolicy(r.oneOf("defaultInboundPolicy", file.DefaultPolicy, accessPolicies()...))
+	}
+	for _, t := range file.ClusterNetworks {
+		cfg.ClusterNetworks = append(cfg.ClusterNetworks, r.prefix(t))
+	}
+	cfg.Servers = r.servers(file.Servers, cfg.ClusterNetworks)
+	r.exists = make(map[target]bool)
+	for key, d := range file.Destinations {
+		if t, err := parseTarget(key.value); err == nil && d.Exists.value != "false" {
+			r.exists[t] = true
+		}
+	}
 	first := make(map[target]int)
 	for _, key := range byLine(file.Destinations) {
 		t, err := parseTarget(key.value)
@@ -22,7 +36,7 @@ func (r *reader) config(file fileYAML) Config {
 		} else {
 			first[t] = key.line
 		}
-		d := r.destination(file.Destinations[key])
+		d := r.destination(t, file.Destinations[key])
 		if err == nil {
 			r.check(key.line, prefixed(checkShape(t, d), key.value))
 		}
@@ -31,18 +45,21 @@ func (r *reader) config(file fileYAML) Config {
 	return cfg
 }
 
-// destination converts a destination, which exists unless exists is false.
-func (r *reader) destination(y destinationYAML) Destination {
+// destination converts one destination. In the result, Absent is true if the field "exists"
+// of y is false. A missing field means true.
+func (r *reader) destination(t target, y destinationYAML) Destination {
+	profile := r.profile(y.Profile)
 	return Destination{
 		Absent:    !r.boolean("exists", y.Exists, true),
 		Labels:    r.labels(y.Labels),
 		Endpoints: r.endpoints(y.Endpoints),
-		Profile:   r.profile(y.Profile),
+		Profile:   profile,
+		Policy:    r.policy(t, y.Policy, profile != nil && profile.Opaque),
 	}
 }
 
-// endpoints converts a list of endpoints. An address that is given twice is an error,
-// because a client would keep an arbitrary one of the two.
+// endpoints converts the endpoints of one destination. It adds an error for an address that
+// is given twice, because a client would use only one of the two endpoints.
 func (r *reader) endpoints(list []endpointYAML) []Endpoint {
 	endpoints := make([]Endpoint, 0, len(list))
 	first := make(map[netip.AddrPort]int)
@@ -57,6 +74,8 @@ func (r *reader) endpoints(list []endpointYAML) []Endpoint {
 	return endpoints
 }
 
+// endpoint converts one endpoint, which belongs to a destination or to a profile. It adds
+// an error for each invalid field.
 func (r *reader) endpoint(y endpointYAML) Endpoint {
 	ep := Endpoint{
 		Labels:     r.labels(y.Labels),
@@ -97,9 +116,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels converts labels. If two labels have the same name, it uses the one on the
-// later line. The labels of a YAML anchor are on earlier lines than those of the
-// mapping that merges them, so the mapping overrides them.
+// labels converts a mapping of labels. A label may be given twice, because a YAML merge key
+// adds the labels of an anchor. The value on the later line is used, because it is in the
+// mapping itself.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {
@@ -111,7 +130,9 @@ func (r *reader) labels(m map[text]text) map[string]string {
 	return labels
 }
 
-// boolean parses true or false. The other booleans of YAML 1.1 are errors.
+// boolean parses t, the value of the field with the given name. If the field is missing,
+// the result is the argument otherwise. Only true and false are valid, not the other
+// booleans of YAML 1.1, such as yes.
 func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	switch {
 	case !t.given():
@@ -124,8 +145,9 @@ func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	return false
 }
 
-// number and duration parse a value. After an error they return a valid value, so that
-// one mistake results in one error.
+// number parses t, the value of the field with the given name. For an invalid value it adds
+// an error and returns 1. The result 1 is valid, so that no second error follows from the
+// first.
 func (r *reader) number(name string, t text) uint32 {
 	n, err := strconv.ParseUint(t.value, 10, 32)
 	if err != nil {
@@ -135,6 +157,9 @@ func (r *reader) number(name string, t text) uint32 {
 	return uint32(n)
 }
 
+// duration parses t, the value of the field with the given name. For an invalid value it
+// adds an error and returns one second. This result is valid, so that no second error
+// follows from the first.
 func (r *reader) duration(name string, t text) time.Duration {
 	d, err := time.ParseDuration(t.value)
 	if err != nil {
@@ -144,8 +169,8 @@ func (r *reader) duration(name string, t text) time.Duration {
 	return d
 }
 
-// byLine returns the keys of a mapping in the order of the file. Keys on one line (of a
-// flow mapping or a merge) are sorted by name.
+// byLine returns the keys of m in the order in which they are in the file. Keys on the same
+// line, as in {a: 1, b: 2}, are sorted by name.
 func byLine[V any](m map[text]V) []text {
 	keys := make([]text, 0, len(m))
 	for key := range m {

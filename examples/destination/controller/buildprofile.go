@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// The default retry budget of linkerd's control plane.
+// The default retry budget, which is that of linkerd's control plane. If a budget in the
+// file lacks a field, the field has the value here.
 const (
 	defaultRatio        = 0.2
 	defaultMinPerSecond = 10
 	defaultTTL          = 10 * time.Second
 )
 
-// profile converts a profile; nil means no profile.
+// profile converts the profile of a destination. It returns nil if y is nil, because the
+// destination then has no profile.
 func (r *reader) profile(y *profileYAML) *Profile {
 	if y == nil {
 		return nil
@@ -40,7 +42,8 @@ func (r *reader) profile(y *profileYAML) *Profile {
 	return p
 }
 
-// route converts a route. Its errors have the line of its first field.
+// route converts one route of a profile. An error about a missing field reports the line on
+// which the route begins.
 func (r *reader) route(y routeYAML) Route {
 	route := Route{
 		Name:      y.Name.value,
@@ -74,7 +77,7 @@ func (r *reader) route(y routeYAML) Route {
 	return route
 }
 
-// match converts a condition and its nested conditions.
+// match converts the condition of a route, with the conditions nested in it.
 func (r *reader) match(y matchYAML) Match {
 	m := Match{Method: y.Method.value, Path: y.Path.value}
 	r.check(y.Method.line, checkMethod(m.Method))
@@ -95,7 +98,8 @@ func (r *reader) match(y matchYAML) Match {
 	return m
 }
 
-// class parses a status or a range of statuses: 404, 500-599.
+// class converts one response class. The status in y is a number, such as 404, or a range,
+// such as 500-599.
 func (r *reader) class(y classYAML) ResponseClass {
 	if !y.Status.given() {
 		r.missing(y.At.n, "the response class has no status")
@@ -117,8 +121,8 @@ func (r *reader) class(y classYAML) ResponseClass {
 	return c
 }
 
-// split converts a split. The weight is required, because a share of traffic has no
-// default.
+// split converts one split of a profile. A missing weight is an error, because a share of
+// the traffic has no sensible default.
 func (r *reader) split(y splitYAML) Split {
 	s := Split{Authority: y.Authority.value}
 	if !y.Authority.given() {
@@ -134,7 +138,8 @@ func (r *reader) split(y splitYAML) Split {
 	return s
 }
 
-// budget converts a budget, with defaults for missing fields.
+// budget converts the retry budget of a profile. A missing field gets the default of
+// linkerd's control plane. It returns nil if y is nil, which means no retries.
 func (r *reader) budget(y *budgetYAML) *RetryBudget {
 	if y == nil {
 		return nil
@@ -160,7 +165,7 @@ func (r *reader) budget(y *budgetYAML) *RetryBudget {
 	return b
 }
 
-// prefixed returns err with a name, or nil.
+// prefixed returns err with the quoted name in front of its message, or nil if err is nil.
 func prefixed(err error, name string) error {
 	if err == nil {
 		return nil

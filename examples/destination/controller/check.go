@@ -20,7 +20,9 @@ import (
 // Checks of single values of a [Config]. For a file, the caller adds the line to the
 // error.
 
-// checkAddr rejects addresses that other machines cannot connect to.
+// checkAddr returns an error for a missing address, and for an address to which a client on
+// another machine cannot connect: an address with a zone, the unspecified address, or an
+// address with port 0.
 func checkAddr(addr netip.AddrPort) error {
 	switch {
 	case !addr.IsValid():
@@ -43,9 +45,11 @@ func checkProtocol(p Protocol) error {
 	return fmt.Errorf("protocol %q must be %q or %q", string(p), string(H2), string(Opaque))
 }
 
-// isURI reports whether an identity is a URI. Other identities contain no slashes.
+// isURI reports whether an identity is a URI, such as spiffe://cluster/pod. The other
+// identities are DNS names.
 func isURI(identity string) bool { return strings.Contains(identity, "://") }
 
+// checkIdentity returns an error unless identity is empty, a DNS name or a URI with a host.
 func checkIdentity(identity string) error {
 	if identity == "" {
 		return nil
@@ -62,8 +66,9 @@ func checkIdentity(identity string) error {
 	return nil
 }
 
-// checkServerName requires a server name for a URI identity, because clients would
-// otherwise use cleartext.
+// checkServerName returns an error if identity is a URI and serverName is empty, because
+// clients would then connect in cleartext. It also returns an error if only serverName is
+// set.
 func checkServerName(serverName, identity string) error {
 	switch {
 	case serverName == "" && isURI(identity):
@@ -79,8 +84,8 @@ func checkServerName(serverName, identity string) error {
 	return nil
 }
 
-// checkInboundPort rejects ports that proxies ignore: those without an identity, and
-// 65535.
+// checkInboundPort returns an error for a port that clients would ignore. This is any port
+// of an endpoint without an identity, and port 65535. 0 means that no port is configured.
 func checkInboundPort(port uint16, identity string) error {
 	switch {
 	case port == 0:
@@ -93,8 +98,8 @@ func checkInboundPort(port uint16, identity string) error {
 	return nil
 }
 
-// checkAuthority returns an error unless name is a valid authority. An IP address is
-// valid, because authorities are sent and not resolved.
+// checkAuthority returns an error unless name is empty or host[:port]. The host may be an
+// IP address, because clients send the authority as a header and do not resolve it.
 func checkAuthority(name string) error {
 	if name == "" {
 		return nil
@@ -112,6 +117,7 @@ func checkAuthority(name string) error {
 	return nil
 }
 
+// checkLabels returns an error for a label with an empty name.
 func checkLabels(labels map[string]string) error {
 	if _, empty := labels[""]; empty {
 		return errors.New("a label must have a name")
@@ -119,14 +125,15 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// registered returns the enum value of a method.
+// registered returns the enum value of the API for an HTTP method. It returns false if the
+// API has no enum value for the method.
 func registered(method string) (http_types.HttpMethod_Registered, bool) {
 	n, ok := http_types.HttpMethod_Registered_value[method]
 	return http_types.HttpMethod_Registered(n), ok
 }
 
-// checkMethod returns an error unless method is an upper-case token (RFC 9110, section
-// 5.6.2).
+// checkMethod returns an error unless method is a token of RFC 9110, section 5.6.2. A
+// standard method must be in upper case, because methods are case-sensitive.
 func checkMethod(method string) error {
 	for _, r := range method {
 		if r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) {
@@ -141,9 +148,9 @@ func checkMethod(method string) error {
 	return nil
 }
 
-// checkPath returns an error unless pattern is a valid regular expression of Go that
-// package profiles accepts. Proxies use Rust's regular expressions, which have the same
-// syntax for usual paths.
+// checkPath returns an error unless pattern is a regular expression of Go that package
+// profiles accepts. Linkerd's proxies use the syntax of Rust instead, which is the same for
+// usual paths.
 func checkPath(pattern string) error {
 	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return fmt.Errorf("path: %w", err)
@@ -151,7 +158,9 @@ func checkPath(pattern string) error {
 	return profiles.Route{Match: profiles.Path(pattern)}.Validate()
 }
 
-// checkStatus requires both limits, because proxies drop a class without one.
+// checkStatus returns an error unless lowest to highest is a range of status codes within
+// 100 to 999. Both limits are required, because clients drop a response class with only one
+// limit.
 func checkStatus(lowest, highest uint32) error {
 	if lowest < 100 || highest > 999 || lowest > highest {
 		return fmt.Errorf("status %d-%d must be a range within 100-999", lowest, highest)
@@ -166,7 +175,8 @@ func checkTimeout(d time.Duration) error {
 	return nil
 }
 
-// checkSplit rejects addresses and names without a port, because proxies drop them.
+// checkSplit returns an error unless the authority of a split is name:port. Clients drop a
+// split that has an IP address or no port.
 func checkSplit(s Split) error {
 	t, err := parseTarget(s.Authority)
 	switch {
@@ -180,8 +190,8 @@ func checkSplit(s Split) error {
 	return nil
 }
 
-// Limits of a retry budget. Proxies ignore a budget that exceeds them.
-
+// checkRatio and the following functions check a retry budget. Clients ignore a budget with
+// a value outside these limits.
 func checkRatio(r float64) error {
 	if math.IsNaN(r) || r < 0 || r > 1000 {
 		return fmt.Errorf("ratio %v must be a number from 0 to 1000", r)
@@ -203,7 +213,8 @@ func checkTTL(d time.Duration) error {
 	return nil
 }
 
-// sortedKeys returns sorted keys, for a stable order of errors and messages.
+// sortedKeys returns the keys of m in sorted order, so that the order of errors does not
+// change between calls.
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for key := range m {

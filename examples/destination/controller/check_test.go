@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// The edges of what is taken. What is refused is in the tests of Parse and of
-// Set, with the words of the refusal.
-func TestChecksAtTheirEdges(t *testing.T) {
+// TestCheckBoundaries has the values at the limits that are still valid. The tests of Parse
+// and Set have the invalid values.
+func TestCheckBoundaries(t *testing.T) {
 	for name, c := range map[string]struct {
 		err error
 		ok  bool
@@ -103,13 +103,12 @@ func TestRegisterOnAnotherServer(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-// All who follow a name are told the same, and those who follow none of what
-// changed are told nothing.
+// All streams of a name receive the same messages, and streams of other names receive none.
 func TestHub(t *testing.T) {
-	f := hub[int]{}
+	f := hub[string, int]{}
 	a, b, other := f.subscribe("x"), f.subscribe("x"), f.subscribe("y")
 	f.publish("x", []int{1, 2})
-	f.publish("nobody", []int{9})
+	f.publish("other", []int{9})
 	require.Equal(t, []int{1, 2, 1, 2}, []int{<-a.queue, <-a.queue, <-b.queue, <-b.queue})
 	require.Empty(t, other.queue)
 
@@ -132,5 +131,5 @@ func TestHub(t *testing.T) {
 	f.unsubscribe("x", a) // it is gone already
 	f.unsubscribe("x", b)
 	f.unsubscribe("y", other)
-	require.Empty(t, f, "names that nobody follows are forgotten")
+	require.Empty(t, f, "names without streams are removed")
 }

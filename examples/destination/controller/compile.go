@@ -5,25 +5,30 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/protobuf/proto"
 )
 
-// entry is a compiled destination. It is immutable, and streams share it. A nil entry
-// means that the name is not configured.
+// entry is a destination in the messages of the API. It is immutable, because the streams
+// share it. A nil entry means a name that is not configured.
 type entry struct {
 	absent    bool
 	labels    map[string]string
-	endpoints []netip.AddrPort // in the order of the configuration
-	byAddr    map[netip.AddrPort]*pb.WeightedAddr
+	endpoints []netip.AddrPort                    // in the order of the configuration
+	byAddr    map[netip.AddrPort]*pb.WeightedAddr // the message of each endpoint
 	profile   *pb.DestinationProfile
+	policy    *outbound.OutboundPolicy // nil: NotFound
 }
 
-// exists returns the value of the field exists of no_endpoints.
+// exists reports whether the name is configured and not absent. Clients receive the result
+// in the message no_endpoints, in its field "exists".
 func (e *entry) exists() bool { return e != nil && !e.absent }
 
-// describe returns the profile of the entry, which may be empty.
+// describe returns the profile that a GetProfile stream sends. The profile is empty if the
+// name is not configured.
 func (e *entry) describe() *pb.DestinationProfile {
 	if e == nil {
 		return &pb.DestinationProfile{}
@@ -31,8 +36,18 @@ func (e *entry) describe() *pb.DestinationProfile {
 	return e.profile
 }
 
-// compile checks a configuration and converts it to entries by target. It returns all
-// errors.
+// outbound returns the outbound policy of the entry. It returns nil if the name is not
+// configured or has no policy.
+func (e *entry) outbound() *outbound.OutboundPolicy {
+	if e == nil {
+		return nil
+	}
+	return e.policy
+}
+
+// compile checks cfg and converts it to entries. The key of an entry is its target, written
+// as host:port. The error joins all errors of cfg. After an error, the entries must not be
+// used.
 func compile(cfg Config) (map[string]*entry, error) {
 	entries := make(map[string]*entry, len(cfg.Destinations))
 	var errs []error
@@ -49,11 +64,34 @@ func compile(cfg Config) (map[string]*entry, error) {
 		entries[t.String()] = e
 		errs = append(errs, within(fmt.Sprintf("destination %q", name), mistakes...)...)
 	}
+	addPolicies(entries)
 	return entries, errors.Join(errs...)
 }
 
-// compileDestination checks and compiles a destination. If there are errors, the entry
-// must not be used.
+// addPolicies sets the policy of each entry with an IP address, if the profile of the
+// address contains a name. The policy is that of the destination with this name, or the
+// default policy of that destination.
+func addPolicies(entries map[string]*entry) {
+	for key, e := range entries {
+		if t, err := parseTarget(key); err == nil {
+			e.addPolicy(t, func(name target) *outbound.OutboundPolicy { return entries[name.String()].outbound() })
+		}
+	}
+}
+
+// addPolicy sets the policy of e, the entry of t, if t is an IP address and the profile of
+// e contains a name. policyOf returns the policy of a name, or nil.
+func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
+	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" {
+		t = target{host: strings.ToLower(name), port: t.port}
+		if e.policy = policyOf(t); e.policy == nil {
+			e.policy = defaultPolicy(t, e.profile.GetOpaqueProtocol())
+		}
+	}
+}
+
+// compileDestination checks and converts the destination of t. If it returns errors, the
+// entry must not be used.
 func compileDestination(t target, d Destination) (*entry, []error) {
 	e := &entry{
 		absent: d.Absent,
@@ -73,6 +111,12 @@ func compileDestination(t target, d Destination) (*entry, []error) {
 	}
 	profile, mistakes := compileProfile(t, d)
 	e.profile = profile
+	switch {
+	case d.Policy != nil:
+		e.policy = proto.CloneOf(d.Policy)
+	case !t.ip && !d.Absent:
+		e.policy = defaultPolicy(t, profile.GetOpaqueProtocol())
+	}
 	errs = within("", append(errs, mistakes...)...)
 	if len(errs) == 0 {
 		errs = within("cannot be encoded", e.checkEncoding())
@@ -80,10 +124,10 @@ func compileDestination(t target, d Destination) (*entry, []error) {
 	return e, errs
 }
 
-// checkEncoding returns an error for text that is not UTF-8, because gRPC cannot send
-// it.
+// checkEncoding returns an error if a message of the entry has text that is not UTF-8,
+// because gRPC cannot send it.
 func (e *entry) checkEncoding() error {
-	for _, msg := range []proto.Message{e.add(e.endpoints), e.profile} {
+	for _, msg := range []proto.Message{e.add(e.endpoints), e.profile, e.policy} {
 		if _, err := proto.Marshal(msg); err != nil {
 			return err
 		}
@@ -91,7 +135,8 @@ func (e *entry) checkEncoding() error {
 	return nil
 }
 
-// within adds a place to each error and drops nil errors.
+// within adds the prefix where, such as "endpoint 2", to each error. It drops nil errors.
+// If where is empty, errors get no prefix.
 func within(where string, errs ...error) []error {
 	var placed []error
 	for _, err := range errs {
@@ -106,18 +151,22 @@ func within(where string, errs ...error) []error {
 	return placed
 }
 
-// checkShape returns an error for fields that exclude each other.
+// checkShape returns an error for combinations of fields that are not allowed. An absent
+// destination must have no other field. A destination with an IP address must have no field
+// except a profile.
 func checkShape(t target, d Destination) error {
 	switch {
-	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil):
+	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil || d.Policy != nil):
 		return errAbsent
-	case t.ip && (d.Absent || len(d.Endpoints) > 0 || len(d.Labels) > 0):
+	case t.ip && (d.Absent || len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Policy != nil):
 		return errAddress
 	}
 	return checkExact(t, d.Profile)
 }
 
-// checkExact returns an error for an endpoint of a profile that would have no effect.
+// checkExact returns an error if the profile has a field Endpoint that clients would
+// ignore. Clients use this field only for an IP address, and only if the profile has no
+// name.
 func checkExact(t target, p *Profile) error {
 	if p != nil && p.Endpoint != nil && (!t.ip || p.Name != "") {
 		return errNamed
@@ -127,13 +176,13 @@ func checkExact(t target, p *Profile) error {
 
 var (
 	errTwice   = errors.New("given twice, in different spellings")
-	errAbsent  = errors.New("does not exist, and must not have labels, endpoints or a profile")
+	errAbsent  = errors.New("does not exist, and must not have labels, endpoints, a profile or a policy")
 	errAddress = errors.New("is an IP address, and must have only a profile, because addresses are not resolved")
 	errNamed   = errors.New("has a name, so clients would ignore the endpoint of its profile")
 )
 
-// checkEndpoint returns all errors of an endpoint. Some elements of the result may be
-// nil.
+// checkEndpoint returns one error for each invalid field of ep. It returns a nil element
+// for each valid field.
 func checkEndpoint(ep Endpoint) []error {
 	return []error{
 		checkAddr(ep.Addr),

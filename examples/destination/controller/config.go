@@ -3,49 +3,61 @@ package controller
 import (
 	"net/netip"
 	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 )
 
-// Config is the state of a controller. The keys are host:port; the port may be left out if
-// it is 80. A host that is an IP address can only have a profile, because addresses are
-// not resolved.
+// Config is the state of a controller. A key of Destinations is host:port, or only host if
+// the port is 80. A destination with an IP address as host can have only a profile, because
+// clients do not resolve addresses.
 type Config struct {
 	Destinations map[string]Destination
+
+	Servers              []Server       // inbound policies
+	DefaultInboundPolicy AccessPolicy   // of ports without a server; "" means AllUnauthenticated
+	ClusterNetworks      []netip.Prefix // of ClusterUnauthenticated and the like; none means linkerd's default
 }
 
-// Destination configures one name.
+// Destination configures the endpoints and the profile of one name.
 type Destination struct {
-	Absent    bool // the name does not exist; other fields must be zero
-	Labels    map[string]string
+	Absent    bool              // the name does not exist; other fields must be zero
+	Labels    map[string]string // of all endpoints
 	Endpoints []Endpoint
-	Profile   *Profile // nil means a profile with only the name
+	Profile   *Profile // nil means a profile that has only the name
+
+	// Policy is the outbound policy. nil means a policy that balances over the endpoints.
+	// It is not used for an IP address, which has the policy of the name in its profile.
+	Policy *outbound.OutboundPolicy
 }
 
-// Endpoint is one endpoint of a destination.
+// Endpoint is the address of one server of a destination, and how clients connect to it.
 type Endpoint struct {
 	Addr       netip.AddrPort
-	Weight     uint32            // 10000 is one unit of load; 0 means 10000
-	Labels     map[string]string // override the destination's
+	Weight     uint32            // share of the load; 0 means 10000, the default of the API
+	Labels     map[string]string // override the labels of the destination
 	Protocol   Protocol
 	Identity   string // TLS identity: a DNS-like name or a URI; "" means cleartext
 	ServerName string // TLS server name; "" means the identity, which must not be a URI then
 	Authority  string // authority that clients send instead of the request's
 
-	// InboundPort is the port of the endpoint's proxy. Other proxies connect to it with
-	// a transport header. It requires an identity. 0 means that they connect to Addr.
+	// InboundPort is a port of the endpoint's proxy. If it is not 0, clients connect to
+	// this port and send a transport header, which contains the port of Addr. It requires
+	// Identity. 0 means that clients connect to Addr.
 	InboundPort uint16
 }
 
-// Protocol is the protocol hint of an endpoint.
+// Protocol is the protocol that clients should use for an endpoint.
 type Protocol string
 
-// The protocol hints.
+// The protocols of an endpoint. Clients receive them as hints.
 const (
-	Unknown Protocol = ""       // no hint
-	H2      Protocol = "h2"     // HTTP/2
-	Opaque  Protocol = "opaque" // opaque bytes
+	Unknown Protocol = ""       // no hint: clients use the protocol of the request
+	H2      Protocol = "h2"     // the endpoint accepts HTTP/2
+	Opaque  Protocol = "opaque" // forward bytes, without protocol detection
 )
 
-// Profile configures the requests of a destination.
+// Profile configures how clients send the requests of a destination: routes, traffic splits
+// and the retry budget.
 type Profile struct {
 	Name   string // fully qualified name; "" means the destination's host, unless that is an IP address
 	Opaque bool   // connections are opaque: no detection, no routes
@@ -53,13 +65,14 @@ type Profile struct {
 	Splits []Split
 	Budget *RetryBudget // nil means no retries
 
-	// Endpoint is for a profile of an IP address that belongs to one endpoint. Clients
-	// then connect to it without balancing. Name must be empty, because clients prefer
-	// the name. The weight of the endpoint is ignored.
+	// Endpoint is for the profile of an IP address that is the address of a single
+	// endpoint. Clients then connect to the endpoint without balancing and ignore its
+	// weight. Name must be empty, because clients would use the name instead.
 	Endpoint *Endpoint
 }
 
-// Route is a kind of request. The route of a request is the first one that matches.
+// Route configures the requests that match a condition. If a request matches several routes
+// of the profile, it belongs to the first of them.
 type Route struct {
 	Name    string // required; the value of the label "route"
 	Labels  map[string]string
@@ -67,17 +80,17 @@ type Route struct {
 	Classes []ResponseClass
 	Timeout time.Duration // 0 means no timeout
 
-	// Retryable allows clients to retry failed requests that are idempotent: GET, HEAD,
-	// OPTIONS, TRACE, PUT, DELETE (RFC 9110). RetryNonIdempotent also requires
-	// Retryable, and allows retries of all methods, gRPC calls included. The field
-	// is_retryable of the API applies to all methods. Therefore a route that Match does
-	// not restrict to one method is sent as two routes with the same name.
-	Retryable          bool
+	// Retryable allows clients to retry failed requests with an idempotent method: GET,
+	// HEAD, OPTIONS, TRACE, PUT or DELETE. Clients may receive two routes with the same
+	// name, because the field is_retryable of the API does not depend on the method.
+	Retryable bool
+	// RetryNonIdempotent allows retries of all methods, which includes gRPC calls. It
+	// requires Retryable.
 	RetryNonIdempotent bool
 }
 
-// Match is a condition on requests. All fields that are set must hold; at
-// least one must be set.
+// Match is a condition on requests. A request matches if it meets every field that is set.
+// At least one field must be set.
 type Match struct {
 	Method string // exact, upper case
 	Path   string // regular expression on the path without its query, anchored at both ends
@@ -86,22 +99,23 @@ type Match struct {
 	Not    *Match
 }
 
-// ResponseClass specifies whether responses with a status from Min to Max are failures.
-// The first class that matches decides.
+// ResponseClass specifies whether a response with a status from Min to Max counts as a
+// failure. The first class of a route that contains the status applies.
 type ResponseClass struct {
 	Min, Max uint32
 	Failure  bool
 }
 
-// Split sends a share of a destination's traffic to another one.
+// Split is one target of a traffic split. It sends a share of the requests of a destination
+// to another destination.
 type Split struct {
 	Authority string // host:port, not an IP address
 	Weight    uint32 // relative to the other splits; 0 means no traffic
 }
 
-// RetryBudget limits retries to a share of the requests.
+// RetryBudget limits the retries of clients to a share of their requests.
 type RetryBudget struct {
-	Ratio        float64       // retries per request, 0 to 1000
+	Ratio        float64       // allowed retries per request, 0 to 1000
 	MinPerSecond uint32        // retries per second that are always allowed
-	TTL          time.Duration // time for which a request counts, from 1 s to 60 s
+	TTL          time.Duration // how long a request counts for Ratio, 1 s to 60 s
 }

@@ -1,19 +1,22 @@
 package controller
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	"google.golang.org/grpc"
 )
 
-// queueLength is the number of messages that may wait for a slow client, as in linkerd's
-// controller.
+// queueLength is the maximum number of messages in the queue of a stream, for a slow
+// client. It is the same as in linkerd's controller.
 const queueLength = 100
 
-// Controller serves the destination API. It is safe for concurrent use. Each stream has a
-// goroutine that sends.
+// Controller is a gRPC server of the destination and policy APIs. It is safe for concurrent
+// use. Each stream has a goroutine of its own that sends messages to the client.
 type Controller struct {
 	pb.UnimplementedDestinationServer
 
@@ -25,12 +28,20 @@ type Controller struct {
 	loaded   bool
 	done     bool
 	entries  map[string]*entry
-	updates  hub[*pb.Update]
-	profiles hub[*pb.DestinationProfile]
+	inbound  inboundState
+	updates  hub[target, *pb.Update]
+	profiles hub[target, *pb.DestinationProfile]
+	policies hub[target, *outbound.OutboundPolicy]
+	servers  hub[serverKey, *inbound.Server]
+
+	source  Source                      // nil: entries and inbound have the configuration
+	watched map[any]*requested          // by target or serverKey: those that have streams
+	users   map[Object]map[any]struct{} // the keys of watched that use an object of source
 }
 
-// New returns a controller without a state. Call Stop when it is no longer needed;
-// [Controller.Serve] does that. A nil logger means no logging.
+// New returns a controller without a configuration. Streams wait until [Controller.Set] is
+// called. Call Stop after the last use of the controller. [Controller.Serve] calls it. If
+// logger is nil, nothing is logged.
 func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -38,39 +49,55 @@ func New(logger *slog.Logger) *Controller {
 	return &Controller{
 		log:      logger,
 		stopped:  make(chan struct{}),
-		updates:  hub[*pb.Update]{},
-		profiles: hub[*pb.DestinationProfile]{},
+		updates:  hub[target, *pb.Update]{},
+		profiles: hub[target, *pb.DestinationProfile]{},
+		policies: hub[target, *outbound.OutboundPolicy]{},
+		servers:  hub[serverKey, *inbound.Server]{},
+		watched:  make(map[any]*requested),
+		users:    make(map[Object]map[any]struct{}),
 	}
 }
 
-// Register adds the service to a gRPC server. Call Stop before the server's GracefulStop,
-// which would otherwise wait for the streams. GracefulStop also waits for clients that do
-// not read, until the server's Stop.
+// Register adds the controller to a gRPC server. Call [Controller.Stop] before you call
+// GracefulStop of the server, because GracefulStop waits until all streams have ended. If a
+// client does not read, GracefulStop waits until Stop of the server is called.
 func (c *Controller) Register(s grpc.ServiceRegistrar) {
 	pb.RegisterDestinationServer(s, c)
+	outbound.RegisterOutboundPoliciesServer(s, &outboundServer{Controller: c})
+	inbound.RegisterInboundServerPoliciesServer(s, &inboundServer{Controller: c})
 }
 
-// Set replaces the state and sends each stream its changes. A configuration with errors is
-// rejected: the error joins all of them, and the state does not change. Set does not keep
-// cfg and does not wait for clients.
+// Set replaces the configuration and queues the changes for each stream. If cfg is invalid,
+// the configuration does not change, and the error joins all errors of cfg. Set does not
+// keep cfg and does not wait for clients.
 func (c *Controller) Set(cfg Config) error {
 	entries, err := compile(cfg)
-	if err != nil {
+	servers, err2 := compileInbound(cfg)
+	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name := range c.updates {
-		c.updates.publish(name, c.endpointUpdates(entries[name], c.entries[name]))
+	for key := range c.watched {
+		switch k := key.(type) {
+		case target:
+			c.publishEntry(k, entries[k.String()], c.entries[k.String()])
+		case serverKey:
+			c.servers.publish(k, changes(c, servers.server(k), c.inbound.server(k)))
+		}
 	}
-	for name := range c.profiles {
-		c.profiles.publish(name, c.profileUpdates(entries[name], c.entries[name]))
-	}
-	c.entries, c.loaded = entries, true
+	c.entries, c.inbound, c.loaded = entries, servers, true
 	return nil
 }
 
-// Stop ends all streams and permanently rejects new ones. It may be called more than once.
+// publishEntry queues the changes of the entry of t for all its streams.
+func (c *Controller) publishEntry(t target, now, before *entry) {
+	c.updates.publish(t, c.endpointUpdates(now, before))
+	c.profiles.publish(t, changes(c, now.describe(), before.describe()))
+	c.policies.publish(t, changes(c, now.outbound(), before.outbound()))
+}
+
+// Stop ends all streams. Later streams end at once. Stop may be called more than once.
 func (c *Controller) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// until follows a name until its set carries a label, through as many streams
-// as that takes, and returns what it knows then.
+// until opens streams for a name until its endpoints have a label, and returns the
+// endpoints.
 func until(ctx context.Context, client pb.DestinationClient, label string) (map[string]string, error) {
 	for {
 		stream, err := client.Get(ctx, &pb.GetDestination{Path: web})
@@ -49,8 +49,8 @@ type panics struct{}
 func (panics) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (panics) FailNow()                          {}
 
-// Many who follow, some who come late and some who leave at once, while the
-// state changes all the time: in the end all know the same.
+// Many streams are opened and canceled while the state changes. At the end all have the
+// same state.
 func TestManyStreamsConverge(t *testing.T) {
 	c := New(nil)
 	client := served(t, c)
@@ -78,7 +78,7 @@ func TestManyStreamsConverge(t *testing.T) {
 		if i%(changes/followers) == 0 && i/(changes/followers) < followers {
 			join(i / (changes / followers))
 		}
-		if i%10 == 0 { // one who leaves at once
+		if i%10 == 0 { // a stream that is canceled at once
 			brief, leave := context.WithCancel(ctx)
 			_, err := client.GetProfile(brief, &pb.GetDestination{Path: web})
 			require.NoError(t, err)
@@ -100,9 +100,9 @@ func TestManyStreamsConverge(t *testing.T) {
 	}
 }
 
-// A controller goes, another comes to the same address with another state:
-// what a client that reconnects sees. The address is in memory: a port that was
-// let go may be somebody else's.
+// A controller is replaced by another with a different state at the same address. A client
+// reconnects and receives the new state. The address is in memory, because a port that was
+// closed may be in use.
 func TestRestartWithAnotherState(t *testing.T) {
 	var at atomic.Pointer[bufconn.Listener]
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return at.Load().DialContext(ctx) }

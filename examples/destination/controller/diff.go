@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// snapshot is the first message of a Get stream, with all endpoints.
+// snapshot returns the first message of a Get stream. It contains all endpoints, or reports
+// an empty set.
 func (e *entry) snapshot() *pb.Update {
 	if e.exists() && len(e.endpoints) > 0 {
 		return e.add(e.endpoints)
@@ -17,8 +18,9 @@ func (e *entry) snapshot() *pb.Update {
 	return noEndpoints(e.exists())
 }
 
-// difference returns the messages that change old to e. Additions come before removals, so
-// that a client's set is not empty in between.
+// difference returns the messages that update a client from the entry old to e. Messages
+// that add endpoints come first, so that the set of the client is never empty between two
+// messages.
 func (e *entry) difference(old *entry) []*pb.Update {
 	switch {
 	case !e.exists() && !old.exists():
@@ -34,15 +36,15 @@ func (e *entry) difference(old *entry) []*pb.Update {
 	if changed := e.changedSince(old); len(changed) > 0 {
 		updates = append(updates, e.add(changed))
 	}
-	if gone := e.goneSince(old); len(gone) > 0 {
+	if gone := e.removedSince(old); len(gone) > 0 {
 		updates = append(updates, &pb.Update{Update: &pb.Update_Remove{Remove: &pb.AddrSet{Addrs: gone}}})
 	}
 	return updates
 }
 
-// changedSince returns the endpoints that are new or changed. If the labels of the set
-// changed, that is all endpoints, because clients merge these labels into those of
-// endpoints.
+// changedSince returns the endpoints of e that are new or differ from those in old. If the
+// labels of the destination have changed, it returns all endpoints, because clients merge
+// these labels into those of each endpoint.
 func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	if !maps.Equal(e.labels, old.labels) {
 		return e.endpoints
@@ -56,8 +58,8 @@ func (e *entry) changedSince(old *entry) []netip.AddrPort {
 	return changed
 }
 
-// goneSince returns the addresses that were removed.
-func (e *entry) goneSince(old *entry) []*apinet.TcpAddress {
+// removedSince returns the addresses of the endpoints that are in old but not in e.
+func (e *entry) removedSince(old *entry) []*apinet.TcpAddress {
 	var gone []*apinet.TcpAddress
 	for _, addr := range old.endpoints {
 		if e.byAddr[addr] == nil {
@@ -67,7 +69,8 @@ func (e *entry) goneSince(old *entry) []*apinet.TcpAddress {
 	return gone
 }
 
-// add returns a message that adds endpoints, with the labels of the set.
+// add returns a message that adds the endpoints of e at addrs, and contains the labels of
+// the destination.
 func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	set := &pb.WeightedAddrSet{MetricLabels: e.labels, Addrs: make([]*pb.WeightedAddr, 0, len(addrs))}
 	for _, addr := range addrs {
@@ -76,6 +79,8 @@ func (e *entry) add(addrs []netip.AddrPort) *pb.Update {
 	return &pb.Update{Update: &pb.Update_Add{Add: set}}
 }
 
+// noEndpoints returns a message that removes all endpoints. The parameter exists specifies
+// whether the name exists.
 func noEndpoints(exists bool) *pb.Update {
 	return &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: exists}}}
 }

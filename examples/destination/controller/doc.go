@@ -1,11 +1,17 @@
-// Package controller is a destination controller. It serves linkerd's destination API: the
-// endpoints of a name (Destination.Get) and its profile (Destination.GetProfile).
+// Package controller is a destination and policy controller. It serves linkerd's
+// destination API: the endpoints of a name (Destination.Get) and its profile
+// (Destination.GetProfile). It also serves linkerd's policy APIs: the outbound policy of a
+// name or address (OutboundPolicies) and the inbound policy of a port
+// (InboundServerPolicies).
 //
 // It has one state, which is replaced as a whole. Each stream gets the changes of its name:
 //
 //	YAML file ── Load ───┐
-//	                     ├─→ Set ─→ state ─→ differences ─→ a queue a stream ─→ Get, GetProfile
+//	                     ├─→ Set ─→ state ─→ differences ─→ a queue a stream ─→ Get, Watch, ...
 //	program ─────────────┘
+//
+// For a large configuration, a [Source] replaces the state. The controller looks up only the
+// names and ports that have streams, and again only after [Controller.Changed].
 //
 // # Streams
 //
@@ -24,6 +30,9 @@
 //     ignored.
 //   - A stream whose client is more than a hundred messages behind ends with
 //     ResourceExhausted. The client reconnects and starts from the whole set.
+//   - A Watch of a target without a policy ends with NotFound: at once, or when the policy
+//     is removed. A WatchPort always has a policy. Both get the whole policy at the start
+//     and after each change.
 //   - [Controller.Stop] ends every stream with Unavailable.
 //
 // The last two also apply to clients that do not read. Their streams end at once, and they

@@ -9,10 +9,11 @@ import (
 	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
 )
 
-// unit is the default weight of an endpoint in the API.
+// unit is the weight in the API that means a weight of 1, which is the default weight of an
+// endpoint.
 const unit = 10000
 
-// endpointMessage returns the message of a valid endpoint.
+// endpointMessage returns ep as a message of the API. ep must be valid.
 func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	msg := &pb.WeightedAddr{
 		Addr:         addrMessage(ep.Addr),
@@ -42,8 +43,8 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 	return msg
 }
 
-// identityMessage returns the identity of an endpoint. It leaves out a missing server
-// name, because clients then use a DNS-like identity as the server name.
+// identityMessage returns the TLS identity of ep, or nil for cleartext. If ep has no server
+// name, the message has no server name. Clients then use the identity as the server name.
 func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	if ep.Identity == "" {
 		return nil
@@ -60,7 +61,8 @@ func identityMessage(ep Endpoint) *pb.TlsIdentity {
 	return msg
 }
 
-// addrMessage returns an address as big-endian integers.
+// addrMessage returns addr as a message of the API, which has IP addresses as big-endian
+// integers.
 func addrMessage(addr netip.AddrPort) *apinet.TcpAddress {
 	ip := &apinet.IPAddress{}
 	if addr.Addr().Is4() {

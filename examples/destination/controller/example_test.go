@@ -27,7 +27,7 @@ destinations:
 	// web.yaml:6: addr "10.0.0.2" is not ip:port
 }
 
-// A controller inside a program: what Set changes, clients are told.
+// A controller inside a program. Clients receive the changes of Set.
 func ExampleController() {
 	web := func(addrs ...string) controller.Config {
 		var d controller.Destination

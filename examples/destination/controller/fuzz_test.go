@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever a file says, it is either refused with lines that it has, or it is
-// a configuration that the controller takes.
+// A file is rejected with errors that have existing lines, or its configuration is accepted
+// by Set.
 func FuzzParse(f *testing.F) {
 	example, err := os.ReadFile("../destination.yaml")
 	require.NoError(f, err)
@@ -20,6 +20,8 @@ func FuzzParse(f *testing.F) {
 		route("match: {all: [{path: /a}, {any: [{method: GET}]}], not: {path: /b}}\n"),
 		in("endpoints: [{addr: '[::1]:80', identity: spiffe://x/y, server_name: z, authority: 'q:1', weight: 3}]"),
 		in("profile: {splits: [{authority: 'a:80', weight: 0}], retry_budget: {ratio: 1e3, ttl: 1m}}"),
+		in("policy: {failureAccrual: {}, httpRoutes: [{name: r, rules: [{retry: {conditions: [5xx]}, backendRefs: [{name: a}]}]}]}"),
+		"destinations: {}\nservers: [{name: s, port: 80, authorizationPolicies: [{name: a, identities: ['*']}]}]",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -5,18 +5,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// hub has the streams of one kind by name. The controller's lock guards it.
-type hub[M any] map[string]map[*subscription[M]]struct{}
+// hub contains the open streams of one method, such as Get, by the name or port that each
+// stream requested. The lock of the controller guards it.
+type hub[K comparable, M any] map[K]map[*subscription[M]]struct{}
 
-// subscription is the queue of one stream. Only the holder of the controller's lock writes
-// to it.
+// subscription is the queue of the messages of one stream. The sender must hold the lock of
+// the controller to add a message or to close slow.
 type subscription[M any] struct {
 	queue chan M
 	slow  chan struct{} // closed when the queue is full
 }
 
-// subscribe adds a stream for a name.
-func (f hub[M]) subscribe(name string) *subscription[M] {
+// subscribe adds a stream for name and returns its queue, which is empty.
+func (f hub[K, M]) subscribe(name K) *subscription[M] {
 	s := &subscription[M]{queue: make(chan M, queueLength), slow: make(chan struct{})}
 	if f[name] == nil {
 		f[name] = make(map[*subscription[M]]struct{})
@@ -25,17 +26,19 @@ func (f hub[M]) subscribe(name string) *subscription[M] {
 	return s
 }
 
-// unsubscribe removes a stream. It may be called again.
-func (f hub[M]) unsubscribe(name string, s *subscription[M]) {
+// unsubscribe removes the subscription s of name. It has no effect if s has been removed
+// already.
+func (f hub[K, M]) unsubscribe(name K, s *subscription[M]) {
 	delete(f[name], s)
 	if len(f[name]) == 0 {
 		delete(f, name)
 	}
 }
 
-// publish queues messages for all streams of a name. A stream without room gets none of
-// them and ends, because its state would be incomplete.
-func (f hub[M]) publish(name string, messages []M) {
+// publish queues messages for all streams of name. If the queue of a stream has no room for
+// all messages, publish queues none of them and ends the stream. A client with only some of
+// them would have an incomplete state.
+func (f hub[K, M]) publish(name K, messages []M) {
 	for s := range f[name] {
 		if len(s.queue)+len(messages) > cap(s.queue) {
 			close(s.slow)
@@ -48,8 +51,8 @@ func (f hub[M]) publish(name string, messages []M) {
 	}
 }
 
-// endpointUpdates returns the messages for the streams of a name whose entry changed.
-// After the first Set the message has the whole entry.
+// endpointUpdates returns the messages for the Get streams of a name when its entry changes
+// from before to now. At the first Set, they contain the whole entry.
 func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	if !c.loaded {
 		return []*pb.Update{now.snapshot()}
@@ -57,10 +60,15 @@ func (c *Controller) endpointUpdates(now, before *entry) []*pb.Update {
 	return now.difference(before)
 }
 
-// profileUpdates returns the messages for profile streams, which get the whole profile.
-func (c *Controller) profileUpdates(now, before *entry) []*pb.DestinationProfile {
-	if c.loaded && proto.Equal(now.describe(), before.describe()) {
+// changes returns the message for the streams of a name when its profile or policy changes
+// from before to now. The message is the whole profile or policy. If now and before are
+// equal, it returns nil, except at the first Set.
+func changes[M any, P interface {
+	*M
+	proto.Message
+}](c *Controller, now, before P) []P {
+	if c.loaded && proto.Equal(now, before) {
 		return nil
 	}
-	return []*pb.DestinationProfile{now.describe()}
+	return []P{now}
 }

@@ -9,33 +9,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// FileError is one error in a file.
+// FileError is an error at one line of a configuration file.
 type FileError struct {
 	File   string
 	Line   int // from 1
 	Reason string
 }
 
-// Error returns file:line: reason.
+// Error returns the text file:line: reason.
 func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason)
 }
 
-// reader converts a decoded file to a configuration and collects errors.
+// reader converts one configuration file to a [Config], and collects the errors in the
+// file.
 type reader struct {
 	file    string
-	lines   int // in the file
+	lines   int // number of lines of the file
 	errs    []*FileError
-	partial bool // some of the file could not be decoded
+	partial bool // parts of the file could not be decoded, so fields may be missing
+
+	exists map[target]bool // the destinations of the file
 }
 
-// Parse parses a configuration. The name is for errors. The error joins a [*FileError] for
-// each error, in the order of the lines. After a YAML syntax error, no other errors are
-// reported.
+// Parse returns the configuration in data, which is the content of a YAML file. Errors
+// contain name as the name of the file. The error joins a [*FileError] for each mistake, in
+// the order of the lines. After a YAML syntax error, no other errors are reported.
 //
-// Unknown fields and protocols, a second document, and values that are given twice are
-// errors. A file without content is an error, because it is probably being written. The
-// configuration without destinations is "destinations: {}".
+// These are errors: unknown fields, unknown protocols, a second YAML document, a value that
+// is given twice, and an empty file. An empty file is an error because it is probably still
+// being written. For a configuration without destinations, write "destinations: {}".
 func Parse(name string, data []byte) (Config, error) {
 	r := reader{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}
 	if bad := unreadable(data); bad != nil {
@@ -44,7 +47,7 @@ func Parse(name string, data []byte) (Config, error) {
 	}
 	file, given := r.decode(data)
 	if r.err() == nil && !given {
-		r.failf(1, `there is nothing in the file; to serve nothing, write "destinations: {}"`)
+		r.failf(1, `the file is empty; write "destinations: {}" for no destinations`)
 	}
 	cfg := r.config(file)
 	if err := r.err(); err != nil {
@@ -53,7 +56,8 @@ func Parse(name string, data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decode decodes the only document of a file. It reports whether the file has content.
+// decode decodes the YAML document of the file and adds its errors. given reports whether
+// the file has the field destinations. It is valid only if there were no errors.
 func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	all, err := documents(data)
 	if err != nil {
@@ -64,7 +68,7 @@ func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 		return file, false
 	}
 	for _, extra := range all[1:] {
-		r.failf(extra.Line, "another document; one file is one configuration")
+		r.failf(extra.Line, "a second document is not allowed")
 	}
 	bad := inspect(&all[0], map[*yaml.Node]bool{})
 	r.errs = append(r.errs, bad...)
@@ -78,28 +82,30 @@ func (r *reader) decode(data []byte) (file fileYAML, given bool) {
 	return file, file.Destinations != nil
 }
 
-// failf adds an error.
-func (r *reader) failf(at int, format string, args ...any) {
-	r.errs = append(r.errs, &FileError{Line: at, Reason: fmt.Sprintf(format, args...)})
+// failf adds an error at the given line.
+func (r *reader) failf(line int, format string, args ...any) {
+	r.errs = append(r.errs, &FileError{Line: line, Reason: fmt.Sprintf(format, args...)})
 }
 
-// missing adds an error for a missing field, unless parts of the file could not be
-// decoded.
-func (r *reader) missing(at int, what string) {
+// missing adds an error about a missing field at the given line, with the text
+// message. It adds nothing if parts of the file could not be decoded, because the field
+// may be in such a part.
+func (r *reader) missing(line int, message string) {
 	if !r.partial {
-		r.failf(at, "%s", what)
+		r.failf(line, "%s", message)
 	}
 }
 
-// check adds err unless it is nil.
-func (r *reader) check(at int, err error) {
+// check adds err as an error at the given line. It does nothing if err is nil.
+func (r *reader) check(line int, err error) {
 	if err != nil {
-		r.failf(at, "%s", err)
+		r.failf(line, "%s", err)
 	}
 }
 
-// err joins the errors in the order of their lines. A missing field at the end has a line
-// after the last one.
+// err returns all errors, joined in the order of their lines. It returns nil without
+// errors. It reduces a line beyond the end of the file, which may occur for a missing
+// field, to the last line.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.errs, func(a, b *FileError) int { return a.Line - b.Line })
 	errs := make([]error, 0, len(r.errs))

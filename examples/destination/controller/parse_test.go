@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseTheExampleFile(t *testing.T) {
+func TestParseExampleFile(t *testing.T) {
 	cfg, _, err := New(nil).Load("../destination.yaml")
 	require.NoError(t, err)
 	require.Len(t, cfg.Destinations, 8)
@@ -49,7 +49,9 @@ func TestParseTheExampleFile(t *testing.T) {
 			Budget: &RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second},
 		},
 	}
-	require.Equal(t, want, cfg.Destinations["web.emojivoto.svc.cluster.local:80"])
+	got := cfg.Destinations["web.emojivoto.svc.cluster.local:80"]
+	got.Policy = nil // see TestPolicyMessages
+	require.Equal(t, want, got)
 	require.Equal(t, Destination{Absent: true, Labels: map[string]string{}, Endpoints: []Endpoint{}},
 		cfg.Destinations["old.emojivoto.svc.cluster.local:80"])
 	voting := cfg.Destinations["voting.emojivoto.svc.cluster.local:8080"].Endpoints
@@ -105,9 +107,9 @@ func bomb() string {
 
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ name, yaml, want string }{
-		{"nothing", "", `f.yaml:1: there is nothing in the file; to serve nothing, write "destinations: {}"`},
-		{"comments only", "# soon\n", `f.yaml:1: there is nothing in the file; to serve nothing, write "destinations: {}"`},
-		{"no destinations", "destinations:\n", `f.yaml:1: there is nothing in the file; to serve nothing, write "destinations: {}"`},
+		{"nothing", "", `f.yaml:1: the file is empty; write "destinations: {}" for no destinations`},
+		{"comments only", "# soon\n", `f.yaml:1: the file is empty; write "destinations: {}" for no destinations`},
+		{"no destinations", "destinations:\n", `f.yaml:1: the file is empty; write "destinations: {}" for no destinations`},
 
 		// The YAML itself.
 		{"indentation", in("endpoints:\n      - addr: 10.0.0.1:80\n     - addr: 10.0.0.2:80\n"), `f.yaml:5: did not find expected key`},
@@ -117,8 +119,8 @@ func TestParseErrors(t *testing.T) {
 		{"anchor", "destinations:\n  web.test:80: *base\n", `f.yaml:2: unknown anchor 'base' referenced`},
 		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f.yaml:2: byte 0xff is not UTF-8`},
 		{"control character", "destinations: {}\n\n#\x07\n", `f.yaml:3: control character U+0007`},
-		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f.yaml:2: another document; one file is one configuration`},
-		{"empty second document", "destinations: {}\n---", `f.yaml:2: another document; one file is one configuration`},
+		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f.yaml:2: a second document is not allowed`},
+		{"empty second document", "destinations: {}\n---", `f.yaml:2: a second document is not allowed`},
 		{"empty item at the end", "destinations:\n  web.test:80:\n    endpoints:\n      -", `f.yaml:4: an empty item in a list`},
 		{"not a mapping", "- web.test:80\n", `f.yaml:1: want a mapping, not a list`},
 		{"not a list", in("endpoints: {addr: 10.0.0.1:80}\n"), `f.yaml:3: want a list, not a mapping`},
@@ -129,7 +131,7 @@ func TestParseErrors(t *testing.T) {
 		{"empty item by alias", in("labels: {a: &nothing }\n    endpoints: [*nothing]\n"), `f.yaml:4: an empty item in a list`},
 		{"in itself", route("match: &m\n            not: *m\n"), `f.yaml:7: *m is within &m itself`},
 		{"many aliases", bomb(), `f.yaml:1: document contains excessive aliasing`},
-		{"unknown top field", "destination: {}\n", `f.yaml:1: unknown field "destination"; there are destinations`},
+		{"unknown top field", "destination: {}\n", `f.yaml:1: unknown field "destination"; there are destinations, servers, defaultInboundPolicy, clusterNetworks`},
 		{"unknown field", in("endpoints:\n      - addr: 10.0.0.1:80\n        wieght: 1\n"), `f.yaml:5: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority, opaque_port`},
 		{"unknown field of a match", route("match: {pfad: /}\n"), `f.yaml:6: unknown field "pfad"; there are method, path, all, any, not`},
 		{"field twice", in("exists: true\n    exists: true\n"), `f.yaml:4: "exists" is given twice, first in line 3`},
@@ -142,7 +144,7 @@ func TestParseErrors(t *testing.T) {
 		{"port", "destinations:\n  web.test:http: {}\n", `f.yaml:2: destination "web.test:http" is not host:port: port "http" is not a number from 1 to 65535`},
 		{"mistyped address", "destinations:\n  10.0.0.300:80: {}\n", `f.yaml:2: destination "10.0.0.300:80" is not host:port: name "10.0.0.300" is neither a name nor an IP address`},
 		{"exists", in("exists: yes\n"), `f.yaml:3: exists "yes" is neither true nor false`},
-		{"absent, with endpoints", in("exists: false\n    endpoints: [{addr: 10.0.0.1:80}]\n"), `f.yaml:2: "web.test:80": does not exist, and must not have labels, endpoints or a profile`},
+		{"absent, with endpoints", in("exists: false\n    endpoints: [{addr: 10.0.0.1:80}]\n"), `f.yaml:2: "web.test:80": does not exist, and must not have labels, endpoints, a profile or a policy`},
 		{"address with endpoints", "destinations:\n  10.0.0.1:80:\n    endpoints: [{addr: 10.0.0.1:80}]\n", `f.yaml:2: "10.0.0.1:80": is an IP address, and must have only a profile, because addresses are not resolved`},
 		{"label without a name", in("labels: {'': x}\n"), `f.yaml:3: a label must have a name`},
 
@@ -212,7 +214,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-func TestParseErrorsAreOrdered(t *testing.T) {
+func TestParseErrorOrder(t *testing.T) {
 	_, err := Parse("f.yaml", []byte(`destinations:
   web.test:80:
     endpoints:
@@ -237,14 +239,14 @@ func TestParseErrorsAreOrdered(t *testing.T) {
 	}, "\n"))
 }
 
-// What hangs on a piece that could not be decoded is not reported as missing.
+// Fields in a part that could not be decoded are not reported as missing.
 func TestParsePartialYAML(t *testing.T) {
 	_, err := Parse("f.yaml", []byte(in("endpoints:\n      - {addr: 10.0.0.1:80, addr: 10.0.0.1:80}\n      - {weight: x}\n")))
 	require.EqualError(t, err, `f.yaml:4: "addr" is given twice, first in line 4`+"\n"+
 		`f.yaml:5: weight "x" is not a whole number from 0 to 4294967295`)
 }
 
-func TestLoadOfAMissingFile(t *testing.T) {
+func TestLoadMissingFile(t *testing.T) {
 	_, _, err := New(nil).Load(t.TempDir() + "/none.yaml")
 	require.ErrorContains(t, err, "none.yaml")
 	var e *FileError

@@ -17,11 +17,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// patience bounds what a broken controller can make a test wait.
+// patience is the maximum wait of a test.
 const patience = 20 * time.Second
 
 // served runs a controller on loopback and returns a client of it.
 func served(t *testing.T, c *Controller, opts ...grpc.DialOption) pb.DestinationClient {
+	t.Helper()
+	return pb.NewDestinationClient(connected(t, c, opts...))
+}
+
+// connected runs a controller on loopback and returns a connection to it.
+func connected(t *testing.T, c *Controller, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -37,8 +43,10 @@ func served(t *testing.T, c *Controller, opts ...grpc.DialOption) pb.Destination
 		require.NoError(t, conn.Close())
 		require.Empty(t, c.updates, "streams left after Serve returned")
 		require.Empty(t, c.profiles, "streams left after Serve returned")
+		require.Empty(t, c.policies, "streams left after Serve returned")
+		require.Empty(t, c.servers, "streams left after Serve returned")
 	})
-	return pb.NewDestinationClient(conn)
+	return conn
 }
 
 func get(t *testing.T, client pb.DestinationClient, path string) grpc.ServerStreamingClient[pb.Update] {

@@ -11,11 +11,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// routeLabel is the label for a route's name.
+// routeLabel is the metric label that contains the name of a route.
 const routeLabel = "route"
 
-// compileProfile returns the profile of a destination. A destination without a profile
-// gets one with only its name, as from linkerd's controller, so that clients balance.
+// compileProfile checks the profile of d and returns it as a message of the API. If d has
+// no profile, the message has only the name of t. Clients then balance requests over the
+// endpoints, as with linkerd's controller.
 func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	msg := &pb.DestinationProfile{}
 	if !t.ip && !d.Absent {
@@ -56,6 +57,7 @@ func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	return msg, errs
 }
 
+// checkProfileName returns an error unless name is a DNS name.
 func checkProfileName(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("profile: %w", err)
@@ -63,6 +65,8 @@ func checkProfileName(name string) error {
 	return nil
 }
 
+// checkRoute returns one error for each invalid field of r. The result may also have nil
+// elements.
 func checkRoute(r Route) []error {
 	errs := append(checkMatch(r.Match), checkLabels(r.Labels), checkTimeout(r.Timeout), checkRetries(r))
 	if r.Name == "" {
@@ -83,6 +87,7 @@ var (
 	errNoMatch    = errors.New("the match must have method, path, all, any or not (path /.* matches everything)")
 )
 
+// checkRetries returns an error for a route with RetryNonIdempotent but not Retryable.
 func checkRetries(r Route) error {
 	if r.RetryNonIdempotent && !r.Retryable {
 		return errors.New("retry_non_idempotent requires retryable: true")
@@ -90,11 +95,14 @@ func checkRetries(r Route) error {
 	return nil
 }
 
-// empty reports whether m has no condition. Clients would drop the route.
+// empty reports whether no field of m is set. Such a match is invalid, because clients
+// would drop a route with it.
 func (m Match) empty() bool {
 	return m.Method == "" && m.Path == "" && len(m.All) == 0 && len(m.Any) == 0 && m.Not == nil
 }
 
+// checkMatch returns one error for each invalid field of m and of the conditions nested in
+// m. The result may also have nil elements.
 func checkMatch(m Match) []error {
 	errs := []error{checkMethod(m.Method), checkPath(m.Path)}
 	if m.empty() {
@@ -109,14 +117,16 @@ func checkMatch(m Match) []error {
 	return errs
 }
 
-// idempotentMethods are those of RFC 9110, section 9.2.2.
+// idempotentMethods returns the methods that RFC 9110, section 9.2.2, defines as
+// idempotent.
 func idempotentMethods() []string {
 	return []string{"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
 }
 
-// routeMessages returns the messages of a route. is_retryable applies to all requests of a
-// route, so a route that matches several methods needs two messages to retry idempotent
-// requests only.
+// routeMessages returns the routes of the API for r, in the order in which clients match
+// them. Usually there is one. A route that applies to several methods, but retries only
+// idempotent ones, becomes two routes, because is_retryable applies to all requests of a
+// route.
 func routeMessages(r Route) []*pb.Route {
 	switch {
 	case !r.Retryable || r.RetryNonIdempotent:
@@ -135,8 +145,8 @@ func routeMessages(r Route) []*pb.Route {
 	return []*pb.Route{routeMessage(idempotent), routeMessage(r)}
 }
 
-// routeMessage returns the message of a route. Its labels contain the name of the route,
-// for metrics and tap.
+// routeMessage returns r as one route of the API. Its labels contain the name of the route,
+// which clients use in metrics and tap.
 func routeMessage(r Route) *pb.Route {
 	msg := &pb.Route{
 		Condition:     matchMessage(r.Match),
@@ -156,8 +166,8 @@ func routeMessage(r Route) *pb.Route {
 	return msg
 }
 
-// matchMessage converts a match to the API's tree, in which each node is one condition.
-// Several conditions become an "all".
+// matchMessage returns m as a message of the API, in which each node is a single condition.
+// If m has several conditions, the message is an "all" of them.
 func matchMessage(m Match) *pb.RequestMatch {
 	var parts []*pb.RequestMatch
 	if m.Method != "" {
@@ -189,7 +199,7 @@ func matchMessages(ms []Match) *pb.RequestMatch_Seq {
 	return seq
 }
 
-// methodMessage returns the message of a method. A well-known method must be an enum
+// methodMessage returns method as a message of the API. A standard method becomes an enum
 // value, because clients compare it with enum values.
 func methodMessage(method string) *http_types.HttpMethod {
 	if n, ok := registered(method); ok {

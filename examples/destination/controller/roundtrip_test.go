@@ -38,7 +38,7 @@ func TestWriteParseRoundTrip(t *testing.T) {
 	})
 }
 
-// understood wants a client to leave nothing out of a profile.
+// understood verifies that a client uses every part of a profile.
 func understood(t *rapid.T, name string, msg *pb.DestinationProfile) {
 	var log record
 	source := linkerd.New(conn{msg}, linkerd.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
@@ -55,7 +55,7 @@ func understood(t *rapid.T, name string, msg *pb.DestinationProfile) {
 	require.Empty(t, log.take())
 }
 
-// conn answers each call with one message.
+// conn responds to each call with one message.
 type conn struct{ msg proto.Message }
 
 func (conn) Invoke(context.Context, string, any, any, ...grpc.CallOption) error { return io.EOF }
@@ -176,7 +176,7 @@ func drawMatch(t *rapid.T, depth int) Match {
 	return m
 }
 
-// object is a mapping of the file. What is not set is left out.
+// object is a mapping of the file. Fields that are not set are left out.
 type object map[string]any
 
 func (o object) with(field string, value any, set bool) object {

@@ -7,11 +7,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The structs below have the fields of the file. A leaf is the text of a scalar with
-// its line. It is parsed later, so that each error has a line.
-
+// The following structs have the fields of the YAML file. Single values are decoded as text
+// with their line, and parsed later, so that each error can report its line.
 type fileYAML struct {
 	Destinations map[text]destinationYAML `yaml:"destinations"`
+
+	Servers         []serverYAML `yaml:"servers"`
+	DefaultPolicy   text         `yaml:"defaultInboundPolicy"`
+	ClusterNetworks []text       `yaml:"clusterNetworks"`
 }
 
 type destinationYAML struct {
@@ -19,6 +22,7 @@ type destinationYAML struct {
 	Labels    map[text]text  `yaml:"labels"`
 	Endpoints []endpointYAML `yaml:"endpoints"`
 	Profile   *profileYAML   `yaml:"profile"`
+	Policy    *policyYAML    `yaml:"policy"`
 }
 
 type endpointYAML struct {
@@ -80,7 +84,8 @@ type budgetYAML struct {
 	TTL          text `yaml:"ttl"`
 }
 
-// text is an unparsed scalar. Its line is 0 if the field is missing.
+// text is a single value of the file that is not parsed yet. Its line is 0 if the field is
+// missing.
 type text struct {
 	value string
 	line  int
@@ -89,7 +94,8 @@ type text struct {
 // given reports whether the field is in the file.
 func (t text) given() bool { return t.line > 0 }
 
-// UnmarshalYAML accepts any scalar.
+// UnmarshalYAML is part of [yaml.Unmarshaler]. It accepts any single value, such as a
+// number, and rejects lists and mappings.
 func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind != yaml.ScalarNode {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: want a single value, not a list or a mapping", n.Line)}}
@@ -98,11 +104,12 @@ func (t *text) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// line is the line on which a mapping begins. It is used as an inlined field: the YAML
-// package passes it the node of the mapping, and decodes the other fields as usual.
+// line is the line on which a mapping begins. It is an inlined field of a struct, because
+// the YAML package passes the node of the whole mapping to an inlined field.
 type line struct{ n int }
 
-// UnmarshalYAML sets the line at its first call. Later calls are for merged mappings.
+// UnmarshalYAML is part of [yaml.Unmarshaler]. It records the line of n at its first call.
+// Later calls have no effect, because they are for mappings that a merge key adds.
 func (l *line) UnmarshalYAML(n *yaml.Node) error {
 	if l.n == 0 {
 		l.n = n.Line
@@ -110,13 +117,13 @@ func (l *line) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// fieldsOf returns the keys of a struct of the file. typeName is the name of the struct
-// in the errors of the YAML package.
+// fieldsOf returns the names of the fields that a mapping of the file may have. typeName is
+// the name of the Go type of the mapping, as it occurs in errors of the YAML package.
 func fieldsOf(typeName string) []string {
-	for _, v := range []any{
+	for _, v := range append([]any{
 		fileYAML{}, destinationYAML{}, endpointYAML{}, profileYAML{}, routeYAML{},
 		matchYAML{}, classYAML{}, splitYAML{}, budgetYAML{},
-	} {
+	}, policyTypes()...) {
 		t := reflect.TypeOf(v)
 		if t.String() != typeName {
 			continue

@@ -7,25 +7,29 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 )
 
-// stopTimeout is the time for connections to close.
+// stopTimeout is how long [Controller.Serve] waits for clients to close their connections.
+// It then closes them.
 const stopTimeout = 2 * time.Second
 
-// minPing is the minimum interval of a client's keep-alive PINGs. gRPC's default of five
-// minutes would close the connections of clients that keep streams alive.
+// minPing is the minimum interval between keep-alive PINGs of a client. The default of gRPC
+// is five minutes, and would close the connections of clients that send PINGs more often.
 const minPing = 5 * time.Second
 
-// Serve serves on a listener, in cleartext, until ctx ends. It then stops the controller,
-// closes the listener and all connections, waits for all streams and goroutines, and
-// returns nil.
+// Serve accepts connections in cleartext from lis until ctx ends. It then stops the
+// controller, closes lis and all connections, and returns nil after all streams have ended.
+// It returns an error only if lis fails before ctx ends.
 func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	)
 	c.Register(server)
+	healthpb.RegisterHealthServer(server, health.NewServer())
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)

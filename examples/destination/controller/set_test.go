@@ -27,7 +27,7 @@ func TestSetRejectsInvalid(t *testing.T) {
 		{web, Destination{Profile: &Profile{Endpoint: &Endpoint{}}}, `destination "web.test:80": endpoint: addr is required`},
 		{web, Destination{Labels: map[string]string{"": "x"}}, `destination "web.test:80": a label must have a name`},
 		{web, Destination{Labels: map[string]string{"a": "\xff"}}, `destination "web.test:80": cannot be encoded: `},
-		{web, Destination{Absent: true, Profile: &Profile{}}, `destination "web.test:80": does not exist, and must not have labels, endpoints or a profile`},
+		{web, Destination{Absent: true, Profile: &Profile{}}, `destination "web.test:80": does not exist, and must not have labels, endpoints, a profile or a policy`},
 		{"10.0.0.1:80", Destination{Absent: true}, `destination "10.0.0.1:80": is an IP address, and must have only a profile, because addresses are not resolved`},
 		{"no host", Destination{}, `destination "no host" is not host:port: name "no host": ' ' is not allowed in a name`},
 		{web, routed(Route{Match: everything}), `destination "web.test:80": route 1 (""): the route must have a name`},
@@ -68,7 +68,7 @@ func TestSetReportsAllErrors(t *testing.T) {
 	}, "\n"))
 }
 
-// Nothing of a configuration is kept: who made it may go on changing it.
+// Set keeps nothing of a configuration, so that the caller may change it later.
 func TestSetCopiesConfig(t *testing.T) {
 	c := New(nil)
 	labels := map[string]string{"a": "x"}

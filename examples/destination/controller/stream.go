@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Get streams the endpoints of a name. The package documentation specifies the messages
-// and the end of a stream.
+// Get streams the endpoints of the name in req. The package documentation specifies the
+// messages and when a stream ends.
 func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
@@ -20,27 +20,31 @@ func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServ
 	if t.ip {
 		return status.Errorf(codes.InvalidArgument, "path %q is an IP address, which is not resolved", req.GetPath())
 	}
-	return serve(stream.Context(), c, c.updates, "Get", t.String(), (*entry).snapshot, stream.Send)
+	first := func() *pb.Update { return c.entry(t).snapshot() }
+	return serve(stream.Context(), c, c.updates, "Get", t, first, stream.Send)
 }
 
-// GetProfile streams the profile of a name or of an IP address.
+// GetProfile streams the profile of the name or IP address in req. The package
+// documentation specifies the messages and when a stream ends.
 func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
 	t, err := parseTarget(req.GetPath())
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "path %v", err)
 	}
-	return serve(stream.Context(), c, c.profiles, "GetProfile", t.String(), (*entry).describe, stream.Send)
+	first := func() *pb.DestinationProfile { return c.entry(t).describe() }
+	return serve(stream.Context(), c, c.profiles, "GetProfile", t, first, stream.Send)
 }
 
-// serve sends the messages of a subscription until the client leaves, is too slow, or the
-// controller stops.
-func serve[M any](
-	ctx context.Context, c *Controller, f hub[M], method, name string,
-	first func(*entry) M, send func(M) error,
+// serve is the handler of a stream for name. It sends the result of first, and then the
+// changes of the entry of name. It returns when the client cancels the stream or is too
+// slow, or when the controller stops.
+func serve[K comparable, M any](
+	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
+	first func() M, send func(M) error,
 ) error {
 	s := follow(c, f, name, first)
 	defer leave(c, f, name, s)
-	log := c.log.With(slog.String("method", method), slog.String("path", name))
+	log := c.log.With(slog.String("method", method), slog.Any("path", name))
 	log.DebugContext(ctx, "stream opened")
 	over, broken := make(chan struct{}), make(chan error, 1)
 	defer close(over)
@@ -63,8 +67,9 @@ func serve[M any](
 	}
 }
 
-// sendLoop sends until the stream ends. Queued messages are then dropped, because the
-// client reconnects and gets the whole state.
+// sendLoop sends the messages of queue with send, until the channel over is closed or send
+// returns an error. It drops the messages that are still in the queue, because a client
+// that reconnects receives the whole state.
 func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error {
 	for {
 		select {
@@ -83,9 +88,9 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 	}
 }
 
-// begin runs loop in a goroutine beside the handler of a stream. A send in loop waits
-// for a client that does not read, and gRPC ends that wait when the handler returns.
-// After Stop, loop is not run.
+// begin runs loop in a new goroutine. After Stop, it does not run loop. The handler of the
+// stream must not wait for loop, because loop may end only after the handler has returned,
+// if the client does not read.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,21 +99,24 @@ func (c *Controller) begin(loop func()) {
 	}
 }
 
-// follow adds a subscription and, if the controller has a state, queues the first
-// message. It does both under one lock, so that no change is lost or sent twice.
-func follow[M any](c *Controller, f hub[M], name string, first func(*entry) M) *subscription[M] {
+// follow subscribes to the changes of name. If a configuration is loaded, it also calls
+// first, and queues the resulting message for the current entry. It does both under one
+// lock, so that no change is lost or sent twice.
+func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func() M) *subscription[M] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := f.subscribe(name)
+	c.hold(name)
 	if c.loaded {
-		s.queue <- first(c.entries[name])
+		s.queue <- first()
 	}
 	return s
 }
 
-// leave ends a subscription.
-func leave[M any](c *Controller, f hub[M], name string, s *subscription[M]) {
+// leave removes the subscription s of name.
+func leave[K comparable, M any](c *Controller, f hub[K, M], name K, s *subscription[M]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f.unsubscribe(name, s)
+	c.drop(name)
 }

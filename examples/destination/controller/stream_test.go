@@ -80,9 +80,9 @@ func TestGetFollowsChanges(t *testing.T) {
 	same(t, addition(nil, plain(9, 80)), recv(t, stream))
 }
 
-// A change of one name is no updates to those who follow another, and a Set that
-// changes nothing is no updates at all.
-func TestUnchangedStateIsNotSent(t *testing.T) {
+// A change of one name sends nothing to streams of other names. A Set without changes sends
+// nothing.
+func TestUnchangedState(t *testing.T) {
 	c := New(nil)
 	both := func(a, b string) Config {
 		return Config{Destinations: map[string]Destination{
@@ -145,7 +145,7 @@ func TestInvalidPaths(t *testing.T) {
 	}
 }
 
-// bulky is a state whose change is a message of about 64 KiB.
+// bulky returns a state. The change from another is a message of about 64 KiB.
 func bulky(i int) Config {
 	return one(web, Destination{
 		Labels:    map[string]string{"n": strconv.Itoa(i), "bulk": strings.Repeat("x", 1<<16)},
@@ -212,7 +212,7 @@ func TestStopWithUnreadStreams(t *testing.T) {
 }
 
 // The same over a connection: gRPC ends the Send once the handler has returned.
-func TestUnreadStreamEnds(t *testing.T) {
+func TestUnreadStream(t *testing.T) {
 	var log record
 	c := New(slog.New(slog.NewTextHandler(&log, nil)))
 	set(t, c, bulky(0))
@@ -237,7 +237,7 @@ func TestUnreadStreamEnds(t *testing.T) {
 
 // A client that does not read at all blocks Send. Serve must get rid of it too;
 // its cleanup in served is the test.
-func TestServeEndsWithUnreadStreams(t *testing.T) {
+func TestServeUnreadStreams(t *testing.T) {
 	c := New(nil)
 	set(t, c, bulky(0))
 	client := served(t, c, grpc.WithStaticStreamWindowSize(1<<16))
@@ -250,7 +250,7 @@ func TestServeEndsWithUnreadStreams(t *testing.T) {
 	}
 }
 
-func TestStopEndsEveryStream(t *testing.T) {
+func TestStopStreams(t *testing.T) {
 	c := New(nil)
 	client := served(t, c)
 	unanswered := get(t, client, web) // nothing is set yet
@@ -271,7 +271,7 @@ func TestStopEndsEveryStream(t *testing.T) {
 	set(t, c, Config{}) // harmless
 }
 
-func TestClientLeaves(t *testing.T) {
+func TestStreamClientCancels(t *testing.T) {
 	c := New(nil)
 	set(t, c, Config{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -284,7 +284,7 @@ func TestClientLeaves(t *testing.T) {
 	require.Empty(t, c.updates)
 }
 
-func TestErrorOfSendEndsTheStream(t *testing.T) {
+func TestStreamSendError(t *testing.T) {
 	c := New(nil)
 	set(t, c, Config{})
 	stream := &fakeStream{ctx: t.Context(), err: io.ErrClosedPipe}
@@ -292,7 +292,7 @@ func TestErrorOfSendEndsTheStream(t *testing.T) {
 	require.Empty(t, c.updates)
 }
 
-func TestServeReportsABrokenListener(t *testing.T) {
+func TestServeListenerError(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, lis.Close())
@@ -305,7 +305,7 @@ func TestServeReportsABrokenListener(t *testing.T) {
 type fakeStream struct {
 	grpc.ServerStreamingServer[pb.Update]
 	ctx     context.Context
-	sending chan struct{} // told that something is being sent, if there is room
+	sending chan struct{} // receives a value when a message is sent, if there is room
 	sent    chan *pb.Update
 	err     error
 }

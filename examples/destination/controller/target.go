@@ -9,22 +9,23 @@ import (
 	"strings"
 )
 
-// target is a requested name in canonical form.
+// target is a requested host and port in canonical form, so that equal names have equal
+// targets.
 type target struct {
 	host string // lower case, without a trailing dot
 	port uint16
-	ip   bool
+	ip   bool // host is an IP address
 }
 
 func (t target) String() string {
 	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 }
 
-// defaultPort is the API's default port.
+// defaultPort is the port of a name without a port, as the API defines it.
 const defaultPort = 80
 
-// parseTarget parses host[:port]. Addresses are tried first, because an IPv6 address
-// without a port contains colons.
+// parseTarget parses host[:port], where host is a DNS name or an IP address. It tries an IP
+// address first, because an IPv6 address without a port contains colons.
 func parseTarget(s string) (target, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		return addrTarget(netip.AddrPortFrom(addr, defaultPort))
@@ -47,8 +48,9 @@ func parseTarget(s string) (target, error) {
 	return t, nil
 }
 
-// addrTarget returns the target of an address. An address with a zone is an error,
-// because the zone belongs to another machine.
+// addrTarget returns the target of an IP address with its port. It returns an error for
+// port 0, and for an address with a zone, because the zone is meaningful only on the
+// client's machine.
 func addrTarget(addr netip.AddrPort) (target, error) {
 	if addr.Port() == 0 {
 		return target{}, fmt.Errorf("%q is not host:port: the port must not be 0", addr)
@@ -59,6 +61,7 @@ func addrTarget(addr netip.AddrPort) (target, error) {
 	return target{host: addr.Addr().Unmap().String(), port: addr.Port(), ip: true}, nil
 }
 
+// parsePort parses a port from 1 to 65535.
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
@@ -67,8 +70,8 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// checkName returns an error unless s is a DNS name, in which underscores are allowed. A
-// name whose last label is a number is an error, because it is a mistyped IP address.
+// checkName returns an error unless s is a DNS name. Underscores are allowed. A last label
+// of only digits is an error, because such a name is a mistyped IP address.
 func checkName(s string) error {
 	if s == "" {
 		return errors.New("the name must not be empty")
@@ -88,7 +91,8 @@ func checkName(s string) error {
 	return nil
 }
 
-// checkLabel checks one label of a name.
+// checkLabel returns an error unless s is one label of a DNS name: 1 to 63 letters, digits,
+// hyphens and underscores, without a hyphen at either end.
 func checkLabel(s string) error {
 	switch {
 	case s == "":

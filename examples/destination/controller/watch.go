@@ -10,18 +10,20 @@ import (
 	"time"
 )
 
-// pollInterval is the interval of reads of a watched file.
-const pollInterval = time.Second
+// pollInterval is how often a watched file is read.
+const pollInterval = time.Second / 2
 
-// Load reads a file and serves its configuration, which it returns. The error joins a
-// [*FileError] for each error in the file, or is the error of the read.
+// Load reads the configuration file at path, passes it to [Controller.Set] and returns it.
+// The error joins a [*FileError] for each mistake in the file, or is the error of reading
+// it.
 //
-// watch, which must be called once, then reads the file once a second until its ctx ends.
-// An invalid file changes nothing: the last valid configuration stays active, and each
-// error is logged with file, line and reason, once per content. The content is compared,
-// not the time, so renames and swapped symbolic links are noticed. Replace the file in one
-// of these ways, because a file that is written in place may be read half-written. A file
-// that is not regular, such as a pipe, is not watched.
+// Call watch once. It reads the file twice a second and applies each changed content, until
+// its ctx ends. If the new content is invalid, the last valid configuration stays active.
+// watch then logs each error once, with file, line and reason.
+//
+// watch compares contents, so it also detects that the file was renamed or that a symbolic
+// link was changed. Replace the file by one of these, because watch may read a file that is
+// half written. A file that is not regular, such as a pipe, is not watched.
 func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Context), err error) {
 	w := &watched{c: c, path: path}
 	if cfg, err = w.read(); err != nil {
@@ -30,13 +32,14 @@ func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Conte
 	return cfg, w.watch, nil
 }
 
-// watched is a file and its last content.
+// watched is a configuration file, with a hash of the content that was read last.
 type watched struct {
 	c    *Controller
 	path string
 	seen [sha256.Size]byte
 }
 
+// watch reads the file repeatedly until ctx ends, and logs the errors.
 func (w *watched) watch(ctx context.Context) {
 	if info, err := os.Stat(w.path); err == nil && !info.Mode().IsRegular() {
 		<-ctx.Done()
@@ -56,8 +59,9 @@ func (w *watched) watch(ctx context.Context) {
 	}
 }
 
-// read applies the file if its content has changed, and returns the configuration. An
-// unreadable file counts as changed content once, so that it is reported once.
+// read applies the file if its content has changed, and returns the configuration. If the
+// content has not changed, it returns zero values. A file that cannot be read counts as a
+// different content, so that the same error is returned only once.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data
@@ -82,9 +86,10 @@ func (w *watched) read() (cfg Config, err error) {
 	return cfg, nil
 }
 
-// report logs each error on its own line.
+// report logs each [*FileError] in err as a separate record. It logs any other error as one
+// record.
 func (w *watched) report(ctx context.Context, err error) {
-	const message = "bad configuration, serving the last good one"
+	const message = "invalid configuration, the last valid one stays active"
 	mistakes := fileErrors(err)
 	for _, m := range mistakes {
 		w.c.log.ErrorContext(ctx, message,
@@ -95,7 +100,7 @@ func (w *watched) report(ctx context.Context, err error) {
 	}
 }
 
-// fileErrors splits a joined error.
+// fileErrors returns the errors of type [*FileError] in err, which may be a joined error.
 func fileErrors(err error) []*FileError {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {

@@ -34,7 +34,7 @@ type watching struct {
 	stream *fakeStream
 }
 
-// record is what was logged.
+// record collects the log.
 type record struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -46,7 +46,7 @@ func (r *record) Write(p []byte) (int, error) {
 	return r.buf.Write(p)
 }
 
-// take returns what was logged since the last time.
+// take returns the log since the last call.
 func (r *record) take() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,9 +90,9 @@ func (w *watching) poll() {
 	synctest.Wait()
 }
 
-// told returns the addresses that were added and how many were removed since
+// changes returns the addresses that were added and how many were removed since
 // the last time.
-func (w *watching) told() (added []uint32, removed int) {
+func (w *watching) changes() (added []uint32, removed int) {
 	for len(w.stream.sent) > 0 {
 		u := <-w.stream.sent
 		for _, ep := range u.GetAdd().GetAddrs() {
@@ -105,7 +105,7 @@ func (w *watching) told() (added []uint32, removed int) {
 
 func (w *watching) expect(added []uint32, removed int) {
 	w.t.Helper()
-	gotAdded, gotRemoved := w.told()
+	gotAdded, gotRemoved := w.changes()
 	require.Equal(w.t, added, gotAdded)
 	require.Equal(w.t, removed, gotRemoved)
 }
@@ -164,7 +164,7 @@ func TestWatchKeepsLastValidFile(t *testing.T) {
 			w.poll()
 		}
 		w.expect(nil, 0)
-		const bad = `level=ERROR msg="bad configuration, serving the last good one" file=`
+		const bad = `level=ERROR msg="invalid configuration, the last valid one stays active" file=`
 		require.Equal(t, bad+path+` line=3 reason="addr 10.0.0.2:0: the port must not be 0"`+"\n"+
 			bad+path+` line=4 reason="destination \"x..y\" is not host:port: name \"x..y\": a label is empty"`+"\n",
 			w.log.take(), "every mistake, once")
@@ -179,7 +179,7 @@ func TestWatchKeepsLastValidFile(t *testing.T) {
 		w.poll()
 		logged := w.log.take()
 		require.Equal(t, 1, strings.Count(logged, "\n"), logged)
-		require.Contains(t, logged, "serving the last good one")
+		require.Contains(t, logged, "the last valid one stays active")
 		w.expect(nil, 0)
 
 		write(t, path, fileWith("10.0.0.3:80"))
@@ -188,9 +188,9 @@ func TestWatchKeepsLastValidFile(t *testing.T) {
 	})
 }
 
-// Before a state is known, a stream says nothing: not even that the name does
+// Before the first state, a stream sends nothing, and does not report that the name does
 // not exist.
-func TestStreamsWaitForTheFirstState(t *testing.T) {
+func TestStreamsBeforeFirstState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		c, stream := New(nil), &fakeStream{ctx: ctx, sent: make(chan *pb.Update, 1)}
@@ -217,8 +217,7 @@ func TestLoadInvalidFile(t *testing.T) {
 	require.Equal(t, FileError{File: path, Line: 1, Reason: "want a mapping, not a single value"}, *e)
 }
 
-// A pipe can be read once. Who reads it again gets nothing, or waits for somebody
-// to write.
+// A pipe can be read only once. A second read returns nothing, or blocks.
 func TestLoadPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

@@ -14,8 +14,9 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// unreadable returns an error for bytes that are invalid in YAML, or nil. It adds the
-// line, which the errors of the YAML package lack.
+// unreadable returns an error for the first byte of data that YAML does not allow. It
+// returns nil if all bytes are allowed. The YAML package also rejects such bytes, but does
+// not report their line.
 func unreadable(data []byte) *FileError {
 	at := 1
 	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
@@ -33,7 +34,8 @@ func unreadable(data []byte) *FileError {
 	return nil
 }
 
-// decodeErrors rewrites the errors of the YAML package in terms of the file.
+// decodeErrors converts the error of the YAML decoder to errors that use the names of the
+// file instead of Go types.
 func decodeErrors(err error) []*FileError {
 	if err == nil {
 		return nil
@@ -50,7 +52,8 @@ func decodeErrors(err error) []*FileError {
 	return found
 }
 
-// rephrase rewrites a message of the YAML decoder, which contains Go types.
+// rephrase replaces the Go types in reason, an error message of the YAML decoder, by names
+// that a user of the file knows.
 func rephrase(reason string) string {
 	if m := regexp.MustCompile(`(?s)^field (.*) not found in type (\S+)$`).FindStringSubmatch(reason); m != nil {
 		return fmt.Sprintf("unknown field %q; there are %s", m[1], strings.Join(fieldsOf(m[2]), ", "))
@@ -68,7 +71,8 @@ func rephrase(reason string) string {
 	return reason
 }
 
-// kindOf returns the kind of a short YAML tag.
+// kindOf returns words that describe the kind of a YAML node with the given tag. The tag is
+// written without exclamation marks, for example map or str.
 func kindOf(tag string) string {
 	switch tag {
 	case "map":
@@ -79,7 +83,8 @@ func kindOf(tag string) string {
 	return "a single value"
 }
 
-// syntaxError returns a syntax error of the YAML package with its line.
+// syntaxError converts err, a syntax error of the YAML package, to an error with its line
+// in data.
 func syntaxError(err error, data []byte) *FileError {
 	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
 		_, err := documents(data)
@@ -88,7 +93,8 @@ func syntaxError(err error, data []byte) *FileError {
 	return &FileError{Line: line, Reason: reason}
 }
 
-// documents decodes the documents of a file up to the first error.
+// documents returns the YAML documents in data. If there is a syntax error, it returns the
+// documents before the error, and the error.
 func documents(data []byte) ([]yaml.Node, error) {
 	var all []yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -103,9 +109,9 @@ func documents(data []byte) ([]yaml.Node, error) {
 	}
 }
 
-// inspect returns errors that the decoder ignores or reports without a line: empty list
-// items, empty keys, and nodes that contain themselves. within contains the ancestors
-// of n.
+// inspect returns the errors in n that the decoder does not report, or reports without a
+// line. They are null items of lists, null keys of mappings, and aliases inside the node to
+// which they refer. within is the set of nodes that contain n.
 func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
 	var found []*FileError
 	within[n] = true

@@ -1,13 +1,13 @@
-// Package config reads the configuration of the gateway: a YAML or JSON file whose fields are those
-// of [Config]. Names are those of the Kubernetes Gateway API and of Envoy, where they have one. Every
-// mistake is reported with its line and column. gateway.schema.json is a JSON Schema of the format.
+// Package config reads the configuration of the gateway, which is one YAML or JSON file.
+// The type [Config] and its fields define the format. A name that the Kubernetes Gateway
+// API or Envoy uses has the same meaning here. Every mistake is reported with its line and
+// column. gateway.schema.json is a JSON Schema of the format.
 package config
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,37 +18,46 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Config is the configuration of the gateway.
+// Config is the configuration of the gateway. It has all fields of the file.
 type Config struct {
-	// The addresses at which clients connect.
-	Listeners []Listener `yaml:"listeners" is:"required"`
-	// The listener of operators.
+	// The addresses at which clients connect. They are required, unless kubernetes is
+	// present.
+	Listeners []Listener `yaml:"listeners"`
+	// The addresses for operators: metrics, health checks and the tap.
 	Admin Admin `yaml:"admin"`
-	// The log of requests.
+	// The log with one line for each request.
 	AccessLog AccessLog `yaml:"accessLog"`
-	// The servers behind the gateway.
+	// Traces of requests by OpenTelemetry; absent: none.
+	Tracing *Tracing `yaml:"tracing"`
+	// The services behind the gateway, to which routes send requests.
 	Services []Service `yaml:"services"`
-	// Routes, in the order in which they are tried. A request without a route gets the status 404.
-	Routes []Route `yaml:"routes" is:"required"`
-	// Limits the retries and hedges of all routes together.
+	// The routes, in the order in which they are tried. A request that matches no route
+	// gets the status 404. They are required, unless kubernetes is present.
+	Routes []Route `yaml:"routes"`
+	// Adds the listeners and routes of Gateways, HTTPRoutes, GRPCRoutes and Ingresses of a
+	// Kubernetes cluster after those of this file.
+	Kubernetes *KubernetesRoutes `yaml:"kubernetes"`
+	// The limit of the retries and hedges of all routes together.
 	RetryBudget RetryBudget `yaml:"retryBudget"`
-	// The time for open requests at shutdown, and for connections of a removed listener.
+	// How long open requests may take at shutdown. It also limits the open requests of a
+	// listener that a new configuration removes.
 	DrainTimeout Duration `yaml:"drainTimeout" default:"30s"`
 
 	contents []Content
 }
 
-// Content is a file that was read for a configuration.
+// Content is the path and the content of a file that was read for a configuration.
 type Content struct {
 	Path string
 	Data []byte
 }
 
-// Contents returns the file of the configuration and the files to which it refers, as they were
-// read.
+// Contents returns the content of all files that were read for the configuration: its own
+// file and the files to which it refers.
 func (c *Config) Contents() []Content { return c.contents }
 
-// Load reads the configuration at path. The error has an [*Error] for each mistake, joined.
+// Load reads the file at path and returns its configuration. If the file has mistakes, the
+// error joins an [*Error] for each of them.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -57,9 +66,11 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// Parse parses data, the content of the file at path.
+// Parse returns the configuration in data, which is the content of the file at path.
+// Relative paths in it are resolved from the folder of that file. The error is like the
+// error of [Load].
 func Parse(path string, data []byte) (*Config, error) {
-	s := &source{name: path, contents: []Content{{path, data}}}
+	s := &source{File: yamlfile.NewFile(path, data), contents: []Content{{path, data}}}
 	s.read = func(name string) ([]byte, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
@@ -68,6 +79,24 @@ func Parse(path string, data []byte) (*Config, error) {
 		s.contents = append(s.contents, Content{name, data})
 		return data, err
 	}
+	return s.parse(path, data)
+}
+
+// ParseGenerated returns the configuration in data, which a program has made. files has the
+// content of each file to which data refers.
+func ParseGenerated(data []byte, files map[string][]byte) (*Config, error) {
+	const path = "generated"
+	s := &source{File: yamlfile.NewFile(path, data), read: func(name string) ([]byte, error) {
+		data, ok := files[name]
+		if !ok {
+			return nil, os.ErrNotExist
+		}
+		return data, nil
+	}}
+	return s.parse(path, data)
+}
+
+func (s *source) parse(path string, data []byte) (*Config, error) {
 	decode := func(text []byte) error { _, err := yamlfile.Documents(text, 2); return err }
 	if err := decode(data); err != nil {
 		line, reason := yamlfile.SyntaxError(data, err, decode)
@@ -85,14 +114,15 @@ func Parse(path string, data []byte) (*Config, error) {
 	node{s, roots[0], ""}.decode(reflect.ValueOf(&c).Elem(), "")
 	c.contents = s.contents
 	c.resolvePaths(filepath.Dir(path))
-	if len(s.mistakes) > 0 {
-		return nil, join(s.mistakes)
+	if err := yamlfile.Join(s.Mistakes); err != nil {
+		return nil, err
 	}
 	c.setVersions()
 	return &c, nil
 }
 
-// resolvePaths resolves the paths that the gateway writes to, as those of files are resolved.
+// resolvePaths makes the paths of files that the gateway writes absolute. A relative path
+// starts at dir, the folder of the configuration.
 func (c *Config) resolvePaths(dir string) {
 	absolute := func(path *string) {
 		if !filepath.IsAbs(*path) {
@@ -109,25 +139,17 @@ func (c *Config) resolvePaths(dir string) {
 	}
 }
 
-// join returns the mistakes in the order of their positions.
-func join(mistakes []*Error) error {
-	slices.SortStableFunc(mistakes, func(a, b *Error) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
-	})
-	errs := make([]error, 0, len(mistakes))
-	for _, e := range mistakes {
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
-}
-
-// check reports names that are used twice and references to names that do not exist.
+// check reports missing listeners and routes, names and addresses that are used twice, and
+// references to names that do not exist. n is the node of the whole file.
 func (c *Config) check(n node) {
-	if len(c.Listeners) == 0 {
-		n.at("listeners").failf("want at least one listener")
+	if c.Kubernetes == nil {
+		for _, name := range []string{"listeners", "routes"} {
+			if !n.has(name) {
+				n.at(name).failf("missing: %s is required, unless kubernetes is present", name)
+			} else if name == "listeners" && len(c.Listeners) == 0 {
+				n.at(name).failf("want at least one listener")
+			}
+		}
 	}
 	listeners := namesOf(n.at("listeners"), c.Listeners, func(l Listener) Name { return l.Name })
 	services := namesOf(n.at("services"), c.Services, func(s Service) Name { return s.Name })
@@ -162,13 +184,14 @@ func (c *Config) checkReferences(n node, r Route, listeners, services names) {
 	}
 }
 
-// names are the names of a list, in order.
+// names are the names of the items of one list, in order.
 type names struct {
 	list []string
 	has  map[Name]bool
 }
 
-// refer reports a name that does not exist.
+// refer reports a mistake at n if name is not in known. kind is the kind of item to which
+// name refers, such as "service".
 func refer(n node, kind string, name Name, known names) {
 	switch {
 	case known.has[name]:
@@ -184,7 +207,8 @@ func refer(n node, kind string, name Name, known names) {
 	}
 }
 
-// namesOf returns the names of a list and reports those that are used twice.
+// namesOf returns the names of the items of list. It reports a name that is used twice. n
+// is the node of the list.
 func namesOf[T any](n node, list []T, nameOf func(T) Name) names {
 	known := names{has: make(map[Name]bool, len(list))}
 	for i, item := range list {
@@ -198,8 +222,8 @@ func namesOf[T any](n node, list []T, nameOf func(T) Name) names {
 	return known
 }
 
-// setVersions sets the versions of listeners, services and routes. The version of a route changes with
-// the services to which it refers.
+// setVersions sets the version of each listener, service and route, see [Listener.Version].
+// The version of a route also changes if one of the services of the route changes.
 func (c *Config) setVersions() {
 	for i := range c.Listeners {
 		c.Listeners[i].version = digest(c.Listeners[i])
@@ -212,7 +236,7 @@ func (c *Config) setVersions() {
 	for i := range c.Routes {
 		r := &c.Routes[i]
 		parts := []any{r}
-		for _, name := range r.services() {
+		for _, name := range r.Services() {
 			parts = append(parts, services[name])
 		}
 		r.version = digest(parts)
@@ -228,7 +252,36 @@ func digest(v any) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Service returns the service with this name, or nil.
+// Merge returns a copy of c with the listeners, services and routes of other after its own.
+// It returns an error if both have a service or a route with the same name, and an
+// [AddressError] if both have a listener with the same address.
+func (c *Config) Merge(other *Config) (*Config, error) {
+	merged := *c
+	if other == nil {
+		return &merged, nil
+	}
+	merged.Listeners = slices.Concat(c.Listeners, other.Listeners)
+	merged.Services = slices.Concat(c.Services, other.Services)
+	merged.Routes = slices.Concat(c.Routes, other.Routes)
+	for _, l := range c.Listeners {
+		if slices.ContainsFunc(other.Listeners, func(o Listener) bool { return o.Address == l.Address }) {
+			return nil, &AddressError{string(l.Address), fmt.Errorf("the address of listener %s in the file", l.Name)}
+		}
+	}
+	for _, s := range c.Services {
+		if other.Service(s.Name) != nil {
+			return nil, fmt.Errorf("the file and the cluster have a service %s", s.Name)
+		}
+	}
+	for _, r := range c.Routes {
+		if slices.ContainsFunc(other.Routes, func(o Route) bool { return o.Name == r.Name }) {
+			return nil, fmt.Errorf("the file and the cluster have a route %s", r.Name)
+		}
+	}
+	return &merged, nil
+}
+
+// Service returns the service with the given name, or nil if the name is unknown.
 func (c *Config) Service(name Name) *Service {
 	for i := range c.Services {
 		if c.Services[i].Name == name {

@@ -30,7 +30,7 @@ func TestConfigCompleteExample(t *testing.T) {
 	c, err := load(t, "complete.yaml")
 	require.NoError(t, err)
 	require.Len(t, c.Routes, 6)
-	require.Len(t, c.Contents(), 9)
+	require.Len(t, c.Contents(), 10)
 
 	data, err := os.ReadFile("../complete.yaml")
 	require.NoError(t, err)

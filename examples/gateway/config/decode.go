@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -23,76 +24,52 @@ import (
 //
 // A struct that is not a pointer has the defaults of its fields if it is absent.
 
-// scalar is a value with a syntax of its own. parse returns an error that completes "want".
+// scalar is implemented by types with their own syntax for a value. parse sets the value
+// from text. The text of an error of parse describes an allowed value, for example "an HTTP
+// method in upper case", because the reported message begins with "want".
 type scalar interface {
 	parse(text string) error
 }
 
-// union is a struct in which exactly one of some fields is required.
+// union is implemented by structs in which exactly one of the fields that oneOf returns
+// must be set.
 type union interface {
 	oneOf() []string
 }
 
-// checked is a struct with rules beyond those of its fields. It reports to n.
+// checked is implemented by structs with rules that the tags of their fields cannot
+// express. check reports violations as mistakes at n, the node of the struct. It is called
+// only if all fields are valid.
 type checked interface {
 	check(n node)
 }
 
-// Error is a mistake in a file.
-type Error struct {
-	File         string
-	Line, Column int    // from 1; the column is 0 if only the line is known
-	Field        string // "routes[2].timeouts.request"
-	Value        string // the text of the field; empty if it is not a scalar
-	Reason       string // the mistake and the allowed values
-}
+// Error is one mistake in a file. It has the fields File, Line, Column, Field, Value and
+// Reason.
+type Error = yamlfile.Error
 
-// Error has the format of compiler messages: file:line:column: field "value": reason.
-func (e *Error) Error() string {
-	text := fmt.Sprintf("%s:%d:", e.File, e.Line)
-	if e.Column > 0 {
-		text += strconv.Itoa(e.Column) + ":"
-	}
-	if e.Field != "" {
-		text += " " + e.Field
-		if e.Value != "" {
-			text += " " + strconv.Quote(e.Value)
-		}
-		text += ":"
-	}
-	return text + " " + e.Reason
-}
-
-// source is the file that is decoded.
+// source is the file that is decoded, with the mistakes that have been found so far.
 type source struct {
-	name     string // for errors
+	*yamlfile.File
 	read     func(path string) ([]byte, error)
-	mistakes []*Error
 	contents []Content // the files that were read
 }
 
-// node is a part of a file with its path from the root.
+// node is one part of the file, and its path from the root, such as "routes[2].timeouts".
 type node struct {
 	*source
 	n    *yaml.Node
 	path string
 }
 
-const maxShown = 80 // bytes of a value in an error
-
+// failf reports a mistake at the position of n.
 func (n node) failf(format string, args ...any) {
-	e := &Error{File: n.name, Line: max(n.n.Line, 1), Column: n.n.Column, Field: n.path, Reason: fmt.Sprintf(format, args...)}
-	if n.n.Kind == yaml.ScalarNode && !yamlfile.IsNull(n.n) {
-		e.Value = n.n.Value
-		if len(e.Value) > maxShown {
-			e.Value = strings.ToValidUTF8(e.Value[:maxShown], "") + "…"
-		}
-	}
-	n.mistakes = append(n.mistakes, e)
+	yamlfile.Value{File: n.File, Node: n.n, Path: n.path}.Failf(format, args...)
 }
 
-// at returns the field of a mapping. Without the field it returns the mapping with the
-// path of the field.
+// at returns the node of the field with the given name in the mapping n. If the field is
+// absent, it returns an empty node with the path of the field and the position of the
+// mapping.
 func (n node) at(name string) node {
 	path := name
 	if n.path != "" {
@@ -108,13 +85,15 @@ func (n node) at(name string) node {
 	return node{n.source, &yaml.Node{Line: n.n.Line, Column: n.n.Column}, path}
 }
 
-// has reports whether a mapping has a field that is not null.
+// has reports whether the mapping n has the field with the given name, and its value is not
+// null.
 func (n node) has(name string) bool {
 	field := n.at(name)
 	return field.n.Kind != 0 && !yamlfile.IsNull(field.n)
 }
 
-// item returns a member of a list.
+// item returns the node of the i-th item of the list n, from 0. If the list is shorter, it
+// returns an empty node with the position of the list.
 func (n node) item(i int) node {
 	child := &yaml.Node{Line: n.n.Line, Column: n.n.Column}
 	if n.n.Kind == yaml.SequenceNode && i < len(n.n.Content) {
@@ -131,7 +110,8 @@ func (n node) is(kind yaml.Kind, want string) bool {
 	return false
 }
 
-// decode reads n into v, which is a field with this tag.
+// decode sets v to the value of n and reports mistakes. If v is a field of a struct, tag is
+// the tag of that field.
 func (n node) decode(v reflect.Value, tag reflect.StructTag) {
 	switch s := v.Addr().Interface().(type) {
 	case *File:
@@ -159,7 +139,8 @@ func (n node) decode(v reflect.Value, tag reflect.StructTag) {
 	}
 }
 
-// decodeScalar reads a single value by parse.
+// decodeScalar calls parse with the text of n. It reports a mistake if n is a list or
+// mapping, if n is null, or if parse returns an error.
 func (n node) decodeScalar(parse func(string) error) {
 	switch {
 	case !n.is(yaml.ScalarNode, "a single value"):
@@ -172,7 +153,9 @@ func (n node) decodeScalar(parse func(string) error) {
 	}
 }
 
-// parsePlain parses a string, a bool or a number.
+// parsePlain sets v, which is a string, a bool or a number, from text. tag has the allowed
+// values of v. The text of an error describes an allowed value, as in the method parse of
+// scalar.
 func parsePlain(v reflect.Value, tag reflect.StructTag, text string) error {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -215,13 +198,14 @@ func inRange(tag reflect.StructTag, f float64) bool {
 	return low <= f && f <= high
 }
 
-// decodeStruct reads a mapping. A null field is treated as absent.
+// decodeStruct sets the fields of the struct v from the mapping n and reports mistakes. A
+// field that is null counts as absent.
 func (n node) decodeStruct(v reflect.Value) {
 	setDefaults(v)
 	if !n.is(yaml.MappingNode, "a mapping") {
 		return
 	}
-	before := len(n.mistakes)
+	before := len(n.Mistakes)
 	seen := make(map[string]int)
 	for i := 0; i+1 < len(n.n.Content); i += 2 {
 		key := node{n.source, n.n.Content[i], n.path}
@@ -245,12 +229,13 @@ func (n node) decodeStruct(v reflect.Value) {
 		}
 	}
 	n.checkPresence(v)
-	if c, ok := reflect.TypeAssert[checked](v.Addr()); ok && len(n.mistakes) == before {
+	if c, ok := reflect.TypeAssert[checked](v.Addr()); ok && len(n.Mistakes) == before {
 		c.check(n)
 	}
 }
 
-// checkPresence reports required fields that are absent.
+// checkPresence reports required fields of the struct v that are absent in n. If v is a
+// union, it also reports if n does not have exactly one field of the union.
 func (n node) checkPresence(v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		name := f.Tag.Get("yaml")
@@ -279,7 +264,7 @@ func (n node) checkPresence(v reflect.Value) {
 	}
 }
 
-// setDefaults sets the fields of a struct to their defaults.
+// setDefaults sets the fields of the struct v to the defaults in their tags.
 func setDefaults(v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		field := v.FieldByIndex(f.Index)
@@ -301,14 +286,22 @@ func mustDefault(f reflect.StructField, err error) {
 	}
 }
 
-// fieldsOf returns the fields of a struct that are in the file.
+// fieldsByType caches the results of fieldsOf, by struct type.
+var fieldsByType sync.Map //nolint:gochecknoglobals // cache
+
+// fieldsOf returns the fields of the struct type t that have a name in the file, which the
+// tag yaml specifies.
 func fieldsOf(t reflect.Type) []reflect.StructField {
+	if known, ok := fieldsByType.Load(t); ok {
+		return known.([]reflect.StructField) //nolint:forcetypeassert,errcheck // stored below
+	}
 	var fields []reflect.StructField
 	for _, f := range reflect.VisibleFields(t) {
 		if f.Tag.Get("yaml") != "" {
 			fields = append(fields, f)
 		}
 	}
+	fieldsByType.Store(t, fields)
 	return fields
 }
 

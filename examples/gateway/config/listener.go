@@ -6,40 +6,43 @@ import (
 	"strings"
 )
 
-// Listener is an address at which clients connect. It serves HTTP/1.1 and HTTP/2: in cleartext
-// HTTP/2 by prior knowledge, with TLS by ALPN.
+// Listener is an address at which clients connect. It serves HTTP/1.1 and HTTP/2. HTTP/2 is
+// used by prior knowledge in cleartext, and by ALPN with TLS.
 type Listener struct {
-	// The name, for routes, logs and metrics.
+	// The name of the listener in routes, logs and metrics.
 	Name Name `yaml:"name" is:"required"`
-	// The address: an IP address with a port, or :8080 for all interfaces.
+	// The address to listen on: an IP address with a port, or :8080 for all interfaces.
 	Address Address `yaml:"address" is:"required"`
-	// HTTP is cleartext, HTTPS is TLS and needs tls.
+	// HTTP serves cleartext. HTTPS serves TLS and requires the field tls.
 	Protocol string `yaml:"protocol" default:"HTTP" enum:"HTTP,HTTPS"`
-	// The certificates of HTTPS.
+	// The certificates of a listener with the protocol HTTPS.
 	TLS *ListenerTLS `yaml:"tls"`
-	// Each connection starts with a header of the PROXY protocol, version 1 or 2. Only trusted
-	// load balancers should then be able to connect.
+	// True requires a header of the PROXY protocol, version 1 or 2, at the beginning of
+	// each connection. The header changes the client address, so only trusted load
+	// balancers should be able to connect.
 	ProxyProtocol bool `yaml:"proxyProtocol"`
-	// Proxies in front of the gateway. Their X-Forwarded and Forwarded headers are extended,
-	// and those of other clients are replaced.
+	// The addresses of proxies in front of the gateway. The gateway adds the client to
+	// X-Forwarded and Forwarded headers that these proxies send. It replaces the headers
+	// that other clients send.
 	TrustedProxies []Prefix `yaml:"trustedProxies"`
 	// Compresses responses with gzip or zstd. Absent means no compression.
 	Compression *Compression `yaml:"compression"`
-	// Closes a connection without requests.
+	// How long a connection without requests stays open.
 	IdleTimeout Duration `yaml:"idleTimeout" default:"2m"`
-	// Limits the time of a client for the headers of a request.
+	// How long a client may take to send the headers of a request.
 	RequestHeadersTimeout Duration `yaml:"requestHeadersTimeout" default:"10s"`
-	// Limits the size of the headers of a request.
+	// The maximum size of the headers of a request, in bytes.
 	MaxHeaderBytes int `yaml:"maxHeaderBytes" default:"32768" min:"1024" max:"1048576"`
-	// Limits the open connections; further ones are reset. 0 means no limit.
+	// The maximum number of open connections. A connection above the maximum is reset. 0
+	// means no limit.
 	MaxConnections int `yaml:"maxConnections" min:"0" max:"10000000"`
-	// Limits the concurrent requests of an HTTP/2 connection.
+	// The maximum number of concurrent requests of one HTTP/2 connection.
 	MaxConcurrentStreams int `yaml:"maxConcurrentStreams" default:"100" min:"1" max:"10000"`
 
 	version string
 }
 
-// Version returns a text that changes with the listener.
+// Version returns a text that changes when the configuration of the listener changes.
 func (l *Listener) Version() string { return l.version }
 
 func (l *Listener) check(n node) {
@@ -51,15 +54,17 @@ func (l *Listener) check(n node) {
 	}
 }
 
-// ListenerTLS configures TLS towards clients.
+// ListenerTLS configures TLS for the connections of clients. The certificates come either
+// from files or from an ACME server.
 type ListenerTLS struct {
-	// Certificates, selected by the server name. The first one is the default.
+	// The certificates. The server name that a client requests selects one of them. The
+	// first one is used if the name matches none of them.
 	Certificates []Certificate `yaml:"certificates"`
-	// Obtains and renews certificates automatically.
+	// Obtains and renews certificates from an ACME server.
 	ACME *ACME `yaml:"acme"`
-	// The lowest version of TLS.
+	// The lowest version of TLS that is accepted.
 	MinVersion string `yaml:"minVersion" default:"1.2" enum:"1.2,1.3"`
-	// Requests and verifies certificates of clients.
+	// Requests and verifies certificates of clients. Absent means that clients need none.
 	ClientValidation *ClientValidation `yaml:"clientValidation"`
 }
 
@@ -71,11 +76,11 @@ func (t *ListenerTLS) check(n node) {
 	}
 }
 
-// Certificate is a certificate with its private key, in PEM.
+// Certificate is a certificate with its private key, in PEM files.
 type Certificate struct {
-	// The file of the certificate, followed by intermediate certificates.
+	// The file with the certificate, followed by the intermediate certificates.
 	CertificateChain File `yaml:"certificateChain" is:"required"`
-	// The file of the private key.
+	// The file with the private key of the certificate.
 	PrivateKey File `yaml:"privateKey" is:"required"`
 
 	pair tls.Certificate
@@ -90,14 +95,15 @@ func (c *Certificate) check(n node) {
 	c.pair = pair
 }
 
-// TLS returns the certificate.
+// TLS returns the certificate with its private key for crypto/tls.
 func (c *Certificate) TLS() tls.Certificate { return c.pair }
 
-// ClientValidation verifies the certificates of clients.
+// ClientValidation specifies how the certificates of clients are verified.
 type ClientValidation struct {
-	// The file with the certificate authorities in PEM.
+	// The file with the certificate authorities that issue certificates of clients, in PEM.
 	CACertificates File `yaml:"caCertificates" is:"required"`
-	// Require rejects clients without a valid certificate. Optional accepts clients without one.
+	// Require rejects clients without a valid certificate. Optional accepts clients without
+	// a certificate, but rejects an invalid one.
 	Mode string `yaml:"mode" default:"Require" enum:"Require,Optional"`
 
 	pool *x509.CertPool
@@ -105,7 +111,7 @@ type ClientValidation struct {
 
 func (c *ClientValidation) check(n node) { c.pool = poolOf(n.at("caCertificates"), c.CACertificates) }
 
-// Pool returns the certificate authorities.
+// Pool returns the certificate authorities that issue certificates of clients.
 func (c *ClientValidation) Pool() *x509.CertPool { return c.pool }
 
 func poolOf(n node, f File) *x509.CertPool {
@@ -116,18 +122,20 @@ func poolOf(n node, f File) *x509.CertPool {
 	return pool
 }
 
-// ACME obtains certificates from an ACME server by the challenge TLS-ALPN-01. For a public server the
-// listener must be reachable at port 443.
+// ACME obtains certificates from an ACME server by the challenge TLS-ALPN-01. A public
+// server must be able to connect to the listener at port 443.
 type ACME struct {
-	// The names of the certificates.
+	// The host names for which certificates are obtained. Other names get none.
 	Domains []Hostname `yaml:"domains" is:"required"`
-	// The folder in which certificates and the account key are kept.
+	// The folder in which the certificates and the account key are stored.
 	CacheDirectory string `yaml:"cacheDirectory" is:"required"`
-	// The address that the server notifies about problems.
+	// The email address of the account, to which the server sends notices.
 	Email string `yaml:"email"`
-	// The directory of the ACME server. The default is that of Let's Encrypt.
+	// The URL of the directory of the ACME server. The default is the server of Let's
+	// Encrypt.
 	DirectoryURL URL `yaml:"directoryURL" default:"https://acme-v02.api.letsencrypt.org/directory"`
-	// Certificate authorities of the ACME server in PEM, if they are private.
+	// The file with the certificate authorities of the ACME server, in PEM. Absent means
+	// the authorities of the system.
 	CACertificates *File `yaml:"caCertificates"`
 }
 
@@ -145,22 +153,23 @@ func (a *ACME) check(n node) {
 	}
 }
 
-// Compression compresses responses if the client accepts it.
+// Compression compresses responses if the client accepts the encoding.
 type Compression struct {
-	// The smallest body that is compressed, in bytes.
+	// The size of the smallest response body that is compressed, in bytes.
 	MinBytes int `yaml:"minBytes" default:"1024" min:"1" max:"1073741824"`
-	// The compressed content types. The default is text, JSON, JavaScript, XML and
+	// The content types that are compressed. The default is text, JSON, JavaScript, XML and
 	// SVG.
 	ContentTypes []string `yaml:"contentTypes"`
 }
 
-// Admin is the listener of operators.
+// Admin specifies the addresses for operators.
 type Admin struct {
-	// The address of /metrics, /healthz, /readyz and the page. It must not be public.
+	// The address of /metrics, /healthz, /readyz and the page with live requests. It must
+	// not be public.
 	Address Address `yaml:"address" default:"127.0.0.1:9901"`
-	// The address of the tap API for tapctl, or "off". It must be a loopback address.
+	// The address at which tapctl connects, or "off". It must be a loopback address.
 	Tap string `yaml:"tap" default:"127.0.0.1:4190"`
-	// Host names besides localhost by which a browser may open the page.
+	// Host names by which a browser may open the page, besides localhost and IP addresses.
 	Hosts []Hostname `yaml:"hosts"`
 }
 
@@ -171,10 +180,10 @@ func (a *Admin) check(n node) {
 	}
 }
 
-// AccessLog is the log of requests.
+// AccessLog configures the log with one line for each request.
 type AccessLog struct {
-	// The format of a line.
+	// The format of a line: json, apache (the combined log format), or off for no log.
 	Format string `yaml:"format" default:"json" enum:"json,apache,off"`
-	// The file, or "stdout". SIGHUP opens the file again.
+	// The path of the file, or "stdout". On SIGHUP the gateway opens the file again.
 	Path string `yaml:"path" default:"stdout"`
 }

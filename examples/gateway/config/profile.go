@@ -2,21 +2,23 @@ package config
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
-// ListenerHeader is the name by which the conditions of a profile read the name of the listener of
-// a request. An Accessor provides it; it is not part of the request.
+// ListenerHeader is the name of a header that no request contains. A profile compares it
+// with the name of a listener. The accessor of the gateway returns the name of the listener
+// of a request as the value of this header.
 const ListenerHeader = "Gateway-Listener"
 
-// Authority returns the name of a service as a target of a profile.
+// Authority returns the authority of the service v, by which a profile refers to the
+// service.
 func (v Name) Authority() string { return string(v) + ":80" }
 
-// Profile returns the routes and the retry budget for package profiles.
+// Profile returns the part of the configuration for package profiles: the routes and the
+// retry budget.
 func (c *Config) Profile() *profiles.Profile {
 	p := &profiles.Profile{RetryBudget: &profiles.RetryBudget{
 		Ratio:        c.RetryBudget.Percent / 100,
@@ -31,10 +33,12 @@ func (c *Config) Profile() *profiles.Profile {
 	return p
 }
 
-// VersionLabel is the label of a route with its [Route.Version].
+// VersionLabel is the name of a label that each route of the profile has. The value of the
+// label is [Route.Version].
 const VersionLabel = "version"
 
-// problems returns the reasons why a Router would leave out a part of the route.
+// problems returns the reasons why package profiles would ignore a part of the route. It
+// returns nil for a valid route.
 func (r *Route) problems() []string {
 	p := &profiles.Profile{Routes: []profiles.Route{r.profile()}, RetryBudget: &profiles.RetryBudget{TTL: 10e9}}
 	err := p.Validate()
@@ -51,7 +55,8 @@ func (r *Route) problems() []string {
 	return []string{err.Error()}
 }
 
-// profile returns the parts of the route that package profiles applies.
+// profile converts r to a route of package profiles. The result omits the settings that
+// package profiles does not have, such as CORS.
 func (r *Route) profile() profiles.Route {
 	p := profiles.Route{
 		Name: string(r.Name), Match: r.match(),
@@ -82,19 +87,18 @@ func (r *Route) profile() profiles.Route {
 		}
 		p.Faults = append(p.Faults, fault)
 	}
-	if r.RequestRedirect != nil {
-		p.Redirect = r.redirect()
+	if to := r.redirect(); to != nil && *to != (profiles.Redirect{Status: to.Status}) {
+		p.Redirect = to
 	}
 	return p
 }
 
 func (r *Route) redirect() *profiles.Redirect {
 	to := r.RequestRedirect
-	status, _ := strconv.Atoi(to.StatusCode) // one of a list
-	redirect := &profiles.Redirect{
-		Status: status, Scheme: to.Scheme, Host: string(to.Hostname),
-		Port: uint16(to.Port),
+	if to == nil {
+		return nil
 	}
+	redirect := &profiles.Redirect{Status: to.Status(), Scheme: to.Scheme, Host: string(to.Hostname), Port: uint16(to.Port)}
 	if to.Path != nil && to.Path.ReplacePrefixMatch != nil {
 		redirect.OldPrefix, redirect.NewPrefix = r.Prefix(), string(*to.Path.ReplacePrefixMatch)
 	} else if to.Path != nil {
@@ -103,7 +107,9 @@ func (r *Route) redirect() *profiles.Redirect {
 	return redirect
 }
 
-// classes returns the statuses that are failures.
+// classes returns the response classes of the route. A response is a failure if retry.codes
+// has its status. classes returns nil if retry.codes is empty, because the default of
+// package profiles then applies.
 func (r *Route) classes() []profiles.ResponseClass {
 	if len(r.Retry.Codes) == 0 {
 		return nil
@@ -115,7 +121,7 @@ func (r *Route) classes() []profiles.ResponseClass {
 	return append(classes, profiles.ResponseClass{Match: profiles.Status{Min: 100, Max: 999}})
 }
 
-// mutation returns the changes for package layer.
+// mutation converts m to the header changes of package layer.
 func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 	for _, h := range m.Add {
 		c.Add = append(c.Add, layer.HeaderField{Name: string(h.Name), Value: string(h.Value)})
@@ -129,7 +135,7 @@ func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
 	return c
 }
 
-// match returns the condition of the route.
+// match returns the condition on the requests of the route.
 func (r *Route) match() profiles.Match {
 	var all profiles.All
 	all = appendAny(all, r.Listeners, func(name Name) profiles.Match {
@@ -139,7 +145,8 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends the disjunction of the conditions of a list, unless it is empty.
+// appendAny appends one condition to all. The condition holds if match returns, for at least
+// one item of list, a condition that holds. If list is empty, appendAny returns all unchanged.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all
@@ -158,7 +165,8 @@ func (v Hostname) match() profiles.StringMatch {
 	return profiles.Exact(v)
 }
 
-// match returns the condition. With cors it also holds for the preflight request.
+// match returns m as a condition of package profiles. If cors is true, the condition also
+// holds for the preflight request that a browser sends before a request that matches m.
 func (m *Match) match(cors bool) profiles.Match {
 	var all profiles.All
 	switch p := m.Path; {
@@ -200,7 +208,9 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns the condition on a value, where with makes one of its kind.
+// match returns v as a condition of package profiles. It passes the condition on the value
+// to the function with. That function returns a condition on the header field or the query
+// parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

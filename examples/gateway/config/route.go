@@ -3,61 +3,68 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// Route selects requests and specifies how they are treated. Routes are tried in order, and the
-// first one that matches is used.
+// Route selects requests and specifies where they are sent and how. Routes are tried in
+// order, and the first one that matches is used.
 type Route struct {
-	// The name, for logs, metrics and gateway explain.
+	// The name of the route in logs, in metrics and in the output of gateway explain.
 	Name Name `yaml:"name" is:"required"`
-	// The names of the listeners. The default is all listeners.
+	// The names of the listeners that the route belongs to. The default is all listeners.
 	Listeners []Name `yaml:"listeners"`
-	// Names by which clients reach the route. The default is all names.
+	// The host names that the route serves. The default is all host names.
 	Hostnames []Hostname `yaml:"hostnames"`
-	// Conditions, one of which must hold. The default is every request.
+	// Conditions on requests. At least one of them must hold. The default is all requests.
 	Matches []Match `yaml:"matches"`
 
-	// The services of the route, which share the requests by weight.
+	// The services to which the requests are sent. They share the requests by weight.
 	BackendRefs []BackendRef `yaml:"backendRefs"`
-	// Answers with another location.
+	// Responds with a redirect to another location.
 	RequestRedirect *RequestRedirect `yaml:"requestRedirect"`
-	// Answers with a fixed response.
+	// Responds with a fixed response.
 	DirectResponse *DirectResponse `yaml:"directResponse"`
 
-	// Limits the time of a request up to its response headers.
+	// The time limits of a request and of each attempt, up to the response headers.
 	Timeouts Timeouts `yaml:"timeouts"`
-	// Repeats failed requests, within the retry budget of the gateway.
+	// Retries failed requests, within the retry budget of the gateway.
 	Retry Retry `yaml:"retry"`
-	// Sends a second copy of a slow request to another endpoint, within the retry budget.
+	// Sends a copy of a slow request to another endpoint, within the retry budget of the
+	// gateway.
 	Hedge *Hedge `yaml:"hedge"`
-	// Limits the rate of requests; further ones get the status 429.
+	// The maximum rate of requests. A request above the rate gets the status 429. Absent
+	// means no limit.
 	RateLimit *RateLimit `yaml:"rateLimit"`
-	// Limits the concurrent requests; further ones get the status 503. 0 means no limit.
+	// The maximum number of concurrent requests. A request above the maximum gets the
+	// status 503. 0 means no limit.
 	MaxRequests int `yaml:"maxRequests" min:"0" max:"10000000"`
-	// Changes the headers of requests to the services.
+	// Changes the headers of the requests that are sent to the services.
 	RequestHeaderModifier HeaderModifier `yaml:"requestHeaderModifier"`
-	// Changes the headers of responses.
+	// Changes the headers of the responses that are sent to the clients.
 	ResponseHeaderModifier HeaderModifier `yaml:"responseHeaderModifier"`
-	// Changes the host and the path of requests to the services.
+	// Changes the host or the path of the requests that are sent to the services.
 	URLRewrite *URLRewrite `yaml:"urlRewrite"`
-	// Sends copies of requests to other services and discards the responses.
+	// Sends copies of requests to other services and discards their responses.
 	RequestMirrors []RequestMirror `yaml:"requestMirrors"`
-	// Injects delays and errors, to test clients.
+	// Injects delays and errors into requests, to test clients.
 	Faults []Fault `yaml:"faults"`
-	// Answers preflight requests of browsers and allows other origins.
+	// Responds to preflight requests of browsers, and allows pages of other origins to use
+	// the route.
 	CORS *CORS `yaml:"cors"`
-	// Asks a service whether a request is allowed.
+	// Asks a service whether each request is allowed.
 	ExternalAuth *ExternalAuth `yaml:"externalAuth"`
 
 	version string
 }
 
-// Version returns a text that changes with the route and the services to which it refers.
+// Version returns a text that identifies the configuration of the route and of all services
+// to which the route refers. The text changes when one of these configurations changes.
 func (r *Route) Version() string { return r.version }
 
-// services returns the names of the services to which the route refers.
-func (r *Route) services() (all []Name) {
+// Services returns the names of the services to which the route refers. A name may occur
+// more than once.
+func (r *Route) Services() (all []Name) {
 	for _, b := range r.BackendRefs {
 		all = append(all, b.Name)
 	}
@@ -89,21 +96,23 @@ func (r *Route) check(n node) {
 	if total > 100 {
 		n.at("faults").failf("want percentages with a sum of at most 100, not %v", total)
 	}
-	if errs := r.problems(); len(n.mistakes) == 0 {
+	if errs := r.problems(); len(n.Mistakes) == 0 {
 		for _, err := range errs {
 			n.failf("%s", strings.ReplaceAll(err, "\n", "; "))
 		}
 	}
 }
 
-// needPrefix reports a prefix that cannot be replaced.
+// needPrefix reports a mistake at n if Prefix returns "". It is for fields that replace the
+// prefix of the path.
 func (r *Route) needPrefix(n node) {
 	if r.Prefix() == "" {
 		n.failf("want exactly one match with path: {prefix: ...}, whose prefix is replaced")
 	}
 }
 
-// Prefix returns the prefix of the only match, or "".
+// Prefix returns the path prefix of the only match of the route. It returns "" if the match
+// has no prefix, or if the route does not have exactly one match.
 func (r *Route) Prefix() string {
 	if len(r.Matches) == 1 && r.Matches[0].Path != nil {
 		return string(r.Matches[0].Path.Prefix)
@@ -118,17 +127,18 @@ func (r *Route) totalWeight() (total int) {
 	return total
 }
 
-// Match is a condition on requests. All of its parts must hold.
+// Match is a condition on requests. It holds if the conditions of all fields that are set
+// hold.
 type Match struct {
-	// A condition on the path.
+	// A condition on the path of the request.
 	Path *PathMatch `yaml:"path"`
-	// The method.
+	// The method of the request. The default is every method.
 	Method Method `yaml:"method"`
-	// Conditions on header fields, all of which must hold.
+	// Conditions on header fields. All of them must hold.
 	Headers []ValueMatch `yaml:"headers"`
-	// Conditions on query parameters, all of which must hold.
+	// Conditions on query parameters. All of them must hold.
 	QueryParams []ValueMatch `yaml:"queryParams"`
-	// A condition on gRPC calls.
+	// A condition on the service and the method of a gRPC call.
 	GRPC *GRPCMatch `yaml:"grpc"`
 }
 
@@ -150,15 +160,17 @@ func (m *Match) check(n node) {
 	}
 }
 
-// PathMatch is a condition on the path of a request, percent-encoded as sent.
+// PathMatch is a condition on the path of a request. The path is compared as the client
+// sent it, with its percent-encoding.
 type PathMatch struct {
-	// The whole path.
+	// The whole path, such as /books/1.
 	Exact Path `yaml:"exact"`
-	// Segments at the start: /books holds for /books and /books/1, but not for /bookshop.
+	// The first segments of the path: /books matches /books and /books/1, but not
+	// /bookshop.
 	Prefix Path `yaml:"prefix"`
-	// A path with placeholders for segments: /books/{id}.
+	// The whole path, with placeholders for segments: /books/{id}.
 	Pattern Pattern `yaml:"pattern"`
-	// A regular expression of Go for the whole path.
+	// A regular expression in the syntax of Go that must match the whole path.
 	RegularExpression Regex `yaml:"regularExpression"`
 }
 
@@ -166,17 +178,18 @@ func (p *PathMatch) oneOf() []string {
 	return []string{"exact", "prefix", "pattern", "regularExpression"}
 }
 
-// ValueMatch is a condition on a header field or a query parameter.
+// ValueMatch is a condition on the value of a header field or a query parameter.
 type ValueMatch struct {
-	// The name of the header field or parameter.
+	// The name of the header field or the query parameter.
 	Name string `yaml:"name" is:"required"`
-	// The whole value.
+	// The whole value. It may be empty.
 	Exact *Text `yaml:"exact"`
-	// The start of the value.
+	// The beginning of the value.
 	Prefix string `yaml:"prefix"`
-	// A regular expression of Go for the whole value.
+	// A regular expression in the syntax of Go that must match the whole value.
 	RegularExpression Regex `yaml:"regularExpression"`
-	// True holds for every value, also an empty one. False holds if the name is absent.
+	// True holds if the field or parameter is present, even with an empty value. False
+	// holds if it is absent.
 	Present *bool `yaml:"present"`
 }
 
@@ -184,11 +197,11 @@ func (v *ValueMatch) oneOf() []string {
 	return []string{"exact", "prefix", "regularExpression", "present"}
 }
 
-// GRPCMatch is a condition on gRPC calls.
+// GRPCMatch is a condition on the service and the method of a gRPC call.
 type GRPCMatch struct {
-	// The service with its package: books.v1.Books. The default is every service.
+	// The full name of the gRPC service: books.v1.Books. The default is every service.
 	Service string `yaml:"service"`
-	// The method: GetBook. The default is every method.
+	// The name of the method without its service: GetBook. The default is every method.
 	Method string `yaml:"method"`
 }
 
@@ -200,20 +213,21 @@ func (g *GRPCMatch) check(n node) {
 	}
 }
 
-// BackendRef is a service with its share of the requests.
+// BackendRef refers to a service that gets a share of the requests of a route.
 type BackendRef struct {
 	// The name of the service.
 	Name Name `yaml:"name" is:"required"`
-	// The share is the weight divided by the sum of all weights.
+	// The weight of the service. Its share of the requests is the weight divided by the sum
+	// of the weights of the route. 0 means no requests.
 	Weight int `yaml:"weight" default:"1" min:"0" max:"1000000"`
 }
 
-// Timeouts limit the time up to the response headers. A response body, a stream or a WebSocket may
-// take longer.
+// Timeouts limit the time up to the response headers. They do not limit the body of a
+// response, so a stream or a WebSocket may take longer.
 type Timeouts struct {
-	// For the request with all its attempts. 0s means no limit.
+	// The time limit of a request, with all its attempts. 0s means no limit.
 	Request Duration `yaml:"request" default:"60s"`
-	// For each attempt. 0s means no limit.
+	// The time limit of each attempt. 0s means no limit.
 	BackendRequest Duration `yaml:"backendRequest"`
 }
 
@@ -223,20 +237,20 @@ func (t *Timeouts) check(n node) {
 	}
 }
 
-// Retry repeats failed requests.
+// Retry specifies which failed requests are sent again, and how often.
 type Retry struct {
-	// Retries after the first attempt. 0 means none.
+	// The maximum number of retries after the first attempt. 0 disables retries.
 	Attempts int `yaml:"attempts" default:"2" min:"0" max:"99"`
-	// The response statuses that are failures. The default is 500 to 599.
+	// The response statuses that count as failures and are retried. The default is 500 to 599.
 	Codes []Status `yaml:"codes"`
-	// Repeats also requests that are not idempotent, such as POST. A request may then be
-	// processed twice.
+	// True also retries requests that are not idempotent, such as POST. A service may then
+	// process a request twice.
 	NonIdempotent bool `yaml:"nonIdempotent"`
 }
 
-// Hedge sends a copy of a slow request to another endpoint.
+// Hedge sends a copy of a slow request to another endpoint. The first response is used.
 type Hedge struct {
-	// The wait for response headers before the copy is sent.
+	// How long to wait for the response headers before the copy is sent.
 	Delay Duration `yaml:"delay" is:"required"`
 }
 
@@ -246,17 +260,19 @@ func (h *Hedge) check(n node) {
 	}
 }
 
-// RateLimit is a token bucket.
+// RateLimit limits the rate of requests by a token bucket.
 type RateLimit struct {
-	// The rate of requests.
+	// The number of requests a second that are allowed on average.
 	RequestsPerSecond float64 `yaml:"requestsPerSecond" is:"required" min:"0.001" max:"10000000"`
-	// Requests at once. The default is the requests of one second, at least 1.
+	// The number of requests that are allowed at once. 0, the default, means
+	// requestsPerSecond, but at least 1.
 	Burst int `yaml:"burst" min:"0" max:"10000000"`
-	// The requests that share a bucket: all of the route, or those of a client address.
+	// Route applies the limit to all requests of the route together. Client applies it to
+	// the requests of each client address.
 	Per string `yaml:"per" default:"Route" enum:"Route,Client"`
 }
 
-// Bucket returns the size of the bucket.
+// Bucket returns the size of the token bucket: burst, or its default if burst is 0.
 func (r *RateLimit) Bucket() int {
 	if r.Burst > 0 {
 		return r.Burst
@@ -264,13 +280,13 @@ func (r *RateLimit) Bucket() int {
 	return max(1, int(r.RequestsPerSecond))
 }
 
-// HeaderModifier changes header fields. Add is applied first, then set, then remove.
+// HeaderModifier changes header fields. It applies add first, then set, and then remove.
 type HeaderModifier struct {
-	// Adds a value to those of the name.
+	// Adds a value to the field and keeps its other values.
 	Add []Header `yaml:"add"`
-	// Replaces all values of the name.
+	// Sets a value of the field and removes its other values.
 	Set []Header `yaml:"set"`
-	// Removes all values of the name.
+	// Removes the fields with these names.
 	Remove []HeaderName `yaml:"remove"`
 }
 
@@ -288,53 +304,61 @@ func (m *HeaderModifier) check(n node) {
 	}
 }
 
-// Header is a header field.
+// Header is the name and the value of a header field.
 type Header struct {
-	// The name.
+	// The name of the header field.
 	Name HeaderName `yaml:"name" is:"required"`
-	// The value.
+	// The value of the header field.
 	Value HeaderValue `yaml:"value" is:"required"`
 }
 
-// PathModifier changes a path.
+// PathModifier replaces the path of a request or its prefix.
 type PathModifier struct {
-	// Replaces the whole path.
+	// The path that replaces the whole path.
 	ReplaceFullPath Path `yaml:"replaceFullPath"`
-	// Replaces the prefix of the match. /v1 with the match {prefix: /books} changes /books/1 to
-	// /v1/1.
+	// The prefix that replaces the prefix of the match of the route. /v1 with the match
+	// {prefix: /books} changes /books/1 to /v1/1.
 	ReplacePrefixMatch *Path `yaml:"replacePrefixMatch"`
 }
 
 func (p *PathModifier) oneOf() []string { return []string{"replaceFullPath", "replacePrefixMatch"} }
 
-// RequestRedirect answers with another location. Absent parts are those of the request.
+// RequestRedirect responds with a redirect. Parts of the location that are not set here are
+// copied from the URL of the request. At least one field must be set.
 type RequestRedirect struct {
-	// The scheme. A redirect to another scheme uses its default port.
+	// The scheme of the location. If it differs from the scheme of the request and port is
+	// not set, the location has the default port of the new scheme.
 	Scheme string `yaml:"scheme" enum:"http,https"`
-	// The host.
+	// The host name of the location.
 	Hostname Hostname `yaml:"hostname"`
-	// The port.
+	// The port of the location.
 	Port int `yaml:"port" min:"1" max:"65535"`
-	// The path.
+	// The path of the location.
 	Path *PathModifier `yaml:"path"`
-	// The status.
+	// The status of the response.
 	StatusCode string `yaml:"statusCode" default:"302" enum:"301,302,303,307,308"`
 }
 
 func (r *RequestRedirect) check(n node) {
-	if r.Scheme == "" && r.Hostname == "" && r.Port == 0 && r.Path == nil {
-		n.failf("want at least one of scheme, hostname, port, path")
+	if len(n.n.Content) == 0 {
+		n.failf("want at least one of scheme, hostname, port, path, statusCode")
 	}
 	if strings.HasPrefix(string(r.Hostname), "*") {
 		n.at("hostname").failf("want a name without *")
 	}
 }
 
-// URLRewrite changes requests to the services.
+// Status returns the status of the response as a number.
+func (r *RequestRedirect) Status() int {
+	status, _ := strconv.Atoi(r.StatusCode) // one of a list
+	return status
+}
+
+// URLRewrite changes the host or the path of requests that are sent to the services.
 type URLRewrite struct {
-	// The host.
+	// The host name that replaces the host of the request.
 	Hostname Hostname `yaml:"hostname"`
-	// The path.
+	// The path that replaces the path of the request.
 	Path *PathModifier `yaml:"path"`
 }
 
@@ -347,41 +371,44 @@ func (u *URLRewrite) check(n node) {
 	}
 }
 
-// DirectResponse is a fixed response.
+// DirectResponse is a fixed response, for which no service is called.
 type DirectResponse struct {
-	// The status.
+	// The status of the response.
 	Status Status `yaml:"status" is:"required"`
-	// The body.
+	// The body of the response. The default is an empty body.
 	Body Text `yaml:"body"`
 	// The content type of the body.
 	ContentType HeaderValue `yaml:"contentType" default:"text/plain; charset=utf-8"`
 }
 
-// RequestMirror sends copies of requests to a service.
+// RequestMirror sends copies of requests to a service and discards the responses.
 type RequestMirror struct {
-	// The service of the copies. It should receive no other requests.
+	// The service that receives the copies. It should receive no other requests.
 	BackendRef BackendName `yaml:"backendRef" is:"required"`
-	// The share of the requests that are copied.
+	// The percentage of the requests that are copied.
 	Percent float64 `yaml:"percent" default:"100" min:"0.001" max:"100"`
-	// The largest body of a request that is copied.
+	// The size of the largest request body that is copied, in bytes. A request with a
+	// larger body is not copied. 0 copies only requests without a body.
 	MaxBodyBytes int `yaml:"maxBodyBytes" default:"65536" min:"0" max:"16777216"`
 }
 
-// BackendName refers to a service.
+// BackendName refers to a service by its name.
 type BackendName struct {
 	// The name of the service.
 	Name Name `yaml:"name" is:"required"`
 }
 
-// Fault injects a delay, an error, or both.
+// Fault injects a delay, an error, or a delay followed by an error.
 type Fault struct {
-	// The share of the requests.
+	// The percentage of the requests that get the fault.
 	Percentage float64 `yaml:"percentage" default:"100" min:"0.001" max:"100"`
-	// The delay before the request is forwarded or answered.
+	// The delay before the request is forwarded, or before the error of abort is sent. 0s
+	// means no delay.
 	FixedDelay Duration `yaml:"fixedDelay"`
-	// Answers with an error.
+	// The error that is sent as the response. Absent means that the request is forwarded.
 	Abort *Abort `yaml:"abort"`
-	// The fault ends this long after the gateway has read it.
+	// How long the fault is injected, from the time when the gateway loads the
+	// configuration.
 	TTL Duration `yaml:"ttl" default:"10m"`
 }
 
@@ -394,27 +421,29 @@ func (f *Fault) check(n node) {
 	}
 }
 
-// Abort is the error of a fault.
+// Abort is the response of a fault that injects an error.
 type Abort struct {
-	// The status of the response.
+	// The HTTP status of the response.
 	HTTPStatus int `yaml:"httpStatus" is:"required" min:"400" max:"599"`
-	// The status of gRPC calls. The default corresponds to httpStatus.
+	// The gRPC status for gRPC calls. 0, the default, means the gRPC status that
+	// corresponds to httpStatus.
 	GRPCStatus int `yaml:"grpcStatus" min:"0" max:"16"`
 }
 
-// CORS allows browsers to use the route from pages of other origins.
+// CORS allows pages of other origins to use the route in a browser.
 type CORS struct {
-	// The allowed origins: https://books.example, https://*.example, or "*".
+	// The allowed origins: https://books.example, https://*.example, or "*" for all
+	// origins.
 	AllowOrigins []Origin `yaml:"allowOrigins" is:"required"`
-	// The allowed methods. The default is GET, HEAD and POST.
+	// The allowed methods. "*" means any method. The default is GET, HEAD and POST.
 	AllowMethods []Method `yaml:"allowMethods"`
-	// The allowed request header fields.
+	// The request header fields that pages may set. "*" means any field.
 	AllowHeaders []HeaderName `yaml:"allowHeaders"`
-	// The response header fields that scripts may read.
+	// The response header fields that scripts of pages may read.
 	ExposeHeaders []HeaderName `yaml:"exposeHeaders"`
-	// Allows cookies and other credentials.
+	// True allows pages to send cookies and other credentials.
 	AllowCredentials bool `yaml:"allowCredentials"`
-	// The time for which a browser caches the answer to a preflight request.
+	// How long a browser caches the response to a preflight request.
 	MaxAge Duration `yaml:"maxAge" default:"5s"`
 }
 
@@ -427,21 +456,22 @@ func (c *CORS) check(n node) {
 	}
 }
 
-// ExternalAuth asks a service whether a request is allowed. It sends a GET request without a body.
-// A response 2xx allows the request. Any other response is the response of the route. If the
-// service cannot be asked, the request is rejected with the status 503.
+// ExternalAuth asks a service whether a request is allowed. It sends a GET request without
+// a body to the service. A response of the service with a status 2xx allows the request.
+// Any other response of the service is sent to the client. If the service cannot be called,
+// the client gets the status 503.
 type ExternalAuth struct {
-	// The service that is asked.
+	// The service that decides.
 	BackendRef BackendName `yaml:"backendRef" is:"required"`
-	// The path of the question.
+	// The path of the GET request to the service that decides.
 	Path Path `yaml:"path" default:"/"`
 	// The time limit for the response of the service that decides.
 	Timeout Duration `yaml:"timeout" default:"1s"`
-	// The header fields of the request that the question has, beside X-Forwarded-Method,
-	// -Proto, -Host, -Uri and -For.
+	// The header fields of the request that are copied to the GET request. The GET request
+	// also has X-Forwarded-Method, -Proto, -Host, -Uri and -For.
 	AllowedRequestHeaders []HeaderName `yaml:"allowedRequestHeaders"`
-	// The header fields of the answer that are set in the allowed request. They are removed
-	// from the requests of clients.
+	// The header fields of the response of the service that are copied to the allowed
+	// request. Fields of the client with these names are removed.
 	AllowedResponseHeaders []HeaderName `yaml:"allowedResponseHeaders"`
 }
 
@@ -451,13 +481,16 @@ func (e *ExternalAuth) check(n node) {
 	}
 }
 
-// RetryBudget limits the retries and hedges of all routes together.
+// RetryBudget limits the retries and hedges of all routes together. The limit is
+// minRetryRate plus percent of the requests.
 type RetryBudget struct {
-	// Retries for each hundred requests.
+	// The number of retries that are allowed for each hundred requests.
 	Percent float64 `yaml:"percent" default:"20" min:"0" max:"1000"`
-	// Retries per second that are always allowed.
+	// The number of retries per second that are allowed in addition, without regard to the
+	// number of requests.
 	MinRetryRate int `yaml:"minRetryRate" default:"10" min:"0" max:"1000000"`
-	// The time for which a request counts.
+	// The period of the limit, from 1s to 60s. percent refers to the requests of the last
+	// period.
 	Interval Duration `yaml:"interval" default:"10s"`
 }
 
@@ -467,7 +500,8 @@ func (b *RetryBudget) check(n node) {
 	}
 }
 
-// Describe returns the action of the route: its services with their shares, or its response.
+// Describe returns a text that describes where the route sends requests: its services with
+// their shares, a redirect, or a fixed response.
 func (r *Route) Describe() string {
 	switch {
 	case r.DirectResponse != nil:

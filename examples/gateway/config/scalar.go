@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,12 +19,12 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Name is the name of a listener, a service or a route: a DNS label.
+// Name is the name of a listener, a service or a route. It is a DNS name in lower case.
 type Name string
 
 func (v *Name) parse(text string) error {
-	if !isLabel(text) {
-		return errors.New("lower-case letters, digits and '-', at most 63, such as books-v1")
+	if len(text) > 253 || slices.ContainsFunc(strings.Split(text, "."), func(l string) bool { return !isLabel(l) }) {
+		return errors.New("lower-case letters, digits, '-' and '.', such as books-v1")
 	}
 	*v = Name(text)
 	return nil
@@ -38,7 +39,7 @@ func isLabel(text string) bool {
 	})
 }
 
-// Duration is a duration of at least 0.
+// Duration is a time of at least 0, written as 300ms, 10s or 1m30s.
 type Duration time.Duration
 
 func (v *Duration) parse(text string) error {
@@ -50,10 +51,11 @@ func (v *Duration) parse(text string) error {
 	return nil
 }
 
-// D returns the duration.
+// D returns v as a time.Duration.
 func (v Duration) D() time.Duration { return time.Duration(v) }
 
-// Address is an address to listen on: "127.0.0.1:8080", or ":8080" for all interfaces.
+// Address is an address to listen on: an IP address with a port, or ":8080" for all
+// interfaces.
 type Address string
 
 func (v *Address) parse(text string) error {
@@ -67,7 +69,7 @@ func (v *Address) parse(text string) error {
 	return nil
 }
 
-// HostPort is a DNS name or an IP address, with a port.
+// HostPort is a DNS name or an IP address, with a port above 0.
 type HostPort string
 
 func (v *HostPort) parse(text string) error {
@@ -81,7 +83,8 @@ func (v *HostPort) parse(text string) error {
 	return nil
 }
 
-// isDomain reports whether text is a DNS name of labels with letters, digits, '-' and '_'.
+// isDomain reports whether text is a DNS name. The parts between the dots may have letters,
+// digits, '-' and '_'.
 func isDomain(text string) bool {
 	if len(text) > 253 {
 		return false
@@ -94,8 +97,8 @@ func isDomain(text string) bool {
 	return true
 }
 
-// Hostname is a DNS name without a port. As a condition, a first label "*" stands for one
-// or more labels.
+// Hostname is a DNS name without a port. In a field that is a condition, such as the
+// hostnames of a route, the first label may be "*". It matches one or more labels.
 type Hostname string
 
 func (v *Hostname) parse(text string) error {
@@ -107,7 +110,7 @@ func (v *Hostname) parse(text string) error {
 	return nil
 }
 
-// Prefix is a range of IP addresses: "10.0.0.0/8", or a single address.
+// Prefix is a range of IP addresses such as "10.0.0.0/8", or a single address.
 type Prefix struct{ netip.Prefix }
 
 func (v *Prefix) parse(text string) error {
@@ -123,7 +126,7 @@ func (v *Prefix) parse(text string) error {
 	return nil
 }
 
-// HeaderName is the name of a header field.
+// HeaderName is a valid name of a header field.
 type HeaderName string
 
 func (v *HeaderName) parse(text string) error {
@@ -134,7 +137,7 @@ func (v *HeaderName) parse(text string) error {
 	return nil
 }
 
-// HeaderValue is the value of a header field.
+// HeaderValue is the value of a header field, without control characters.
 type HeaderValue string
 
 func (v *HeaderValue) parse(text string) error {
@@ -145,7 +148,7 @@ func (v *HeaderValue) parse(text string) error {
 	return nil
 }
 
-// Method is an HTTP method. Case matters.
+// Method is an HTTP method in upper case.
 type Method string
 
 func (v *Method) parse(text string) error {
@@ -156,7 +159,7 @@ func (v *Method) parse(text string) error {
 	return nil
 }
 
-// Text is a text that may be empty.
+// Text is a string that may be empty.
 type Text string
 
 func (v *Text) parse(text string) error {
@@ -164,7 +167,7 @@ func (v *Text) parse(text string) error {
 	return nil
 }
 
-// Path is a percent-encoded path without a query.
+// Path is a path that begins with "/". It is percent-encoded and has no query.
 type Path string
 
 func (v *Path) parse(text string) error {
@@ -180,7 +183,7 @@ func isPath(text string) bool {
 	return err == nil && u.EscapedPath() == text
 }
 
-// Pattern is a path with placeholders for segments: "/books/{id}/pages/{page}".
+// Pattern is a path with placeholders for whole segments: "/books/{id}/pages/{page}".
 type Pattern string
 
 var placeholder = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_]*\}$`)
@@ -198,7 +201,7 @@ func (v *Pattern) parse(text string) error {
 	return nil
 }
 
-// Regexp returns the pattern as a regular expression.
+// Regexp returns a regular expression that matches the paths of the pattern.
 func (v Pattern) Regexp() string {
 	var b strings.Builder
 	for segment := range strings.SplitSeq(string(v)[1:], "/") {
@@ -212,7 +215,7 @@ func (v Pattern) Regexp() string {
 	return b.String()
 }
 
-// Regex is a regular expression of Go, which must match the whole value.
+// Regex is a regular expression in the syntax of Go. It must match the whole value.
 type Regex string
 
 func (v *Regex) parse(text string) error {
@@ -223,7 +226,7 @@ func (v *Regex) parse(text string) error {
 	return nil
 }
 
-// Status is an HTTP status of a final response.
+// Status is an HTTP status of a final response, from 200 to 599.
 type Status int
 
 func (v *Status) parse(text string) error {
@@ -235,8 +238,8 @@ func (v *Status) parse(text string) error {
 	return nil
 }
 
-// Origin is an origin of a browser: "https://books.example". "*" is any origin, and a host may
-// begin with "*.".
+// Origin is an origin of a browser: "https://books.example". "*" means any origin. The host
+// may begin with "*.", where "*" matches one or more labels.
 type Origin string
 
 func (v *Origin) parse(text string) error {
@@ -249,7 +252,7 @@ func (v *Origin) parse(text string) error {
 	return nil
 }
 
-// Matches reports whether v allows a page of origin.
+// Matches reports whether v allows a page of the given origin.
 func (v Origin) Matches(origin string) bool {
 	origin = strings.ToLower(origin)
 	scheme, below, wild := strings.Cut(string(v), "*")
@@ -259,7 +262,7 @@ func (v Origin) Matches(origin string) bool {
 	return len(origin) > len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, below)
 }
 
-// URL is an absolute http or https URL.
+// URL is an absolute URL with the scheme http or https.
 type URL string
 
 func (v *URL) parse(text string) error {
@@ -271,8 +274,9 @@ func (v *URL) parse(text string) error {
 	return nil
 }
 
-// File is the path of a file. A relative path starts at the folder of the configuration. The
-// file is read with the configuration, and a change of it reloads the configuration.
+// File is the path and the content of a file. A relative path starts at the folder of the
+// configuration. The file is read together with the configuration. When its content
+// changes, the gateway reloads the configuration.
 type File struct {
 	Path string
 	Data []byte
@@ -287,9 +291,9 @@ func (v *File) parse(text string) error {
 }
 
 func (n node) decodeFile(f *File) {
-	before := len(n.mistakes)
+	before := len(n.Mistakes)
 	n.decodeScalar(f.parse)
-	if len(n.mistakes) > before {
+	if len(n.Mistakes) > before {
 		return
 	}
 	data, err := n.read(f.Path)
@@ -300,7 +304,8 @@ func (n node) decodeFile(f *File) {
 	f.Data = data
 }
 
-// MarshalJSON returns the path and a digest of the content.
+// MarshalJSON returns the path and a digest of the content. Versions are digests of JSON,
+// so a change of the content changes the version of each part that refers to the file.
 func (v File) MarshalJSON() ([]byte, error) {
 	sum := sha256.Sum256(v.Data)
 	return json.Marshal([]string{v.Path, hex.EncodeToString(sum[:])})

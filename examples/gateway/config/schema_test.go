@@ -49,7 +49,7 @@ type object = map[string]any
 
 // scalars are the patterns and the examples of the types with a syntax of their own.
 var scalars = map[string]object{
-	"Name":        {"pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"},
+	"Name":        {"pattern": "^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"},
 	"Duration":    {"pattern": `^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$|^0$`},
 	"Address":     {"pattern": ":[0-9]+$"},
 	"HostPort":    {"pattern": "^.+:[0-9]+$"},
@@ -57,7 +57,7 @@ var scalars = map[string]object{
 	"Prefix":      {"pattern": "^[0-9a-fA-F.:]+(/[0-9]+)?$"},
 	"HeaderName":  {"pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"},
 	"HeaderValue": {"pattern": `^[^\u0000-\u0008\u000a-\u001f\u007f]*$`},
-	"Method":      {"pattern": "^[A-Z]+(-[A-Z]+)*$"},
+	"Method":      {"pattern": `^\*$|^[A-Z]+(-[A-Z]+)*$`},
 	"Path":        {"pattern": "^/[^?#]*$"},
 	"Pattern":     {"pattern": "^/"},
 	"Origin":      {"pattern": `^\*$|^https?://[^/]+$`},

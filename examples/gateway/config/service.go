@@ -9,48 +9,55 @@ import (
 	"time"
 )
 
-// Service is a set of endpoints that serve the same requests.
+// Service is a set of endpoints that serve the same requests. Exactly one of static, dns,
+// kubernetes and linkerd provides the endpoints. A service with directResponse has no
+// endpoints.
 type Service struct {
-	// The name, for routes and metrics.
+	// The name of the service in routes, logs and metrics.
 	Name Name `yaml:"name" is:"required"`
 
 	// Endpoints at fixed addresses.
 	Static *Static `yaml:"static"`
-	// Endpoints by DNS.
+	// Endpoints that are resolved by DNS.
 	DNS *DNS `yaml:"dns"`
 	// The endpoints of a Kubernetes Service.
 	Kubernetes *Kubernetes `yaml:"kubernetes"`
-	// Endpoints from linkerd's destination controller.
+	// Endpoints from the destination controller of linkerd.
 	Linkerd *Linkerd `yaml:"linkerd"`
+	// Responds with a fixed response.
+	DirectResponse *DirectResponse `yaml:"directResponse"`
 
-	// The protocol of the endpoints. Auto sends gRPC, and with TLS requests received by HTTP/2,
-	// by HTTP/2, and all others by HTTP/1.1.
+	// The protocol of the endpoints. Auto uses HTTP/2 for gRPC. With TLS, it also uses
+	// HTTP/2 for requests that arrived by HTTP/2. It uses HTTP/1.1 for all other requests.
 	Protocol string `yaml:"protocol" default:"Auto" enum:"Auto,HTTP1,HTTP2"`
-	// TLS towards the endpoints. Absent means cleartext.
+	// TLS for the connections to the endpoints. Absent means cleartext.
 	TLS *ServiceTLS `yaml:"tls"`
-	// Limits the time to connect to an endpoint, TLS included.
+	// The time limit to connect to an endpoint, with the TLS handshake.
 	ConnectTimeout Duration `yaml:"connectTimeout" default:"1s"`
-	// How an endpoint is picked.
+	// Specifies how an endpoint is selected for each request.
 	LoadBalancer LoadBalancer `yaml:"loadBalancer"`
 	// Sends the requests of a browser session to the same endpoint, by a cookie.
 	SessionPersistence *SessionPersistence `yaml:"sessionPersistence"`
 	// Checks each endpoint in the background. An unhealthy endpoint gets no requests.
+	// Absent means no checks.
 	HealthCheck *HealthCheck `yaml:"healthCheck"`
-	// Requests wait here while no endpoint is ready.
+	// The queue in which requests wait while no endpoint is ready.
 	Queue Queue `yaml:"queue"`
-	// Limits for each endpoint.
+	// The limits of the connections to and requests of each endpoint.
 	CircuitBreakers CircuitBreakers `yaml:"circuitBreakers"`
-	// Ejects endpoints that fail more often than others. The load balancer avoids failing
-	// endpoints without it, except with the policies RoundRobin and Random.
+	// Ejects endpoints that fail more often than others. Without it, the load balancer
+	// still avoids failing endpoints, except with the policies RoundRobin and Random.
 	OutlierDetection *OutlierDetection `yaml:"outlierDetection"`
 
 	version string
 }
 
-// Version returns a text that changes with the service.
+// Version returns a text that changes when the configuration of the service changes.
 func (s *Service) Version() string { return s.version }
 
-func (s *Service) oneOf() []string { return []string{"static", "dns", "kubernetes", "linkerd"} }
+func (s *Service) oneOf() []string {
+	return []string{"static", "dns", "kubernetes", "linkerd", "directResponse"}
+}
 
 func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
@@ -61,9 +68,9 @@ func (s *Service) check(n node) {
 	}
 }
 
-// Static has endpoints at fixed addresses.
+// Static is a list of endpoints at fixed addresses.
 type Static struct {
-	// IP addresses with ports.
+	// The IP addresses of the endpoints with their ports.
 	Addresses []HostPort `yaml:"addresses" is:"required"`
 }
 
@@ -78,9 +85,11 @@ func (s *Static) check(n node) {
 	}
 }
 
-// DNS resolves endpoints by DNS. A change is noticed after the TTL.
+// DNS specifies endpoints that are resolved by DNS. The name is resolved again when the TTL
+// of its records has passed.
 type DNS struct {
-	// A name with a port: "books.example:80". A name without a port asks for SRV records.
+	// The DNS name with a port: "books.example:80". A name without a port is resolved by
+	// SRV records.
 	Name string `yaml:"name" is:"required"`
 }
 
@@ -91,12 +100,13 @@ func (d *DNS) check(n node) {
 	}
 }
 
-// Kubernetes watches the EndpointSlices of a Service.
+// Kubernetes specifies the endpoints of a Kubernetes Service. The gateway watches the
+// EndpointSlices of the Service.
 type Kubernetes struct {
-	// The Service and its port: "books.shop:80" or "books.shop:http".
+	// The name, namespace and port of the Service: "books.shop:80" or "books.shop:http".
 	Name string `yaml:"name" is:"required"`
-	// The file with the address and the credentials of the API server. The default is that of
-	// the pod.
+	// The file with the address and the credentials of the API server. The default is the
+	// service account of the pod.
 	Kubeconfig *File `yaml:"kubeconfig"`
 }
 
@@ -107,23 +117,26 @@ func (k *Kubernetes) check(n node) {
 	}
 }
 
-// Linkerd resolves endpoints by linkerd's destination controller.
+// Linkerd specifies endpoints from the destination controller of linkerd.
 type Linkerd struct {
 	// The name and port of the service: "books.shop.svc.cluster.local:80".
 	Name HostPort `yaml:"name" is:"required"`
-	// The address of the controller.
+	// The address of the destination controller.
 	Controller HostPort `yaml:"controller" default:"linkerd-dst-headless.linkerd.svc.cluster.local:8086"`
 }
 
-// ServiceTLS configures TLS towards endpoints.
+// ServiceTLS configures TLS for the connections to endpoints.
 type ServiceTLS struct {
-	// The name that the certificates of the endpoints must have.
+	// The name that must be in the certificates of the endpoints. It is required, unless
+	// insecureSkipVerify is true.
 	ServerName Hostname `yaml:"serverName"`
-	// The file with the certificate authorities in PEM. The default is those of the system.
+	// The file with the certificate authorities of the endpoints, in PEM. The default is
+	// the authorities of the system.
 	CACertificates *File `yaml:"caCertificates"`
-	// The certificate that the gateway presents.
+	// The certificate that the gateway presents to the endpoints. Absent means no
+	// certificate.
 	ClientCertificate *Certificate `yaml:"clientCertificate"`
-	// Accepts every certificate. Only for tests.
+	// True accepts every certificate of an endpoint. Use it only for tests.
 	InsecureSkipVerify bool `yaml:"insecureSkipVerify"`
 
 	pool *x509.CertPool
@@ -138,7 +151,7 @@ func (t *ServiceTLS) check(n node) {
 	}
 }
 
-// Config returns the configuration for crypto/tls.
+// Config returns the configuration of crypto/tls for connections to the endpoints.
 func (t *ServiceTLS) Config() *tls.Config {
 	cfg := &tls.Config{
 		ServerName: string(t.ServerName), RootCAs: t.pool,
@@ -150,14 +163,15 @@ func (t *ServiceTLS) Config() *tls.Config {
 	return cfg
 }
 
-// LoadBalancer configures how an endpoint is picked.
+// LoadBalancer specifies how an endpoint is selected for each request.
 type LoadBalancer struct {
 	// EWMA prefers fast endpoints with few requests. ConsistentHash sends requests with the
-	// same key to the same endpoint.
+	// same hash key to the same endpoint.
 	Policy string `yaml:"policy" default:"EWMA" enum:"EWMA,LeastRequest,RoundRobin,Random,ConsistentHash"`
-	// The key of ConsistentHash.
+	// The hash key of requests for the policy ConsistentHash.
 	Hash *Hash `yaml:"hash"`
-	// The time in which the load of a new endpoint grows to its share.
+	// How long the share of a new endpoint in the load grows until it is complete. 0s means
+	// that a new endpoint gets its full share at once.
 	SlowStart Duration `yaml:"slowStart"`
 }
 
@@ -170,41 +184,42 @@ func (l *LoadBalancer) check(n node) {
 	}
 }
 
-// Hash is the key of consistent hashing.
+// Hash specifies the hash key of a request for consistent hashing.
 type Hash struct {
-	// The value of a request header field.
+	// The name of the header field that has the key.
 	Header HeaderName `yaml:"header"`
-	// The value of a cookie.
+	// The name of the cookie that has the key.
 	Cookie HeaderName `yaml:"cookie"`
-	// The value of a query parameter.
+	// The name of the query parameter that has the key.
 	QueryParam string `yaml:"queryParam"`
-	// The IP address of the client.
+	// True uses the IP address of the client as the key.
 	SourceIP bool `yaml:"sourceIP"`
 }
 
 func (h *Hash) oneOf() []string { return []string{"header", "cookie", "queryParam", "sourceIP"} }
 
-// SessionPersistence sends the requests of a session to the same endpoint.
+// SessionPersistence sends the requests of a browser session to the same endpoint.
 type SessionPersistence struct {
-	// The name of the cookie, which the gateway sets.
+	// The name of the cookie that identifies the endpoint. The gateway sets the cookie.
 	SessionName HeaderName `yaml:"sessionName" is:"required"`
 }
 
-// HealthCheck checks endpoints. If all endpoints are unhealthy, all are used.
+// HealthCheck checks endpoints in the background. If all endpoints are unhealthy, all of
+// them get requests.
 type HealthCheck struct {
-	// The path of a GET request. A response 2xx is healthy.
+	// The path of a GET request. An endpoint is healthy if its response has a status 2xx.
 	Path Path `yaml:"path"`
-	// The service name of a call of grpc.health.v1.Health; "" is the whole server.
+	// The service name in a call of grpc.health.v1.Health. "" means the whole server.
 	GRPC *Text `yaml:"grpc"`
-	// True: a TCP connection is healthy.
+	// True checks that the endpoint accepts a TCP connection.
 	TCP bool `yaml:"tcp"`
 	// The time between two checks of an endpoint.
 	Interval Duration `yaml:"interval" default:"5s"`
-	// Limits the time of a check.
+	// The time limit of one check.
 	Timeout Duration `yaml:"timeout" default:"1s"`
-	// Checks in a row that must succeed.
+	// The number of successive checks that must succeed before an endpoint becomes healthy.
 	HealthyThreshold int `yaml:"healthyThreshold" default:"1" min:"1" max:"100"`
-	// Checks in a row that must fail.
+	// The number of successive checks that must fail before an endpoint becomes unhealthy.
 	UnhealthyThreshold int `yaml:"unhealthyThreshold" default:"3" min:"1" max:"100"`
 }
 
@@ -219,11 +234,11 @@ func (h *HealthCheck) check(n node) {
 	}
 }
 
-// Queue holds requests while no endpoint is ready.
+// Queue specifies how requests wait while no endpoint is ready.
 type Queue struct {
-	// The number of waiting requests. 0 rejects requests at once.
+	// The maximum number of waiting requests. 0 means that requests are rejected at once.
 	Capacity int `yaml:"capacity" default:"1000" min:"0" max:"1000000"`
-	// The longest wait.
+	// The maximum time that a request waits. Then it is rejected.
 	MaxWait Duration `yaml:"maxWait" default:"3s"`
 }
 
@@ -233,27 +248,30 @@ func (q *Queue) check(n node) {
 	}
 }
 
-// CircuitBreakers are limits for each endpoint.
+// CircuitBreakers are the limits of connections and requests of each endpoint.
 type CircuitBreakers struct {
-	// Concurrent HTTP/1.1 connections. 0 means no limit.
+	// The maximum number of HTTP/1.1 connections to an endpoint. 0 means no limit.
 	MaxConnections int `yaml:"maxConnections" min:"0" max:"1000000"`
-	// Concurrent requests. 0 means no limit.
+	// The maximum number of concurrent requests to an endpoint. 0 means no limit.
 	MaxRequests int `yaml:"maxRequests" min:"0" max:"1000000"`
 }
 
 // OutlierDetection ejects endpoints that fail more often than others.
 type OutlierDetection struct {
-	// Failures in a row after which an endpoint is ejected. 0 disables the rule.
+	// The number of successive failures after which an endpoint is ejected. 0 disables this
+	// rule.
 	ConsecutiveFailures int `yaml:"consecutiveFailures" default:"5" min:"0" max:"1000"`
-	// The time between two comparisons of success rates. 0 disables the rule.
+	// The time between two comparisons of the success rates of the endpoints. 0s disables
+	// this comparison.
 	Interval Duration `yaml:"interval" default:"10s"`
-	// The time of the first ejection.
+	// How long the first ejection of an endpoint lasts. Each further ejection lasts longer.
 	BaseEjectionTime Duration `yaml:"baseEjectionTime" default:"30s"`
-	// The largest share of endpoints that are ejected.
+	// The maximum percentage of the endpoints that are ejected at the same time.
 	MaxEjectionPercent float64 `yaml:"maxEjectionPercent" default:"50" min:"0" max:"99"`
 }
 
-// Describe returns the name, the endpoints and the protocol of the service.
+// Describe returns a text with the name, the source of the endpoints, the protocol and the
+// load balancer policy of the service.
 func (s *Service) Describe() string {
 	where := ""
 	switch {
@@ -265,6 +283,8 @@ func (s *Service) Describe() string {
 		where = "kubernetes " + s.Kubernetes.Name
 	case s.Linkerd != nil:
 		where = "linkerd " + string(s.Linkerd.Name)
+	case s.DirectResponse != nil:
+		return fmt.Sprintf("%s: direct response %d", s.Name, s.DirectResponse.Status)
 	}
 	if s.TLS != nil {
 		where += ", TLS"
@@ -272,5 +292,5 @@ func (s *Service) Describe() string {
 	return fmt.Sprintf("%s: %s, protocol %s, %s", s.Name, where, s.Protocol, s.LoadBalancer.Policy)
 }
 
-// String returns the name.
+// String returns the name of the service.
 func (s *Service) String() string { return string(s.Name) }

@@ -5,61 +5,153 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
-// Authority issues certificates. It is safe for concurrent use.
+// Authority is a certificate authority. It issues certificates for the names of one trust
+// domain. It is safe for concurrent use.
 type Authority struct {
-	// Lifetime is the validity of a certificate. The default is a day, as linkerd's.
-	// It should be at least 20 s, because proxies wait for at least 10 s before they
-	// renew. It must not change while the Authority is in use.
+	// Lifetime is how long a certificate is valid. The default is one day, as in linkerd.
+	// It should be at least 20 s, because a proxy waits at least 10 s before it renews its
+	// certificate. Do not change it while the Authority is in use.
 	Lifetime time.Duration
 
-	// Log is for the certificate of [Serve] itself; nil means no logging. It must not
-	// change while the Authority is in use.
+	// Log receives messages about the certificate that the authority issues for its own TLS
+	// server, see [Serve]. If it is nil, nothing is logged. Do not change it while the
+	// Authority is in use.
 	Log *slog.Logger
 
-	domain  string
-	anchors []byte // PEM
-	issuer  *x509.Certificate
-	key     crypto.Signer
+	domain  string                 // trust domain; "" means any
+	current atomic.Pointer[issuer] // nil before the first Replace
 }
+
+// issuer is the certificate that signs the certificates of proxies. It is immutable.
+type issuer struct {
+	anchors []byte              // trust anchors that verify chain, in PEM
+	chain   []*x509.Certificate // the certificate, and intermediate certificates up to a trust anchor
+	key     crypto.Signer       // key of the certificate
+}
+
+// ErrNoIssuer is the error of an [Authority] without an issuer.
+var ErrNoIssuer = errors.New("ca: the authority has no issuer yet")
 
 const (
 	defaultLifetime = 24 * time.Hour
 
+	rootLife   = 10 * issuerLife
 	issuerLife = 365 * 24 * time.Hour
 	clockSkew  = time.Minute // maximum delay of a proxy's clock
 )
 
-// New returns an Authority with a new root and issuer for names of a trust domain such as
-// "cluster.local". "" means any name.
+// Empty returns an Authority without an issuer. It certifies the names of a trust domain,
+// such as "cluster.local", after the first [Authority.Replace]. An empty domain means any
+// name.
+func Empty(domain string) *Authority { return &Authority{Lifetime: defaultLifetime, domain: domain} }
+
+// New returns an Authority with a new root and a new issuer. It certifies the names of a
+// trust domain, as that of [Empty] does.
 func New(domain string) (*Authority, error) {
-	root, rootKey, err := newIssuer("root of "+domain, nil, nil)
+	f, err := Generate(domain)
 	if err != nil {
 		return nil, err
 	}
-	issuer, key, err := newIssuer("identity of "+domain, root, rootKey)
-	if err != nil {
-		return nil, err
-	}
-	return &Authority{Lifetime: defaultLifetime, domain: domain, anchors: encode(root), issuer: issuer, key: key}, nil
+	a := Empty(domain)
+	return a, a.Replace(f.Anchors, f.Issuer, f.Key)
 }
 
+// Files has the certificates of an authority in PEM: its trust anchors, and the issuer that
+// signs the certificates of proxies, with its key.
+type Files struct{ Anchors, Issuer, Key []byte }
+
+// Generate returns a new root and a new issuer for a trust domain. The key of the root is
+// discarded.
+func Generate(domain string) (Files, error) {
+	root, rootKey, err := newCA("root.linkerd."+domain, rootLife, nil, nil)
+	if err != nil {
+		return Files{}, err
+	}
+	issuer, issuerKey, err := newCA("identity.linkerd."+domain, issuerLife, root, rootKey)
+	if err != nil {
+		return Files{}, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(issuerKey)
+	if err != nil {
+		return Files{}, fmt.Errorf("ca: %w", err)
+	}
+	return Files{encode(root), encode(issuer), encodeKey(pkcs8)}, nil
+}
+
+// Replace replaces the trust anchors and the issuer. All arguments are PEM. cert has the
+// certificate of the issuer, and intermediate certificates if a trust anchor did not sign
+// it. If the anchors do not verify it, or key is not its key, Replace returns an error and
+// changes nothing.
+func (a *Authority) Replace(anchors, cert, key []byte) error {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("ca: the issuer: %w", err)
+	}
+	next := &issuer{anchors: anchors}
+	if next.key, err = signer(pair.PrivateKey); err != nil {
+		return err
+	}
+	for _, der := range pair.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("ca: the issuer: %w", err)
+		}
+		next.chain = append(next.chain, c)
+	}
+	if err := next.verify(); err != nil {
+		return err
+	}
+	a.current.Store(next)
+	return nil
+}
+
+// verify returns an error unless the trust anchors verify the issuer, and it may issue
+// certificates.
+func (i *issuer) verify() error {
+	roots, others := x509.NewCertPool(), x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(i.anchors) {
+		return errors.New("ca: the trust anchors have no certificate in PEM")
+	}
+	for _, c := range i.chain[1:] {
+		others.AddCert(c)
+	}
+	cert := i.chain[0]
+	if !cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return fmt.Errorf("ca: the issuer %q may not issue certificates: must be a CA with the key usage cert sign",
+			cert.Subject.CommonName)
+	}
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return fmt.Errorf("ca: the trust anchors do not verify the issuer: %w", err)
+	}
+	return nil
+}
+
+// encode returns cert in PEM.
 func encode(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
+// encodeKey returns a private key in PEM. pkcs8 is the key in the encoding PKCS #8.
 func encodeKey(pkcs8 []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
+// signer returns key as a signer, or an error if it cannot sign.
 func signer(key crypto.PrivateKey) (crypto.Signer, error) {
 	s, ok := key.(crypto.Signer)
 	if !ok {
@@ -68,29 +160,31 @@ func signer(key crypto.PrivateKey) (crypto.Signer, error) {
 	return s, nil
 }
 
-// newIssuer returns a CA certificate that parent signs, or a self-signed one.
-func newIssuer(name string, parent *x509.Certificate, by crypto.Signer) (*x509.Certificate, crypto.Signer, error) {
+// newCA returns a new CA certificate with the given common name and lifetime, and its key. The
+// certificate is signed by signer, the key of parent. If parent is nil, it is signed by its
+// own key.
+func newCA(name string, life time.Duration, parent *x509.Certificate, signer crypto.Signer) (*x509.Certificate, crypto.Signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ca: %w", err)
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(issuerLife), MaxPathLen: 1,
+		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(life), MaxPathLen: 1,
 	}
 	if parent == nil {
-		parent, by = template, key
+		parent, signer = template, key
 	} else {
 		template.MaxPathLen, template.MaxPathLenZero = 0, true // it signs only proxy certificates
 	}
-	cert, err := sign(template, parent, key.Public(), by)
+	cert, err := sign(template, parent, key.Public(), signer)
 	return cert, key, err
 }
 
-// sign sets the serial number of template, and returns the certificate signed by the key
-// of parent.
-func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto.Signer) (*x509.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, by)
+// sign returns the certificate that template describes, for the key public. It is signed by
+// signer, the key of the certificate parent.
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 	if err != nil {
 		return nil, fmt.Errorf("ca: %w", err)
 	}
@@ -101,22 +195,39 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, by crypto
 	return cert, nil
 }
 
-// TrustAnchors returns the certificate of the root as PEM, for proxies.
-func (a *Authority) TrustAnchors() []byte { return a.anchors }
+// TrustAnchors returns the trust anchors in PEM. Proxies need them to verify each other. It
+// returns nil without an issuer.
+func (a *Authority) TrustAnchors() []byte {
+	if i := a.current.Load(); i != nil {
+		return i.anchors
+	}
+	return nil
+}
 
-// Issue issues a certificate for a DNS-like name or a URI without checks. The chain has
-// the certificate and that of the issuer. The certificate expires no later than the
-// issuer. Issue returns an error if the issuer has expired.
+// Issue returns a certificate with the given name for the key public, followed by the
+// certificates of the issuer. The name is a DNS name or a URI. Issue does not check whether
+// the client may use the name. The certificate is valid for Lifetime, but not longer than
+// the certificate of the issuer. If the certificate of the issuer has expired, Issue
+// returns an error.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
-	if !a.issuer.NotAfter.After(time.Now()) {
-		return nil, fmt.Errorf("ca: the issuer expired at %s; use a new directory for a new issuer", a.issuer.NotAfter.Format(time.RFC3339))
+	i := a.current.Load()
+	if i == nil {
+		return nil, ErrNoIssuer
+	}
+	return i.issue(name, public, a.Lifetime)
+}
+
+func (i *issuer) issue(name string, public crypto.PublicKey, lifetime time.Duration) ([]*x509.Certificate, error) {
+	expires := i.chain[0].NotAfter
+	if !expires.After(time.Now()) {
+		return nil, fmt.Errorf("ca: the issuer expired at %s; use a new issuer", expires.Format(time.RFC3339))
 	}
 	template := &x509.Certificate{
-		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(a.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	if a.issuer.NotAfter.Before(template.NotAfter) {
-		template.NotAfter = a.issuer.NotAfter
+	if expires.Before(template.NotAfter) {
+		template.NotAfter = expires
 	}
 	if isURI(name) {
 		u, err := url.Parse(name)
@@ -127,9 +238,9 @@ func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.C
 	} else {
 		template.DNSNames = []string{name}
 	}
-	leaf, err := sign(template, a.issuer, public, a.key)
+	leaf, err := sign(template, i.chain[0], public, i.key)
 	if err != nil {
 		return nil, err
 	}
-	return []*x509.Certificate{leaf, a.issuer}, nil
+	return append([]*x509.Certificate{leaf}, i.chain...), nil
 }

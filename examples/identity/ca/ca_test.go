@@ -100,7 +100,7 @@ func TestCertify(t *testing.T) {
 	}
 }
 
-// What is refused, each with a sentence and a code.
+// Each invalid request is rejected with an error and a code.
 func TestCertifyRejects(t *testing.T) {
 	a, err := ca.New("cluster.local")
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestCertifyRejects(t *testing.T) {
 	}
 	forged := bytes.Clone(dns(web))
 	forged[len(forged)-1] ^= 1
-	for says, tt := range map[string]struct {
+	for want, tt := range map[string]struct {
 		code  codes.Code
 		name  string
 		token string
@@ -149,8 +149,8 @@ func TestCertifyRejects(t *testing.T) {
 		`"https://cluster.local/web" does not belong to the`:              {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
 	} {
 		_, err := client.Certify(t.Context(), &pb.CertifyRequest{Identity: tt.name, Token: []byte(tt.token), CertificateSigningRequest: tt.csr})
-		assert.Equal(t, tt.code, status.Code(err), says)
-		assert.ErrorContains(t, err, says)
+		assert.Equal(t, tt.code, status.Code(err), want)
+		assert.ErrorContains(t, err, want)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "trust-anchors.pem"), anchors, 0o600))
 	_, err = ca.Open(dir, "cluster.local")
-	require.ErrorContains(t, err, "(use a new directory for a new issuer): x509: certificate signed by unknown authority")
+	require.ErrorContains(t, err, "(use a new directory for a new issuer): ca: the trust anchors do not verify the issuer: x509: certificate signed by unknown authority")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "issuer.key"), nil, 0o600))
 	_, err = ca.Open(dir, "cluster.local")
 	require.ErrorContains(t, err, "the issuer in "+dir)
@@ -201,9 +201,9 @@ func TestOpen(t *testing.T) {
 	require.ErrorContains(t, err, "restore the missing files, or remove the others")
 }
 
-// Who may have any name may not have that of the authority itself, by which
-// others know whom to give their tokens to.
-func TestAuthorityNameIsReserved(t *testing.T) {
+// A client that may have any name may not have the name of the authority, because other
+// clients send their tokens to this name.
+func TestAuthorityOwnName(t *testing.T) {
 	a, err := ca.New("cluster.local")
 	require.NoError(t, err)
 	token := filepath.Join(t.TempDir(), "token")
@@ -230,7 +230,8 @@ func TestAuthorityNameIsReserved(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// Issue is for any key that crypto/x509 knows, and outlives no issuer.
+// Issue accepts every kind of key of crypto/x509. A certificate expires no later than the
+// issuer.
 func TestIssue(t *testing.T) {
 	a, err := ca.New("")
 	require.NoError(t, err)
@@ -251,7 +252,7 @@ func public(t *testing.T) crypto.PublicKey {
 	return key.Public()
 }
 
-// The client of the library gets its certificate here, and says why it does not.
+// Package identity gets its certificate from the authority, and reports the errors.
 func TestWithIdentity(t *testing.T) {
 	a, err := ca.New("cluster.local")
 	require.NoError(t, err)
@@ -259,13 +260,13 @@ func TestWithIdentity(t *testing.T) {
 	_, conn := serve(t, a, ca.TokenFile(token))
 	key, csr, err := identity.Request(web)
 	require.NoError(t, err)
-	said := make(chan error, 100)
+	result := make(chan error, 100)
 	i, err := identity.New(identity.Config{
 		Name: web, Roots: a.TrustAnchors(), Key: key, CSR: csr, Token: func() ([]byte, error) { return []byte("t"), nil },
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { said <- i.Run(ctx, conn) }()
+	go func() { result <- i.Run(ctx, conn) }()
 	gone, done := context.WithCancel(ctx)
 	done()
 	require.Eventually(t, func() bool {
@@ -275,5 +276,5 @@ func TestWithIdentity(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
 	require.NoError(t, i.Ready(ctx))
 	cancel()
-	require.NoError(t, <-said)
+	require.NoError(t, <-result)
 }

@@ -1,15 +1,13 @@
 package ca
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 )
 
-// AnchorsFile is the name of the file with the root's certificate.
+// AnchorsFile is the name of the file that contains the certificate of the root.
 const AnchorsFile = "trust-anchors.pem"
 
 const (
@@ -17,8 +15,9 @@ const (
 	keyFile    = "issuer.key"
 )
 
-// Open reads an Authority from the files trust-anchors.pem, issuer.pem and issuer.key of
-// dir. If none of them exists it creates dir and a new Authority.
+// Open returns the Authority that is stored in the files trust-anchors.pem, issuer.pem and
+// issuer.key of dir. If none of these files exists, Open makes a new Authority for the
+// trust domain, and stores it in dir.
 func Open(dir, domain string) (*Authority, error) {
 	missing := 0
 	for _, name := range []string{AnchorsFile, issuerFile, keyFile} {
@@ -36,43 +35,34 @@ func Open(dir, domain string) (*Authority, error) {
 		dir, AnchorsFile, issuerFile, keyFile)
 }
 
+// create makes a new Authority and stores it in dir.
 func create(dir, domain string) (*Authority, error) {
-	a, err := New(domain)
+	f, err := Generate(domain)
 	if err != nil {
 		return nil, err
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(a.key)
-	if err != nil {
-		return nil, fmt.Errorf("ca: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("ca: %w", err)
 	}
-	for name, data := range map[string][]byte{AnchorsFile: a.anchors, issuerFile: encode(a.issuer), keyFile: encodeKey(key)} {
+	for name, data := range map[string][]byte{AnchorsFile: f.Anchors, issuerFile: f.Issuer, keyFile: f.Key} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return nil, fmt.Errorf("ca: %w", err)
 		}
 	}
-	return a, nil
+	return read(dir, domain)
 }
 
+// read returns the Authority that is stored in dir.
 func read(dir, domain string) (*Authority, error) {
-	anchors, err := os.ReadFile(filepath.Join(dir, AnchorsFile))
-	if err != nil {
-		return nil, fmt.Errorf("ca: %w", err)
+	var files [3][]byte
+	for i, name := range []string{AnchorsFile, issuerFile, keyFile} {
+		var err error
+		if files[i], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+			return nil, fmt.Errorf("ca: %w", err)
+		}
 	}
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, issuerFile), filepath.Join(dir, keyFile))
-	if err != nil {
-		return nil, fmt.Errorf("ca: the issuer in %s: %w", dir, err)
-	}
-	a := &Authority{Lifetime: defaultLifetime, domain: domain, anchors: anchors, issuer: pair.Leaf}
-	a.key, err = signer(pair.PrivateKey)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(anchors)
-	if _, err := a.issuer.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+	a := Empty(domain)
+	if err := a.Replace(files[0], files[1], files[2]); err != nil {
 		return nil, fmt.Errorf("ca: the issuer in %s (use a new directory for a new issuer): %w", dir, err)
 	}
 	return a, nil

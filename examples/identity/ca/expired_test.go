@@ -3,6 +3,7 @@ package ca
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"testing"
@@ -17,58 +18,61 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-const own = "identity.cluster.local"
+const ownName = "identity.cluster.local"
+
+func anyone(context.Context, string, []byte) error { return nil }
 
 func request(t *testing.T) (csr []byte, public crypto.PublicKey) {
 	t.Helper()
-	key, csr, err := identity.Request(own)
+	key, csr, err := identity.Request(ownName)
 	require.NoError(t, err)
 	return csr, key.Public()
 }
 
-// A certificate of an issuer that has expired would be one that nobody takes.
+// Issue returns an error after the issuer has expired, because its certificates would be
+// invalid.
 func TestIssueAfterExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, err := New("cluster.local")
 		require.NoError(t, err)
 		csr, public := request(t)
-		s := service{authority: a, check: func(string, []byte) error { return nil }}
+		s := service{authority: a, check: anyone}
 		certify := func() error {
-			_, err := s.Certify(t.Context(), &pb.CertifyRequest{Identity: own, Token: []byte("t"), CertificateSigningRequest: csr})
+			_, err := s.Certify(t.Context(), &pb.CertifyRequest{Identity: ownName, Token: []byte("t"), CertificateSigningRequest: csr})
 			return err
 		}
 		time.Sleep(issuerLife - time.Hour)
 		require.NoError(t, certify())
 		time.Sleep(time.Hour)
-		_, err = a.Issue(own, public)
-		require.ErrorContains(t, err, "ca: the issuer expired at "+a.issuer.NotAfter.Format(time.RFC3339))
+		_, err = a.Issue(ownName, public)
+		require.ErrorContains(t, err, "ca: the issuer expired at "+a.current.Load().chain[0].NotAfter.Format(time.RFC3339))
 		err = certify()
 		require.Equal(t, codes.Internal, status.Code(err))
 		require.ErrorContains(t, err, "the issuer expired")
 	})
 }
 
-// What the authority cannot do for itself is told, and so is that it can.
+// Serve logs whether the authority could issue its own certificate.
 func TestServeLogsOwnCertificate(t *testing.T) {
-	for says, expired := range map[string]bool{"identity certified": false, "the issuer expired": true} {
-		t.Run(says, func(t *testing.T) {
+	for want, expired := range map[string]bool{"certified the authority itself": false, "the issuer expired": true} {
+		t.Run(want, func(t *testing.T) {
 			a, err := New("cluster.local")
 			require.NoError(t, err)
 			if expired {
-				a.issuer.NotAfter = time.Now()
+				a.current.Load().chain[0].NotAfter = time.Now()
 			}
-			said := make(lines, 100)
-			a.Log = slog.New(slog.NewTextHandler(said, nil))
+			logged := make(lines, 100)
+			a.Log = slog.New(slog.NewTextHandler(logged, nil))
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			go func() { done <- Serve(ctx, l, a, func(string, []byte) error { return nil }, own) }()
+			go func() { done <- Serve(ctx, l, a, anyone, ownName) }()
 			select {
-			case line := <-said:
-				require.Contains(t, line, says)
+			case line := <-logged:
+				require.Contains(t, line, want)
 			case <-time.After(time.Minute):
-				require.Fail(t, "it says nothing")
+				require.Fail(t, "nothing is logged")
 			}
 			cancel()
 			require.NoError(t, <-done)
@@ -83,27 +87,22 @@ func TestServeRenewsOwnCertificate(t *testing.T) {
 			a, err := New("cluster.local")
 			require.NoError(t, err)
 			a.Lifetime = lifetime
-			i, err := a.identity(own)
+			o, err := a.own(ownName)
 			require.NoError(t, err)
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() {
-				done <- i.Run(ctx, local{service{authority: a, check: func(string, []byte) error { return nil }}})
-			}()
-			require.NoError(t, i.Ready(ctx))
+			seen := map[*tls.Certificate]bool{}
 			for range 600 {
 				time.Sleep(200 * time.Millisecond)
-				synctest.Wait()
-				_, err := i.Server().GetCertificate(nil)
-				require.NoError(t, err, "with a lifetime of %v", lifetime)
+				cert, err := o.certificate(nil)
+				require.NoError(t, err)
+				require.True(t, cert.Leaf.NotAfter.After(time.Now()), "with a lifetime of %v", lifetime)
+				seen[cert] = true
 			}
-			cancel()
-			require.NoError(t, <-done)
+			require.InDelta(t, 2*time.Minute/(lifetime/10*7), len(seen), 10, "with a lifetime of %v", lifetime)
 		})
 	}
 }
 
-// lines are what a logger said, as long as there is room.
+// lines receives the lines of a log, while it has room.
 type lines chan string
 
 func (l lines) Write(p []byte) (int, error) {

@@ -2,48 +2,68 @@ package ca
 
 import (
 	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"sync"
 	"time"
 
-	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/internal/caller"
 )
 
-// minPing is the minimum interval of a client's keep-alive PINGs.
+// minPing is the minimum interval between keep-alive PINGs of a client. The connection of a
+// client that sends PINGs more often is closed.
 const minPing = 5 * time.Second
 
-// Serve serves the identity API on l until ctx ends, and closes l. With a name, which must
-// be DNS-like, it serves TLS with a certificate that it issues and renews itself. Without
-// a name it serves cleartext. A name that a does not certify is an error at once.
+// The limits of clients, which have not proved any identity. A token of Kubernetes has about
+// 1 KiB, and a certificate signing request at most 2 KiB.
+const (
+	maxMessage   = 64 << 10
+	maxHeaders   = 16 << 10
+	maxStreams   = 16
+	maxHandshake = 10 * time.Second
+	maxIdle      = 5 * time.Minute
+)
+
+// Serve serves the identity API on l until ctx ends, and closes l. check validates the
+// tokens of clients. If name is empty, connections use cleartext. Otherwise they use TLS
+// with a certificate for name. The authority issues this certificate, and renews it when
+// it is used after 70 % of its life, or after the issuer was replaced. Serve returns an
+// error if name is not DNS-like or not in the trust domain of the authority.
+//
+// A message has at most 64 KiB, and a connection at most 16 concurrent requests. A
+// connection without requests is closed after five minutes.
 func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if name != "" {
-		own, err := a.identity(name)
-		if err == nil {
-			err = a.owns(name) // Run would retry forever
-		}
+		own, err := a.own(name)
 		if err != nil {
 			_ = l.Close()
 			return err
 		}
-		itself := local{service{authority: a, check: func(string, []byte) error { return nil }}}
-		group.Go(func() error { return own.Run(ctx, itself) })
-		// Below gRPC, whose own TLS rejects clients without ALPN, such as linkerd's
+		_, _ = own.certificate(nil) // it logs an error before the first client connects
+		// TLS is below gRPC, because the TLS of gRPC rejects clients without ALPN, such as linkerd's
 		// proxies.
-		l = tls.NewListener(l, own.Server("h2"))
+		l = tls.NewListener(l, &tls.Config{
+			MinVersion: tls.VersionTLS13, GetCertificate: own.certificate, NextProtos: []string{"h2"}, SessionTicketsDisabled: true,
+		})
 	}
 	server := grpc.NewServer(
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle}),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(maxHandshake),
 	)
 	Register(server, a, butOwn(name, check))
 	group.Go(func() error {
@@ -60,40 +80,58 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 	return group.Wait()
 }
 
-// identity returns the identity for the TLS server of the authority itself.
-func (a *Authority) identity(name string) (*identity.Identity, error) {
-	key, csr, err := identity.Request(name)
+// own is the certificate of the TLS server of an authority.
+type own struct {
+	authority *Authority
+	name      string
+	key       crypto.Signer
+
+	mu     sync.Mutex
+	cert   *tls.Certificate
+	issuer *issuer   // of cert
+	renew  time.Time // time after which cert is renewed
+}
+
+// own returns a server certificate with the given name. It returns an error if the name is
+// not DNS-like or not in the trust domain.
+func (a *Authority) own(name string) (*own, error) {
+	if isURI(name) {
+		return nil, fmt.Errorf("ca: the name of the TLS server %q must be DNS-like", name)
+	}
+	if err := errors.Join(caller.Check(name), a.owns(name)); err != nil {
+		return nil, fmt.Errorf("ca: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
+		return nil, fmt.Errorf("ca: %w", err)
+	}
+	return &own{authority: a, name: name, key: key}, nil
+}
+
+// certificate returns the certificate for a handshake. It issues a new certificate if the
+// current one has used 70 % of its life, or if the issuer was replaced.
+func (o *own) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	i := o.authority.current.Load()
+	if o.cert != nil && i == o.issuer && time.Now().Before(o.renew) {
+		return o.cert, nil
+	}
+	log := o.authority.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	chain, err := o.authority.Issue(o.name, o.key.Public())
+	if err != nil {
+		log.Warn("no new certificate of the authority itself", "name", o.name, "error", err)
 		return nil, err
 	}
-	return identity.New(identity.Config{
-		Name: name, Roots: a.anchors, Key: key, CSR: csr,
-		Token: func() ([]byte, error) { return []byte("itself"), nil }, Log: a.Log,
-		MinRefresh: min(a.Lifetime/2, defaultMinRefresh),
-	})
-}
-
-// defaultMinRefresh is the default of the minimum time before a proxy renews its
-// certificate. Certificates with a shorter lifetime need a smaller value.
-const defaultMinRefresh = 10 * time.Second
-
-// local is a client connection to a CA in this process.
-type local struct{ service service }
-
-func (l local) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
-	req, ok := args.(*pb.CertifyRequest)
-	to, fits := reply.(*pb.CertifyResponse)
-	if !ok || !fits {
-		return status.Errorf(codes.Unimplemented, "%s: unknown method", method)
+	cert := &tls.Certificate{PrivateKey: o.key, Leaf: chain[0]}
+	for _, c := range chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
-	rsp, err := l.service.Certify(ctx, req)
-	if err != nil {
-		return fmt.Errorf("ca: its own certificate: %w", err)
-	}
-	proto.Merge(to, rsp)
-	return nil
-}
-
-func (local) NewStream(_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, status.Errorf(codes.Unimplemented, "%s: unknown method", method)
+	life := time.Until(chain[0].NotAfter)
+	o.cert, o.issuer, o.renew = cert, i, time.Now().Add(life/10*7)
+	log.Info("certified the authority itself", "name", o.name, "expires", chain[0].NotAfter, "renew_in", life/10*7)
+	return cert, nil
 }

@@ -16,32 +16,57 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Check returns nil if the token is valid for the name, or else an error for the client.
-type Check func(name string, token []byte) error
+// Check returns nil if a client with this token may have a certificate for name. Otherwise
+// it returns an error, which is sent to the client. ctx ends when the client cancels its
+// request.
+type Check func(ctx context.Context, name string, token []byte) error
 
-// Register adds the identity API of a to server. Invalid requests get InvalidArgument, and
-// rejected names FailedPrecondition.
+// Register adds the identity API of the authority to server. check validates the tokens of
+// clients. An invalid request fails with InvalidArgument. A request fails with
+// FailedPrecondition if its name is not allowed or check returns an error without a gRPC
+// status. It fails with ResourceExhausted if too many requests of the same IP address have
+// failed with one of these codes: 100, and 10 more in each second.
 func Register(server grpc.ServiceRegistrar, a *Authority, check Check) {
 	pb.RegisterIdentityServer(server, &service{authority: a, check: check})
 }
 
+// service implements the identity API.
 type service struct {
 	pb.UnimplementedIdentityServer
 
 	authority *Authority
 	check     Check
+	failures  failures
 }
 
-// Certify checks a request and issues a certificate. It is the only method of the API.
-func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
+// Certify is the only method of the identity API. It returns a certificate for the name in
+// req, or an error if the request is invalid or not permitted.
+func (s *service) Certify(ctx context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
+	client := clientOf(ctx)
+	if s.failures.exceeded(client) {
+		return nil, status.Error(codes.ResourceExhausted, "too many requests of this address have failed")
+	}
+	rsp, err := s.certify(ctx, req)
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		s.failures.add(client)
+	}
+	return rsp, err
+}
+
+func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 	name := req.GetIdentity()
 	csr, err := parse(req)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	for _, err := range []error{match(csr, name), s.authority.owns(name), s.check(name, req.GetToken())} {
-		if err != nil {
-			return nil, status.Error(codes.FailedPrecondition, err.Error())
+	for _, check := range []func() error{
+		func() error { return match(csr, name) },
+		func() error { return s.authority.owns(name) },
+		func() error { return s.check(ctx, name, req.GetToken()) },
+	} {
+		if err := check(); err != nil {
+			return nil, withCode(codes.FailedPrecondition, err)
 		}
 	}
 	// After the other checks, because a malicious key can make it slow.
@@ -49,7 +74,10 @@ func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.Certif
 		return nil, status.Error(codes.InvalidArgument, fmt.Errorf(badRequest, err).Error())
 	}
 	chain, err := s.authority.Issue(name, csr.PublicKey)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrNoIssuer):
+		return nil, status.Error(codes.Unavailable, err.Error())
+	case err != nil:
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	rsp := &pb.CertifyResponse{LeafCertificate: chain[0].Raw, ValidUntil: timestamppb.New(chain[0].NotAfter)}
@@ -59,6 +87,16 @@ func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.Certif
 	return rsp, nil
 }
 
+// withCode returns err as a gRPC status. If err has no status, the code is the given one.
+func withCode(code codes.Code, err error) error {
+	if s, ok := status.FromError(err); ok {
+		return s.Err()
+	}
+	return status.Error(code, err.Error())
+}
+
+// parse returns the certificate signing request in req. It returns an error if a field of
+// req is missing or invalid.
 func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 	switch {
 	case req.GetIdentity() == "":
@@ -75,9 +113,10 @@ func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 
 const badRequest = "the certificate signing request must be DER, signed by its key: %w"
 
+// isURI reports whether name is a URI. Other names are DNS-like.
 func isURI(name string) bool { return strings.Contains(name, "://") }
 
-// match returns an error if the request csr is for any name other than name.
+// match returns an error unless csr is a request for name and for no other name.
 func match(csr *x509.CertificateRequest, name string) error {
 	names := slices.Clone(csr.DNSNames)
 	for _, u := range csr.URIs {
@@ -95,7 +134,7 @@ func match(csr *x509.CertificateRequest, name string) error {
 	return nil
 }
 
-// owns returns an error unless name belongs to the trust domain.
+// owns returns an error unless name belongs to the trust domain of the authority.
 func (a *Authority) owns(name string) error {
 	ours := a.domain == "" || strings.HasSuffix(name, "."+a.domain)
 	if isURI(name) {
@@ -113,13 +152,13 @@ func (a *Authority) owns(name string) error {
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// butOwn returns a Check that rejects own, the name of the authority itself, and calls
-// check for other names.
+// butOwn returns a Check that rejects own, the name of the TLS server of the authority. For
+// other names it calls check. If own is empty, it calls check for all names.
 func butOwn(own string, check Check) Check {
-	return func(name string, token []byte) error {
+	return func(ctx context.Context, name string, token []byte) error {
 		if own != "" && strings.EqualFold(name, own) {
 			return fmt.Errorf("%q is not certified: it is the name of the authority itself", name)
 		}
-		return check(name, token)
+		return check(ctx, name, token)
 	}
 }

@@ -2,6 +2,7 @@ package ca
 
 import (
 	"bytes"
+	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -10,10 +11,10 @@ import (
 	"path/filepath"
 )
 
-// TokenFile returns a Check that accepts the token in a file, for any name. The file is
-// read for each request.
+// TokenFile returns a [Check] that accepts any name with the token in the file at path. The
+// Check reads the file for each request.
 func TokenFile(path string) Check {
-	return func(name string, token []byte) error {
+	return func(_ context.Context, name string, token []byte) error {
 		if err := compare(path, token); err != nil {
 			return fmt.Errorf("%q is not certified: %w", name, err)
 		}
@@ -21,10 +22,10 @@ func TokenFile(path string) Check {
 	}
 }
 
-// TokenDir returns a Check that accepts for a name the token in the file of that name
-// in dir, see [TokenName]. The file is read for each request.
+// TokenDir returns a [Check] that requires a different token for each name. The token for a
+// name is in the file [TokenName] of dir. The Check reads the file for each request.
 func TokenDir(dir string) Check {
-	return func(name string, token []byte) error {
+	return func(_ context.Context, name string, token []byte) error {
 		if err := compare(filepath.Join(dir, TokenName(name)), token); err != nil {
 			return fmt.Errorf("%q is not certified: %w", name, err)
 		}
@@ -32,12 +33,13 @@ func TokenDir(dir string) Check {
 	}
 }
 
-// TokenName returns the file name for a name. In a URI, characters that a file name cannot
-// have are escaped.
+// TokenName returns the name of the file with the token for name. Characters that a file
+// name cannot contain, such as the slashes of a URI, are escaped.
 func TokenName(name string) string { return url.PathEscape(name) }
 
-// compare returns an error unless token equals the content of the file at path. It
-// ignores surrounding white space and takes constant time.
+// compare returns an error unless token is equal to the content of the file at path. White
+// space at the beginning and the end of both is ignored. The comparison takes constant
+// time.
 func compare(path string, token []byte) error {
 	want, err := os.ReadFile(path)
 	switch {

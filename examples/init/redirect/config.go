@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// Config configures the redirection. The zero value is invalid, because it has no uid of
-// the proxy.
+// Config configures the redirection. The zero value is not valid, because its UID of 0 is
+// root.
 type Config struct {
-	IncomingPort int // of the proxy for inbound connections, 0 to 65535; -1: not set
-	OutgoingPort int // of the proxy for outbound connections, 0 to 65535; -1: not set
+	IncomingPort int // port of the proxy for inbound connections, 0 to 65535; -1: not set
+	OutgoingPort int // port of the proxy for outbound connections, 0 to 65535; -1: not set
 
-	UID int // of the proxy, whose own connections are not redirected; below 0: not set
-	GID int // of the proxy; below 0: not set
+	UID int // user of the proxy; its connections are not redirected; below 0: not set
+	GID int // group of the proxy; its connections are not redirected; below 0: not set
 
 	PortsToRedirect []int    // if not empty, only these inbound ports are redirected
 	InboundIgnore   []string // inbound ports or ranges ("4190", "4567-4568") that are not redirected
 	OutboundIgnore  []string // outbound ports or ranges that are not redirected
-	SubnetsToIgnore []string // source CIDRs that are not redirected
+	SubnetsToIgnore []string // source networks (CIDR) with connections that are not redirected
 
 	Wait bool // wait for the xtables lock
 }
 
-// Validate returns all errors of c. Invalid entries of port lists are ignored, see
-// [Ports].
+// Validate returns an error that joins all errors of c. Invalid entries of port lists are
+// not errors, because [Ports] leaves them out.
 func (c Config) Validate() error {
 	errs := slices.Concat(c.checkProxy(), c.checkIDs())
 	for _, p := range c.PortsToRedirect {
@@ -42,6 +42,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// checkProxy returns the errors in the ports of the proxy.
 func (c Config) checkProxy() (errs []error) {
 	var missing []string
 	for _, p := range []struct {
@@ -61,6 +62,7 @@ func (c Config) checkProxy() (errs []error) {
 	return errs
 }
 
+// checkIDs returns the errors in the user ID and the group ID of the proxy.
 func (c Config) checkIDs() (errs []error) {
 	var root []string
 	for _, id := range []struct {
@@ -80,13 +82,14 @@ func (c Config) checkIDs() (errs []error) {
 	return errs
 }
 
-// maxID is the largest user or group id that iptables accepts.
+// maxID is the largest user or group ID that iptables accepts.
 const maxID = 1<<32 - 2
 
-// ErrRoot is the error for a proxy that runs as root.
+// ErrRoot reports that the proxy would run as root. The rules could then not distinguish
+// its connections from connections of other processes of root.
 var ErrRoot = errors.New("a proxy that runs as root cannot be distinguished from other processes of root; " +
 	"run it as a separate user such as 2102")
 
-// Loops reports whether the proxy's own connections are redirected to the proxy, because
-// neither UID nor GID is set.
+// Loops reports whether connections of the proxy would be redirected to the proxy itself,
+// in a loop. That is so if neither UID nor GID is set.
 func (c Config) Loops() bool { return c.UID < 0 && c.GID < 0 }

@@ -1,5 +1,5 @@
-// Package redirect computes the iptables rules that redirect the TCP connections of a
-// network namespace, such as a pod, to a proxy in it.
+// Package redirect computes the iptables rules that redirect TCP connections to a proxy.
+// They apply to all connections of a network namespace, such as that of a pod.
 //
 //	           ┌──────────────── network namespace ───────────────┐
 //	from       │ PREROUTING → PROXY_INIT_REDIRECT → inbound port  │
@@ -9,10 +9,10 @@
 //	outside ◀──│   all but the proxy's own, loopback and ignored  │
 //	           └──────────────────────────────────────────────────┘
 //
-// The proxy gets the original destination of a connection from the kernel by
-// SO_ORIGINAL_DST. The rules are those of linkerd's proxy-init, in the same order and with
-// the same comments, so that one can replace the other.
+// The proxy reads the original destination of a connection from the kernel, by
+// SO_ORIGINAL_DST. The rules, their order and their comments are those of linkerd's
+// proxy-init, so that each of the two programs can replace the rules of the other.
 //
-// [Rules] computes the commands from a [Config] and the existing rules ([Parse]). [Program]
-// runs them.
+// [Rules] computes the commands from a [Config] and the existing rules, which [Parse]
+// reads. [Program] runs the commands.
 package redirect

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/examples/init/redirect"
 )
 
-// What is missing where the chain of what goes out is there already.
+// The rules for a namespace in which the chain of outbound connections exists.
 func ExampleRules() {
 	c := redirect.Config{IncomingPort: 4143, OutgoingPort: 4140, UID: 2102, GID: -1}
 	there := redirect.Parse(":PROXY_INIT_OUTPUT - [0:0]\n-A OUTPUT -j PROXY_INIT_OUTPUT\n")

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// listenEnv makes this binary a proxy that says where connections were going.
+// listenEnv makes this binary a proxy that prints the original destinations of connections.
 const listenEnv = "GOTOWER_TEST_LISTEN"
 
 func TestMain(m *testing.M) {

@@ -52,8 +52,8 @@ func in(t *testing.T, netns string, argv ...string) *exec.Cmd {
 	return exec.CommandContext(t.Context(), "nsenter", append([]string{"--net=" + netns}, argv...)...)
 }
 
-// TestNamespace makes the rules be in force twice, lets connections go out as
-// the application and as the proxy, and takes the rules away.
+// TestNamespace applies the rules twice, connects as the application and as the proxy, and
+// removes the rules.
 func TestNamespace(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("NOT RUN: it takes root to redirect anything")
@@ -106,11 +106,11 @@ func checkTraffic(t *testing.T, netns, outside string) {
 	t.Helper()
 	outbound, inbound := listening(t, netns, 4140), listening(t, netns, 4143)
 	connect := func(from, to string, argv ...string) error {
-		// A port where nobody is answers at once, and this is for a machine that is slow.
+		// A port without a listener rejects at once. The timeout is for a slow machine.
 		return in(t, from, append(argv, "timeout", "30", "bash", "-c", "exec 3<>/dev/tcp/"+to)...).Run()
 	}
-	// Nobody listens at the other end of the cable: what is not redirected is
-	// refused.
+	// There is no server at the other end of the link, so a connection that is not
+	// redirected is refused.
 	assert.Error(t, connect(netns, "10.9.0.2/4567"), "a port that is ignored")
 	assert.Error(t, connect(netns, "10.9.0.2/80", "--setuid", "2102"), "the proxy itself")
 	assert.Error(t, connect(netns, "127.0.0.1/80"), "loopback")
@@ -122,8 +122,7 @@ func checkTraffic(t *testing.T, netns, outside string) {
 	assert.Equal(t, "10.9.0.1:82\n", inbound())
 }
 
-// listening starts a proxy, and returns what gets the next destination that it
-// was asked for.
+// listening starts a proxy. next returns the original destination of the next connection.
 func listening(t *testing.T, netns string, port int) (next func() string) {
 	t.Helper()
 	proxy := in(t, netns, os.Args[0])
@@ -135,9 +134,9 @@ func listening(t *testing.T, netns string, port int) (next func() string) {
 		_ = proxy.Process.Kill()
 		_ = proxy.Wait()
 	})
-	said := bufio.NewReader(out)
+	lines := bufio.NewReader(out)
 	next = func() string {
-		line, err := said.ReadString('\n')
+		line, err := lines.ReadString('\n')
 		assert.NoError(t, err)
 		return line
 	}

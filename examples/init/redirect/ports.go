@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Ports returns ports and ranges in the syntax of iptables ("4567:4568"), and an error for
-// each invalid entry. Invalid entries are left out, as in linkerd's proxy-init. A range of
-// one port is that port.
+// Ports converts entries such as "80" and "4567-4568" to the syntax of iptables: "80" and
+// "4567:4568". bad has an error for each invalid entry. Invalid entries are left out, as in
+// linkerd's proxy-init. A range of one port becomes that port.
 func Ports(entries []string) (ports []string, bad []error) {
 	for _, entry := range entries {
 		low, high, isRange := strings.Cut(strings.TrimSpace(entry), "-")
@@ -29,15 +29,18 @@ func Ports(entries []string) (ports []string, bad []error) {
 	return ports, bad
 }
 
+// port parses a port from 0 to 65535.
 func port(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return int(n), err
 }
 
-// maxPorts is the limit of a multiport match. A range counts as two ports.
+// maxPorts is the maximum number of ports in one multiport match of iptables. A range
+// counts as two.
 const maxPorts = 15
 
-// chunks divides ports into comma-separated lists, one per match.
+// chunks divides ports, which are in the syntax of iptables, into comma-separated lists.
+// Each list has at most maxPorts ports.
 func chunks(ports []string) (lists []string) {
 	from, n := 0, 0
 	for i, p := range ports {

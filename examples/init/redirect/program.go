@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// Mode selects the iptables binary.
+// Mode selects the variant of the iptables program.
 type Mode string
 
-// The modes. The zero Mode is Legacy.
+// The variants of the iptables program. The zero value of Mode is equal to Legacy.
 const (
-	Legacy Mode = "legacy" // the kernel's own tables
-	NFT    Mode = "nft"    // nftables with the iptables commands
-	Plain  Mode = "plain"  // the system's default
+	Legacy Mode = "legacy" // iptables-legacy, which uses the tables of the kernel
+	NFT    Mode = "nft"    // iptables-nft, which uses nftables
+	Plain  Mode = "plain"  // iptables, the default variant of the system
 )
 
+// suffix returns the suffix of the name of the iptables program.
 func (m Mode) suffix() string {
 	switch m {
 	case NFT:
@@ -31,8 +32,9 @@ func (m Mode) suffix() string {
 	return "-legacy"
 }
 
-// ParseMode returns the mode with this name. If name is "", the binary determines the
-// mode: "iptables-legacy", "iptables-nft" or "iptables". The default is Legacy.
+// ParseMode returns the mode with the given name. If name is empty, it returns the mode of
+// the program binary, which must be "iptables-legacy", "iptables-nft" or "iptables". If
+// both arguments are empty, the mode is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:
@@ -52,24 +54,25 @@ func ParseMode(name, binary string) (Mode, error) {
 	return "", fmt.Errorf("--firewall-bin-path: %q must be iptables-legacy, iptables-nft or iptables", binary)
 }
 
-// Program applies rules.
+// Program runs the iptables commands that set the rules, or prints them.
 type Program struct {
 	Mode      Mode
-	Families  []Family // in this order
+	Families  []Family // address families to set rules for, in this order
 	Netns     string   // path of the network namespace; "": the current one
 	CloseWait int      // conntrack timeout of half-closed connections in seconds; 0: unchanged
 	Simulate  bool     // print the commands instead of running them
 
 	Log *slog.Logger
-	Out io.Writer // for Simulate
+	Out io.Writer // receives the commands if Simulate is set
 
-	// LookPath finds a binary. Run runs a command and returns its output.
+	// LookPath finds a program, and Run runs a command and returns its output. They have the
+	// contracts of exec.LookPath and Cmd.Output.
 	LookPath func(name string) (string, error)
 	Run      func(ctx context.Context, argv []string) ([]byte, error)
 }
 
-// Redirect replaces the content of the chains by the rules of c. If a command fails, the
-// effects of earlier commands stay.
+// Redirect sets the rules that c describes. They replace all rules in the same chains. If a
+// command fails, Redirect returns its error, and the effects of earlier commands stay.
 func (p Program) Redirect(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -88,7 +91,7 @@ func (p Program) Redirect(ctx context.Context, c Config) error {
 	return nil
 }
 
-// Cleanup removes the rules of Redirect.
+// Cleanup removes the rules and chains that Redirect sets.
 func (p Program) Cleanup(ctx context.Context) error {
 	for _, family := range p.Families {
 		if err := p.apply(ctx, family, Cleanup); err != nil {
@@ -98,6 +101,8 @@ func (p Program) Cleanup(ctx context.Context) error {
 	return nil
 }
 
+// apply reads the existing rules of one address family, and runs the commands that rules
+// returns for them.
 func (p Program) apply(ctx context.Context, family Family, rules func(Existing) []Rule) error {
 	binary, err := p.binary(family)
 	if err != nil {
@@ -119,8 +124,8 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	return nil
 }
 
-// binary returns the iptables binary for the mode. If it is missing, binary returns
-// another installed variant.
+// binary returns the name of the iptables program for the address family. It is the program
+// of the mode, or another variant if that program is not installed.
 func (p Program) binary(family Family) (string, error) {
 	name := "iptables"
 	if family == IPv6 {
@@ -138,7 +143,8 @@ func (p Program) binary(family Family) (string, error) {
 	return "", fmt.Errorf("%s is not installed, nor another iptables: install the package iptables", wanted)
 }
 
-// command runs a command, or prints it.
+// command runs a command in the network namespace and returns its output. With Simulate it
+// only prints the command.
 func (p Program) command(ctx context.Context, name string, args ...string) ([]byte, error) {
 	argv := append([]string{name}, args...)
 	if p.Netns != "" {
@@ -160,7 +166,8 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	return out, nil
 }
 
-// oneLine returns the output of a failed command on one line.
+// oneLine returns the lines of out, the output of a failed command, as one line. Each line
+// of out begins with ": ", so that the result can be appended to an error message.
 func oneLine(out []byte) string {
 	var b strings.Builder
 	for text := range strings.Lines(string(out)) {

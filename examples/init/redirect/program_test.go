@@ -41,7 +41,7 @@ func (f *fake) program(m Mode) Program {
 	}
 }
 
-func TestRedirectRunsInOrder(t *testing.T) {
+func TestRedirectOrder(t *testing.T) {
 	f := fake{has: []string{"iptables-nft", "ip6tables-nft"}}
 	p := f.program(NFT)
 	p.Netns, p.CloseWait = "/run/netns/a", 60
@@ -78,7 +78,7 @@ func TestRedirectFallbackBinary(t *testing.T) {
 	assert.ErrorContains(t, f.program(NFT).Cleanup(t.Context()), "install the package iptables")
 }
 
-func TestRedirectStopsAtAFailure(t *testing.T) {
+func TestRedirectFailure(t *testing.T) {
 	for _, fail := range []string{"-save", "--uid-owner", "sysctl"} {
 		f := fake{has: []string{"iptables", "ip6tables"}, fail: fail}
 		p := f.program(Plain)

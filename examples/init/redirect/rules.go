@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The chains of the rules.
+// The names of the iptables chains: for inbound connections, and for outbound connections.
 const (
 	RedirectChain = "PROXY_INIT_REDIRECT"
 	OutputChain   = "PROXY_INIT_OUTPUT"
@@ -15,19 +15,20 @@ const (
 // Family is an address family. It is true for IPv6.
 type Family bool
 
-// The families.
+// The address families.
 const (
 	IPv4 Family = false
 	IPv6 Family = true
 )
 
-// Existing describes the existing chains and rules.
+// Existing describes which chains and rules of the proxy exist.
 type Existing struct {
-	Redirect, Output         bool // the chains
-	RedirectJump, OutputJump bool // the rules that jump to them
+	Redirect, Output         bool // the chains RedirectChain and OutputChain
+	RedirectJump, OutputJump bool // the rules that jump to these chains
 }
 
-// Parse parses the output of iptables-save for the nat table.
+// Parse returns which chains and rules exist. dump is the output of iptables-save for the
+// table nat.
 func Parse(dump string) (e Existing) {
 	for line := range strings.Lines(dump) {
 		line = strings.TrimSpace(line)
@@ -43,11 +44,12 @@ func Parse(dump string) (e Existing) {
 	return e
 }
 
-// Rule has the arguments of one iptables command, after "-t nat".
+// Rule is the arguments of one iptables command, without "-t nat".
 type Rule []string
 
-// Rules returns the commands that lead from e to the rules of c. Repeating them changes
-// nothing. Only the subnets of the family are used.
+// Rules returns the commands that set the rules of c for one address family. e describes
+// the existing rules. The commands empty existing chains first, so that they can be run
+// repeatedly. Subnets of the other family are left out.
 func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	add := func(tag string, args ...string) {
 		if tag != "" {
@@ -81,6 +83,8 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 	return rules
 }
 
+// output adds the commands for outbound connections. It passes each command to the function
+// add.
 func output(add func(tag string, args ...string), c Config, e Existing) {
 	add("", begin(e.Output), OutputChain)
 	if c.UID > 0 {
@@ -98,7 +102,8 @@ func output(add func(tag string, args ...string), c Config, e Existing) {
 	}
 }
 
-// begin returns the iptables flag that creates a chain, or empties an existing one.
+// begin returns the flag of iptables that empties a chain if the chain exists, and creates
+// it otherwise.
 func begin(exists bool) string {
 	if exists {
 		return "-F"
@@ -106,6 +111,8 @@ func begin(exists bool) string {
 	return "-N"
 }
 
+// ignorePorts adds commands that make a chain exclude ports from the redirection. It passes
+// each command to the function add. entries have the syntax of the entries of [Ports].
 func ignorePorts(add func(tag string, args ...string), chain string, entries []string) {
 	ports, _ := Ports(entries)
 	for _, list := range chunks(ports) {
@@ -113,11 +120,14 @@ func ignorePorts(add func(tag string, args ...string), chain string, entries []s
 	}
 }
 
+// jump returns the command that adds or deletes a rule, by which the chain from jumps to
+// the chain to. verb is the flag of iptables to add or delete a rule. tag is the end of the
+// comment of the rule.
 func jump(verb, from, to, tag string) Rule {
 	return Rule{verb, from, "-j", to, "-m", "comment", "--comment", "proxy-init/install-proxy-init-" + tag}
 }
 
-// Cleanup returns the commands that remove the existing chains and rules.
+// Cleanup returns the commands that remove the existing chains and rules of the proxy.
 func Cleanup(e Existing) (rules []Rule) {
 	for _, r := range []struct {
 		exists bool

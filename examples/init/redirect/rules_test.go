@@ -23,7 +23,7 @@ func worked() Config {
 }
 
 // The example that linkerd's own deployment gives.
-func TestRulesWorkedExample(t *testing.T) {
+func TestRulesExample(t *testing.T) {
 	assert.Equal(t, []string{
 		"-N PROXY_INIT_REDIRECT",
 		"-A PROXY_INIT_REDIRECT -p tcp --match multiport --dports 4190,4191,4567,4568 -j RETURN -m comment --comment proxy-init/ignore-port-4190,4191,4567,4568",
@@ -38,7 +38,7 @@ func TestRulesWorkedExample(t *testing.T) {
 	}, lines(Rules(worked(), IPv4, Existing{})))
 }
 
-func TestRulesEverything(t *testing.T) {
+func TestRulesAllFields(t *testing.T) {
 	c := Config{
 		IncomingPort: 1, OutgoingPort: 2, UID: 3, GID: 4, PortsToRedirect: []int{80, 8080},
 		InboundIgnore: []string{"5-6", "7-7", " 8 "}, OutboundIgnore: []string{"x"}, SubnetsToIgnore: []string{"10.0.0.0/8", "fd00::/8"}, Wait: true,
@@ -95,7 +95,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // However ports are listed, no match has more than fifteen, and none is lost.
-func TestPortsAreDivided(t *testing.T) {
+func TestPortChunks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.SliceOfN(rapid.StringMatching(`[0-9]{1,5}(-[0-9]{1,5})?|x|-|`), 0, 60).Draw(t, "entries")
 		ports, bad := Ports(entries)

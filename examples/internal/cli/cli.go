@@ -1,5 +1,5 @@
-// Package cli parses the command lines of the example programs, handles their signals, and
-// determines their exit status.
+// Package cli parses the command lines of the example programs, handles their signals and
+// returns their exit status.
 package cli
 
 import (
@@ -13,31 +13,33 @@ import (
 	"syscall"
 )
 
-// The exit codes of a failure and of a wrong command line.
+// The exit status of a program that has failed, and of a program with an invalid command
+// line.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// Interrupted returns a context that an interrupt or SIGTERM ends. A second signal ends
-// the program at once. stop restores the signals and ends the context.
+// Interrupted returns a context that ends at the first interrupt or SIGTERM. A second
+// signal ends the program at once. stop ends the context and the handling of signals.
 func Interrupted() (ctx context.Context, stop context.CancelFunc) {
 	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// misuse marks an error as a mistake in the command line.
+// misuse marks an error as an error of the command line.
 type misuse struct{ error }
 
 func (m misuse) Error() string { return m.error.Error() + "; see -help" }
 func (m misuse) Unwrap() error { return m.error }
 
-// Misuse marks err as a mistake in the command line.
+// Misuse marks err as an error of the command line. [Status] returns 2 for it.
 func Misuse(err error) error { return misuse{err} }
 
-// Parse parses args, which must be flags. The error of a mistake is marked by [Misuse] and
-// not printed. If help is requested, Parse writes it and returns [flag.ErrHelp].
+// Parse parses args, the command line, into the flags of f. Arguments that are not flags
+// are an error. For -help, Parse writes the help text to help and returns [flag.ErrHelp].
+// It marks any other error by [Misuse], and does not print it.
 func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
 	f.SetOutput(io.Discard) // Status prints the error
 	switch err := f.Parse(args); {
@@ -53,8 +55,9 @@ func Parse(f *flag.FlagSet, args []string, help io.Writer) error {
 	return nil
 }
 
-// Status writes the error of a program and returns its exit status: 0 for nil and
-// [flag.ErrHelp], 2 for a wrong command line, 1 for other errors.
+// Status prints err to stderr and returns the exit status of the program: 2 if err is
+// marked by [Misuse] and 1 otherwise. For nil and [flag.ErrHelp] it prints nothing and
+// returns 0.
 func Status(stderr io.Writer, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0

@@ -30,11 +30,11 @@ func TestMain(m *testing.M) {
 	fmt.Println("begun")
 	<-ctx.Done()
 	fmt.Println("ending")
-	_, _ = io.Copy(io.Discard, os.Stdin) // which nobody closes but who has died
+	_, _ = io.Copy(io.Discard, os.Stdin) // closed only by the end of the parent
 }
 
-// The first signal asks the program to end. A second one does not ask.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+// The first signal ends the context, and the second ends the program.
+func TestSecondSignal(t *testing.T) {
 	for _, sent := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), stubborn+"=1")

@@ -1,4 +1,5 @@
-// Package serve runs the servers of an example program and drains them at its end.
+// Package serve runs the servers of an example program, and drains them when the program
+// ends.
 package serve
 
 import (
@@ -18,44 +19,52 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Group is a set of servers. Each is bound when it is added, so that all addresses are
-// known before a server serves, and an address that cannot be bound is an error. The zero
-// Group is empty.
+// Group is a set of servers that run together. A server listens from the time when it is
+// added, so that its address is known before [Group.Run]. If a server cannot listen, Run
+// returns the error. The zero value is an empty set.
 type Group struct {
+	Listen func(network, addr string) (net.Listener, error) // opens the listeners; nil means net.Listen
+
 	servers []server
-	err     error
+	err     error // of the servers that could not listen
 }
 
+// server is one server of a [Group].
 type server struct {
 	name     string
 	listener net.Listener
-	serve    func(net.Listener) error
-	drain    func(context.Context) error
+	serve    func(net.Listener) error    // serves on listener until drain is called
+	drain    func(context.Context) error // waits for open requests until the context ends
 }
 
-// headerTimeout is the time limit of the headers of a request.
+// headerTimeout is how long a client may take to send the headers of a request.
 const headerTimeout = 10 * time.Second
 
-// idleTimeout is the time after which an idle connection is closed.
+// idleTimeout is how long a connection without requests stays open.
 const idleTimeout = 2 * time.Minute
 
-// The limits of an HTTP/2 connection. maxStreams is the minimum that RFC 9113 recommends.
-// writeTimeout closes a connection whose client does not read. The deadlines of single
-// responses do not apply then.
+// The limits of an HTTP/2 connection: its number of concurrent streams, and the time after
+// which it is closed if the client does not read. The number is the minimum that RFC 9113
+// recommends. The time is necessary, because deadlines of single responses do not limit a
+// client that does not read.
 const (
 	maxStreams   = 100
 	writeTimeout = 30 * time.Second
 )
 
-// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2, and returns
-// its address. A connection has at most 100 concurrent requests, and is closed if its
-// client reads nothing for 30 s. A fallback is used if addr is taken. A handler with
-// streaming responses has a method Shutdown that ends them.
+// HTTP adds an HTTP server with the handler h, and returns its address. Clients use
+// HTTP/1.1, or HTTP/2 in cleartext with prior knowledge. If addr is in use, the server
+// listens on the first address of fallback that is free. If h has a method Shutdown, it
+// is called when the server drains, and must end streaming responses.
+//
+// An HTTP/2 connection has at most 100 concurrent requests. It is closed if the client
+// reads nothing for 30 s.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
 
-// HTTPBehind is HTTP with a listener that wrap returns for the bound one.
+// HTTPBehind does the same as [Group.HTTP], but the server accepts connections from the
+// listener that wrap returns. For example, this listener can add TLS.
 func (g *Group) HTTPBehind(
 	wrap func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
 ) string {
@@ -79,9 +88,9 @@ func (g *Group) HTTPBehind(
 	}})
 }
 
-// Front adds a server for untrusted clients, an [httplayer.Server] with its default
-// limits, and returns the address. Open requests get the time grace when the server
-// drains.
+// Front adds an [httplayer.Server] with its default limits, for clients that are not
+// trusted, and returns its address. When the server drains, it waits at most the duration
+// grace for open requests.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
 	ctx, stop := context.WithCancel(context.Background())
 	srv := httplayer.NewServer(h, httplayer.WithDrainOnDone(ctx))
@@ -92,16 +101,16 @@ func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) st
 	})
 }
 
-// GRPC adds a gRPC server with the services that register adds, and returns its address.
-// stop is called when the server drains, and asks streams to end. A fallback is used if
-// addr is taken.
+// GRPC adds a gRPC server with the services that register adds to it, and returns its
+// address. When the server drains, it calls stop, which must end the open streams. If addr
+// is in use, the server listens on the first address of fallback that is free.
 func (g *Group) GRPC(name, addr string, register func(*grpc.Server), stop func(), fallback ...string) string {
 	srv := grpc.NewServer()
 	register(srv)
 	return g.GRPCServer(name, addr, srv, stop, fallback...)
 }
 
-// GRPCServer is GRPC for an existing server.
+// GRPCServer does the same as [Group.GRPC], but with a server that the caller has made.
 func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fallback ...string) string {
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
 		if stop != nil {
@@ -114,10 +123,16 @@ func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fal
 	}})
 }
 
+// add listens on the first address of addrs that is free, adds the server s, and returns
+// the address. If no address is free, it adds an error to g and returns "".
 func (g *Group) add(addrs []string, s server) string {
+	listen := g.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
 	var failed error
 	for _, addr := range addrs {
-		l, err := net.Listen("tcp", addr)
+		l, err := listen("tcp", addr)
 		if err == nil {
 			s.listener = l
 			g.servers = append(g.servers, s)
@@ -129,23 +144,26 @@ func (g *Group) add(addrs []string, s server) string {
 	return ""
 }
 
-// Err returns the errors of the servers that could not be bound.
+// Err returns the joined errors of the servers that could not listen. It returns nil if all
+// servers listen.
 func (g *Group) Err() error { return g.err }
 
-// Close releases the addresses of a Group that will not run.
+// Close closes the listeners of all servers. It is for a Group that will not run, because
+// Run closes the listeners itself.
 func (g *Group) Close() {
 	for _, s := range g.servers {
 		s.listener.Close()
 	}
 }
 
-// Run serves until ctx ends or a server fails, then drains all of them for up
-// to grace.
+// Run serves until ctx ends or a server fails, and then drains all servers. The requests
+// that are then open may take at most the duration grace.
 func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	return g.RunWithin(ctx, func() time.Duration { return grace }, log)
 }
 
-// RunWithin is Run with a grace that is determined when ctx ends or a server fails.
+// RunWithin does the same as [Group.Run], but the function grace returns the grace period.
+// RunWithin calls grace once, when ctx ends or a server fails.
 func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
 	if g.err != nil {
 		g.Close()

@@ -23,7 +23,7 @@ const free = "127.0.0.1:0"
 
 var silent = slog.New(slog.DiscardHandler)
 
-func TestRunServesUntilItsContextEnds(t *testing.T) {
+func TestRunContextEnd(t *testing.T) {
 	var g serve.Group
 	addr := g.HTTP("web", free, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))
 	asked := false
@@ -41,7 +41,7 @@ func TestRunServesUntilItsContextEnds(t *testing.T) {
 	require.Equal(t, "hi", string(body))
 	cancel()
 	require.NoError(t, <-done)
-	require.True(t, asked, "who streams is asked to end")
+	require.True(t, asked, "streams are asked to end")
 }
 
 func TestRunCutsOpenRequests(t *testing.T) {
@@ -71,7 +71,7 @@ func TestRunCutsOpenRequests(t *testing.T) {
 	require.Error(t, <-answer)
 }
 
-// A connection of HTTP/2 has no more requests than it is told.
+// A connection of HTTP/2 has at most the advertised number of streams.
 func TestMaxStreams(t *testing.T) {
 	var g serve.Group
 	addr := g.HTTP("web", free, http.NotFoundHandler())
@@ -111,8 +111,8 @@ func TestTakenAddresses(t *testing.T) {
 
 // A program that is to end before it began has not failed, and holds nothing.
 func TestRunWithoutGrace(t *testing.T) {
-	const own = "127.0.0.92:0" // a host of which nobody else takes a port in between
-	for range 20 {             // who comes first is up to chance
+	const own = "127.0.0.92:0" // no other test uses ports of this address
+	for range 20 {             // the order is random
 		var g serve.Group
 		addrs := []string{
 			g.HTTP("web", own, http.NotFoundHandler()),

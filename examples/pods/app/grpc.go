@@ -14,39 +14,41 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 )
 
-// echo is the service of gRPC's interoperability tests. Each response begins with the name
-// of the pod.
+// echo implements the test service of gRPC's interoperability tests. Each response begins
+// with the name of the pod, followed by the payload of the request.
 type echo struct {
 	grpc_testing.UnimplementedTestServiceServer
 
 	pod string
 }
 
-// back returns a response message for a message of a stream.
-func (e *echo) back(req *grpc_testing.StreamingOutputCallRequest) *grpc_testing.StreamingOutputCallResponse {
+// response returns the response message for one message of a stream.
+func (e *echo) response(req *grpc_testing.StreamingOutputCallRequest) *grpc_testing.StreamingOutputCallResponse {
 	return &grpc_testing.StreamingOutputCallResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}
 }
 
+// payload returns a message that contains body.
 func payload(body string) *grpc_testing.Payload { return &grpc_testing.Payload{Body: []byte(body)} }
 
-// UnaryCall returns the payload of the request.
+// UnaryCall responds with the payload of the request.
 func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
 	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
 }
 
-// StreamingOutputCall sends the requested number of responses.
+// StreamingOutputCall sends one response for each element of ResponseParameters in the
+// request.
 func (e *echo) StreamingOutputCall(
 	req *grpc_testing.StreamingOutputCallRequest, s grpc.ServerStreamingServer[grpc_testing.StreamingOutputCallResponse],
 ) error {
 	for range req.GetResponseParameters() {
-		if err := s.Send(e.back(req)); err != nil {
+		if err := s.Send(e.response(req)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// StreamingInputCall counts the received bytes.
+// StreamingInputCall responds with the number of bytes received.
 func (e *echo) StreamingInputCall(
 	s grpc.ClientStreamingServer[grpc_testing.StreamingInputCallRequest, grpc_testing.StreamingInputCallResponse],
 ) error {
@@ -63,7 +65,7 @@ func (e *echo) StreamingInputCall(
 	}
 }
 
-// FullDuplexCall echoes each message.
+// FullDuplexCall responds to each message with its payload.
 func (e *echo) FullDuplexCall(
 	s grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse],
 ) error {
@@ -75,12 +77,13 @@ func (e *echo) FullDuplexCall(
 		if err != nil {
 			return err
 		}
-		if err := s.Send(e.back(req)); err != nil {
+		if err := s.Send(e.response(req)); err != nil {
 			return err
 		}
 	}
 }
 
+// serveGRPC runs a server of the service echo until ctx ends.
 func serveGRPC(ctx context.Context, pod, addr string) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -92,8 +95,9 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	return srv.Serve(lis)
 }
 
-// callGRPC makes n calls of each of the four kinds on one connection, and prints the pod
-// of each response. The pod is unknown for calls that count bytes.
+// callGRPC makes n calls of each of the four kinds on one connection. It prints a line for
+// each call, with the name of the pod that responded, or "?" for the kind that only counts
+// bytes.
 func callGRPC(ctx context.Context, to, marker string, n int) error {
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -126,7 +130,7 @@ func callGRPC(ctx context.Context, to, marker string, n int) error {
 	return nil
 }
 
-// messages is the number of messages in a stream.
+// messages is the number of messages that each stream sends.
 const messages = 5
 
 func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
@@ -134,7 +138,7 @@ func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string)
 	if err != nil {
 		return "", err
 	}
-	return answered("unary", marker, rsp.GetPayload())
+	return checkResponse("unary", marker, rsp.GetPayload())
 }
 
 func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
@@ -151,7 +155,7 @@ func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 		case failed != nil:
 			return "", failed
 		}
-		answer, err = answered("output", marker, rsp.GetPayload())
+		answer, err = checkResponse("output", marker, rsp.GetPayload())
 	}
 	return "", err
 }
@@ -186,7 +190,7 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 		if err != nil {
 			return "", err
 		}
-		if answer, err = answered("duplex", marker, rsp.GetPayload()); err != nil {
+		if answer, err = checkResponse("duplex", marker, rsp.GetPayload()); err != nil {
 			return "", err
 		}
 	}
@@ -199,8 +203,9 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// answered checks a response and returns the line to print for it.
-func answered(shape, marker string, p *grpc_testing.Payload) (string, error) {
+// checkResponse checks p, the payload of a response. It returns the line to print for a
+// call of the kind shape, or an error if p does not contain the marker.
+func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {
 		return "", fmt.Errorf("%s: unexpected response %q", shape, p.GetBody())

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serveHTTP echoes bodies. Response headers have the pod and the l5d-client-id of the
-// request.
+// serveHTTP runs an HTTP server until ctx ends. The server responds with the body of the
+// request. The response header Pod is the name of the pod. The response header Client is
+// the value of the request header l5d-client-id.
 func serveHTTP(ctx context.Context, pod, addr string) error {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -33,11 +34,11 @@ func serveHTTP(ctx context.Context, pod, addr string) error {
 	return nil
 }
 
-// concurrency is the number of open requests of a client.
+// concurrency is the maximum number of open requests of a client.
 const concurrency = 10
 
-// postHTTP sends n requests with a body of 64 KiB, and prints the pod and the client id of
-// each response.
+// postHTTP sends n requests with a body of 64 KiB. It prints a line for each response, with
+// the name of the pod and the client ID that the server received.
 func postHTTP(ctx context.Context, to, marker string, n int) error {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: concurrency}}
 	defer client.CloseIdleConnections()
@@ -58,6 +59,8 @@ func postHTTP(ctx context.Context, to, marker string, n int) error {
 	return nil
 }
 
+// post sends one request with the body text, and returns the line to print for the
+// response.
 func post(ctx context.Context, client *http.Client, to, text string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // the URL is an argument
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// serveMail serves the part of SMTP that a client needs to send a message. In SMTP the
-// server sends first, so a proxy that waits for bytes of the client would wait forever.
+// serveMail runs a server of SMTP until ctx ends. It supports only the commands that a
+// client needs to send a mail. In SMTP the server sends first, so a proxy must not wait for
+// the client.
 func serveMail(ctx context.Context, pod, addr string) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -32,6 +33,7 @@ func serveMail(ctx context.Context, pod, addr string) error {
 	}
 }
 
+// receiveMail serves one connection. Its responses begin with the name of the pod.
 func receiveMail(c *textproto.Conn, pod string) error {
 	if err := c.PrintfLine("220 %s ready", pod); err != nil {
 		return err

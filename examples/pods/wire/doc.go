@@ -1,7 +1,7 @@
-// Package wire parses captures of tcpdump and detects whether each connection is TLS.
+// Package wire parses a capture of tcpdump, and reports which of its connections use TLS.
 //
 //	capture.pcap ─▶ Read ─▶ []Flow             one for each direction of a connection
 //	                         ├─ Data           its bytes in order
 //	                         ├─ TLS            whether all of it is TLS records
-//	                         └─ ServerName     the client's server name
+//	                         └─ ServerName     TLS server name that the client requested
 package wire

@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// Flow is one direction of a connection.
+// Flow contains the bytes of one direction of a TCP connection.
 type Flow struct {
 	From, To netip.AddrPort
-	Data     []byte // sent bytes, up to the first that was not captured
-	Lost     bool   // later bytes were not captured
+	Data     []byte // bytes in order, up to the first byte that was not captured
+	Lost     bool   // at least one byte was not captured, but later ones were
 }
 
-// Read returns the flows of an Ethernet capture of tcpdump, in the order of their first
-// segments. Connections that are older than the capture begin where the capture begins.
+// Read returns the flows in r, a capture of tcpdump in libpcap format with Ethernet frames.
+// The flows are in the order of their first segments. If a connection was made before the
+// capture began, its flows contain only the bytes from then on.
 func Read(r io.Reader) ([]Flow, error) {
 	type pair struct{ from, to netip.AddrPort }
 	var all []*assembly
@@ -43,19 +44,21 @@ func Read(r io.Reader) ([]Flow, error) {
 	return flows, err
 }
 
-// assembly assembles the segments of a flow.
+// assembly puts the segments of a flow into order.
 type assembly struct {
 	Flow
 
-	first uint32 // the sequence number of the first byte
+	first uint32 // sequence number of the first byte
 	parts []part
 }
 
+// part is the data of one segment.
 type part struct {
 	at   int64 // offset of its first byte in the flow
 	data []byte
 }
 
+// add adds the segment s to the flow.
 func (a *assembly) add(s segment) {
 	if len(s.data) == 0 {
 		return
@@ -70,7 +73,8 @@ func (a *assembly) add(s segment) {
 	a.parts = append(a.parts, part{at, slices.Clone(s.data)})
 }
 
-// flow returns the assembled flow, without retransmissions and up to the first gap.
+// flow returns the collected flow, without retransmissions. It ends before the first gap in
+// the captured bytes.
 func (a *assembly) flow() Flow {
 	slices.SortStableFunc(a.parts, func(x, y part) int { return int(x.at - y.at) })
 	f := a.Flow

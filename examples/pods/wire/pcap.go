@@ -7,19 +7,20 @@ import (
 	"io"
 )
 
-// The relevant parts of a libpcap file: a header of 24 bytes with the byte order and the
-// link type, and a header of 16 bytes before each frame.
+// The format of a libpcap file. It begins with a header of headLen bytes, which contains the
+// byte order and the link type. A header of frameHead bytes precedes each frame.
 const (
 	magicMicro = 0xa1b2c3d4
 	magicNano  = 0xa1b23c4d
 	headLen    = 24
 	frameHead  = 16
 	ethernet   = 1
-	maxFrame   = 1 << 18 // tcpdump's own bound
+	maxFrame   = 1 << 18 // the maximum of tcpdump
 )
 
-// frames yields each frame of an Ethernet capture. A frame is valid during the call. A
-// file that ends within a frame, because it is still written, ends there.
+// frames calls the function each for every frame of an Ethernet capture. A frame is valid
+// only during the call. A capture that ends within a frame is not an error, because tcpdump
+// may still be writing it.
 func frames(r io.Reader, each func(frame []byte)) error {
 	head := make([]byte, headLen)
 	if _, err := io.ReadFull(r, head); err != nil {
@@ -51,8 +52,10 @@ func frames(r io.Reader, each func(frame []byte)) error {
 	}
 }
 
+// magic reports whether n is the first number of a libpcap file.
 func magic(n uint32) bool { return n == magicMicro || n == magicNano }
 
+// ended returns nil if err is the end of the file, and err otherwise.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil

@@ -5,10 +5,10 @@ import (
 	"net/netip"
 )
 
-// segment is a TCP segment.
+// segment is a TCP segment with its addresses.
 type segment struct {
 	from, to netip.AddrPort
-	seq      uint32
+	seq      uint32 // sequence number of the first byte of data
 	syn      bool
 	data     []byte
 }
@@ -21,8 +21,9 @@ const (
 	flagSYN   = 2
 )
 
-// tcp returns the segment in a frame. IP fragments and IPv6 extension headers are not
-// supported, because nothing on the bridge sends them.
+// tcp returns the TCP segment in an Ethernet frame. ok is false for other frames. IP
+// fragments and IPv6 extension headers are not supported, because the network of the pods
+// does not use them.
 func tcp(frame []byte) (s segment, ok bool) {
 	if len(frame) < etherHead {
 		return s, false
@@ -49,8 +50,8 @@ func tcp(frame []byte) (s segment, ok bool) {
 	}, true
 }
 
-// ipv4 and ipv6 return the TCP part of a packet without the padding of the frame.
-
+// ipv4 returns the addresses and the TCP segment of an IPv4 packet, without the padding of
+// the frame. inside is the segment. It is nil if the packet is invalid.
 func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
 	if len(p) < 20 || p[9] != protoTCP {
 		return from, to, nil
@@ -62,6 +63,7 @@ func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
 	return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), p[head:total]
 }
 
+// ipv6 does the same as [ipv4] for an IPv6 packet.
 func ipv6(p []byte) (from, to netip.Addr, inside []byte) {
 	if len(p) < 40 || p[6] != protoTCP {
 		return from, to, nil

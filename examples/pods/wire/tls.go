@@ -18,8 +18,8 @@ const (
 	maxRecord       = 1<<14 + 256
 )
 
-// TLS reports whether the flow consists of TLS records. The first must be of a handshake
-// or an alert. The last may be incomplete. A flow without bytes is not TLS.
+// TLS reports whether f consists of TLS records. The first record must be a handshake or an
+// alert. The last record may be incomplete. If f has no bytes, TLS returns false.
 func (f Flow) TLS() bool {
 	rest := f.Data
 	if len(rest) < recordHead || rest[0] != recordHandshake && rest[0] != recordAlert {
@@ -35,7 +35,8 @@ func (f Flow) TLS() bool {
 	return true
 }
 
-// ServerName returns the server name of a TLS client, or "".
+// ServerName returns the server name in the ClientHello of f. It returns "" if f has no
+// ClientHello or the ClientHello has no server name.
 func (f Flow) ServerName() (name string) {
 	enough := errors.New("only the client hello is parsed")
 	_ = tls.Server(hello{r: bytes.NewReader(f.Data)}, &tls.Config{
@@ -48,7 +49,8 @@ func (f Flow) ServerName() (name string) {
 	return name
 }
 
-// hello is a read-only connection with a client's bytes.
+// hello replays the recorded bytes of a client to a TLS server, in order to parse the
+// ClientHello. It discards the bytes that the server writes.
 type hello struct {
 	net.Conn
 

@@ -117,8 +117,8 @@ func TestReadFileFormats(t *testing.T) {
 	}
 }
 
-// Whatever comes again, out of order, overlapping, and over the end of the
-// numbers: the bytes are those that were sent.
+// Segments are repeated, overlap, are out of order, and pass the end of the sequence
+// numbers. The bytes are those that were sent.
 func TestReadAssemblesFlows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := []byte(rapid.StringN(1, 400, 400).Draw(t, "data"))
@@ -170,7 +170,7 @@ func TestReadInvalidFiles(t *testing.T) {
 	}
 }
 
-// recorder keeps what is written to a connection.
+// recorder records the bytes that are written to a connection.
 type recorder struct {
 	net.Conn
 
@@ -185,7 +185,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.Conn.Write(p)
 }
 
-// shake makes a connection of TLS and returns what both sides sent.
+// shake makes a TLS connection and returns the bytes of both sides.
 func shake(t *testing.T, cfg *tls.Config) (from, to wire.Flow) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// only returns a handler that calls next for the given methods and responds to others
-// with 405.
+// only returns a handler that calls next for requests with one of the given methods. It
+// responds to other requests with 405.
 func only(next http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(methods, r.Method) {
@@ -24,13 +24,14 @@ func only(next http.Handler, methods ...string) http.Handler {
 	})
 }
 
+// notAllowed responds with 405 and a header with the allowed methods.
 func notAllowed(w http.ResponseWriter, methods ...string) {
 	w.Header().Set("Allow", strings.Join(methods, ", "))
 	writeText(w, http.StatusMethodNotAllowed, "only "+strings.Join(methods, ", ")+"\n")
 }
 
-// local returns a handler that calls next for direct requests from this machine and
-// responds to others with 403.
+// local returns a handler that calls next for requests that come directly from this
+// machine, and rejects others with 403.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := view.Loopback(r); err != nil {
@@ -41,8 +42,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// guarded returns a handler that responds with 403 to browser pages of other origins and
-// calls next for other requests.
+// guarded returns a handler that calls next, but responds with 403 to a request that permit
+// rejects. It is for paths with restricted data.
 func (h *Handler) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.permit(r); err != nil {
@@ -53,6 +54,8 @@ func (h *Handler) guarded(next http.Handler) http.Handler {
 	})
 }
 
+// permit returns an error if a browser page from another origin sent r, or if the Host of r
+// is not allowed.
 func (h *Handler) permit(r *http.Request) error {
 	if !h.isAllowedHost(r.Host) {
 		return fmt.Errorf("host %q is not allowed: use localhost or an address", r.Host)
@@ -69,9 +72,10 @@ func (h *Handler) permit(r *http.Request) error {
 	return nil
 }
 
-// isAllowedHost reports whether host, with or without a port, is localhost, an address or
-// one of Config.Hosts. Other names may resolve to this machine by DNS rebinding. A
-// missing host is allowed, because only HTTP/1.0 clients that are not browsers omit it.
+// isAllowedHost reports whether host is localhost, an IP address or one of Config.Hosts,
+// with or without a port. Other names are not allowed, because of DNS rebinding: a page can
+// make its own name resolve to this machine. An empty host is allowed, because browsers
+// always send one.
 func (h *Handler) isAllowedHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {

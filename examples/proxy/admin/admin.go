@@ -11,34 +11,34 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config configures a [Handler]. The paths of nil fields respond with 404, unless a field
-// specifies something else.
+// Config configures a [Handler]. The path of a field that is nil responds with 404, unless
+// the comment of the field specifies another response.
 type Config struct {
-	Ready    func() bool       // reports whether the proxy is ready; called until it returns true; nil: always ready
+	Ready    func() bool       // reports readiness; not called after it returned true; nil: ready
 	Metrics  http.Handler      // for /metrics
 	Level    *logs.Level       // for /proxy-log-level
-	Environ  func() []string   // for /env.json: os.Environ
-	Shutdown func()            // for /shutdown; called for each request, must not block; nil: not enabled
+	Environ  func() []string   // for /env.json; such as os.Environ
+	Shutdown func()            // for /shutdown; called for each request, must not block; nil: 404
 	Describe func() layer.Node // for /stack
-	Page     Page              // for /view/, without that prefix
-	Hosts    []string          // allowed host names besides localhost, without a port
+	Page     Page              // for /view/; receives paths without /view
+	Hosts    []string          // host names, without a port, that are allowed besides localhost
 }
 
-// Page is the page of package tap/view.
+// Page is the page of package tap/view. Shutdown ends its streams.
 type Page interface {
 	http.Handler
 	Shutdown()
 }
 
-// Handler serves an operator. It is safe for concurrent use.
+// Handler serves all paths of the package. It is safe for concurrent use.
 type Handler struct {
 	config Config
 	mux    *http.ServeMux
 	ready  atomic.Bool
 }
 
-// New returns a Handler. With a page, register its shutdown:
-// server.RegisterOnShutdown(handler.Shutdown).
+// New returns a Handler. If it has a page, pass its method Shutdown to RegisterOnShutdown
+// of the server, so that open pages do not delay the shutdown.
 func New(c Config) *Handler {
 	h := &Handler{config: c, mux: http.NewServeMux()}
 	h.get("/live", text("live\n"))
@@ -63,19 +63,22 @@ func New(c Config) *Handler {
 	return h
 }
 
-// writeTimeout is three times the scrape timeout of Prometheus. A client that does not
-// read would otherwise hold memory and delay the shutdown.
+// writeTimeout is how long a client may take to read a response, which is three times the
+// scrape timeout of Prometheus. It is limited, because a client that does not read would
+// hold memory and delay the shutdown.
 const writeTimeout = 30 * time.Second
 
-// ServeHTTP serves the request by its path. It aborts a response that its client has not
-// read after 30 s, if w supports that. The streams of a page have no limit.
+// ServeHTTP serves a request by its path. If w supports write deadlines, a response that
+// the client has not read within 30 s is aborted. The streams of the page have no such
+// limit.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported by some writers
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	h.mux.ServeHTTP(w, r)
 }
 
-// withoutDeadline removes the write deadline.
+// withoutDeadline returns a handler that removes the write deadline of the response and
+// calls next.
 func withoutDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -83,13 +86,14 @@ func withoutDeadline(next http.Handler) http.Handler {
 	})
 }
 
-// Shutdown ends the streams of open pages.
+// Shutdown ends the streams of open pages, so that the server can shut down.
 func (h *Handler) Shutdown() {
 	if h.config.Page != nil {
 		h.config.Page.Shutdown()
 	}
 }
 
+// get registers a handler for the methods GET and HEAD of path.
 func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }
@@ -103,7 +107,7 @@ func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusOK, "ready\n")
 }
 
-// maxFilterSize limits a log filter, in bytes.
+// maxFilterSize is the maximum size of a log filter in bytes.
 const maxFilterSize = 16 << 10
 
 func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
@@ -143,6 +147,7 @@ func (h *Handler) serveStack(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusOK, tree.String())
 }
 
+// text returns a handler that responds with 200 and s.
 func text(s string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, s) })
 }

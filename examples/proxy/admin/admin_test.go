@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a Handler on a real socket, and what it did.
+// server is a Handler on a real socket, with the calls that it made.
 type server struct {
 	*httptest.Server
 	level *logs.Level
@@ -92,7 +92,7 @@ func TestEveryPath(t *testing.T) {
 	for _, tt := range []struct {
 		method, path string
 		status       int
-		says         string
+		want         string
 	}{
 		{"GET", "/live", 200, "live\n"},
 		{"HEAD", "/live", 200, ""},
@@ -119,7 +119,7 @@ func TestEveryPath(t *testing.T) {
 		t.Run(tt.method+tt.path, func(t *testing.T) {
 			rsp, body := s.ask(t, tt.method, tt.path, "")
 			require.Equal(t, tt.status, rsp.StatusCode, body)
-			require.Contains(t, body, tt.says)
+			require.Contains(t, body, tt.want)
 			if tt.status == http.StatusMethodNotAllowed {
 				require.NotEmpty(t, rsp.Header.Get("Allow"))
 			}
@@ -128,8 +128,8 @@ func TestEveryPath(t *testing.T) {
 	require.Zero(t, s.downs.Load())
 }
 
-// TestReadyIsPermanent is G2.
-func TestReadyIsPermanent(t *testing.T) {
+// TestReadyWhileDraining is G2.
+func TestReadyWhileDraining(t *testing.T) {
 	s := serve(t)
 	for range 2 {
 		rsp, body := s.ask(t, "GET", "/ready", "")
@@ -196,8 +196,8 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
-// Whoever reaches the port sees the values, too.
-func TestEnvironHasNoSecretsInValues(t *testing.T) {
+// All clients can read the environment, so secrets in values are replaced.
+func TestEnvironSecretsInValues(t *testing.T) {
 	for value, want := range map[string]string{
 		"authorization=Bearer s3cr3t":                   "authorization=(redacted)",
 		"Authorization: Basic s3cr3t":                   "Authorization: (redacted)",
@@ -278,13 +278,13 @@ func TestLocalPaths(t *testing.T) {
 
 	s := serve(t)
 	rsp, _ := s.ask(t, "POST", "/shutdown", "", "X-Forwarded-For", "10.0.0.1")
-	require.Equal(t, 403, rsp.StatusCode, "nobody knows whose request it is")
+	require.Equal(t, 403, rsp.StatusCode, "the origin of the request is unknown")
 	require.Zero(t, s.downs.Load())
 }
 
-// TestForeignPagesAreRejected is about DNS names that are made to point here,
+// TestForeignPages is about DNS names that are made to point here,
 // and forms and scripts of other origins.
-func TestForeignPagesAreRejected(t *testing.T) {
+func TestForeignPages(t *testing.T) {
 	s := serve(t)
 	_, port, err := net.SplitHostPort(s.Listener.Addr().String())
 	require.NoError(t, err)
@@ -310,7 +310,7 @@ func TestForeignPagesAreRejected(t *testing.T) {
 	require.Equal(t, 200, rsp.StatusCode)
 }
 
-func TestMissingFieldsAre404(t *testing.T) {
+func TestMissingFields(t *testing.T) {
 	s := httptest.NewServer(admin.New(admin.Config{}))
 	defer s.Close()
 	for path, want := range map[string]int{

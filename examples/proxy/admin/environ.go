@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// serveEnviron writes the environment, or the variables that the query names. Unset
-// variables are null.
+// serveEnviron responds with the environment as JSON, without secrets. If the query names
+// variables, the response has only those. A variable that is not set is null.
 func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	if !acceptsJSON(r.Header) {
 		writeText(w, http.StatusNotAcceptable, "the response is application/json\n")
@@ -41,9 +41,11 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, some)
 }
 
+// redacted replaces a secret.
 const redacted = "(redacted)"
 
-// shown returns the value of a variable without its secrets.
+// shown returns the value of an environment variable with its secrets replaced. name is the
+// name of the variable.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
@@ -52,11 +54,12 @@ func shown(name, value string) string {
 	return withoutSecrets(withoutUser(value))
 }
 
-// login matches user:password@ outside a URL, as in a MySQL data source name.
+// login matches user:password@ in text that is not a URL, such as the data source name of
+// MySQL.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser replaces user and password in value. They end at the last "@", because a
-// password may contain "@".
+// withoutUser replaces the user name and password in value. The password ends at the last
+// "@", because a password may contain "@".
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {
@@ -67,11 +70,13 @@ func withoutUser(value string) string {
 	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
-// named matches a name and its value inside a variable, as in a query, flag, header or
-// JSON: k=v, --k v, k: v or "k":"v".
+// named matches a name and its value in a text: k=v, --k v, k: v or "k":"v". Environment
+// variables may contain such a text, as a query, a command line, headers or JSON.
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
+// withoutSecrets returns value with secrets replaced. A secret is a value that [named]
+// finds in it with a name for which isSecret returns true.
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
@@ -92,7 +97,8 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether a variable with that name is a secret.
+// isSecret reports whether the variable or field with the given name contains a secret.
+// That is so if a part of the name is a word such as TOKEN, PASS or KEY.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{
@@ -100,6 +106,7 @@ func isSecret(name string) bool {
 	}, func(part string) bool { return strings.Contains(name, part) })
 }
 
+// writeJSON responds with v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // a value that JSON cannot represent
@@ -111,8 +118,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// acceptsJSON reports whether the header Accept allows JSON. A missing header allows
-// everything.
+// acceptsJSON reports whether the header Accept allows JSON. It does if the header is
+// missing.
 func acceptsJSON(h http.Header) bool {
 	accept := h.Values("Accept")
 	if len(accept) == 0 {

@@ -34,15 +34,15 @@ func (l *single) Accept() (net.Conn, error) {
 func (l *single) Close() error { l.once.Do(func() { close(l.conns) }); return nil }
 func (*single) Addr() net.Addr { return &net.TCPAddr{} }
 
-// endless is a page that goes on.
+// endless is a page that never ends.
 type endless struct{}
 
 func (endless) ServeHTTP(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "more") }
 func (endless) Shutdown()                                        {}
 
-// A client of HTTP/2 that lets nothing come keeps its answers for a while only,
-// but for that of a page.
-func TestUnreadResponsesAreAborted(t *testing.T) {
+// A client of HTTP/2 that does not read has its responses aborted, except those of the
+// page.
+func TestUnreadResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := admin.New(admin.Config{Metrics: meters.New(meters.Config{}).Handler(), Page: endless{}})
 		var protocols http.Protocols

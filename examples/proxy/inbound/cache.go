@@ -8,10 +8,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache keeps one service per key. Clients choose the keys, so it keeps cacheSize
-// services for the idle timeout, and further ones for overflowIdle.
+// cache has one service per key. It keeps the first cacheSize services until they are idle
+// for the idle timeout. Further services are idle for at most overflowIdle, because clients
+// choose the keys and could otherwise fill the memory.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 
+// cacheSize is the number of services that a cache keeps for the full idle timeout.
+// overflowIdle is the idle timeout of further services.
 const (
 	cacheSize    = 1000
 	overflowIdle = time.Second
@@ -26,17 +29,20 @@ func newCache[K comparable, Req, Rsp any](
 	}
 }
 
-// Service returns the service of a key.
+// Service returns a service that sends requests to the service of key, which is made at the
+// first request.
 func (c cache[K, Req, Rsp]) Service(key K) layer.Service[Req, Rsp] {
 	return &orOverflow[Req, Rsp]{c.main.Service(key), c.overflow.Service(key)}
 }
 
-// Router sends each request to the service of its key.
+// Router returns a service that sends each request to the service of its key, which the
+// function key returns.
 func (c cache[K, Req, Rsp]) Router(key func(Req) (K, error)) layer.Service[Req, Rsp] {
 	return &orOverflow[Req, Rsp]{c.main.Router(key), c.overflow.Router(key)}
 }
 
-// orOverflow sends a request to overflow if the main cache rejects it because it is full.
+// orOverflow sends a request to the embedded Service, which uses the main cache. If that
+// cache is full, it sends the request to overflow.
 type orOverflow[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	overflow layer.Service[Req, Rsp]
@@ -56,7 +62,8 @@ func (o *orOverflow[Req, Rsp]) Describe() layer.Node {
 	return layer.Node{Name: "or overflow", Children: []layer.Node{{Name: "overflow", Children: []layer.Node{layer.Describe(o.overflow)}}}}
 }
 
-// isFull reports whether err is the rejection of a full cache.
+// isFull reports whether err rejects a request because the cache has no room for another
+// key.
 func isFull(err error) bool {
 	e, ok := errors.AsType[*layer.Error](err)
 	return ok && e.Layer == "cache" && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)

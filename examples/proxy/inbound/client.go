@@ -13,13 +13,17 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// client describes the client of a connection.
+// client describes the client that made a connection.
 type client struct {
 	addr   netip.Addr
-	secure bool   // this proxy terminates its TLS
-	id     string // its proven identity; "" means no identity
+	secure bool   // the connection uses TLS that this proxy terminates
+	id     string // identity in its verified certificate, or ""
+
+	opaque bool        // TLS is not detected
+	policy *portPolicy // of the port; nil if the connection did not pass withPolicy
 }
 
+// clientOf returns the client of conn. It returns the zero value if conn is nil.
 func clientOf(conn net.Conn) client {
 	var c client
 	if conn == nil {
@@ -35,32 +39,37 @@ func clientOf(conn net.Conn) client {
 	return c
 }
 
-// clientKey is the context key of the *client of a connection.
+// clientKey is the context key of the *client that made a connection.
 type clientKey struct{}
 
-// withClient returns ctx with the client of conn. The client is stored, because clientOf
-// parses the certificate.
+// withClient returns ctx with the client of conn, and the client. If ctx has a client
+// already, withClient returns ctx and this client, so that the certificate is not parsed
+// again.
 func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return ctx, c
 	}
 	c := clientOf(conn)
+	c.policy, _ = ctx.Value(policyKey{}).(*portPolicy)
+	c.opaque = protocolOf(ctx) == opaque
 	return context.WithValue(ctx, clientKey{}, &c), &c
 }
 
-// clientFromContext returns the client of a request.
-func clientFromContext(ctx context.Context) client {
+// clientFromContext returns the client that sent the request with the context ctx. The
+// caller must not modify it.
+func clientFromContext(ctx context.Context) *client {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
-		return *c
+		return c
 	}
-	return clientOf(httplayer.ConnFromContext(ctx))
+	c := clientOf(httplayer.ConnFromContext(ctx))
+	return &c
 }
 
-// clientID returns the identity of the client of a request.
+// clientID returns the identity of the client that sent req, or "" if it has none.
 func clientID(req *http.Request) string { return clientFromContext(req.Context()).id }
 
-// byClient serves clients without an identity by the embedded Server, and clients with
-// one by meshed.
+// byClient passes a connection to one of two servers. The embedded Server is for clients
+// without an identity, and meshed is for clients with an identity.
 type byClient struct {
 	tcplayer.Server
 	meshed tcplayer.Server
@@ -74,7 +83,8 @@ func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount,
 	return b.Server.Call(ctx, conn)
 }
 
-// Describe shows both servers.
+// Describe shows two children: the server of clients with an identity, and the server of
+// clients without an identity.
 func (b *byClient) Describe() layer.Node {
 	return layer.Node{Name: "client", Children: []layer.Node{
 		{Name: "meshed", Children: []layer.Node{layer.Describe(b.meshed)}},
@@ -82,12 +92,14 @@ func (b *byClient) Describe() layer.Node {
 	}}
 }
 
-// clientMetrics is a layer that counts connections by port and client. It belongs
-// below TLS, where the client is known. passthrough means that TLS does not end here.
+// clientMetrics returns a layer that counts connections by port and client. Place it below
+// the TLS layer, which verifies the client. passthrough is true for TLS connections that
+// this proxy forwards without terminating TLS.
 func (in *Inbound) clientMetrics(passthrough bool) layer.Layer[net.Conn, tcplayer.ByteCount] {
 	return func(next tcplayer.Server) tcplayer.Server { return &clientMetrics{next, in, passthrough} }
 }
 
+// clientMetrics is the server that the layer of [Inbound.clientMetrics] returns.
 type clientMetrics struct {
 	tcplayer.Server
 	in          *Inbound
@@ -97,16 +109,20 @@ type clientMetrics struct {
 func (m *clientMetrics) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, c := withClient(ctx, conn)
-	labels := m.in.metricsClient(dst, *c)
+	labels := m.in.metricsClient(*c)
 	labels.Passed = m.passthrough
-	return m.in.clients(dst, labels).WrapServer(m.Server).Call(ctx, conn)
+	var server meters.Resource
+	if c.policy != nil {
+		server = c.policy.current.Load().resource
+	}
+	return m.in.clients(dst, labels, server).WrapServer(m.Server).Call(ctx, conn)
 }
 
 func (m *clientMetrics) Next() tcplayer.Server { return m.Server }
 
 func (m *clientMetrics) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// metricsClient returns c for metrics.
-func (in *Inbound) metricsClient(dst netip.AddrPort, c client) meters.Client {
-	return meters.Client{Secure: c.secure, ID: c.id, Skipped: !c.secure && in.OpaquePorts.Contains(dst.Port())}
+// metricsClient returns c in the form that package meters uses.
+func (in *Inbound) metricsClient(c client) meters.Client {
+	return meters.Client{Secure: c.secure, ID: c.id, Skipped: !c.secure && c.opaque}
 }

@@ -26,13 +26,20 @@ type Config struct {
 	settings.Inbound
 
 	Control         settings.Control
-	ClusterNetworks []netip.Prefix             // the cluster of DefaultPolicy
-	Controller      grpc.ClientConnInterface   // the destination controller: for profiles
-	Identity        *identity.Identity         // nil: TLS is not terminated
-	ServerName      string                     // of this proxy, for other proxies
-	Origin          tcplayer.Origin            // returns the original destination of a connection
-	Refuse          func(netip.AddrPort) error // returns an error for addresses that must not be dialed; nil: no limit
-	Ending          context.Context            //nolint:containedctx // when it ends, connections drain
+	ClusterNetworks []netip.Prefix  // networks that DefaultPolicy calls the cluster
+	Policy          settings.Policy // of the policy controller: Controller and Workload
+
+	PolicyController grpc.ClientConnInterface // nil: DefaultPolicy applies to all ports
+
+	Controller grpc.ClientConnInterface   // the destination controller, for profiles
+	Identity   *identity.Identity         // nil: TLS is not terminated
+	ServerName string                     // TLS server name of this proxy
+	Origin     tcplayer.Origin            // finds the original destination of a connection
+	Refuse     func(netip.AddrPort) error // returns an error for addresses that must not be dialed; nil: no limit
+	Ending     context.Context            //nolint:containedctx // when it ends, connections drain
+
+	// Dial makes the TCP connections. nil means the DialContext of a zero [net.Dialer].
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	Taps     *tap.Registry
 	Meters   *meters.Meters
@@ -46,22 +53,23 @@ type Inbound struct {
 	tcplayer.Server
 	Config
 
-	Requests httplayer.Service // of all connections that speak HTTP
+	Requests httplayer.Service // serves the requests of all HTTP connections
 
-	http     tcplayer.Server // of connections that speak HTTP
-	opaque   tcplayer.Server // of all others
+	http     tcplayer.Server // serves HTTP connections
+	opaque   tcplayer.Server // serves all other connections
 	profiles profiles.Source
 	countTCP func(context.Context, net.Conn, error)
-	clients  func(netip.AddrPort, meters.Client) *tcplayer.Meter
+	policies *policies
+	clients  func(netip.AddrPort, meters.Client, meters.Resource) *tcplayer.Meter
 	decided  decisions
-	watches  atomic.Int64 // profiles that are watched
+	watches  atomic.Int64 // number of profiles that are watched
 
 	logicals  cache[logicalKey, *http.Request, *http.Response]
 	endpoints cache[netip.AddrPort, *http.Request, *http.Response]
 	ports     cache[netip.AddrPort, tcplayer.Request, net.Conn]
 }
 
-// Describe shows the layers of connections, and those of HTTP requests.
+// Describe shows the layers of connections and the layers of HTTP requests.
 func (in *Inbound) Describe() layer.Node {
 	return layer.Node{Name: "inbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(in.Server)}},
@@ -69,12 +77,16 @@ func (in *Inbound) Describe() layer.Node {
 	}}
 }
 
+// newInbound returns an Inbound without caches and servers. [New] adds them.
 func newInbound(c Config) *Inbound {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
-	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c)}
-	in.clients = c.Meters.Clients(meters.Inbound, string(c.DefaultPolicy))
+	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c.Meters)}
+	in.clients = c.Meters.Clients(meters.Inbound)
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
@@ -86,15 +98,17 @@ func newInbound(c Config) *Inbound {
 	return in
 }
 
-// connections returns an empty stack of connection layers.
+// connections returns an empty stack, to which a caller adds layers of connections.
 func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// maxProfiles limits the profiles that are watched, because clients choose the names.
+// maxProfiles limits the number of profiles that are watched at a time. Clients choose the
+// names of profiles, and could otherwise cause any number of watches.
 const maxProfiles = 500
 
-// acquireProfile reports whether one more profile may be watched, until ctx ends.
+// acquireProfile reports whether another profile may be watched. If it returns true, the
+// watch counts as one of maxProfiles until ctx ends.
 func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	if in.watches.Add(1) > maxProfiles {
 		in.watches.Add(-1)
@@ -104,7 +118,8 @@ func (in *Inbound) acquireProfile(ctx context.Context) bool {
 	return true
 }
 
-// routeMetrics counts the requests of the routes in the profile of name.
+// routeMetrics returns an option that counts requests by route. The routes are those in the
+// profile of name.
 func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *http.Response] {
 	counts := in.Meters.Routes(meters.Inbound, name)
 	return profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
@@ -113,18 +128,20 @@ func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *htt
 	})
 }
 
-// detectMetrics counts the protocols of connections.
+// detectMetrics returns an option that counts connections by their detected protocol.
 func (in *Inbound) detectMetrics() tcplayer.DetectOption {
-	return tcplayer.WithDetectMetrics(in.Meters.Detect(meters.Inbound, meters.Server(string(in.DefaultPolicy), netip.AddrPort{})))
+	server := meters.DefaultResource(string(in.DefaultPolicy))
+	return tcplayer.WithDetectMetrics(in.Meters.Detect(meters.Inbound, meters.Server(server, netip.AddrPort{})))
 }
 
-const (
-	minBodyRate = 240 // bytes a second
-)
+// minBodyRate is the minimum rate of uploads of clients without an identity, in bytes per
+// second.
+const minBodyRate = 240
 
-// dial connects to one port of the application and counts the connections.
+// dial returns a function that connects to the port dst of the application and counts the
+// connections.
 func (in *Inbound) dial(dst netip.AddrPort) settings.Dial {
-	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Deny: in.Refuse}
+	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Deny: in.Refuse, Dial: in.Dial}
 	counted := in.Meters.Transport(meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
 	return tcplayer.NewMeter(counted).WrapDial(d.DialContext)
 }

@@ -1,13 +1,14 @@
-// Package inbound is the path of requests to the application, from the connection
-// of a client to the application's port. Read this file from top to bottom: each
-// function is the next part of the path.
+// Package inbound is the path of the requests to the application. The path begins with a
+// connection of a client to the proxy and ends at a port of the application. Read
+// inbound.go from top to bottom: each function is the next part of the path.
 //
 //	                                             ┌▶ HTTP ─▶ limit ─▶ orig-proto ─▶ client id ─▶ policy ─▶ name ─▶ queue ┐
 //	connection ─▶ original ─▶ TLS for ─▶ protocol┤                                                                      ├▶ application
 //	              address     our name           └▶ opaque ─▶ policy ──────────────────────────────────────────────────┘
 //
-// A connection that was made to this proxy itself must come from another proxy
-// with an identity. Its transport header names the port of the application.
+// A direct connection is made to an address of the proxy and not redirected. It must come
+// from another proxy with an identity. Its transport header contains the port of the
+// application.
 package inbound
 
 import (
@@ -15,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
@@ -26,13 +28,15 @@ import (
 )
 
 // New returns the server of the connections that are made to the application. Its
-// background work ends with ctx.
+// connections to the application and its watches of profiles are closed when ctx ends.
 func New(ctx context.Context, c Config) *Inbound {
 	in := newInbound(c)
 	idle := max(c.DiscoveryIdle, 1)
 	in.logicals = newCache(ctx, in.logical, idle)
 	in.endpoints = newCache(ctx, in.endpoint, idle)
 	in.ports = newCache(ctx, in.port, idle, layer.WithCompletion(tcplayer.UntilClosed))
+
+	in.policies = newPolicies(ctx, in)
 
 	in.Requests = in.requests()
 	in.http = &byClient{Server: in.unmeshedServer(in.Requests), meshed: in.meshedServer(in.Requests)}
@@ -41,24 +45,31 @@ func New(ctx context.Context, c Config) *Inbound {
 	return in
 }
 
-// redirected serves connections by their original destination. TLS of other proxies
-// ends here. On ports where the server may speak first, neither TLS nor the protocol
-// is detected.
+// redirected returns the server of connections that were redirected to the proxy. It
+// terminates TLS for the server name of the proxy, and then detects the protocol. If the
+// policy marks a connection as opaque, the server does neither.
 func (in *Inbound) redirected() tcplayer.Server {
+	metrics := in.detectMetrics()
+	detect := func(timeout time.Duration) tcplayer.Server {
+		return tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
+			tcplayer.WithDetectTimeout(timeout), tcplayer.WithSkipDetect(in.isOpaque), metrics)
+	}
 	detected := connections().
 		With("metrics", in.clientMetrics(false)).
-		Service(tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
-			tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque), in.detectMetrics()))
+		Service(&byProtocol{Server: detect(in.DetectTimeout), within: detect, http: in.http, opaque: in.opaque})
 	passthrough := connections().
 		With("metrics", in.clientMetrics(true)).
 		Service(in.opaque)
 	return connections().
 		With("errors", tcplayer.OnError(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.ByteCount](in.isOwn)).
+		With("policy", in.withPolicy).
 		Service(in.terminate(tcplayer.TLSServers{Terminate: detected, Passthrough: passthrough, Cleartext: detected}))
 }
 
-// terminate terminates TLS for the server name of this proxy.
+// terminate returns a server that terminates TLS for the server name of the proxy, and
+// passes each connection to one of the given servers. If the proxy has no identity, it
+// passes all connections to the server of cleartext connections.
 func (in *Inbound) terminate(to tcplayer.TLSServers) tcplayer.Server {
 	if in.Identity == nil {
 		return to.Cleartext
@@ -67,8 +78,9 @@ func (in *Inbound) terminate(to tcplayer.TLSServers) tcplayer.Server {
 		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque))
 }
 
-// direct serves connections that other proxies made to this proxy, for the port in
-// their transport header. Without an identity all are reset.
+// direct returns the server of connections that other proxies made to an address of this
+// proxy. Each is forwarded to the port in its transport header. If this proxy has no
+// identity, direct returns nil, and all such connections are reset.
 func (in *Inbound) direct() tcplayer.Server {
 	if in.Identity == nil {
 		return nil
@@ -83,21 +95,30 @@ func (in *Inbound) direct() tcplayer.Server {
 			tcplayer.TLSServers{Terminate: meshed}, tcplayer.WithDetectTimeout(in.DetectTimeout)))
 }
 
-// forward forwards connections as bytes to their original port.
+// forward returns the server of opaque connections. It forwards the bytes of a connection
+// to its original destination if the policy permits the connection.
 func (in *Inbound) forward() tcplayer.Server {
 	return connections().
-		With("policy", layer.Filter[net.Conn, tcplayer.ByteCount](in.admit)).
+		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](in.Taps)).
+		With("policy", in.admission).
 		Service(tcplayer.Forward(in.ports.Router(serverPort)))
 }
 
-// port connects to one port of the application.
+// port returns the service of the opaque connections to dst, which is a port of the
+// application.
 func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
 	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
-		With("tap", tap.Connections(in.Taps, tap.Inbound, application(dst))).
+		With("tap", in.tapConnections(dst)).
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(in.dial(dst))...))
 }
 
-// requests returns the service with the layers that apply to every request.
+// tapConnections returns the layer that shows the opaque connections to dst in tap.
+func (in *Inbound) tapConnections(dst netip.AddrPort) layer.Layer[tcplayer.Request, net.Conn] {
+	return tap.Connections(in.Taps, tap.Inbound, tap.WithDestination(dst, map[string]string{"tls": "loopback"}))
+}
+
+// requests returns the service that receives every request. It applies the layers for all
+// requests, and sends a request to the service of its logicalKey.
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
@@ -106,16 +127,16 @@ func (in *Inbound) requests() httplayer.Service {
 		With("orig-proto", httplayer.DowngradeOrigProto()).
 		With("trailers", httplayer.StripHeader("l5d-orig-proto")).
 		With("client-id", httplayer.ClientID(clientID)).
-		With("policy", layer.Filter[*http.Request, *http.Response](in.authorize)).
-		Service(in.logicals.Router(in.logicalKey))
+		Service(requestPolicy{in.applyPolicy})
 }
 
-// logical counts and shows the requests of one client to one name, by the routes of
-// the profile of that name. The profile does not change requests, because the
-// client's proxy has applied it.
+// logical returns the service of the requests that have the key l. It counts these requests
+// and shows them in tap. If the name in l has a profile, requests are also counted by the
+// routes of the profile. The profile has no other effect, because the proxy of the client
+// has applied it.
 func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service {
 	svc := httplayer.NewStack().
-		With("route metrics", in.Meters.InboundRoute(string(in.DefaultPolicy), l.dst)).
+		With("route metrics", in.Meters.InboundRoute(l.permit.Value(), l.dst)).
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
 		With("tap", tap.Layer(in.Taps, httplayer.Accessor{}, tapOptions(l)...)).
 		Service(in.endpoints.Service(l.dst))
@@ -129,8 +150,9 @@ func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service 
 		profiles.WithLogger[*http.Request, *http.Response](in.Log))
 }
 
-// endpoint sends requests to one port of the application. Requests wait for the port,
-// except when the connection is refused.
+// endpoint returns the service of the HTTP requests to one port of the application. A
+// request waits in the queue of the service while the application accepts no further HTTP/2
+// stream. If the application refuses a connection, requests fail and do not wait.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
 	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.KeepVersion())
 	return httplayer.NewStack(layer.WithTarget[*http.Response](dst.String())).
@@ -138,24 +160,28 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 		Service(httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
 }
 
-// meshedServer serves HTTP connections of other proxies. Like linkerd's proxy it
-// sends them the cause of errors and does not limit the pauses of uploads.
+// meshedServer returns the HTTP server for connections of other proxies. As in linkerd's
+// proxy, it reports the causes of errors in response headers, and uploads have no minimum
+// rate.
 func (in *Inbound) meshedServer(requests httplayer.Service) tcplayer.Server {
 	return in.server(requests, httplayer.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
 }
 
-// unmeshedServer serves HTTP connections of clients without an identity. It does not
-// send them the cause of errors. Their uploads have a minimum rate.
+// unmeshedServer returns the HTTP server for connections of clients without an identity. It
+// does not report the causes of errors in headers. Uploads have a minimum rate and a
+// maximum pause.
 func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
 	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate))
 }
 
+// server returns an HTTP server that passes requests to the service requests. errorHeaders
+// and bodyRate are the two options that differ between meshedServer and unmeshedServer.
 func (in *Inbound) server(
 	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
 ) tcplayer.Server {
 	h := httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHandler(nil), errorHeaders, httplayer.WithLogger(in.Log))
 	if in.Access != settings.NoAccessLog {
-		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.WithClientName(clientID))(h)
+		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), clientID)(h)
 	}
 	return httplayer.NewServer(h,
 		append(in.Config.Server.Options(), bodyRate, httplayer.WithDrainOnDone(in.Ending), httplayer.WithServerLogger(in.Log))...)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unique"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -14,19 +15,22 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// logicalKey is the key by which requests are counted.
+// logicalKey is the key of a service in the cache of services that count requests. Requests
+// with equal keys are counted together.
 type logicalKey struct {
-	dst    netip.AddrPort // of the application
-	name   string         // name:port that the client used, or ""
+	permit unique.Handle[meters.Permit] // what permitted the request
+	dst    netip.AddrPort               // port of the application
+	name   string                       // name:port that the client requested; "" is not counted
 	secure bool
-	client string // identity, or ""
+	client string // identity of the client, or ""
 }
 
-// canonicalHeader has the name by which the client's proxy balanced the request.
+// canonicalHeader is the header in which the proxy of the client sends the name of the
+// service for which it balanced the request.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// logicalKey returns the key of a request. Its name is the canonical name, or else
-// the authority or Host, if that is not an address.
+// logicalKey returns the key of req. The name in the key is the value of canonicalHeader,
+// or else the authority or Host. An IP address is not used as a name.
 func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
 	if !ok {
@@ -45,13 +49,15 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests are counted by this name.
+// counts reports whether requests to name are counted by name: because the name is a metric
+// label, or because it may have a profile.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)
 }
 
-// nameOf returns authority as name:port, or "" if it is an address or not valid.
+// nameOf returns authority as name:port. It returns "" if the authority is an IP address or
+// invalid. The default port is 80.
 func nameOf(authority string) string {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
@@ -65,18 +71,18 @@ func nameOf(authority string) string {
 	return strings.ToLower(host) + ":" + strconv.FormatUint(n, 10)
 }
 
-// labels returns the labels of l in metrics. The name is a label only if that is
-// configured, because clients choose it.
+// labels returns the metric labels of the requests with the key l. The name in l becomes a
+// label only if AuthorityLabels is set, because clients choose the name.
 func (in *Inbound) labels(l logicalKey) meters.Labels {
 	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst)).
-		With(meters.Allowed(string(in.DefaultPolicy), l.dst))
+		With(l.permit.Value().Labels(l.dst))
 	if in.AuthorityLabels {
 		labels["authority"] = l.name
 	}
 	return labels
 }
 
-// tapOptions returns the labels of l in tap.
+// tapOptions returns the options that label the requests with the key l in tap.
 func tapOptions(l logicalKey) []tap.Option {
 	source := map[string]string{"tls": "no_tls_from_remote"}
 	if l.secure {
@@ -85,10 +91,7 @@ func tapOptions(l logicalKey) []tap.Option {
 			source["client_id"] = l.client
 		}
 	}
-	return []tap.Option{tap.Inbound, tap.WithSourceLabels(source), application(l.dst)}
-}
-
-// application returns the labels of a port of the application in tap.
-func application(dst netip.AddrPort) tap.Option {
-	return tap.WithDestination(dst, map[string]string{"tls": "loopback"})
+	labels := l.permit.Value().Labels(netip.AddrPort{})
+	labels["tls"] = "loopback"
+	return []tap.Option{tap.Inbound, tap.WithSourceLabels(source), tap.WithDestination(l.dst, labels)}
 }

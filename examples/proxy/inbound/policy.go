@@ -4,71 +4,379 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
+	"unique"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
-	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/tap"
 )
 
-// permits reports whether a client may use a port of the application. Both the
-// default policy and the requirements of the port must permit it.
-func (in *Inbound) permits(port uint16, c client) bool {
-	switch {
-	case in.RequireIdentity.Contains(port) && c.id == "", in.RequireTLS.Contains(port) && !c.secure:
-		return false
+// This file applies the policy of a port to each connection that is not HTTP, and to each HTTP
+// request. Both use the policy at that time. If a policy changes, connections that the new
+// policy denies are closed.
+
+// requires reports whether the client c has the TLS and the identity that the settings
+// require for the port. It does not check the policy of the port.
+func (in *Inbound) requires(port uint16, c *client) bool {
+	return (c.id != "" || !in.RequireIdentity.Contains(port)) && (c.secure || !in.RequireTLS.Contains(port))
+}
+
+// permit returns the index of the first rule in authorizations that permits the client c.
+// It returns -1 if no rule permits c, or if c lacks the TLS or identity that the settings
+// require for the port.
+func (in *Inbound) permit(port uint16, c *client, authorizations []authorization) int {
+	if !in.requires(port, c) {
+		return -1
 	}
-	switch in.DefaultPolicy {
-	case settings.Deny:
-		return false
-	case settings.AllAuthenticated:
-		return c.id != ""
-	case settings.ClusterAuthenticated:
-		return c.id != "" && in.isCluster(c.addr)
-	case settings.ClusterUnauthenticated:
-		return in.isCluster(c.addr)
-	case settings.AllUnauthenticated, settings.Audit:
+	for i := range authorizations {
+		if authorizations[i].permits(c) {
+			return i
+		}
 	}
-	return true
+	return -1
 }
 
-func (in *Inbound) isCluster(addr netip.Addr) bool {
-	return slices.ContainsFunc(in.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
+// policyKey is the context key of the *portPolicy that applies to a connection.
+type policyKey struct{}
+
+// withPolicy returns a server that adds the policy of the port to the context of each
+// connection. Before that, it waits for the first policy of the controller, see
+// [portPolicy.await].
+func (in *Inbound) withPolicy(next tcplayer.Server) tcplayer.Server { return &withPolicy{next, in} }
+
+// withPolicy is the server that [Inbound.withPolicy] returns.
+type withPolicy struct {
+	tcplayer.Server
+	in *Inbound
 }
 
-// admit rejects connections that the policy denies.
-func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp, conn, clientOf(conn)) }
-
-// authorize rejects requests that the policy denies.
-func (in *Inbound) authorize(req *http.Request) error {
-	return in.decide(in.decided.http, httplayer.ConnFromContext(req.Context()), clientFromContext(req.Context()))
-}
-
-func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) error {
+func (w *withPolicy) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
-	decision := meters.Decision{Target: dst, Client: in.metricsClient(dst, c)}
-	reason := "the policy denies this client the port"
-	loop := in.Refuse(dst)
-	switch {
-	case loop != nil:
-		reason = loop.Error()
-	case in.permits(dst.Port(), c):
-		decision.Allowed = true
-		count(decision)
-		return nil
-	}
-	count(decision)
-	return &layer.Error{
-		Layer: "policy", Endpoint: dst.String(), Reason: reason, Err: &httplayer.StatusError{Code: http.StatusForbidden},
-	}
+	policy := w.in.policies.acquire(dst.Port())
+	defer w.in.policies.release(policy)
+	policy.await(ctx)
+	return w.Server.Call(context.WithValue(ctx, policyKey{}, policy), conn)
 }
 
-// isMeshed returns an error for a connection from a client without an identity.
+func (w *withPolicy) Next() tcplayer.Server { return w.Server }
+
+// Describe shows the name of the policy of each port.
+func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
+
+// byProtocol passes a connection to http or opaque if the policy specifies how to handle
+// it. It passes any other connection to the embedded Server, which detects the protocol. If
+// the policy has a timeout for the detection, the result of the function within is used.
+type byProtocol struct {
+	tcplayer.Server // detects the protocol
+	within          func(timeout time.Duration) tcplayer.Server
+	http, opaque    tcplayer.Server
+}
+
+func (b *byProtocol) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	p, ok := ctx.Value(policyKey{}).(*portPolicy)
+	if !ok {
+		return b.Server.Call(ctx, conn)
+	}
+	switch current := p.current.Load(); {
+	case current.protocol == isHTTP:
+		return b.http.Call(ctx, conn)
+	case current.protocol == tlsOnly:
+		return b.opaque.Call(ctx, conn)
+	case current.detectTimeout > 0 && current.detectTimeout != p.in.DetectTimeout:
+		return b.within(current.detectTimeout).Call(ctx, conn)
+	}
+	return b.Server.Call(ctx, conn)
+}
+
+func (b *byProtocol) Next() tcplayer.Server { return b.Server }
+
+func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
+
+// protocolOf returns how the policy determines the protocol of the connection with the
+// context ctx.
+func protocolOf(ctx context.Context) handling {
+	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
+		return p.current.Load().protocol
+	}
+	return detected
+}
+
+// isOpaque reports whether the policy marks the connection as opaque. TLS and the protocol
+// are then not detected, because the server may speak first.
+func (in *Inbound) isOpaque(ctx context.Context, _ net.Conn) bool { return protocolOf(ctx) == opaque }
+
+// admission returns a server for connections that are not HTTP. It rejects a connection
+// that the policy denies. If the policy changes and then denies an open connection, it
+// resets this connection.
+func (in *Inbound) admission(next tcplayer.Server) tcplayer.Server { return &admission{next, in} }
+
+// admission is the server that [Inbound.admission] returns.
+type admission struct {
+	tcplayer.Server
+	in *Inbound
+}
+
+func (a *admission) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	dst, _ := tcplayer.OriginalDst(conn)
+	ctx, c := withClient(ctx, conn)
+	if err := a.in.Refuse(dst); err != nil {
+		a.in.count(a.in.decided.tcp, dst, c, &meters.Permit{}, meters.Denied)
+		return tcplayer.ByteCount{}, loopError(dst, err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	open := &openConn{dst: dst, client: c, cancel: cancel}
+	if err := a.in.admit(ctx, c.policy, open); err != nil {
+		return a.in.denied(dst, err).Call(ctx, conn)
+	}
+	defer c.policy.remove(open)
+	return a.Server.Call(ctx, conn)
+}
+
+func (a *admission) Next() tcplayer.Server { return a.Server }
+
+func (a *admission) Describe() layer.Node { return layer.Node{Name: "policy"} }
+
+// denied returns a server that rejects a connection to dst with err, and shows it in tap.
+func (in *Inbound) denied(dst netip.AddrPort, err error) tcplayer.Server {
+	return tcplayer.Forward(in.tapConnections(dst)(layer.Func[tcplayer.Request, net.Conn](
+		func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, err })))
+}
+
+// admit returns an error if the policy denies the connection in the argument open.
+// Otherwise it adds this connection to the policy, so that a later policy can reset the
+// connection.
+func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn) error {
+	if policy == nil { // the connection did not pass withPolicy
+		return unauthorized(open.dst, meters.Resource{})
+	}
+	p, i := policy.add(open)
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
+		why.Add(decision(p, "", p.authorizations, i))
+	}
+	if i < 0 {
+		in.count(in.decided.tcp, open.dst, open.client, p.refused, meters.Denied)
+		in.logDecision(ctx, "connection denied", p.refused, open.client)
+		return unauthorized(open.dst, p.resource)
+	}
+	in.count(in.decided.tcp, open.dst, open.client, p.permits[i], meters.Allowed)
+	if p.authorizations[i].isAudit() {
+		in.logDecision(ctx, "connection allowed", p.permits[i], open.client)
+	}
+	return nil
+}
+
+// unauthorized returns the error of a connection that the policy of server denies.
+func unauthorized(dst netip.AddrPort, server meters.Resource) error {
+	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
+		Code: http.StatusForbidden, Reason: fmt.Sprintf("unauthorized connection on %s/%s", server.Kind, server.Name),
+	}}
+}
+
+// loopError returns the error of a connection or request to an address of this proxy
+// itself. err is the cause.
+func loopError(dst netip.AddrPort, err error) error {
+	return &layer.Error{Layer: "policy", Endpoint: dst.String(), Err: &httplayer.StatusError{
+		Code: http.StatusForbidden, Reason: err.Error(),
+	}}
+}
+
+// count passes a decision about the client c to the function counts. permit identifies the
+// rules that led to the decision.
+func (in *Inbound) count(counts func(meters.Decision), dst netip.AddrPort, c *client, permit *meters.Permit, outcome meters.Outcome) {
+	counts(meters.Decision{Target: dst, Client: in.metricsClient(*c), Permit: permit, Outcome: outcome})
+}
+
+// logDecision logs message, which describes a decision about the client c, at level info. p
+// identifies the rules that led to the decision.
+func (in *Inbound) logDecision(ctx context.Context, message string, p *meters.Permit, c *client) {
+	if !in.Log.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	in.Log.InfoContext(ctx, message, //nolint:sloglint // the messages are constants
+		"server", resourceText(p.Server), "route", resourceText(p.Route), "authz", resourceText(p.Authz),
+		"client_ip", c.addr, "client_id", c.id, "client_tls", c.secure)
+}
+
+func resourceText(r meters.Resource) string { return r.Group + "/" + r.Kind + "/" + r.Name }
+
+// requestPolicy applies [Inbound.applyPolicy] to each request. It is always ready, because
+// only Call can determine the policy of a request.
+type requestPolicy struct {
+	layer.Func[*http.Request, *http.Response]
+}
+
+func (requestPolicy) Describe() layer.Node { return layer.Node{Name: "policy"} }
+
+// applyPolicy applies the policy of the port to a request. It uses the current policy at
+// the time of the request.
+func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Response, error) {
+	c := clientFromContext(ctx)
+	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	if err := in.Refuse(dst); err != nil {
+		in.count(in.decided.http, dst, c, &meters.Permit{}, meters.Denied)
+		return nil, loopError(dst, err)
+	}
+	if c.policy == nil { // the connection did not pass withPolicy
+		return nil, errUnauthorized
+	}
+	p := c.policy.current.Load()
+	if p.requests == nil {
+		return (&noRoute{in: in, server: p}).Call(ctx, req)
+	}
+	return p.requests.Call(ctx, req)
+}
+
+// The errors of denied requests. They have the text of linkerd's proxy, because other
+// proxies receive the text in the header l5d-proxy-error.
+var (
+	errUnauthorized = &httplayer.StatusError{Code: http.StatusForbidden, Reason: "unauthorized request on route"}
+	errNotFound     = &httplayer.StatusError{Code: http.StatusNotFound, GRPC: uint32(codes.NotFound), Reason: "no route found for request"}
+)
+
+// noRoute is the service of requests that match no route of the policy. It rejects them
+// with 404.
+type noRoute struct {
+	httplayer.Service
+	in     *Inbound
+	server *serverPolicy
+}
+
+func (n *noRoute) Call(ctx context.Context, _ *http.Request) (*http.Response, error) {
+	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	n.in.count(n.in.decided.http, dst, clientFromContext(ctx), n.server.refused, meters.NoRoute)
+	return nil, errNotFound
+}
+
+func (n *noRoute) Describe() layer.Node { return layer.Node{Name: "no route"} }
+
+// routeAuthorizer is the service of the requests of one route. It rejects a request that no
+// rule of the route permits. The embedded Service applies the filters of the route.
+type routeAuthorizer struct {
+	httplayer.Service
+	in     *Inbound
+	server *serverPolicy
+	route  *routePolicy
+}
+
+// permitted is the context of a request that a routeAuthorizer has permitted, while the
+// filters of the route are applied. It is a value of itself by the key permittedKey.
+type permitted struct {
+	reqctx.Wrapper
+	by    *routeAuthorizer
+	index int // of the rule that permits the request
+}
+
+type permittedKey struct{}
+
+func (p *permitted) Value(key any) any {
+	if key == (permittedKey{}) {
+		return p
+	}
+	return p.Context.Value(key)
+}
+
+func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	c := clientFromContext(ctx)
+	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	i := a.in.permit(dst.Port(), c, a.route.authorizations)
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
+		why.Add(decision(a.server, a.route.resource.Name, a.route.authorizations, i))
+	}
+	if i < 0 {
+		a.in.count(a.in.decided.http, dst, c, a.route.denied, meters.Denied)
+		a.in.logDecision(ctx, "request denied", a.route.denied, c)
+		return a.deny(dst, c).Call(ctx, req)
+	}
+	a.in.count(a.in.decided.http, dst, c, a.route.permits[i].Permit, meters.Allowed)
+	if a.route.authorizations[i].isAudit() {
+		a.in.logDecision(ctx, "request allowed", a.route.permits[i].Permit, c)
+	}
+	switch {
+	case a.route.invalid != "":
+		return nil, &httplayer.StatusError{
+			Code: http.StatusInternalServerError, Reason: "invalid server policy: " + a.route.invalid, Close: true,
+		}
+	case a.route.filtered:
+		return a.Service.Call(&permitted{reqctx.Wrapper{Context: ctx}, a, i}, req)
+	}
+	return a.dispatch(ctx, req, i)
+}
+
+// decision returns the decision about a request to a route of server, for an explanation.
+// For a connection, route is "". i is the index in authorizations of the rule that permits
+// the request or connection, or -1.
+func decision(server *serverPolicy, route string, authorizations []authorization, i int) layer.Node {
+	n := layer.Node{Name: "policy", State: layer.State{{Key: "server", Value: server.resource.Name}}}
+	if route != "" {
+		n.State = append(n.State, layer.Attr{Key: "route", Value: route})
+	}
+	by := "none"
+	if i >= 0 {
+		by = authorizations[i].resource.Name
+	}
+	n.State = append(n.State, layer.Attr{Key: "permitted_by", Value: by})
+	return n
+}
+
+// deny returns a service that rejects a request of the client c to dst, and shows it in tap.
+func (a *routeAuthorizer) deny(dst netip.AddrPort, c *client) httplayer.Service {
+	key := logicalKey{permit: unique.Make(*a.route.denied), dst: dst, secure: c.secure, client: c.id}
+	return tap.Layer(a.in.Taps, httplayer.Accessor{}, tapOptions(key)...)(requestPolicy{
+		func(context.Context, *http.Request) (*http.Response, error) { return nil, errUnauthorized },
+	})
+}
+
+// dispatch sends a request to the application, or rejects it if the rate limit is exceeded.
+// i is the index of the rule that permits the request.
+func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, i int) (*http.Response, error) {
+	if a.server.limit != nil {
+		c := clientFromContext(ctx)
+		if scope, err := a.server.limit.take(c.id); err != nil {
+			dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+			permit := &meters.Permit{Server: a.server.resource, RateLimit: a.server.limit.resource, Scope: scope}
+			a.in.count(a.in.decided.http, dst, c, permit, meters.RateLimited)
+			return nil, err
+		}
+	}
+	return a.route.permits[i].to.Call(ctx, req)
+}
+
+func (a *routeAuthorizer) Next() httplayer.Service { return a.Service }
+
+func (a *routeAuthorizer) Describe() layer.Node {
+	return layer.Node{Name: "authorize", State: layer.State{{Key: "route", Value: a.route.resource.Name}}}
+}
+
+// permittedRequests is the service below the filters of a route. It sends requests to the
+// application, and rejects a request without a [permitted] in its context.
+type permittedRequests struct{}
+
+// Ready returns nil, because only Call can determine the service of a request.
+func (permittedRequests) Ready(context.Context) error { return nil }
+
+func (permittedRequests) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	p, ok := ctx.Value(permittedKey{}).(*permitted)
+	if !ok {
+		return nil, errUnauthorized
+	}
+	return p.by.dispatch(ctx, req, p.index)
+}
+
+func (permittedRequests) Describe() layer.Node { return layer.Node{Name: "permitted"} }
+
+// isMeshed returns an error if the client of conn has no identity.
 func isMeshed(conn net.Conn) error {
 	if clientOf(conn).id == "" {
 		return errors.New("a direct connection needs a client with an identity")
@@ -76,7 +384,8 @@ func isMeshed(conn net.Conn) error {
 	return nil
 }
 
-// isOwn returns an error for a connection to an address that does not belong to this pod.
+// isOwn returns an error unless the address of the proxy to which conn was made is an
+// address of this pod.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {
@@ -88,20 +397,16 @@ func (in *Inbound) isOwn(conn net.Conn) error {
 	return nil
 }
 
-// isOpaque reports whether the server may speak first on the port of conn.
-func (in *Inbound) isOpaque(_ context.Context, conn net.Conn) bool {
-	dst, _ := tcplayer.OriginalDst(conn)
-	return in.OpaquePorts.Contains(dst.Port())
-}
-
-// serverPort returns the port that a connection was made to.
+// serverPort returns the port of the application to which the connection of req was made.
+// It is the cache key of the connection.
 func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
 
-// byHeader serves a connection by its transport header. A header with the name of
-// another host is rejected, because this proxy is not a gateway.
+// byHeader returns a server that forwards a connection to the port in its transport header.
+// It rejects a connection if the header has a host name, because this proxy is not a
+// gateway to other hosts.
 func (in *Inbound) byHeader() tcplayer.Server {
-	opaque := connections().With("metrics", in.clientMetrics(false)).Service(in.opaque)
-	http := connections().With("metrics", in.clientMetrics(false)).Service(in.http)
+	opaque := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)).Service(in.opaque)
+	http := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)).Service(in.http)
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		if h.Name != "" {
@@ -119,10 +424,10 @@ func (in *Inbound) byHeader() tcplayer.Server {
 	})
 }
 
-// decisions count the decisions of the policy.
+// decisions has two functions that count decisions of policies: http for requests, and tcp
+// for connections.
 type decisions struct{ http, tcp func(meters.Decision) }
 
-func newDecisions(c Config) decisions {
-	policy := string(c.DefaultPolicy)
-	return decisions{http: c.Meters.Authz("http", policy), tcp: c.Meters.Authz("tcp", policy)}
+func newDecisions(m *meters.Meters) decisions {
+	return decisions{http: m.Authz("http"), tcp: m.Authz("tcp")}
 }

@@ -1,11 +1,12 @@
-// Package logs writes a proxy's log in linkerd's two formats, and filters it by
-// level and target while it runs.
+// Package logs writes the log of a proxy in one of the two formats of linkerd's proxy. A
+// filter by level and target can be changed while the proxy runs.
 //
 //	slog.Logger ─▶ handler ── Level ──▶ [  0.001234s]  INFO ThreadId(01) linkerd_app: message k=v
 //	                           ▲
-//	              PUT /proxy-log-level "warn,linkerd=debug"
+//	             PUT /proxy-log-level "warn,linkerd=debug"
 //
-// The target of a record is set by logger.With(Target(name)). The default is
-// DefaultTarget, linkerd's, because existing filters begin with linkerd=info. An attribute
-// "target" of a layer is a destination, and a field of the record.
+// A target is the name of the part of the proxy that writes a record.
+// logger.With(Target(name)) sets the target of a logger. The default is [DefaultTarget],
+// which begins with linkerd, because existing filters contain linkerd=info. Other
+// attributes with the key "target" are fields of the record.
 package logs

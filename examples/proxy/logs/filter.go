@@ -9,33 +9,36 @@ import (
 	"strings"
 )
 
-// LevelTrace is below slog.LevelDebug; slog has no name for it.
+// LevelTrace is the level trace of filters, one step below [slog.LevelDebug].
 const LevelTrace = slog.LevelDebug - 4
 
-// levelOff is above all levels that are logged.
+// levelOff is above all levels of records, so it logs nothing.
 const levelOff = slog.Level(1 << 30)
 
-// Filter specifies the lowest logged level of each target. It is immutable and safe for
-// concurrent use. The zero Filter is "off".
+// Filter specifies the lowest level that is logged for each target. It is immutable and
+// safe for concurrent use. The zero value is the filter "off", which logs nothing.
 type Filter struct {
 	text  string
-	rules []rule // the longest target first; a rule for all targets is the last
+	rules []rule // longest target first, so that the first match applies
 }
 
+// rule specifies the lowest level that is logged for the targets that begin with target.
 type rule struct {
-	target string // "": all targets
+	target string // "" means all targets
 	level  slog.Level
-	span   bool // for a span, which matches nothing
+	span   bool // the rule is for a span, and matches no record
 }
 
-// ParseFilter parses levels and targets in the syntax of LINKERD2_PROXY_LOG: directives
-// with commas between them. A directive is a level (trace, debug, info, warn, error, off)
-// for all targets, target=level, or a target, which means trace. The longest target that
-// matches a record decides, and of equal ones the last. A target matches all targets that
-// begin with it, so linkerd=info applies to linkerd_app. Levels are case-insensitive.
+// ParseFilter parses a filter in the syntax of LINKERD2_PROXY_LOG, which is directives
+// separated by commas. A directive is one of these:
 //
-// Directives by span or field ("[{headers}]=off", which linkerd's injector appends) are
-// accepted and match nothing. A filter without any other directive is an error.
+//   - a level for all targets: trace, debug, info, warn, error or off, in any case
+//   - target=level, for all targets that begin with target: linkerd=info applies to linkerd_app
+//   - a target alone, which means target=trace
+//
+// The directive with the longest matching target applies, and the last one of those with
+// equal targets. Directives for a span or field, such as "[{headers}]=off" from linkerd's
+// injector, are accepted but match nothing. At least one other directive is required.
 func ParseFilter(s string) (Filter, error) {
 	f := Filter{text: s}
 	for _, directive := range directives(s) {
@@ -56,7 +59,7 @@ func ParseFilter(s string) (Filter, error) {
 	return f, nil
 }
 
-// directives splits s at the commas outside of brackets.
+// directives splits s at commas, except commas in brackets.
 func directives(s string) []string {
 	depth := 0
 	parts := strings.FieldsFunc(s, func(r rune) bool {
@@ -74,6 +77,7 @@ func directives(s string) []string {
 	return slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 }
 
+// parseRule parses one directive of a filter.
 func parseRule(directive string) (rule, error) {
 	before, spanned, span := strings.Cut(directive, "[")
 	if span {
@@ -102,12 +106,14 @@ func parseRule(directive string) (rule, error) {
 	return rule{target: target, level: l}, nil
 }
 
+// isTarget reports whether s has only characters that are allowed in a target.
 func isTarget(s string) bool {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-:./"
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) })
 }
 
-// parseLevel parses a level as in Rust's env filters.
+// parseLevel parses a level, which is a name or a number from 0 (off) to 5 (trace). It
+// reports whether s is a level.
 func parseLevel(s string) (slog.Level, bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "trace", "5":
@@ -126,7 +132,7 @@ func parseLevel(s string) (slog.Level, bool) {
 	return 0, false
 }
 
-// String returns the text of the filter.
+// String returns the text that the filter was parsed from, or "off".
 func (f Filter) String() string {
 	if f.rules == nil {
 		return "off"
@@ -134,7 +140,7 @@ func (f Filter) String() string {
 	return f.text
 }
 
-// Level returns the lowest level of target that is logged.
+// Level returns the lowest level that is logged for target.
 func (f Filter) Level(target string) slog.Level {
 	for _, r := range f.rules {
 		if strings.HasPrefix(target, r.target) {
@@ -144,7 +150,7 @@ func (f Filter) Level(target string) slog.Level {
 	return levelOff
 }
 
-// Lowest returns the lowest level that is logged for any target.
+// Lowest returns the lowest level that is logged for at least one target.
 func (f Filter) Lowest() slog.Level {
 	lowest := levelOff
 	for _, r := range f.rules {

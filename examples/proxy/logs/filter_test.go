@@ -60,7 +60,7 @@ func FuzzFilter(f *testing.F) {
 			t.Fatalf("%q is read again as %v, %v", s, again, err)
 		}
 		if strings.TrimSpace(s) == "" {
-			t.Fatalf("%q says nothing", s)
+			t.Fatalf("%q has no level", s)
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// writePlain writes linkerd's text format. The number of the thread is always 1, because
-// Go does not provide it.
+// writePlain appends r to b in the text format of linkerd's proxy. The thread number is
+// always 1, because Go does not report it.
 func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	at := r.Time
 	if at.IsZero() {
@@ -29,8 +29,8 @@ func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	return b
 }
 
-// oneLine escapes unprintable characters, so that a message cannot look like several
-// lines.
+// oneLine escapes the unprintable characters of s. A message with a line break then cannot
+// forge another record.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -39,8 +39,10 @@ func oneLine(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
+// unprintable reports whether the character r must be escaped in a record.
 func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
 
+// appendText appends s to b. It adds quotes if s would be ambiguous without them.
 func appendText(b []byte, s string) []byte {
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unprintable(r) || r == ' ' || r == '"' || r == '=' }) {
 		return strconv.AppendQuote(b, s)
@@ -48,6 +50,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
+// text returns v as text.
 func text(v slog.Value) string {
 	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
 		return errorText(err)
@@ -55,8 +58,8 @@ func text(v slog.Value) string {
 	return v.String()
 }
 
-// errorText returns the text of err. Like slog's handlers it recovers from a panic; a nil
-// pointer is <nil>.
+// errorText returns the text of err. If its method Error panics, errorText returns a
+// description of the panic, or <nil> for a nil pointer, as slog's handlers do.
 func errorText(err error) (s string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -70,7 +73,7 @@ func errorText(err error) (s string) {
 	return err.Error()
 }
 
-// record is the JSON of linkerd's log.
+// record is a record in the JSON format of linkerd's proxy.
 type record struct {
 	Timestamp string   `json:"timestamp"`
 	Level     string   `json:"level"`
@@ -80,10 +83,10 @@ type record struct {
 	ThreadID  string   `json:"threadId"`
 }
 
-// fields is an ordered JSON object. The message comes first.
+// fields is a JSON object with fields in a fixed order. The message is the first field.
 type fields []field
 
-// MarshalJSON encodes fs as an object.
+// MarshalJSON is part of [json.Marshaler]. It encodes fs as an object.
 func (fs fields) MarshalJSON() ([]byte, error) {
 	b := []byte{'{'}
 	for i, f := range fs {
@@ -100,7 +103,8 @@ func (fs fields) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// valueJSON encodes numbers and booleans as such, and other values as text.
+// valueJSON encodes v as JSON: a number or boolean as itself, and any other value as a
+// string.
 func valueJSON(v slog.Value) []byte {
 	switch v.Kind() {
 	case slog.KindBool, slog.KindInt64, slog.KindUint64, slog.KindFloat64:
@@ -118,6 +122,7 @@ func valueJSON(v slog.Value) []byte {
 	return b
 }
 
+// writeJSON appends r to b in the JSON format of linkerd's proxy.
 func writeJSON(b []byte, h *handler, r slog.Record) []byte {
 	at := r.Time
 	if at.IsZero() {

@@ -11,15 +11,16 @@ import (
 	"github.com/gotower/gotower/internal/lograte"
 )
 
-// DefaultTarget is the target of loggers without a target.
+// DefaultTarget is the target of a logger for which [Target] is not used.
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the value of the attribute Target. It has a type, because layers log
-// destinations as "target".
+// logTarget is the type of the value of [Target]. Other attributes with the key "target"
+// have other types, and are fields.
 type logTarget string
 
-// Target returns the attribute that sets the target of a logger:
-// log.With(Target("linkerd_tap")). An attribute "target" with another value is a field.
+// Target returns the attribute that sets the target of a logger, as in
+// log.With(Target("linkerd_tap")). The handler does not log this attribute as a field of
+// records.
 func Target(name string) slog.Attr { return slog.Any("target", logTarget(name)) }
 
 // Option configures [New].
@@ -29,24 +30,25 @@ type option func(*handler)
 
 func (f option) apply(h *handler) { f(h) }
 
-// JSON writes each record as a JSON object on one line:
+// JSON makes the handler write each record as a JSON object on one line:
 //
 //	{"timestamp":"…","level":"INFO","fields":{"message":"…","k":"v"},"target":"…","spans":[],"threadId":"ThreadId(1)"}
 //
-// The default is plain text, with the time since the start.
+// The default is the text format.
 func JSON() Option {
 	return option(func(h *handler) { h.write = writeJSON })
 }
 
-// Start sets the start of the program, for the time in text. The default is the call of
-// New.
+// Start sets the start time of the program. The text format begins each record with the
+// time since the start. The default is the time of the call of [New].
 func Start(t time.Time) Option {
 	return option(func(h *handler) { h.start = t })
 }
 
-// New returns a handler that writes the records that level accepts to w, one per line. Of
-// a message above debug it writes ten in ten seconds, and then the number of the others.
-// It is safe for concurrent use and does not close w.
+// New returns a handler that writes records to w, one per line, if level accepts them. Of
+// records above level debug with the same message, it writes at most ten in ten seconds. It
+// then logs how many records it left out. The handler is safe for concurrent use and does
+// not close w.
 func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	h := &handler{level: level, out: &output{w: w}, start: time.Now(), target: DefaultTarget, write: writePlain}
 	for _, o := range opts {
@@ -55,23 +57,25 @@ func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	return lograte.New(h)
 }
 
+// handler is a [slog.Handler] with a target. The copies that WithAttrs and WithGroup return
+// share its output.
 type handler struct {
 	level  *Level
 	out    *output
 	start  time.Time
 	write  func(b []byte, h *handler, r slog.Record) []byte
 	target string
-	group  string // of later attributes, with a dot at the end
+	group  string // prefix of the keys of later attributes, with a dot at the end
 	fields []field
 }
 
-// field is an attribute. Its key includes its groups.
+// field is an attribute of a record. Its key begins with the groups of the attribute.
 type field struct {
 	key   string
 	value slog.Value
 }
 
-// output is shared by all handlers of one New.
+// output is the writer of all handlers that one call of [New] makes.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -111,7 +115,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// of returns the fields of a record, those of its logger first.
+// of returns the fields of the record r: first the fields of the logger, then the fields of
+// r itself.
 func (h *handler) of(r slog.Record) []field {
 	fields := slices.Clip(h.fields)
 	r.Attrs(func(a slog.Attr) bool {
@@ -121,25 +126,27 @@ func (h *handler) of(r slog.Record) []field {
 	return fields
 }
 
-// appendAttr flattens groups and drops empty attributes, as slog requires.
-func appendAttr(to []field, group string, a slog.Attr) []field {
+// appendAttr appends the attribute a to fields. The key of a gets the prefix group. A group
+// attribute becomes one field for each of its attributes. An empty attribute is left out,
+// as slog requires.
+func appendAttr(fields []field, group string, a slog.Attr) []field {
 	a.Value = a.Value.Resolve()
 	switch {
 	case a.Equal(slog.Attr{}):
-		return to
+		return fields
 	case a.Value.Kind() != slog.KindGroup:
-		return append(to, field{group + a.Key, a.Value})
+		return append(fields, field{group + a.Key, a.Value})
 	}
 	if a.Key != "" {
 		group += a.Key + "."
 	}
 	for _, inner := range a.Value.Group() {
-		to = appendAttr(to, group, inner)
+		fields = appendAttr(fields, group, inner)
 	}
-	return to
+	return fields
 }
 
-// levelName returns the name of a level as in filters.
+// levelName returns the name of l, in upper case, as records have it.
 func levelName(l slog.Level) string {
 	switch {
 	case l < slog.LevelDebug:

@@ -90,8 +90,8 @@ func TestSlogConformance(t *testing.T) {
 		}
 		return all
 	})
-	// It wants a record without a time to be written without one. linkerd's
-	// readers want one in each.
+	// The suite requires that a record without a time is written without one. Linkerd's
+	// formats require a time in each record.
 	if err != nil {
 		require.ErrorContains(t, err, "a Handler should ignore a zero Record.Time")
 		require.Equal(t, 1, strings.Count(err.Error(), "a Handler should"), err)
@@ -121,7 +121,7 @@ func nest(m map[string]any, path []string, value any) {
 	m[path[0]] = value
 }
 
-func TestLevelIsChangedWhileInUse(t *testing.T) {
+func TestLevelChange(t *testing.T) {
 	var b bytes.Buffer
 	l := level(t, "warn")
 	log := slog.New(logs.New(&b, l))
@@ -137,9 +137,9 @@ func TestLevelIsChangedWhileInUse(t *testing.T) {
 	require.False(t, slog.New(logs.New(&b, new(logs.Level))).Enabled(t.Context(), slog.LevelError), "the zero Level is off")
 }
 
-// Layers log of a destination as "target", which is a field: what a filter says of
-// linkerd is about their lines, too.
-func TestTargetFieldIsNotLogTarget(t *testing.T) {
+// Layers log a destination as "target", which is a field. The filter of linkerd applies to
+// these records too.
+func TestTargetField(t *testing.T) {
 	var plain, object bytes.Buffer
 	for _, h := range []slog.Handler{
 		logs.New(&plain, level(t, "linkerd=debug")), logs.New(&object, level(t, "linkerd=debug"), logs.JSON()),
@@ -147,7 +147,7 @@ func TestTargetFieldIsNotLogTarget(t *testing.T) {
 		log := slog.New(h)
 		log.With("target", "127.0.0.1:9").Debug("profile")
 		log.With("target", "127.0.0.1:9").With(logs.Target("linkerd_tap")).Warn("stream", "target", "127.0.0.2:9")
-		log.With(logs.Target("other")).With("target", "linkerd_app").Error("nobody asked for it")
+		log.With(logs.Target("other")).With("target", "linkerd_app").Error("not selected")
 	}
 	require.Regexp(t, `^\[ *\d+\.\d{6}s\] DEBUG ThreadId\(01\) linkerd_app: profile target=127\.0\.0\.1:9
 \[ *\d+\.\d{6}s\]  WARN ThreadId\(01\) linkerd_tap: stream target=127\.0\.0\.1:9 target=127\.0\.0\.2:9
@@ -171,13 +171,13 @@ func TestTargetOfAnotherHandler(t *testing.T) {
 	require.Contains(t, b.String(), "target=linkerd_tap")
 }
 
-func TestLinesAreWhole(t *testing.T) {
+func TestConcurrentLines(t *testing.T) {
 	var b bytes.Buffer
 	l := level(t, "debug")
 	log := slog.New(logs.New(&b, l))
 	var wg sync.WaitGroup
 	for i := range 8 {
-		own := log.With("who", i)
+		own := log.With("worker", i)
 		wg.Go(func() {
 			for range 100 {
 				own.Debug("x", "a", 1)
@@ -187,12 +187,12 @@ func TestLinesAreWhole(t *testing.T) {
 	}
 	wg.Wait()
 	for line := range strings.Lines(b.String()) {
-		require.Regexp(t, `^\[ *\d+\.\d{6}s\] DEBUG ThreadId\(01\) linkerd_app: x who=\d a=1\n$`, line)
+		require.Regexp(t, `^\[ *\d+\.\d{6}s\] DEBUG ThreadId\(01\) linkerd_app: x worker=\d a=1\n$`, line)
 	}
 	require.Equal(t, 800, strings.Count(b.String(), "\n"))
 }
 
-func TestRepeatedMessagesAreLimited(t *testing.T) {
+func TestRepeatedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
 		log := slog.New(logs.New(&b, level(t, "info")))
@@ -243,15 +243,15 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-type broken struct{ says string }
+type broken struct{ text string }
 
-func (b *broken) Error() string { return b.says }
+func (b *broken) Error() string { return b.text }
 
 type bomb struct{}
 
 func (bomb) Error() string { panic("boom") }
 
-func TestErrorsThatPanic(t *testing.T) {
+func TestErrorPanic(t *testing.T) {
 	for err, want := range map[error]string{(*broken)(nil): "<nil>", bomb{}: "!PANIC: boom"} {
 		var plain, inJSON bytes.Buffer
 		at(t, logs.New(&plain, level(t, "info")), time.Now(), slog.LevelWarn, "x", slog.Any("err", err), slog.Int("n", 1))

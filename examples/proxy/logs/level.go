@@ -5,18 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// Level is a [Filter] that can be changed while it is in use. It is safe for
-// concurrent use; the zero Level is "off".
+// Level is a [Filter] that can be changed while handlers use it. It is safe for concurrent
+// use. The zero value is "off".
 type Level struct{ filter atomic.Pointer[Filter] }
 
-// NewLevel returns a Level with the filter text, or the error of
-// [ParseFilter].
+// NewLevel returns a Level with the filter that text specifies. It returns the error of
+// [ParseFilter] if text is invalid.
 func NewLevel(text string) (*Level, error) {
 	l := new(Level)
 	return l, l.Set(text)
 }
 
-// Set changes the filter, or returns the error of [ParseFilter].
+// Set changes the filter to the one that text specifies. If text is invalid, Set returns
+// the error of [ParseFilter], and the filter does not change.
 func (l *Level) Set(text string) error {
 	f, err := ParseFilter(text)
 	if err == nil {
@@ -33,7 +34,8 @@ func (l *Level) Filter() Filter {
 	return Filter{}
 }
 
-func (l *Level) enabled(target string, at slog.Level) bool {
+// enabled reports whether a record with the given target and level is logged.
+func (l *Level) enabled(target string, level slog.Level) bool {
 	f := l.filter.Load()
-	return f != nil && at >= f.Level(target)
+	return f != nil && level >= f.Level(target)
 }

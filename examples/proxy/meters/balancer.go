@@ -3,21 +3,23 @@ package meters
 import (
 	"context"
 	"net/netip"
+	"strings"
+	"sync"
 
 	"github.com/go-kit/kit/metrics"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
 )
 
-// balancerFamilies are the metrics of balancers and their queues.
+// balancerFamilies has the metrics of balancers, and of the queue in front of each.
 type balancerFamilies struct {
-	endpoints, waiting    *family[prometheus.Gauge]
-	updates, queued       *family[prometheus.Counter]
-	rejections, ejections *family[prometheus.Counter]
-	skipped               *family[prometheus.Counter]
-	waits                 *family[prometheus.Histogram]
+	endpoints, waiting    *family[*gaugeValue]
+	updates, queued       *family[*counterValue]
+	rejections, ejections *family[*counterValue]
+	skipped               *family[*counterValue]
+	waits                 *family[*histogramValue]
 }
 
 func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
@@ -36,13 +38,47 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	}
 }
 
-// Balancer returns the instruments of a target's balancer and of the queue above it, for
-// the protocol "http" or "tcp"; other protocols have none. The labels are dst, which is
-// target, and backend_* of its Service. There is no parent_*, because one balancer serves
-// all profiles with the target. dst and backend_* are empty for targets beyond the first
-// thousand. A target with a name also counts in stack_create_total, and in stack_drop_total
-// when ctx ends.
-func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
+// Parent is the resource to which a profile or a policy is attached: the labels parent_*.
+type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
+
+// Parent returns the parent of the profile p, which gives its destination the name dst. It is
+// the resource of a policy, or the Service of the name.
+func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
+	if p.Policy != nil {
+		return m.parent(dst, p.Policy.Labels)
+	}
+	return m.parent(dst, nil)
+}
+
+// parent returns the parent with the labels l of a policy. If they are nil, it returns the
+// Service of the name dst.
+func (m *Meters) parent(dst string, l Labels) Parent {
+	if l == nil {
+		l = m.meta("parent", dst)
+	}
+	return Parent{
+		l["parent_group"], l["parent_kind"], l["parent_namespace"], l["parent_name"], l["parent_port"], l["parent_section_name"],
+	}
+}
+
+func (p Parent) labels() Labels {
+	return Prefixed("parent", Labels{
+		"group": p.Group, "kind": p.Kind, "namespace": p.Namespace, "name": p.Name, "port": p.Port, "section_name": p.SectionName,
+	})
+}
+
+// outboundBalancers is the argument kind of [Meters.limited] for the labels of balancers.
+const outboundBalancers = "outbound balancers"
+
+// Balancer returns the instruments of the balancer of target and of the queue in front of
+// it, for the profiles with the given parent. The protocol is "http" or "tcp". The label dst
+// is target, and the labels backend_* describe the Service of target. Beyond the first
+// thousand pairs of target and parent, all these labels are empty.
+//
+// The balancer of a target that is a name also counts in stack_create_total, and in
+// stack_drop_total when ctx ends. For a protocol other than "http" and "tcp", the
+// instruments are zero.
+func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent Parent) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {
 		return balance.Instruments{}, layer.Instruments{}
@@ -50,44 +86,62 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
-	parent := func(name string) Labels { return Labels{"dst": name}.With(m.meta("backend", name)) }
-	l := m.limited(outboundBackends, target, parent(target), parent(""))
+	labels := func(name string, parent Parent) Labels {
+		return Labels{"dst": name}.With(m.meta("backend", name), parent.labels())
+	}
+	name := strings.Join([]string{target, parent.Kind, parent.Namespace, parent.Name, parent.Port, parent.SectionName}, " ")
+	l := m.limited(outboundBalancers, name, labels(target, parent), func() Labels { return labels("", Parent{Kind: "default"}) })
+	states := &endpointStates{family: f.endpoints, labels: l}
+	context.AfterFunc(ctx, states.end)
 	balancer := balance.Instruments{
-		Endpoints:        endpointStates{ctx, f.endpoints, l},
-		Updates:          newLabelled(f.updates, l, "op"),
+		Endpoints:        states,
+		Updates:          bindable{f.updates, l, "op"},
 		Rejections:       counter{f.rejections.lazy(l)},
-		Ejections:        newLabelled(f.ejections, l, "cause"),
+		Ejections:        bindable{f.ejections, l, "cause"},
 		EjectionsSkipped: counter{f.skipped.lazy(l)},
 	}
 	queue := layer.Instruments{
-		QueueLength: gauge{f.waiting.now(l)},
-		QueueWait:   queueWait{seconds{f.waits.now(l)}, f.queued.now(l)},
+		QueueLength: gauge{f.waiting.lazy(l)},
+		QueueWait:   queueWait{seconds{f.waits.lazy(l)}, f.queued.lazy(l)},
 	}
 	return balancer, queue
 }
 
-// endpointStates is the gauge of endpoints by the label endpoint_state. The numbers of
-// this balancer are removed when ctx ends.
+// endpointStates is the gauge of the number of endpoints, by the label endpoint_state.
+// Several balancers may share the gauge, which is then their sum. When the context of a
+// balancer ends, the numbers of this balancer are subtracted from the gauge.
 type endpointStates struct {
-	ctx    context.Context //nolint:containedctx // of the balancer
-	family *family[prometheus.Gauge]
+	family *family[*gaugeValue]
 	labels labelSet
+
+	mu     sync.Mutex
+	shares []*share // by state
 }
 
-func (e endpointStates) With(label ...string) metrics.Gauge {
-	s := &share{series: e.family.now(e.labels.with(Labels{"endpoint_state": label[1]}))}
-	context.AfterFunc(e.ctx, s.end)
+func (e *endpointStates) With(label ...string) metrics.Gauge {
+	s := &share{series: e.family.lazy(e.labels.with(Labels{"endpoint_state": label[1]}))}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shares = append(e.shares, s)
 	return s
 }
 
-func (endpointStates) Set(float64) {}
-func (endpointStates) Add(float64) {}
+func (*endpointStates) Set(float64) {}
+func (*endpointStates) Add(float64) {}
 
-// queueWait is the histogram of waiting times in a queue. It also counts the requests
-// that waited.
+func (e *endpointStates) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.shares {
+		s.end()
+	}
+}
+
+// queueWait is the histogram of the time that requests waited in a queue. It also counts
+// the requests that have left the queue.
 type queueWait struct {
 	seconds
-	queued *handle[prometheus.Counter]
+	queued *handle[*counterValue]
 }
 
 func (w queueWait) With(...string) metrics.Histogram { return w }

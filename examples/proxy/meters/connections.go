@@ -7,14 +7,13 @@ import (
 	"sync"
 
 	"github.com/go-kit/kit/metrics"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// tcpRouteFamilies are the metrics of connections by destination.
-type tcpRouteFamilies struct{ opened, closed, protocols *family[prometheus.Counter] }
+// tcpRouteFamilies has the metrics of connections by destination.
+type tcpRouteFamilies struct{ opened, closed, protocols *family[*counterValue] }
 
 func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	return tcpRouteFamilies{
@@ -24,23 +23,28 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	}
 }
 
-// connections is the series of one destination with one name. They are bound at the first
-// connection.
+// connections has the series of the connections to one destination. A series begins to
+// exist with the first connection that it counts.
 type connections struct {
 	opened, closed, failed counter // of opaque connections
 	protocols              map[Handling]counter
 	detect                 func() tcplayer.DetectInstruments
 }
 
+// newConnections returns the series of the destination with the name or address dst. It
+// returns nil inbound.
 func (r *Routes) newConnections(dst string) *connections {
-	f, parent, rest := r.meters.tcpRoutes, r.meters.meta("parent", dst), r.meters.meta("parent", "")
-	l := r.meters.limited(routeParents(Outbound), dst, parent, rest)
+	if r.direction != Outbound {
+		return nil
+	}
+	f, parent := r.meters.tcpRoutes, r.meters.meta("parent", dst)
+	l := r.meters.limited(routeParents(Outbound), dst, parent, func() Labels { return r.meters.meta("parent", "") })
 	ip := ""
 	if addr, err := netip.ParseAddrPort(dst); err == nil {
 		ip = addr.Addr().String()
 	}
-	route := r.labels(dst, "",
-		Labels{"target_ip": ip, "target_port": parent["parent_port"]}, Labels{"target_ip": "", "target_port": ""})
+	route := r.labels(&destination{dst: dst}, routeMeta("", nil),
+		Labels{"target_ip": ip, "target_port": parent["parent_port"]}, func() Labels { return Labels{"target_ip": "", "target_port": ""} })
 	return &connections{
 		opened: counter{f.opened.lazy(route)},
 		closed: counter{f.closed.lazy(route.with(Labels{"error": ""}))},
@@ -53,22 +57,24 @@ func (r *Routes) newConnections(dst string) *connections {
 	}
 }
 
-// Handling is the way in which the connections to a destination are handled.
+// Handling specifies whether the protocol of a connection is detected.
 type Handling string
 
-// The ways to handle connections.
+// The ways to handle a connection.
 const (
 	Detected Handling = "detect" // the protocol is detected
 	Opaque   Handling = "opaq"   // forwarded as bytes
 )
 
-// Handled is a layer that counts the connections to the destination by Handling:
-// outbound_tcp_protocol_connections_total. It counts nothing inbound, and nothing for an
-// unknown Handling.
+// Handled returns a server that counts the connections to the destination and passes them
+// to next. The metric is outbound_tcp_protocol_connections_total, and its label protocol
+// has the value h. Nothing is counted for inbound connections, or if h is neither
+// [Detected] nor [Opaque].
 func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
 
+// handled is the server that [Routes.Handled] returns.
 type handled struct {
 	tcplayer.Server
 	routes *Routes
@@ -76,7 +82,7 @@ type handled struct {
 }
 
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	if c := h.routes.current.Load().connections; c != nil {
+	if c := h.routes.current.Load().connections(); c != nil {
 		if protocol, ok := c.protocols[h.how]; ok {
 			protocol.Add(1)
 		}
@@ -88,18 +94,20 @@ func (h *handled) Next() tcplayer.Server { return h.Server }
 
 func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Forwarded is a layer that counts the connections that are forwarded to the destination
-// as bytes: outbound_tcp_route_open_total and outbound_tcp_route_close_total. It counts
-// nothing inbound. A rejection counts as a failed connection.
+// Forwarded returns a server that counts opaque connections and passes them to next, which
+// forwards them as bytes. The metrics are outbound_tcp_route_open_total and
+// outbound_tcp_route_close_total. Inbound connections are not counted. A rejection counts
+// as a failed connection.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
+// forwarded is the server that [Routes.Forwarded] returns.
 type forwarded struct {
 	tcplayer.Server
 	routes *Routes
 }
 
 func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	c := f.routes.current.Load().connections
+	c := f.routes.current.Load().connections()
 	if c == nil {
 		return f.Server.Call(ctx, conn)
 	}
@@ -117,31 +125,35 @@ func (f *forwarded) Next() tcplayer.Server { return f.Server }
 
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Detect is [Meters.Detect] for the connections to the destination, with parent_* of the
-// name in its profile. Inbound it counts nothing.
+// Detect returns the instruments of tcplayer.Detect for the connections to the destination.
+// They count in the metrics of [Meters.Detect]. The labels parent_* describe the name of
+// the destination in the profile. Inbound connections are not counted.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
 }
 
+// detectLatency is the histogram of the time that protocol detection takes. It uses the
+// labels of the current profile.
 type detectLatency struct{ *Routes }
 
 func (d detectLatency) With(...string) metrics.Histogram { return d }
 
 func (d detectLatency) Observe(ms float64) {
-	if c := d.current.Load().connections; c != nil {
+	if c := d.current.Load().connections(); c != nil {
 		c.detect().Latency.Observe(ms)
 	}
 }
 
+// detectResults counts the detected protocols. It uses the labels of the current profile.
 type detectResults struct {
 	*Routes
-	result []string // the label; nil: not bound yet
+	result []string // name and value of the label; nil until With sets it
 }
 
 func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.Routes, label} }
 
 func (d detectResults) Add(delta float64) {
-	if c := d.current.Load().connections; c != nil && d.result != nil {
+	if c := d.current.Load().connections(); c != nil && d.result != nil {
 		c.detect().Results.With(d.result...).Add(delta)
 	}
 }

@@ -105,8 +105,8 @@ func TestStacks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		m.Endpoint(ctx, meters.Outbound, nil)
 		m.Endpoint(ctx, meters.Inbound, nil) // inbound endpoints do not count
-		m.Balancer(ctx, "tcp", "web.example:80")
-		m.Balancer(ctx, "tcp", "10.0.0.1:80") // an address is its own endpoint
+		m.Balancer(ctx, "tcp", "web.example:80", meters.Parent{})
+		m.Balancer(ctx, "tcp", "10.0.0.1:80", meters.Parent{}) // an address is its own endpoint
 		m.Endpoint(t.Context(), meters.Outbound, nil)
 		cancel()
 		synctest.Wait()
@@ -121,7 +121,7 @@ func TestStacks(t *testing.T) {
 
 func TestDetect(t *testing.T) {
 	m := meters.New(meters.Config{})
-	i := m.Detect(meters.Inbound, meters.Server("deny", netip.AddrPort{}))
+	i := m.Detect(meters.Inbound, meters.Server(meters.DefaultResource("deny"), netip.AddrPort{}))
 	i.Results.With("result", "http/1").Add(3)
 	i.Latency.Observe(50) // milliseconds
 	const (

@@ -1,23 +1,24 @@
-// Package meters counts the requests and connections of a proxy, by the names and labels
-// of linkerd's proxy, and serves the counts to Prometheus.
+// Package meters counts the requests and connections of a proxy, and exports the counts to
+// Prometheus. The names of metrics and labels are those of linkerd's proxy.
 //
 //	endpoint, route, balancer, connection        scrape
 //	       │ handle                                 │ sweep, collect
 //	       ▼                                        ▼
 //	    series of a family  ──────────────────▶  Handler: text, gzip, "# EOF"
 //
-// Labels are bound by a handle when an endpoint, route, balancer or listener begins. A
-// request then costs atomic operations. A series expires Config.RetainIdle after the first
-// scrape that follows its last write, so that a scrape sees the last value. The next write
-// starts a new series at 0. Gauges expire only at 0. The series of the process, identity,
-// DNS, stacks and *_http_errors_total do not expire.
+// A handle of a series is made when an endpoint, route, balancer or listener is made, and
+// has the labels of the series. A request then costs atomic operations only.
 //
-// Endpoints, and names that clients or the application choose, are limited: a thousand of
-// each kind have series. Further names are counted together until there is a place for them. Their dst,
-// parent_* and backend_* are empty, and they have no target_*, dst_*, authority, server_id,
-// client_id or names of routes.
+// A series expires if it is not written for Config.RetainIdle. The time begins at the first
+// scrape after the last write, so that this scrape includes the last value. A later write
+// starts a new series at 0. A gauge expires only if it is 0. The series of the process,
+// identity, DNS, stacks and *_http_errors_total never expire.
 //
-// Series of one name may have different labels, because endpoints have the labels that
-// their discovery provides. Only this package and its importers use Prometheus; layers
-// write to go-kit's interfaces.
+// At most a thousand endpoints, and a thousand names of each kind that clients or the
+// application choose, have series of their own. All further names share a series, until the
+// series of others have expired. The labels dst, parent_* and backend_* of the shared series
+// are empty. It has no labels target_*, dst_*, authority, server_id, client_id and rt_*.
+//
+// Series of one metric may have different label names, because an endpoint has the labels
+// that discovery provides. Other packages use go-kit's interfaces instead of Prometheus.
 package meters

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// A stack whose requests are counted, and what Prometheus sees of them.
+// A stack that counts its requests, and the metrics that Prometheus scrapes.
 func ExampleMeters_Endpoint() {
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer app.Close()

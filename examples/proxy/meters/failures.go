@@ -5,16 +5,15 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-
-	"github.com/prometheus/client_golang/prometheus"
+	"slices"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// failureFamilies are the errors of the proxy itself in one direction.
-type failureFamilies struct{ http, tcp *family[prometheus.Counter] }
+// failureFamilies has the metrics of errors of the proxy itself, for one direction.
+type failureFamilies struct{ http, tcp *family[*counterValue] }
 
 func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	return failureFamilies{
@@ -23,17 +22,18 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	}
 }
 
-// HTTPErrors is a layer that counts the errors that the proxy answers itself, by
-// [ErrorKind]. Place it above all layers that may fail. Requests that a policy denied do
-// not count, and neither do requests whose client left.
+// HTTPErrors returns a layer that counts requests that fail with an error. The proxy itself
+// responds to them. The label error is the [ErrorKind]. Requests that a policy rejects are
+// not counted. Place the layer outside all layers that may return an error.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: Ready is forwarded.
 //
-// Cancellation: a request canceled by its caller does not count.
+// Cancellation: a request that the client cancels is not counted.
 //
-// Body: not touched. Errors of a response body do not count.
+// Body: not changed. Errors of a response body are not counted.
 //
-// Errors: forwarded. Rejections count, because no layer above sends the request elsewhere.
+// Errors: forwarded. A rejection is counted as an error, because no outer layer sends the
+// request again.
 //
 // Cost: an indirect call if there is no error.
 func (m *Meters) HTTPErrors(d Direction) Layer {
@@ -41,6 +41,7 @@ func (m *Meters) HTTPErrors(d Direction) Layer {
 	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
 }
 
+// failing is the service that the layer of [Meters.HTTPErrors] returns.
 type failing struct {
 	httplayer.Service
 	count func(netip.AddrPort, error)
@@ -58,26 +59,30 @@ func (f *failing) Next() httplayer.Service { return f.Service }
 
 func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// TCPErrors returns a function that counts the errors that end connections, by
-// tcplayer.ErrorKind and by the original destination as target_addr. The label is left out
-// for addresses beyond the first thousand. nil and the errors that HTTPErrors does not count
-// do not count. The function is safe for concurrent use.
+// TCPErrors returns a function that counts errors that end connections. The labels are
+// error, from tcplayer.ErrorKind, and target_addr, the original destination. Beyond the
+// first thousand pairs of these labels, target_addr is missing. The function does not count
+// nil, cancellations by the client, and rejections by a policy. The function is safe for
+// concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
-func (m *Meters) errorsOf(f *family[prometheus.Counter], limit string, kind func(error) string) func(netip.AddrPort, error) {
+// errorsOf returns a function that counts errors in f, by target and by the result of kind.
+// Only maxNames pairs of target and result have a label for the target. limit is the kind
+// of name that [Meters.limited] counts for this maximum.
+func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
 		kind   string
 	}
-	counts := newLookup(func(k key) *handle[prometheus.Counter] {
+	counts := newLookup(func(k key) *handle[*counterValue] {
 		labels := Labels{"error": k.kind}
 		if !k.target.IsValid() {
 			return f.lazy(fixed(labels))
 		}
 		target := k.target.String()
-		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), labels))
+		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), func() Labels { return labels }))
 	})
 	return func(target netip.AddrPort, err error) {
 		if err == nil || isDenied(err) || isCanceled(err) {
@@ -87,12 +92,13 @@ func (m *Meters) errorsOf(f *family[prometheus.Counter], limit string, kind func
 	}
 }
 
+// unexpected is the value of the label error for an error of no other kind.
 const unexpected = "unexpected"
 
-// ErrorKind returns the label error for the error of a request, in linkerd's words:
-// "identity required", "gateway loop", "response timeout", or a result of
-// tcplayer.ErrorKind. An error with a method ErrorKind() string provides its own, which
-// must be one of few.
+// ErrorKind returns the value of the label error for err, the error of a request. The
+// values are those of linkerd's proxy, such as "identity required" and "response timeout",
+// and those of tcplayer.ErrorKind. If err has a method ErrorKind() string, its result is
+// used. The method must have few different results, because each makes a series.
 func ErrorKind(err error) string {
 	var own interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
@@ -114,13 +120,15 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether err is a rejection for which the client is asked to retry.
+// isShed reports whether err is a rejection that the client may retry, because a layer had
+// no room.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
-// timeoutKind returns the kind of a timeout: of a handshake, or of a response.
+// timeoutKind returns the value of the label error for err, which is a timeout. It depends
+// on whether a TLS handshake or a response timed out.
 func timeoutKind(err error) string {
 	var at *layer.Error
 	if errors.As(err, &at) && at.Layer == "tls" {
@@ -129,14 +137,17 @@ func timeoutKind(err error) string {
 	return "response timeout"
 }
 
-// isDenied reports whether a policy denied the request. linkerd counts denials apart from
-// errors.
+// isDenied reports whether a policy rejected the request. Linkerd's proxy does not count
+// such requests as errors.
 func isDenied(err error) bool {
 	var status *httplayer.StatusError
-	return errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized)
+	return errors.As(err, &status) && slices.Contains([]int{
+		http.StatusForbidden, http.StatusUnauthorized, http.StatusNotFound, http.StatusTooManyRequests,
+	}, status.Code)
 }
 
-// isCanceled reports whether err only means that the client left.
+// isCanceled reports whether err has no other cause than the cancellation of the request by
+// the client.
 func isCanceled(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

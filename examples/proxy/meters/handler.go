@@ -10,13 +10,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// maxScrapes is the maximum number of concurrent scrapes. Each has a copy of all series
-// until its client has read the response.
+// maxScrapes is the maximum number of concurrent scrapes. A scrape uses memory for a copy
+// of all series, until the client has read the response.
 const maxScrapes = 8
 
-// Handler serves the metrics as Prometheus text, with "# EOF" as the last line, and
-// compressed if the client accepts gzip. It answers eight scrapes at a time, and rejects
-// further ones with 503 and Retry-After. The server must set a write deadline.
+// Handler returns a handler that exports the metrics as Prometheus text. The last line is
+// "# EOF". The text is compressed if the client accepts gzip. More than eight concurrent
+// requests are rejected with 503 and Retry-After. The server must set a write deadline.
 func (m *Meters) Handler() http.Handler {
 	// promhttp would choose other formats, and compress before the last line.
 	text := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
@@ -45,8 +45,8 @@ func (m *Meters) Handler() http.Handler {
 	})
 }
 
-// acceptsGzip reports whether a client accepts gzip. An entry for gzip wins over one for
-// "*".
+// acceptsGzip reports whether the header Accept-Encoding allows gzip. An entry for gzip
+// takes precedence over an entry for "*".
 func acceptsGzip(h http.Header) bool {
 	takes := false
 	for part := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
@@ -63,7 +63,8 @@ func acceptsGzip(h http.Header) bool {
 	return takes
 }
 
-// response is a ResponseWriter whose body is written to another writer.
+// response is a ResponseWriter that writes the body to another writer, such as a
+// compressor.
 type response struct {
 	http.ResponseWriter
 	body io.Writer

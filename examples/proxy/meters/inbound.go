@@ -8,83 +8,127 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// authzFamilies are the metrics of policy decisions.
-type authzFamilies struct{ allowed, denied *family[prometheus.Counter] }
+// authzFamilies has the metrics of policy decisions for one protocol, either HTTP or TCP,
+// by outcome.
+type authzFamilies map[Outcome]*family[*counterValue]
 
 func (m *Meters) authzFamilies(protocol string) authzFamilies {
-	return authzFamilies{
-		allowed: m.counters("inbound_"+protocol+"_authz_allow_total", "Requests or connections that a policy allowed."),
-		denied:  m.counters("inbound_"+protocol+"_authz_deny_total", "Requests or connections that a policy denied."),
+	name := "inbound_" + protocol
+	f := authzFamilies{
+		Allowed: m.counters(name+"_authz_allow_total", "Requests or connections that a policy allowed."),
+		Denied:  m.counters(name+"_authz_deny_total", "Requests or connections that a policy denied."),
 	}
+	if protocol == "tcp" {
+		f[Terminated] = m.counters(name+"_authz_terminate_total", "Connections that a changed policy closed.")
+		return f
+	}
+	f[NoRoute] = m.counters(name+"_route_not_found_total", "Requests without a route in the policy.")
+	f[RateLimited] = m.counters(name+"_local_ratelimit_total", "Requests that a rate limit of the policy rejected.")
+	return f
 }
 
-// Decision is the decision of a policy about a request or connection.
+// Resource identifies a resource of the policy controller, such as a server or a route. A
+// resource that is a default of the proxy has the kind "default".
+type Resource struct{ Group, Kind, Name string }
+
+// DefaultResource returns the Resource of a default of the proxy with the given name, such
+// as the policy "all-authenticated".
+func DefaultResource(name string) Resource { return Resource{Kind: "default", Name: name} }
+
+// labels returns the labels prefix_group, prefix_kind and prefix_name.
+func (r Resource) labels(prefix string) Labels {
+	return Prefixed(prefix, Labels{"group": r.Group, "kind": r.Kind, "name": r.Name})
+}
+
+// Permit identifies the resources that decided about a request or connection: the server,
+// the route, the authorization and the rate limit. A connection has no route.
+type Permit struct {
+	Server, Route, Authz, RateLimit Resource
+
+	Scope string // of the rate limit: "total" or "identity"
+}
+
+// Outcome is the decision of a policy about a request or connection. NoRoute and RateLimited
+// are for requests, and Terminated is for connections.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Denied Outcome = iota
+	Allowed
+	NoRoute     // no route matches the request
+	RateLimited // the rate limit rejects the request
+	Terminated  // the connection was closed, because the policy changed
+)
+
+// Decision describes what a policy decided about one request or connection.
 type Decision struct {
-	Target  netip.AddrPort // original destination
+	Target  netip.AddrPort // original destination of the connection
 	Client  Client
-	Allowed bool
+	Permit  *Permit // must not be modified later
+	Outcome Outcome
 }
 
-// Authz returns a function that counts the decisions of a default policy, such as
-// "all-authenticated", for the protocol "http" or "tcp": inbound_http_authz_allow_total,
-// inbound_http_authz_deny_total and their counterparts for TCP. For other protocols it
-// returns nil. The labels are those of linkerd's proxy with a default policy: [Target],
-// srv_*, authz_* if allowed, route_* of HTTP, and those of TLS as for [Client]. The labels
-// target_*, srv_port and client_id are left out for pairs of target and client beyond the
-// first thousand. The function is safe for concurrent use.
-func (m *Meters) Authz(protocol, policy string) func(Decision) {
+// Authz returns a function that counts the decisions of policies. The metrics are
+// inbound_http_authz_allow_total, inbound_http_authz_deny_total,
+// inbound_http_route_not_found_total and inbound_http_local_ratelimit_total. The metrics
+// for TCP are inbound_tcp_authz_allow_total, inbound_tcp_authz_deny_total and
+// inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other, Authz
+// returns nil.
+//
+// The labels are [Target], [Server] and [Client.Labels]. Requests that are allowed or
+// denied also have route_*, all that is allowed has authz_*, and a rate limit has
+// ratelimit_*. Beyond the first thousand, the labels target_*, srv_port and client_id are
+// left out. The function is safe for concurrent use.
+func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
 		return nil
 	}
-	route := Labels{}
-	if protocol == "http" {
-		route = byDefault("route", "default")
-	}
-	counts := newLookup(func(d Decision) *handle[prometheus.Counter] {
-		labels := Server(policy, d.Target).With(route).With(Target(d.Target)).With(d.Client.Labels())
-		rest := Server(policy, netip.AddrPort{}).With(route).With(d.Client.anonymous().Labels())
-		l, counted := m.limited("authz "+protocol, labels.key(), labels, rest), f.denied
-		if d.Allowed {
-			l, counted = l.with(byDefault("authz", policy)), f.allowed
+	counts := newLookup(func(d Decision) *handle[*counterValue] {
+		by := Labels{}
+		if protocol == "http" && (d.Outcome == Allowed || d.Outcome == Denied) {
+			by = d.Permit.Route.labels("route")
 		}
-		return counted.lazy(l)
+		labels := Server(d.Permit.Server, d.Target).With(by).With(Target(d.Target)).With(d.Client.Labels())
+		rest := Server(d.Permit.Server, netip.AddrPort{}).With(by).With(d.Client.anonymous().Labels())
+		l := m.limited("authz "+protocol, labels.key(), labels, func() Labels { return rest })
+		switch d.Outcome {
+		case Allowed:
+			l = l.with(d.Permit.Authz.labels("authz"))
+		case RateLimited:
+			l = l.with(d.Permit.RateLimit.labels("ratelimit").With(Labels{"ratelimit_scope": d.Permit.Scope}))
+		case Denied, NoRoute, Terminated:
+		}
+		return f[d.Outcome].lazy(l)
 	})
 	return func(d Decision) { counts.of(d).get().Inc() }
 }
 
-// Server returns the labels srv_group, srv_kind and srv_name of a default policy, such as
-// "all-authenticated", and srv_port if target is valid.
-func Server(policy string, target netip.AddrPort) Labels {
-	labels := byDefault("srv", policy)
+// Server returns the labels srv_* of server, which decides about a port. If target is
+// valid, the labels include its port.
+func Server(server Resource, target netip.AddrPort) Labels {
+	labels := server.labels("srv")
 	if target.IsValid() {
 		labels["srv_port"] = strconv.Itoa(int(target.Port()))
 	}
 	return labels
 }
 
-// Allowed returns the labels of requests that a default policy allowed: those of
-// [Server], route_* and authz_*.
-func Allowed(policy string, target netip.AddrPort) Labels {
-	return Server(policy, target).With(byDefault("route", "default")).With(byDefault("authz", policy))
+// Labels returns the labels of an allowed request to target: the labels of [Server],
+// route_* and authz_*.
+func (p Permit) Labels(target netip.AddrPort) Labels {
+	return Server(p.Server, target).With(p.Route.labels("route")).With(p.Authz.labels("authz"))
 }
 
-// byDefault returns the labels of a default resource, as in linkerd's proxy without a
-// policy.
-func byDefault(prefix, name string) Labels {
-	return Prefixed(prefix, Labels{"group": "", "kind": "default", "name": name})
-}
-
-// inboundRouteFamilies are inbound_http_* of the requests that a policy allowed.
+// inboundRouteFamilies has the metrics of inbound requests that a policy allowed.
 type inboundRouteFamilies struct {
-	requests, statuses *family[prometheus.Counter]
-	request, response  *family[prometheus.Histogram]
+	requests, statuses *family[*counterValue]
+	request, response  *family[*histogramValue]
 }
 
 func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
@@ -99,44 +143,47 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	}
 }
 
-// InboundRoute is a layer that counts the requests to a port of the application that
-// a default policy, such as "all-authenticated", allowed: inbound_http_requests_total,
+// InboundRoute returns a layer that counts the requests to target, a port of the
+// application, that a policy allowed. The metrics are inbound_http_requests_total,
 // inbound_http_statuses_total, inbound_http_request_duration_seconds and
-// inbound_http_response_duration_seconds. The labels are parent_*, which is the
-// policy with the port of target, and route_*, which is the default route. Ports beyond
-// the first thousand have no parent_port. Statuses have status, which is absent if there
-// was no response.
+// inbound_http_response_duration_seconds.
+//
+// The labels are parent_*, which describe the policy and the port, and route_*, which
+// describe the route. Ports beyond the first thousand have no parent_port. The label
+// status has the status of the response, if there was one.
 //
 // Admission: Ready is forwarded. A rejection counts as a request.
 //
 // Cancellation and errors: forwarded.
 //
-// Body: a response ends with its body, trailers included; a request ends when its
-// body was read to the end or closed.
+// Body: a response ends with its body and trailers. A request ends when its body has been
+// read to the end or closed.
 //
-// Cost: two clock readings and two allocations; with a request body one reading and
-// two allocations more.
-func (m *Meters) InboundRoute(policy string, target netip.AddrPort) Layer {
-	rest := byDefault("parent", policy).With(byDefault("route", "default"))
+// Cost: two clock readings and two allocations. A request body adds one reading and two
+// allocations.
+func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
+	rest := p.Server.labels("parent").With(p.Route.labels("route"))
 	port := strconv.Itoa(int(target.Port()))
-	l, f := m.limited("inbound ports", port, rest.With(Labels{"parent_port": port}), rest), m.inboundRoutes
+	f := m.inboundRoutes
+	l := m.limited("inbound ports", port+rest.key(), rest.With(Labels{"parent_port": port}), func() Labels { return rest })
 	s := &inboundRoute{
 		requests: f.requests.now(l), request: f.request.now(l), response: f.response.now(l),
-		statuses: newByLabel(func(status int) *handle[prometheus.Counter] {
+		statuses: newByLabel(func(status int) *handle[*counterValue] {
 			return f.statuses.lazy(l.with(Labels{"status": statusLabel(status)}))
 		}),
 	}
 	return func(next httplayer.Service) httplayer.Service { return &inboundRouteMeter{next, s} }
 }
 
-// inboundRoute is the series of one port.
+// inboundRoute has the series of one port of the application.
 type inboundRoute struct {
-	requests          *handle[prometheus.Counter]
-	request, response *handle[prometheus.Histogram]
+	requests          *handle[*counterValue]
+	request, response *handle[*histogramValue]
 
-	statuses *byLabel[int, *handle[prometheus.Counter]] // by status; 0: there was no response
+	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: there was no response
 }
 
+// inboundRouteMeter is the service that the layer of [Meters.InboundRoute] returns.
 type inboundRouteMeter struct {
 	httplayer.Service
 	*inboundRoute
@@ -169,7 +216,8 @@ func (m *inboundRouteMeter) Next() httplayer.Service { return m.Service }
 
 func (m *inboundRouteMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// inboundExchange records one request. It is also the Observer of the response.
+// inboundExchange records the durations and the status of one request. It is the observer
+// of the response body.
 type inboundExchange struct {
 	*inboundRoute
 	start time.Time
@@ -177,17 +225,17 @@ type inboundExchange struct {
 	code  int // of the response; 0: there was no response
 }
 
-// bodyEnd records when the request body ended.
+// bodyEnd is the observer of a request body. It records when the body ended.
 type bodyEnd struct{ at atomic.Int64 } // in Unix nanoseconds; 0: it has not ended, or there is no body
 
 func (*bodyEnd) Data(int) {}
 
 func (b *bodyEnd) End(error) { b.at.Store(time.Now().UnixNano()) }
 
-// Data does nothing.
+// Data is part of [layer.Observer]. It has no effect.
 func (*inboundExchange) Data(int) {}
 
-// End records the request.
+// End is part of [layer.Observer]. It records the request when the response has ended.
 func (e *inboundExchange) End(error) {
 	took := time.Since(e.start)
 	e.request.get().Observe(took.Seconds())

@@ -26,7 +26,7 @@ func TestInboundRoute(t *testing.T) {
 		func() (*http.Response, error) { return nil, errors.New("broken") },
 	}
 	n := 0
-	svc := m.InboundRoute("all-unauthenticated", netip.MustParseAddrPort("10.0.0.1:8080"))(
+	svc := m.InboundRoute(*byDefault("all-unauthenticated"), netip.MustParseAddrPort("10.0.0.1:8080"))(
 		answering{call: func(r *http.Request) (*http.Response, error) {
 			n++
 			_, err := io.Copy(io.Discard, r.Body)
@@ -61,7 +61,7 @@ func TestInboundRoute(t *testing.T) {
 // A request that panics counts.
 func TestInboundRoutePanic(t *testing.T) {
 	m := meters.New(meters.Config{})
-	svc := m.InboundRoute("deny", netip.MustParseAddrPort("10.0.0.1:80"))(
+	svc := m.InboundRoute(*byDefault("deny"), netip.MustParseAddrPort("10.0.0.1:80"))(
 		answering{call: func(*http.Request) (*http.Response, error) { panic("broken") }})
 	require.Panics(t, func() { _, _ = svc.Call(t.Context(), &http.Request{}) })
 	require.Len(t, lines(t, m, "inbound_http_statuses_total"), 1)
@@ -69,7 +69,7 @@ func TestInboundRoutePanic(t *testing.T) {
 
 func TestTransferCost(t *testing.T) {
 	m := meters.New(meters.Config{})
-	for locality, n := range map[string]float64{"local": 1, "remote": 2, "": 3, "unknown": 4} {
+	for locality, n := range map[string]float64{"Local": 1, "remote": 2, "": 3, "unknown": 4} {
 		labels := meters.Labels{}
 		if locality != "" {
 			labels["dst_zone_locality"] = locality

@@ -5,13 +5,11 @@ import (
 	"time"
 
 	"github.com/go-kit/kit/metrics"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counter, gauge and histogram adapt series to the interfaces of go-kit. Their labels are
-// bound already; go-kit's own adapter would look them up on each call. A counter is shown
-// after its first write.
-type counter struct{ *handle[prometheus.Counter] }
+// counter adapts a series to the Counter of go-kit. With has no effect, because the series
+// has all its labels. go-kit's own adapter would look up the labels at each call.
+type counter struct{ *handle[*counterValue] }
 
 func (c counter) With(...string) metrics.Counter { return c }
 
@@ -21,45 +19,67 @@ func (c counter) Add(delta float64) {
 	}
 }
 
-type gauge struct{ *handle[prometheus.Gauge] }
+// gauge adapts a series to the Gauge of go-kit, like [counter].
+type gauge struct{ *handle[*gaugeValue] }
 
 func (g gauge) With(...string) metrics.Gauge { return g }
 func (g gauge) Set(value float64)            { g.get().Set(value) }
-func (g gauge) Add(delta float64)            { g.get().Add(delta) }
 
-type histogram struct{ *handle[prometheus.Histogram] }
+func (g gauge) Add(delta float64) {
+	if delta != 0 {
+		g.get().Add(delta)
+	}
+}
+
+// histogram adapts a series to the Histogram of go-kit, like [counter].
+type histogram struct{ *handle[*histogramValue] }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 func (h histogram) Observe(value float64)            { h.get().Observe(value) }
 
-// seconds is a histogram in seconds whose observations are in milliseconds.
-type seconds struct{ *handle[prometheus.Histogram] }
+// seconds is a histogram in seconds. Observe takes milliseconds, as go-kit's users do, and
+// converts them.
+type seconds struct{ *handle[*histogramValue] }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
 func (s seconds) Observe(ms float64)               { s.get().Observe(ms / 1000) }
 
-// clock measures durations. A reading costs half of that of time.Now.
+// clock measures durations by the monotonic clock, which costs half as much as time.Now.
 type clock struct{ origin time.Time }
 
 func newClock() clock { return clock{time.Now()} }
 
-// now returns the time since the clock was made.
+// now returns the time since c was made.
 func (c clock) now() time.Duration { return time.Since(c.origin) }
 
-// labelled is the counters that differ in one label, whose value With binds. Add without
-// With counts nothing.
-type labelled struct {
-	family *family[prometheus.Counter]
+// bindable is a go-kit counter that still needs the value of one label. With returns the
+// counter for a value. Add has no effect without With.
+type bindable struct {
+	family *family[*counterValue]
 	labels labelSet
-	name   string // of the label, as Prometheus has it
-	bound  *sync.Map
+	name   string // of the label, in Prometheus
 }
 
-func newLabelled(f *family[prometheus.Counter], l labelSet, name string) labelled {
-	return labelled{f, l, name, new(sync.Map)}
+// With returns a new counter for a value of the label. label has two elements: the name,
+// which is ignored, and the value.
+func (b bindable) With(label ...string) metrics.Counter {
+	return counter{b.family.lazy(b.labels.with(Labels{b.name: label[1]}))}
 }
 
-// With binds the value of the one label.
+func (bindable) Add(float64) {}
+
+// labelled is a bindable that keeps its counters, so that With may be called for each
+// request. With exports the series at once, with the value 0.
+type labelled struct {
+	bindable
+	bound *sync.Map // counter by value of the label
+}
+
+func newLabelled(f *family[*counterValue], l labelSet, name string) labelled {
+	return labelled{bindable{f, l, name}, new(sync.Map)}
+}
+
+// With returns the counter for a value of the label.
 func (l labelled) With(label ...string) metrics.Counter {
 	if c, ok := l.bound.Load(label[1]); ok {
 		return c.(counter) //nolint:errcheck,forcetypeassert // stored below
@@ -68,20 +88,19 @@ func (l labelled) With(label ...string) metrics.Counter {
 	return c.(counter) //nolint:errcheck,forcetypeassert // stored above
 }
 
-func (labelled) Add(float64) {}
-
-// share is the part of a gauge's value that one owner has set, because an owner with the
-// same labels may begin before the last one has ended.
+// share is the part of a gauge that one owner, such as a balancer, has added. Several
+// owners may use the same gauge at the same time. The gauge is the sum of their shares.
 type share struct {
-	series *handle[prometheus.Gauge]
+	series *handle[*gaugeValue]
 
 	mu    sync.Mutex
-	own   float64
+	own   float64 // value that the owner has added
 	ended bool
 }
 
 func (s *share) With(...string) metrics.Gauge { return s }
 
+// Set changes the share to value. The gauge changes by the same difference.
 func (s *share) Set(value float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,20 +113,21 @@ func (s *share) Add(delta float64) {
 	s.add(delta)
 }
 
+// add adds delta to the share and to the gauge. s.mu must be held.
 func (s *share) add(delta float64) {
-	if !s.ended {
+	if !s.ended && delta != 0 {
 		s.series.get().Add(delta)
 		s.own += delta
 	}
 }
 
-// end subtracts the share from the gauge. That is not a write, so it does not delay the
-// expiry of the series.
+// end subtracts the share from the gauge. Later writes to the share have no effect. It does
+// not count as a write, so it does not delay the expiry of the series.
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bound := s.series.bound.Load(); bound != nil && s.own != 0 {
-		bound.metric.Sub(s.own)
+		bound.value.Add(-s.own)
 	}
 	s.own, s.ended = 0, true
 }

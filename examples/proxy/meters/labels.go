@@ -7,32 +7,40 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	dto "github.com/prometheus/client_model/go"
 )
 
-// Direction is the side of the proxy that accepted a request or connection.
+// Direction is the direction of a connection or request: inbound to the application, or
+// outbound from the application.
 type Direction string
 
-// The directions.
+// The directions of requests and connections.
 const (
 	Inbound  Direction = "inbound"
 	Outbound Direction = "outbound"
 )
 
-// Labels are the labels of a series. Characters that are not allowed in a name become
-// "_". Values are escaped when they are shown. For Prometheus a label with an empty value
-// is the same as no label.
+// Labels are the labels of a series by name. A character in a name that Prometheus does not
+// allow becomes "_". A label with an empty value means the same as a missing label.
 type Labels map[string]string
 
-// With returns l and more. For a name in both, it has the value of more.
-func (l Labels) With(more Labels) Labels {
-	all := make(Labels, len(l)+len(more))
+// With returns the labels of l and of more. A label in several has its last value.
+func (l Labels) With(more ...Labels) Labels {
+	n := len(l)
+	for _, m := range more {
+		n += len(m)
+	}
+	all := make(Labels, n)
 	maps.Copy(all, l)
-	maps.Copy(all, more)
+	for _, m := range more {
+		maps.Copy(all, m)
+	}
 	return all
 }
 
-// Prefixed returns labels with prefix and "_" before their names: "dst" for
-// those of an endpoint, "rt" for those of a route.
+// Prefixed returns labels with the prefix and "_" before each name. The prefix is "dst" for
+// the labels of an endpoint and "rt" for those of a route.
 func Prefixed(prefix string, labels map[string]string) Labels {
 	prefixed := make(Labels, len(labels))
 	for name, value := range labels {
@@ -41,7 +49,8 @@ func Prefixed(prefix string, labels map[string]string) Labels {
 	return prefixed
 }
 
-// Target returns target_addr, target_ip and target_port.
+// Target returns the labels target_addr, target_ip and target_port of addr. It returns no
+// labels if addr is not valid.
 func Target(addr netip.AddrPort) Labels {
 	if !addr.IsValid() {
 		return Labels{}
@@ -53,23 +62,25 @@ func Target(addr netip.AddrPort) Labels {
 	}
 }
 
-// ServerTLS returns the labels of a connection to a server with the proven identity id.
+// ServerTLS returns the labels of a TLS connection to a server that has proven the identity
+// id.
 func ServerTLS(id string) Labels { return Labels{"tls": "true", "server_id": id} }
 
-// ClientTLS returns the labels of a connection from a client with the proven identity id;
-// an empty id means TLS without an identity.
+// ClientTLS returns the labels of a TLS connection from a client that has proven the
+// identity id. id is "" if the client has no identity.
 func ClientTLS(id string) Labels { return Labels{"tls": "true", "client_id": id} }
 
-// NoTLS returns the labels of a cleartext connection, with the reason: "disabled",
-// "loopback", "not_provided_by_service_discovery", "no_tls_from_remote", ….
-func NoTLS(why string) Labels {
-	if why == "disabled" {
-		return Labels{"tls": why}
+// NoTLS returns the labels of a cleartext connection. reason specifies why the connection
+// does not use TLS, such as "disabled", "loopback", "not_provided_by_service_discovery" or
+// "no_tls_from_remote".
+func NoTLS(reason string) Labels {
+	if reason == "disabled" {
+		return Labels{"tls": reason}
 	}
-	return Labels{"tls": "no_identity", "no_tls_reason": why}
+	return Labels{"tls": "no_identity", "no_tls_reason": reason}
 }
 
-// clean returns labels with valid names and values.
+// clean returns l with names that Prometheus allows, and with values that are valid UTF-8.
 func (l Labels) clean() Labels {
 	cleaned := make(Labels, len(l))
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -78,6 +89,7 @@ func (l Labels) clean() Labels {
 	return cleaned
 }
 
+// cleanName returns name as a name that Prometheus allows.
 func cleanName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' {
@@ -94,24 +106,38 @@ func cleanName(name string) string {
 	return name
 }
 
-// key returns a string that is equal for equal labels only.
+// key returns a string that identifies l. Equal labels have equal keys, and different
+// labels have different keys.
 func (l Labels) key() string {
-	var b strings.Builder
+	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(l)) {
-		b.WriteString(name)
-		b.WriteByte(0)
-		b.WriteString(strconv.Itoa(len(l[name]))) // a value may hold anything
-		b.WriteByte(0)
-		b.WriteString(l[name])
+		b = append(append(b, name...), 0)
+		b = append(strconv.AppendInt(b, int64(len(l[name])), 10), 0) // a value may hold anything
+		b = append(b, l[name]...)
 	}
-	return b.String()
+	return string(b)
 }
 
-// meta returns the labels of a resource as in linkerd's policies: of the requested
-// destination (parent), or of the one that serves (backend). The resource is a Service if
-// authority is name.namespace.svc, or name.namespace.svc.cluster.local with one of
-// Config.ServiceSuffixes, and a port. Any other authority has the kind "default", and its
-// host is the name.
+// labelPairs returns the labels of a series for Prometheus. key is the result of Labels.key.
+func labelPairs(key string) []*dto.LabelPair {
+	pairs := make([]*dto.LabelPair, 0, strings.Count(key, "\x00")/2)
+	for key != "" {
+		name, rest, _ := strings.Cut(key, "\x00")
+		length, rest, _ := strings.Cut(rest, "\x00")
+		n, _ := strconv.Atoi(length)
+		value := rest[:n]
+		pairs, key = append(pairs, &dto.LabelPair{Name: &name, Value: &value}), rest[n:]
+	}
+	return pairs
+}
+
+// meta returns the labels that identify a resource, with the names of linkerd's proxy. The
+// prefix is "parent" for the requested destination and "backend" for the target that serves
+// the request. authority is the name and port of this destination or target.
+//
+// A name of the form name.namespace.svc is a Service, and so is name.namespace followed by
+// one of Config.ServiceSuffixes. Any other authority has the kind "default" and its host as
+// name.
 func (m *Meters) meta(prefix, authority string) Labels {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
@@ -127,9 +153,13 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	})
 }
 
-// routeMeta returns the labels of a route of a profile. The route without a name is the
-// default route.
-func routeMeta(name string) Labels {
+// routeMeta returns the labels that identify a route. It returns labels itself if they
+// identify a route of a policy. Otherwise the route is the route of a profile with the
+// given name. An empty name means the default route.
+func routeMeta(name string, labels Labels) Labels {
+	if labels["route_kind"] != "" {
+		return labels
+	}
 	kind := "profile"
 	if name == "" {
 		kind, name = "default", "default"
@@ -137,7 +167,7 @@ func routeMeta(name string) Labels {
 	return Labels{"route_group": "", "route_kind": kind, "route_namespace": "", "route_name": name}
 }
 
-// isCluster reports whether domain contains the cluster's Services.
+// isCluster reports whether domain is the suffix of the names of Kubernetes Services.
 func (m *Meters) isCluster(domain string) bool {
 	domain = strings.TrimSuffix(domain, ".")
 	return strings.EqualFold(domain, "svc") ||

@@ -17,7 +17,7 @@ import (
 
 // A thousand destinations have labels of their own. All others are counted together, until
 // there is a place for them.
-func TestDestinationsAreBounded(t *testing.T) {
+func TestDestinationLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		ok := answering{call: func(*http.Request) (*http.Response, error) { return response(http.StatusOK, ""), nil }}
@@ -28,7 +28,7 @@ func TestDestinationsAreBounded(t *testing.T) {
 			m.Transport(meters.Outbound, meters.Source, meters.Target(clusterIP).With(meters.NoTLS("loopback"))).Opened.Add(1)
 			labels := meters.Target(addr).With(meters.ServerTLS(target)).With(meters.Labels{"authority": target, "dst_pod": target})
 			m.Transport(meters.Outbound, meters.Destination, labels).Opened.Add(1)
-			balancer, queue := m.Balancer(ctx, "http", target)
+			balancer, queue := m.Balancer(ctx, "http", target, m.Parent(target, &profiles.Profile{}))
 			queue.QueueWait.Observe(1)
 			balancer.Endpoints.With("endpoint_state", "ready").Set(1)
 			counts := m.Routes(meters.Outbound, target)
@@ -42,15 +42,16 @@ func TestDestinationsAreBounded(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, rsp.Body.Close())
 		}
+		const noParent = `parent_group="",parent_kind="default",parent_name="",parent_namespace="",parent_port="",parent_section_name=""`
 		overflow := []string{
 			`tcp_open_total{direction="outbound",no_tls_reason="loopback",peer="src",tls="no_identity"} `,
 			`tcp_open_total{direction="outbound",peer="dst",tls="true"} `,
 			`request_total{direction="outbound",tls="true"} `,
 			`route_request_total{direction="outbound",dst=""} `,
 			`outbound_http_balancer_queue_requests_total{backend_group="",backend_kind="default",backend_name="",backend_namespace="",` +
-				`backend_port="",backend_section_name="",dst=""} `,
+				`backend_port="",backend_section_name="",dst="",` + noParent + `} `,
 			`outbound_http_balancer_endpoints{backend_group="",backend_kind="default",backend_name="",backend_namespace="",` +
-				`backend_port="",backend_section_name="",dst="",endpoint_state="ready"} `,
+				`backend_port="",backend_section_name="",dst="",endpoint_state="ready",` + noParent + `} `,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range 1000 {
@@ -62,14 +63,14 @@ func TestDestinationsAreBounded(t *testing.T) {
 			require.NotContains(t, text, "\n"+series)
 		}
 		require.Contains(t, text, `dst="10.1.3.231:80",rt_route="a"} 1`)
-		for i := range 500 {
+		for i := range 100 {
 			visit(ctx, 1000+i)
 		}
 		text = scrape(t, m)
 		for _, series := range overflow {
-			require.Contains(t, text, "\n"+series+"500\n")
+			require.Contains(t, text, "\n"+series+"100\n")
 		}
-		for i := 1000; i < 1500; i += 99 {
+		for i := 1000; i < 1100; i += 19 {
 			require.NotContains(t, text, fmt.Sprintf(`.%d.%d:80"`, i>>8, i&0xff))
 		}
 		require.Len(t, lines(t, m, "outbound_http_balancer_endpoints{"), 1001)
@@ -85,7 +86,7 @@ func TestDestinationsAreBounded(t *testing.T) {
 }
 
 // A thousand endpoints of a target have series. All others are counted together.
-func TestEndpointsAreBounded(t *testing.T) {
+func TestEndpointLimit(t *testing.T) {
 	m := meters.New(meters.Config{})
 	const endpoints = 1500
 	for i := range endpoints {

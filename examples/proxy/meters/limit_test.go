@@ -40,14 +40,21 @@ func TestErrorsExpire(t *testing.T) {
 	})
 }
 
+// byDefault is the permit of a default policy.
+func byDefault(policy string) *meters.Permit {
+	r := meters.DefaultResource(policy)
+	return &meters.Permit{Server: r, Route: meters.DefaultResource("default"), Authz: r}
+}
+
 func TestAuthz(t *testing.T) {
 	m := meters.New(meters.Config{})
+	permit := byDefault("all-authenticated")
 	web := netip.MustParseAddrPort("10.0.0.1:80")
-	count := m.Authz("http", "all-authenticated")
-	count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: "client.test"}, Allowed: true})
-	count(meters.Decision{Target: web})
-	count(meters.Decision{Target: web})
-	m.Authz("tcp", "deny")(meters.Decision{Target: web})
+	count := m.Authz("http")
+	count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: "client.test"}, Permit: permit, Outcome: meters.Allowed})
+	count(meters.Decision{Target: web, Permit: permit})
+	count(meters.Decision{Target: web, Permit: permit})
+	m.Authz("tcp")(meters.Decision{Target: web, Permit: byDefault("deny")})
 	const (
 		target  = `srv_port="80",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",`
 		inClear = `no_tls_reason="no_tls_from_remote",`
@@ -61,25 +68,59 @@ func TestAuthz(t *testing.T) {
 	}, lines(t, m, "inbound_http_authz"))
 	require.Equal(t, []string{`inbound_tcp_authz_deny_total{` + inClear + srv + `"deny",` + target + `tls="no_identity"} 1`},
 		lines(t, m, "inbound_tcp_authz"))
-	require.Nil(t, m.Authz("udp", "deny"))
+	require.Nil(t, m.Authz("udp"))
 
 	for i := range 2000 {
-		count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: fmt.Sprintf("client-%d.test", i)}, Allowed: true})
+		count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: fmt.Sprintf("client-%d.test", i)}, Permit: permit, Outcome: meters.Allowed})
 	}
 	require.LessOrEqual(t, len(lines(t, m, "inbound_http_authz_allow_total")), 1001)
 	require.Contains(t, scrape(t, m), `authz_name="all-authenticated",client_id="",`+route+srv+`"all-authenticated",tls="true"} 1002`)
+}
+
+// The labels are those of linkerd's proxy with a policy controller.
+func TestAuthzOfPolicies(t *testing.T) {
+	m := meters.New(meters.Config{})
+	web := netip.MustParseAddrPort("10.0.0.1:80")
+	permit := &meters.Permit{
+		Server:    meters.Resource{Group: "policy.linkerd.io", Kind: "server", Name: "web"},
+		Route:     meters.Resource{Group: "gateway.networking.k8s.io", Kind: "HTTPRoute", Name: "api"},
+		Authz:     meters.Resource{Group: "policy.linkerd.io", Kind: "authorizationpolicy", Name: "mesh"},
+		RateLimit: meters.Resource{Group: "policy.linkerd.io", Kind: "HTTPLocalRateLimitPolicy", Name: "limit"}, Scope: "total",
+	}
+	for protocol, outcomes := range map[string][]meters.Outcome{
+		"http": {meters.Allowed, meters.Denied, meters.NoRoute, meters.RateLimited}, "tcp": {meters.Allowed, meters.Denied, meters.Terminated},
+	} {
+		for _, o := range outcomes {
+			m.Authz(protocol)(meters.Decision{Target: web, Permit: permit, Outcome: o})
+		}
+	}
+	const (
+		reason = `{no_tls_reason="no_tls_from_remote",`
+		target = `srv_group="policy.linkerd.io",srv_kind="server",srv_name="web",srv_port="80",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",tls="no_identity"} `
+		route  = `route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="api",`
+		authz  = `{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="mesh",no_tls_reason="no_tls_from_remote",`
+	)
+	require.ElementsMatch(t, []string{
+		`inbound_http_authz_allow_total` + authz + route + target + "1", `inbound_http_authz_deny_total` + reason + route + target + "1",
+		`inbound_http_route_not_found_total` + reason + target + "1",
+		`inbound_http_local_ratelimit_total` + reason + `ratelimit_group="policy.linkerd.io",ratelimit_kind="HTTPLocalRateLimitPolicy",ratelimit_name="limit",ratelimit_scope="total",` + target + "1",
+	}, lines(t, m, "inbound_http_"))
+	require.ElementsMatch(t, []string{
+		`inbound_tcp_authz_allow_total` + authz + target + "1", `inbound_tcp_authz_deny_total` + reason + target + "1",
+		`inbound_tcp_authz_terminate_total` + reason + target + "1",
+	}, lines(t, m, "inbound_tcp_"))
 }
 
 // The gauge of a client's connections is shown as long as one is open.
 func TestClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		meterOf := m.Clients(meters.Inbound, "deny")
+		meterOf := m.Clients(meters.Inbound)
 		web := netip.MustParseAddrPort("10.0.0.1:80")
 		open := func(c meters.Client) net.Conn {
 			ours, theirs := net.Pipe()
 			t.Cleanup(func() { theirs.Close() })
-			return meterOf(web, c).Conn(ours)
+			return meterOf(web, c, meters.DefaultResource("deny")).Conn(ours)
 		}
 		first := open(meters.Client{Secure: true, ID: "client.test"})
 		time.Sleep(30 * time.Second)
@@ -116,17 +157,17 @@ func TestClients(t *testing.T) {
 func TestSeriesInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, retain := range []time.Duration{1, time.Millisecond, time.Minute} {
-			m := meters.New(meters.Config{RetainIdle: retain})
-			errs, authz, clients := m.TCPErrors(meters.Inbound), m.Authz("tcp", "deny"), m.Clients(meters.Inbound, "deny")
+			m, permit := meters.New(meters.Config{RetainIdle: retain}), byDefault("deny")
+			errs, authz, clients := m.TCPErrors(meters.Inbound), m.Authz("tcp"), m.Clients(meters.Inbound)
 			var counting sync.WaitGroup
 			for range 8 {
 				counting.Go(func() {
 					for i := range 300 {
 						at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i%7+1))
 						errs(at, syscall.ECONNREFUSED)
-						authz(meters.Decision{Target: at})
+						authz(meters.Decision{Target: at, Permit: permit})
 						ours, theirs := net.Pipe()
-						conn := clients(at, meters.Client{}).Conn(ours)
+						conn := clients(at, meters.Client{}, permit.Server).Conn(ours)
 						time.Sleep(time.Duration(i) * time.Millisecond)
 						_ = conn.Close()
 						_ = theirs.Close()
@@ -149,9 +190,10 @@ func TestSeriesInParallel(t *testing.T) {
 }
 
 func BenchmarkAuthz(b *testing.B) {
-	count := meters.New(meters.Config{}).Authz("http", "all-authenticated")
+	count := meters.New(meters.Config{}).Authz("http")
 	d := meters.Decision{
-		Target: netip.MustParseAddrPort("10.0.0.1:80"), Client: meters.Client{Secure: true, ID: "client.test"}, Allowed: true,
+		Target: netip.MustParseAddrPort("10.0.0.1:80"), Client: meters.Client{Secure: true, ID: "client.test"},
+		Permit: byDefault("all-authenticated"), Outcome: meters.Allowed,
 	}
 	b.ReportAllocs()
 	for b.Loop() {

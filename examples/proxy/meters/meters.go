@@ -11,54 +11,56 @@ import (
 
 // Config configures [New].
 type Config struct {
-	// RetainIdle is the time for which series are shown after the last write. 0 or
-	// less means 10 min.
+	// RetainIdle is how long a series is exported after its last write. 0 or less means 10
+	// minutes.
 	RetainIdle time.Duration
 
-	// ServiceSuffixes are the domains of the cluster's Services, for the labels
-	// parent_* and backend_*. The default is svc.cluster.local.
+	// ServiceSuffixes are the DNS suffixes of Kubernetes Services. A name with one of them
+	// is split into namespace and name in the labels parent_* and backend_*. The default is
+	// svc.cluster.local.
 	ServiceSuffixes []string
 
-	// Version is the version in proxy_build_info. The default is the version that the
-	// Go toolchain recorded.
+	// Version is the value of the label version in proxy_build_info. The default is the
+	// version of the main module, as recorded by the Go toolchain.
 	Version string
 }
 
 const defaultRetain = 10 * time.Minute
 
-// Meters are the metrics of one proxy. They are safe for concurrent use. Nothing has to
-// be closed.
+// Meters contains all metrics of one proxy. It is safe for concurrent use and need not be
+// closed.
 type Meters struct {
 	registry *prometheus.Registry
 	retain   time.Duration
-	services []string // suffixes
+	services []string // suffixes of Kubernetes Services
 
-	sweeps    []func(now time.Time)
-	lastSweep atomic.Int64 // in Unix nanoseconds
+	sweeps    []func(now time.Time) // one per family
+	lastSweep atomic.Int64          // time of the last sweep, in Unix nanoseconds
 
 	mu     sync.Mutex
-	limits map[string]*names // by kind
+	limits map[string]*names // by kind of name
 
 	requests requestFamilies // of endpoints
-	control  requestFamilies // of controllers
+	control  requestFamilies // of servers of the control plane
 	routes   routeFamilies
 	conns    transportFamilies
 	failures map[Direction]failureFamilies
 	authz    map[string]authzFamilies // by protocol
 	balanced map[string]balancerFamilies
 	certs    certificates
-	dns      *family[prometheus.Counter]
+	dns      *family[*counterValue]
 
 	inboundRoutes inboundRouteFamilies
-	transferCost  *family[prometheus.Counter]
+	transferCost  *family[*counterValue]
 
 	httpRoutes httpRouteFamilies
+	grpcRoutes httpRouteFamilies
 	tcpRoutes  tcpRouteFamilies
 	detects    map[Direction]detectFamilies
 	stacks     stackFamilies
 }
 
-// New returns Meters without any counts.
+// New returns a Meters in which all counts are 0.
 func New(c Config) *Meters {
 	m := &Meters{
 		registry: prometheus.NewRegistry(),
@@ -82,7 +84,7 @@ func New(c Config) *Meters {
 	m.inboundRoutes = m.inboundRouteFamilies()
 	m.transferCost = permanent(m.counters("outbound_tcp_transfer_cost_bytes_total",
 		"The total amount of data transferred in and out of this proxy, by cost zone"))
-	m.httpRoutes = m.httpRouteFamilies()
+	m.httpRoutes, m.grpcRoutes = m.httpRouteFamilies("http"), m.httpRouteFamilies("grpc")
 	m.tcpRoutes = m.tcpRouteFamilies()
 	m.detects = map[Direction]detectFamilies{Inbound: m.detectFamilies(Inbound), Outbound: m.detectFamilies(Outbound)}
 	m.stacks = m.stackFamilies()
@@ -90,10 +92,11 @@ func New(c Config) *Meters {
 	return m
 }
 
-// latencyBuckets are linkerd's, in milliseconds.
+// latencyBuckets returns the upper bounds of the buckets of latency histograms, in
+// milliseconds. Each is also a bound in linkerd's proxy. Its other bounds are left out,
+// because buckets are most of a scrape.
 func latencyBuckets() []float64 {
 	return []float64{
-		1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500,
-		1000, 2000, 3000, 4000, 5000, 10_000, 20_000, 30_000, 40_000, 50_000,
+		1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000,
 	}
 }

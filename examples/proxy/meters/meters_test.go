@@ -27,6 +27,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/profiles"
 )
 
 // TestHandler is H5 and H7, over a real connection.
@@ -81,7 +82,7 @@ func TestRouteTimeoutOfCanceledRequest(t *testing.T) {
 	}, lines(t, m, "route_response_total{"))
 }
 
-// unread is a response whose client reads nothing until read is closed.
+// unread is a response that the client does not read until read is closed.
 type unread struct {
 	*httptest.ResponseRecorder
 	writes chan<- struct{}
@@ -188,7 +189,7 @@ func TestRouteTimeoutsInParallel(t *testing.T) {
 
 func TestBalancer(t *testing.T) {
 	m := meters.New(meters.Config{})
-	b, q := m.Balancer(t.Context(), "http", "web.example:80")
+	b, q := m.Balancer(t.Context(), "http", "web.example:80", m.Parent("shop.example:8080", &profiles.Profile{}))
 	b.Endpoints.With("endpoint_state", "ready").Set(3)
 	b.Updates.With("op", "Reset").Add(1)
 	b.Updates.With("op", "Add").Add(2)
@@ -198,19 +199,20 @@ func TestBalancer(t *testing.T) {
 	const backend = `backend_group="",backend_kind="default",backend_name="web.example",backend_namespace="",backend_port="80",` +
 		`backend_section_name="",`
 	const dst = `{` + backend + `dst="web.example:80"`
+	const parent = `,parent_group="",parent_kind="default",parent_name="shop.example",parent_namespace="",parent_port="8080",parent_section_name=""`
 	text := scrape(t, m)
 	for _, line := range []string{
-		`outbound_http_balancer_endpoints` + dst + `,endpoint_state="ready"} 3`,
-		`outbound_http_balancer_p2c_updates_total` + dst + `,op="Add"} 2`,
-		`outbound_http_balancer_queue_length` + dst + `} 2`,
-		`outbound_http_balancer_queue_requests_total` + dst + `} 1`,
-		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + `,le="0.005"} 0`,
-		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + `,le="0.05"} 1`,
-		`outbound_http_balancer_ejections_total{` + backend + `cause="consecutive",dst="web.example:80"} 1`,
+		`outbound_http_balancer_endpoints` + dst + `,endpoint_state="ready"` + parent + `} 3`,
+		`outbound_http_balancer_p2c_updates_total` + dst + `,op="Add"` + parent + `} 2`,
+		`outbound_http_balancer_queue_length` + dst + parent + `} 2`,
+		`outbound_http_balancer_queue_requests_total` + dst + parent + `} 1`,
+		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + parent + `,le="0.005"} 0`,
+		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + parent + `,le="0.05"} 1`,
+		`outbound_http_balancer_ejections_total{` + backend + `cause="consecutive",dst="web.example:80"` + parent + `} 1`,
 	} {
 		require.Contains(t, text, line+"\n")
 	}
-	none, _ := m.Balancer(t.Context(), "udp", "a")
+	none, _ := m.Balancer(t.Context(), "udp", "a", meters.Parent{})
 	require.Nil(t, none.Updates)
 }
 
@@ -218,7 +220,7 @@ func TestBalancer(t *testing.T) {
 func TestBalancersOfOneTarget(t *testing.T) {
 	m := meters.New(meters.Config{})
 	ready := func() metrics.Gauge {
-		b, _ := m.Balancer(t.Context(), "http", "web.example:80")
+		b, _ := m.Balancer(t.Context(), "http", "web.example:80", meters.Parent{})
 		return b.Endpoints.With("endpoint_state", "ready")
 	}
 	before, after := ready(), ready()

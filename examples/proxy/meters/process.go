@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// addProcess adds the metrics of the process and the Go runtime.
+// addProcess adds the metrics of the process, the Go runtime and the build. If version is
+// not empty, it replaces the version that the Go toolchain recorded.
 func (m *Meters) addProcess(version string) {
 	began := time.Now()
 	m.registry.MustRegister(
@@ -24,7 +25,8 @@ func (m *Meters) addProcess(version string) {
 	permanent(m.gauges("proxy_build_info", "Proxy build info")).now(fixed(buildInfo(version))).get().Set(1)
 }
 
-// buildInfo returns the build information that the Go toolchain recorded.
+// buildInfo returns the labels of proxy_build_info, from the build information of the Go
+// toolchain. If version is not empty, it is used instead of the recorded version.
 func buildInfo(version string) Labels {
 	labels := Labels{"version": version, "vendor": "gotower"}
 	info, ok := debug.ReadBuildInfo()
@@ -48,10 +50,10 @@ func buildInfo(version string) Labels {
 	return labels
 }
 
-// certificates are the metrics of the proxy's certificate.
+// certificates has the metrics of the certificate of the proxy.
 type certificates struct {
-	expires   *family[prometheus.Gauge]
-	refreshes *family[prometheus.Counter]
+	expires   *family[*gaugeValue]
+	refreshes *family[*counterValue]
 }
 
 func (m *Meters) certificates() certificates {
@@ -63,15 +65,17 @@ func (m *Meters) certificates() certificates {
 	}
 }
 
-// Identity returns the expiry time of the proxy's certificate, in seconds since 1970, and
-// the number of certificates received. They are shown from then on.
+// Identity returns the metrics of the proxy's certificate: the time when it expires, in
+// seconds since 1970, and the number of certificates received. Both are exported only after
+// this call.
 func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 	return gauge{m.certs.expires.now(fixed(nil))}, counter{m.certs.refreshes.now(fixed(nil))}
 }
 
-// stackFamilies count the services of HTTP endpoints and balancers that were created and
-// dropped. linkerd's proxy also counts polls, which do not exist here.
-type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
+// stackFamilies counts the services of HTTP endpoints and balancers that were made and
+// closed. The metrics of linkerd's proxy for polls are missing, because this proxy does not
+// poll services.
+type stackFamilies struct{ created, dropped *family[*counterValue] }
 
 func (m *Meters) stackFamilies() stackFamilies {
 	return stackFamilies{
@@ -80,8 +84,8 @@ func (m *Meters) stackFamilies() stackFamilies {
 	}
 }
 
-// stack counts a service that lives as long as ctx. The name is endpoint or
-// balance.
+// stack counts a service as made, and as closed when ctx ends. name is "endpoint" or
+// "balance".
 func (m *Meters) stack(ctx context.Context, d Direction, protocol, name string) {
 	labels := Labels{"direction": string(d), "protocol": protocol, "name": name}
 	m.stacks.created.now(fixed(labels)).get().Inc()

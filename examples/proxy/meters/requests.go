@@ -9,20 +9,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Layer is a layer of net/http requests.
+// Layer is a layer of HTTP requests.
 type Layer = layer.Layer[*http.Request, *http.Response]
 
-// requestFamilies are the metrics of requests to endpoints or controllers.
+// requestFamilies has the metrics of the requests to endpoints, or of those to controllers.
 type requestFamilies struct {
-	requests, responses, rejections *family[prometheus.Counter]
-	inFlight                        *family[prometheus.Gauge]
-	latency                         *family[prometheus.Histogram]
+	requests, responses, rejections *family[*counterValue]
+	inFlight                        *family[*gaugeValue]
+	latency                         *family[*histogramValue]
 }
 
 func (m *Meters) requestFamilies(prefix string) requestFamilies {
@@ -36,24 +34,23 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	}
 }
 
-// Endpoint is a layer that counts the requests to an endpoint: request_total,
-// response_total and response_latency_ms. Responses also have the labels status_code,
-// classification and, if there is one, grpc_status or error. A request counts in
-// request_total when its response begins or fails; until then it counts in
-// requests_in_flight only. Labels are authority, [Target], one of [ServerTLS],
-// [ClientTLS] and [NoTLS], and the discovery's labels [Prefixed] with "dst". Beyond a
-// thousand endpoints outbound, or a thousand sets of labels inbound, only the labels of
-// TLS without client_id are kept. An outbound endpoint also counts in stack_create_total,
-// and in stack_drop_total when ctx ends.
+// Endpoint returns a layer that counts the requests to an endpoint in request_total,
+// response_total and response_latency_ms. A request counts in request_total when its
+// response begins or fails, and until then in requests_in_flight. An outbound endpoint also
+// counts in stack_create_total, and in stack_drop_total when ctx ends.
 //
-// Admission: none of its own; Ready is forwarded.
+// labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
+// [Prefixed] labels of discovery. Responses also have status_code, classification,
+// grpc_status and error. The number of outbound endpoints, and of different inbound labels,
+// is limited to a thousand. Beyond that, only the labels tls and no_tls_reason are kept.
 //
-// Cancellation: a request canceled by its caller is a success, because it does not
-// indicate a failure of the endpoint.
+// Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //
-// Body: a response ends with its body, trailers included.
+// Cancellation: a request that its caller cancels counts as a success.
 //
-// Errors: forwarded. A rejection counts in rejection_total only.
+// Body: a response ends with its body and trailers.
+//
+// Errors: forwarded.
 //
 // Cost: two clock readings, and one allocation for a body without other observers.
 func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer {
@@ -64,6 +61,7 @@ func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer
 	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, s} }
 }
 
+// endpoint is the service that the layer of [Meters.Endpoint] returns.
 type endpoint struct {
 	httplayer.Service
 	*endpointSeries
@@ -89,7 +87,7 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		return httplayer.Completion(ctx, rsp, s), nil
 	case errors.Is(err, layer.ErrNotReady):
 		e.rejections.get().Inc()
-		e.inFlight.get().Dec()
+		e.inFlight.get().Add(-1)
 		s.release()
 	default:
 		e.requests.get().Inc()
@@ -102,8 +100,8 @@ func (e *endpoint) Next() httplayer.Service { return e.Service }
 
 func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// sample records one request. It is also the Observer of the response, and is reused after
-// the end.
+// sample records one request, and is the observer of its response body. It comes from a
+// pool, and returns to it when the response has ended.
 type sample struct {
 	*endpointSeries
 	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint
@@ -116,8 +114,9 @@ func (s *sample) Data(int) {}
 
 func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 
+// done counts the end e of the response, and returns s to the pool.
 func (s *sample) done(e end) {
-	s.inFlight.get().Dec()
+	s.inFlight.get().Add(-1)
 	b := s.endpointSeries.responses.of(e)
 	b.latency.get().Observe(float64(s.now()-s.start) / float64(time.Millisecond))
 	b.responses.get().Inc()
@@ -131,15 +130,16 @@ func (s *sample) release() {
 	samples.Put(s)
 }
 
-// end has the labels of a response.
+// end describes how a request ended. Its fields are values of labels of response_total.
 type end struct {
-	status int // 0: there was no response
+	status int // HTTP status; 0: there was no response
 	failed bool
-	grpc   int8 // -1: not gRPC
-	err    string
+	grpc   int8   // gRPC status; -1: not a gRPC response
+	err    string // label error, or ""
 }
 
-// endOf returns the end of a response or error. head is read from the response header.
+// endOf returns how a request ended. The request has either the response rsp or the error
+// err. head has the gRPC status in the response headers.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
 	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
@@ -155,11 +155,11 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 	return e
 }
 
-// unknownStatus is the status of all responses whose status does not have three digits,
-// because an HTTP/2 endpoint can send any number.
+// unknownStatus replaces a status code that does not have three digits. An HTTP/2 endpoint
+// can send any number, and each number would otherwise make new series.
 const unknownStatus = -1
 
-// httpStatus returns status if it has three digits, or unknownStatus.
+// httpStatus returns code if it has three digits, and unknownStatus otherwise.
 func httpStatus(code int) int {
 	if code < 100 || code > 999 {
 		return unknownStatus
@@ -167,7 +167,8 @@ func httpStatus(code int) int {
 	return code
 }
 
-// statusLabel returns the label of a status; 0 means that there was no response.
+// statusLabel returns the value of the label for a status code. It returns "" for 0, which
+// means that there was no response.
 func statusLabel(status int) string {
 	switch status {
 	case 0:
@@ -178,13 +179,14 @@ func statusLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// grpcHead is the gRPC status in the header of a response. It is read before the response
-// is returned, because other layers may change the header while a stream is canceled.
+// grpcHead is the gRPC status in the headers of a response. It is read before the layer
+// returns the response, because other layers may change the headers later.
 type grpcHead struct {
 	isGRPC bool
-	text   string // of the status, if there are no trailers
+	text   string // value of the header Grpc-Status, or ""
 }
 
+// grpcHeadOf reads the gRPC status in the headers of rsp, which may be nil.
 func grpcHeadOf(rsp *http.Response) grpcHead {
 	if rsp == nil {
 		return grpcHead{}
@@ -196,8 +198,9 @@ func grpcHeadOf(rsp *http.Response) grpcHead {
 	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
 }
 
-// status returns the gRPC status of the trailers, or of the header if there are no
-// trailers. Unknown codes become UNKNOWN, so that they do not have a series each.
+// status returns the gRPC status of rsp, or -1 if rsp has none. If ended is true, the body
+// ended without an error, and the status in the trailers takes precedence. An unknown code
+// becomes UNKNOWN, so that the number of series is limited.
 func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	const unknown, maxCode = 2, 16
 	if !h.isGRPC {
@@ -216,6 +219,7 @@ func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	return unknown
 }
 
+// labels returns e as labels of a series.
 func (e end) labels() Labels {
 	labels := Labels{"classification": "success"}
 	if e.failed {
@@ -233,24 +237,25 @@ func (e end) labels() Labels {
 	return labels
 }
 
-// endpointSeries is the series of one endpoint. Those of responses are bound when the
-// first response with their labels ends.
+// endpointSeries has the series of one endpoint. A series of responses begins to exist when
+// the first response with its labels has ended.
 type endpointSeries struct {
 	clock
-	requests   *handle[prometheus.Counter]
-	rejections *handle[prometheus.Counter]
-	inFlight   *handle[prometheus.Gauge]
+	requests   *handle[*counterValue]
+	rejections *handle[*counterValue]
+	inFlight   *handle[*gaugeValue]
 	responses  *byLabel[end, responseSeries]
 }
 
 type responseSeries struct {
-	responses *handle[prometheus.Counter]
-	latency   *handle[prometheus.Histogram]
+	responses *handle[*counterValue]
+	latency   *handle[*histogramValue]
 }
 
+// newEndpointSeries returns the series in f with the labels l.
 func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
-		clock: newClock(), requests: f.requests.now(l), rejections: f.rejections.lazy(l), inFlight: f.inFlight.now(l),
+		clock: newClock(), requests: f.requests.lazy(l), rejections: f.rejections.lazy(l), inFlight: f.inFlight.lazy(l),
 		responses: newByLabel(func(e end) responseSeries {
 			status := Labels{}
 			if e.status != 0 {

@@ -5,19 +5,18 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/multi"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// routeFamilies are the metrics of the routes of profiles: route_* counts requests,
-// route_actual_* attempts.
+// routeFamilies has the metrics of the routes of profiles. A request counts once in
+// route_*, and each of its attempts counts in route_actual_*.
 type routeFamilies struct {
-	requests, responses *family[prometheus.Counter]
-	attempts            *family[prometheus.Counter]
-	attemptResponses    *family[prometheus.Counter]
-	latency             *family[prometheus.Histogram]
-	retryable, expired  *family[prometheus.Counter]
+	requests, responses *family[*counterValue]
+	attempts            *family[*counterValue]
+	attemptResponses    *family[*counterValue]
+	latency             *family[*histogramValue]
+	retryable, expired  *family[*counterValue]
 }
 
 func (m *Meters) routeFamilies() routeFamilies {
@@ -33,19 +32,21 @@ func (m *Meters) routeFamilies() routeFamilies {
 	}
 }
 
-// Route returns the instruments of a profile's route, for its requests and for its
-// attempts, see profiles.WithMetrics. dst is "name:port". route is the name of the route and
-// becomes the label rt_route, unless labels, the labels of the route, contain one. A
-// request that failed by the route's timeout, also in a queue, has error="timeout".
-// Rejected requests have no latency. Destinations beyond the first thousand have an empty
-// dst and no rt_*.
+// Route returns the instruments for the requests and for the attempts of a route, for
+// profiles.WithMetrics. dst is the destination as name:port. route is the name of the route
+// and the value of the label rt_route, unless labels contain this label. labels are the
+// labels of the route in the profile.
+//
+// A request that fails by a timeout of the route has the label error="timeout", also if it
+// was still in a queue. A rejected request has no latency. Destinations beyond the first
+// thousand have an empty dst and no rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
 	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
 	own := rest.With(Labels{"dst": dst})
 	if route != "" {
 		own["rt_route"] = route
 	}
-	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), rest)
+	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), func() Labels { return rest })
 	success, failure := l.with(Labels{"classification": "success"}), l.with(Labels{"classification": "failure"})
 	t := timeoutFailures{
 		failures: counter{f.responses.now(failure)},
@@ -73,11 +74,12 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	return requests, attempts
 }
 
-// routeParents is the limit of the destinations in one direction.
+// routeParents returns the argument kind of [Meters.limited] for the names of destinations
+// of direction d.
 func routeParents(d Direction) string { return string(d) + " parents" }
 
-// skipReasons counts the requests that were not retried, by linkerd's names of the
-// reasons.
+// skipReasons counts the requests that were not retried, by reason. It translates the
+// reason "budget" to the name in linkerd's proxy.
 type skipReasons struct{ labelled }
 
 func (s skipReasons) With(label ...string) metrics.Counter {
@@ -87,8 +89,8 @@ func (s skipReasons) With(label ...string) metrics.Counter {
 	return s.labelled.With(label...)
 }
 
-// classes counts responses by class. As in linkerd's response_total, a request canceled by
-// its caller is not a failure.
+// classes counts responses by class: success, ignorable or failure. As in linkerd's
+// response_total, a request that its caller canceled is ignorable and not a failure.
 type classes struct{ successes, ignored, failures metrics.Counter }
 
 func (c classes) With(label ...string) metrics.Counter {
@@ -103,9 +105,10 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// timeoutFailures counts failures, and separately those by a timeout. A timeout is
-// counted before the failure that it causes. Of two concurrent failures, either may be
-// counted as the timeout, which does not change the numbers.
+// timeoutFailures counts failed requests. It counts a failure in timeouts if pending is
+// above 0, and otherwise in failures. pending is the number of expired timeouts of requests
+// that have not been counted yet. With concurrent failures, a failure may count in the
+// wrong counter, but the totals are correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64
@@ -123,8 +126,9 @@ func (t timeoutFailures) Add(delta float64) {
 	}
 }
 
-// ignored counts requests that their callers canceled. The timeout of such a request is
-// withdrawn, so that it does not count for a later failure.
+// ignored counts requests that their callers canceled. For each, it removes one timeout
+// from pending, because the timeout of a canceled request may have expired too. Otherwise a
+// later failure would count as this timeout.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64
@@ -137,7 +141,7 @@ func (i ignored) Add(delta float64) {
 	i.Counter.Add(delta)
 }
 
-// take decrements pending if it is above 0.
+// take subtracts 1 from pending and returns true. If pending is 0, take returns false.
 func take(pending *atomic.Int64) bool {
 	for n := pending.Load(); n > 0; n = pending.Load() {
 		if pending.CompareAndSwap(n, n-1) {
@@ -147,8 +151,9 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts expired timeouts by name. A timeout of the whole request fails the request.
-// That of an attempt does not, because another attempt may follow.
+// limits counts expired timeouts by the label limit. The timeout of a whole request also
+// counts in pending, because the request then fails. The timeout of one attempt does not
+// count in pending, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64
@@ -161,13 +166,14 @@ func (l limits) With(label ...string) metrics.Counter {
 	return l.labelled.With(label...)
 }
 
+// pendingTimeout is a go-kit counter that adds to pending, see [timeoutFailures].
 type pendingTimeout struct{ pending *atomic.Int64 }
 
 func (e pendingTimeout) With(...string) metrics.Counter { return e }
 func (e pendingTimeout) Add(delta float64)              { e.pending.Add(int64(delta)) }
 
-// retryFamilies are outbound_http_route_retry_*.
-type retryFamilies struct{ requests, successes, limited, overflow *family[prometheus.Counter] }
+// retryFamilies has the metrics of the retries of routes.
+type retryFamilies struct{ requests, successes, limited, overflow *family[*counterValue] }
 
 func (m *Meters) retryFamilies(prefix string) retryFamilies {
 	return retryFamilies{
@@ -178,23 +184,27 @@ func (m *Meters) retryFamilies(prefix string) retryFamilies {
 	}
 }
 
-// retries is the series of one route.
+// retries has the series of the retries of one route.
 type retries struct{ requests, successes, limited, overflow counter }
 
+// now returns the retries with the labels l. Their series are exported at once, with the
+// value 0.
 func (f retryFamilies) now(l labelSet) *retries {
 	return &retries{
 		counter{f.requests.now(l)}, counter{f.successes.now(l)}, counter{f.limited.now(l)}, counter{f.overflow.now(l)},
 	}
 }
 
-// added returns i extended by the counters of r.
+// added returns a copy of i with counters of retries that also write to r.
 func (r *retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, r.requests)
 	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}
 	return i
 }
 
-// skippedRetries counts retries that were not made. An exhausted budget counts as overflow.
+// skippedRetries counts the retries that were not made. It also counts such a retry in
+// limited or overflow: limited if the limit of attempts prevented it, and overflow if the
+// retry budget prevented it.
 type skippedRetries struct {
 	metrics.Counter
 	retries *retries

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/go-kit/kit/metrics/discard"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
@@ -15,100 +15,122 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Routes count the requests and connections to one destination by the routes of its
+// Routes counts the requests and connections to one destination by the routes of its
 // profile:
 //
-//	route_*                          each route that has a name or labels, see Route
-//	outbound_http_route_*            each route, and the default one
+//	route_*                          each route that has a name or labels, see [Meters.Route]
+//	outbound_http_route_*            each route, and the default route
 //	outbound_http_route_retry_*      each route that is retryable
 //	outbound_http_route_backend_*    each attempt of a request, by route and target
+//	outbound_grpc_route_*            the same for each GRPCRoute of a policy
 //	outbound_tcp_route_*             opaque connections
-//	outbound_tcp_protocol_*          connections, by Handling
+//	outbound_tcp_protocol_*          connections, by [Handling]
 //	outbound_tcp_detect_http_*       detected connections, by protocol
 //
-// All but the first are outbound only. The labels follow the profile. Requests that began
-// with an earlier profile count with the labels of that profile. Pass the methods OnProfile,
-// Measured, PerRoute and Unrouted to the options of profiles.Router with these names, and
-// the instruments of Detect to tcplayer.Detect.
+// For inbound requests, only route_* is counted. Labels come from the current profile. A
+// request keeps the labels of the profile that applied when it began. OnProfile, Measured,
+// PerRoute and Unrouted belong into the options of profiles.New, and the result of Detect
+// into the options of tcplayer.Detect.
 //
-// Routes are safe for concurrent use. A request costs two clock readings by route, as much
-// by target, and two allocations if the route is retryable.
+// Routes is safe for concurrent use. A request costs two clock readings for its route and
+// two for its target. It costs two more allocations if the route is retryable.
 type Routes struct {
 	meters    *Meters
 	direction Direction
 	current   atomic.Pointer[destination]
-	retries   atomic.Bool // a profile had a retryable route
+	retries   atomic.Bool // true after a profile with a retryable route
 }
 
-// destination is the series of a destination with one profile.
+// destination has the series of a destination while one profile applies.
 type destination struct {
-	dst         string
-	connections *connections // nil inbound
+	parent      Labels              // of the resource of a policy; nil without one
+	dst         string              // name:port of the destination in the profile
+	connections func() *connections // makes the series at its first call; its result is nil inbound
 
 	mu     sync.Mutex
 	routes map[string]*routeSeries // by name and labels
 }
 
-// Routes returns the series of the destination target, which is its name until a profile
-// provides another one. Destinations beyond the first thousand are counted together,
-// without names of destinations, routes and targets.
+// Routes returns the counts of one destination. target is the name of the destination,
+// until a profile specifies another name. Destinations beyond the first thousand share
+// series, in which the names of destinations, routes and targets are empty.
 func (m *Meters) Routes(d Direction, target string) *Routes {
 	r := &Routes{meters: m, direction: d}
 	r.current.Store(r.newDestination(target))
 	return r
 }
 
+// newDestination returns the series for a profile that gives the destination the name dst.
 func (r *Routes) newDestination(dst string) *destination {
-	d := &destination{dst: dst, routes: map[string]*routeSeries{}}
-	if r.direction == Outbound {
-		d.connections = r.newConnections(dst)
+	return &destination{
+		dst: dst, routes: map[string]*routeSeries{},
+		connections: sync.OnceValue(func() *connections { return r.newConnections(dst) }),
 	}
-	return d
 }
 
-// OnProfile sets the name:port that the destination has in the profile that is about to
-// take effect.
-func (r *Routes) OnProfile(dst string, _ *profiles.Profile) { r.current.Store(r.newDestination(dst)) }
+// OnProfile starts new series for the new profile p, in which the destination has the name
+// dst. The caller must call it before p takes effect.
+func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
+	d := r.newDestination(dst)
+	if p.Policy != nil {
+		d.parent = p.Policy.Labels
+	}
+	r.current.Store(d)
+}
 
-// Measured returns the instruments of a route.
+// Parent returns the parent of the current profile.
+func (r *Routes) Parent() Parent {
+	d := r.current.Load()
+	return r.meters.parent(d.dst, d.parent)
+}
+
+// Measured returns the instruments for the requests and for the attempts of a route. As in
+// linkerd's proxy, the routes of policies have no route_* metrics.
 func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
-	requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
-	if route.Retryable && r.direction == Outbound {
+	if route.Policy == nil {
+		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
+	} else {
+		requests.RetriesSkipped, requests.Retries = discard.NewCounter(), discard.NewCounter()
+	}
+	if route.MayRetry() && r.direction == Outbound {
 		requests = r.route(route).retries().added(requests)
 	}
 	return requests, attempts
 }
 
-// PerRoute is the layer of a route: request_statuses_total and
-// request_duration_seconds.
+// PerRoute returns next with a layer that counts the requests of a route. The metrics are
+// outbound_http_route_request_statuses_total and
+// outbound_http_route_request_duration_seconds.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation: a request that its caller canceled has the error CANCEL.
+// Cancellation: a request that its caller cancels has the error CANCEL.
 //
-// Body: a response ends with its body, trailers included.
+// Body: a response ends with its body and trailers.
 //
-// Errors: forwarded. A rejection counts as FAIL_FAST or LOAD_SHED. No layer above may send
-// the request elsewhere.
+// Errors: forwarded. A rejection counts as FAIL_FAST or LOAD_SHED. Therefore no outer layer
+// may send the request again.
 func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
-	if route.Retryable {
+	if route.MayRetry() {
 		r.retries.Store(true)
 	}
-	return &routeMeter{next, r.route(route), route.Retryable}
+	return &routeMeter{next, r.route(route), route.MayRetry()}
 }
 
-// Unrouted is PerRoute for the requests that match no route.
+// Unrouted does the same as [Routes.PerRoute], for the requests that match no route of the
+// profile.
 func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
 	return r.PerRoute(profiles.Route{}, next)
 }
 
-// routeSeries is outbound_http_route_* of one route.
+// routeSeries has the series outbound_http_route_* of one route.
 type routeSeries struct {
 	streams *streams
-	retries func() *retries // shown from the first call
+	retries func() *retries // makes the series at its first call
 }
 
-// route returns the series of a route. Layers and instruments of the same route share it.
+// route returns the series of the given route in the current profile. The layer of PerRoute
+// and the instruments of Measured share them.
 func (r *Routes) route(route profiles.Route) *routeSeries {
 	d := r.current.Load()
 	d.mu.Lock()
@@ -116,22 +138,30 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 	key := route.Name + "\x00" + Labels(route.Labels).key()
 	s := d.routes[key]
 	if s == nil {
-		f := r.meters.httpRoutes
-		l := r.labels(d.dst, route.Name, Labels{"hostname": ""}, Labels{"hostname": ""}) // hostnames are not enabled
+		f := r.meters.familiesOf(route.Labels)
+		l := r.labels(d, routeMeta(route.Name, route.Labels), hostname(), hostname)
 		s = &routeSeries{newStreams(f.requests, l), sync.OnceValue(func() *retries { return f.retries.now(l) })}
 		d.routes[key] = s
 	}
 	return s
 }
 
-// labels returns parent_*, route_* and more, or rest beyond the limit.
-func (r *Routes) labels(dst, route string, more, rest Labels) labelSet {
-	return r.meters.limited(routeParents(r.direction), dst,
-		r.meters.meta("parent", dst).With(routeMeta(route)).With(more),
-		r.meters.meta("parent", "").With(routeMeta("")).With(rest))
+// hostname returns the label hostname, which is empty because hostnames are not enabled.
+func hostname() Labels { return Labels{"hostname": ""} }
+
+// labels returns the labels parent_* of d, with the labels in route and more added. Beyond
+// the limit of destinations, the result has empty labels parent_*, the labels of the
+// default route, and rest.
+func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
+	parent := d.parent
+	if parent == nil {
+		parent = r.meters.meta("parent", d.dst)
+	}
+	return r.meters.limited(routeParents(r.direction), d.dst,
+		parent.With(route, more), func() Labels { return r.meters.meta("parent", "").With(routeMeta("", nil), rest()) })
 }
 
-// routeMeter is the layer of a route.
+// routeMeter is the service that [Routes.PerRoute] returns.
 type routeMeter struct {
 	httplayer.Service
 	route     *routeSeries
@@ -150,31 +180,40 @@ func (m *routeMeter) Next() httplayer.Service { return m.Service }
 
 func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Backend is the layer of one target of the profile, by its authority. It counts
-// backend_requests_total, backend_response_statuses_total and
-// backend_response_duration_seconds by the route of the request.
+// Backend returns next with a layer that counts the requests to one target of the profile,
+// by the route of each request. authority is the name and port of the target. The metrics
+// are outbound_http_route_backend_requests_total, and response_statuses_total and
+// response_duration_seconds with the same prefix.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation, body and errors are those of PerRoute. A rejection counts as a request.
+// Cancellation, body and errors are those of [Routes.PerRoute]. A rejection counts as a
+// request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
 	return &backend{Service: next, routes: r, authority: authority}
 }
 
+// PolicyBackend does the same as [Routes.Backend], for a backend of an outbound policy.
+func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
+	return &backend{Service: next, routes: r, authority: b.Authority, labels: b.Labels}
+}
+
+// backend is the service that [Routes.Backend] returns.
 type backend struct {
 	httplayer.Service
 	routes    *Routes
 	authority string
+	labels    Labels // of the resource of a policy; nil without one
 	current   atomic.Pointer[backendRoutes]
 }
 
-// backendRoutes is the series of a backend by the routes of one profile.
+// backendRoutes has the series of one backend for each route of one profile.
 type backendRoutes struct {
 	destination *destination
 	routes      *byLabel[*layer.Route, backendSeries]
 }
 
-// backendSeries is the series of one backend of a route.
+// backendSeries has the series of the requests of one route to one backend.
 type backendSeries struct {
 	streams  *streams
 	requests counter
@@ -192,47 +231,64 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 	return rsp, err
 }
 
-// series returns the series of a route; nil means the default route.
+// series returns the series of a route in the current profile. A nil route means the
+// default route.
 func (b *backend) series(route *layer.Route) backendSeries {
 	now, d := b.current.Load(), b.routes.current.Load()
 	if now == nil || now.destination != d {
-		now = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d.dst, route) })}
+		now = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d, route) })}
 		b.current.Store(now)
 	}
 	return now.routes.of(route)
 }
 
-func (b *backend) newSeries(dst string, route *layer.Route) backendSeries {
-	name := ""
+func (b *backend) newSeries(d *destination, route *layer.Route) backendSeries {
+	m, of := b.routes.meters, routeMeta("", nil)
 	if route != nil {
-		name = route.Name
+		of = routeMeta(route.Name, route.Labels)
 	}
-	m := b.routes.meters
-	l := b.routes.labels(dst, name, m.meta("backend", b.authority), m.meta("backend", ""))
-	return backendSeries{newStreams(m.httpRoutes.responses, l), counter{m.httpRoutes.sent.lazy(l)}}
+	own := b.labels
+	if own == nil {
+		own = m.meta("backend", b.authority)
+	}
+	l := b.routes.labels(d, of, own, func() Labels { return m.meta("backend", "") })
+	f := m.familiesOf(of)
+	return backendSeries{newStreams(f.responses, l), counter{f.sent.lazy(l)}}
 }
 
 func (b *backend) Next() httplayer.Service { return b.Service }
 
 func (b *backend) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// httpRouteFamilies are outbound_http_route_*.
+// familiesOf returns the metrics of the route with the given labels. As in linkerd's proxy,
+// the routes of gRPC policies have metrics of their own.
+func (m *Meters) familiesOf(route Labels) httpRouteFamilies {
+	if route["route_kind"] == "GRPCRoute" {
+		return m.grpcRoutes
+	}
+	return m.httpRoutes
+}
+
+// httpRouteFamilies has the metrics outbound_http_route_*, or outbound_grpc_route_*.
 type httpRouteFamilies struct {
-	requests, responses streamFamilies // of routes, and of their backends
-	sent                *family[prometheus.Counter]
+	requests, responses streamFamilies // of routes, and of the backends of routes
+	sent                *family[*counterValue]
 	retries             retryFamilies
 }
 
-func (m *Meters) httpRouteFamilies() httpRouteFamilies {
-	const name, backend = "outbound_http_route_", "outbound_http_route_backend_"
+func (m *Meters) httpRouteFamilies(protocol string) httpRouteFamilies {
+	name := "outbound_" + protocol + "_route_"
+	backend, grpc := name+"backend_", protocol == "grpc"
 	return httpRouteFamilies{
 		requests: streamFamilies{
+			grpc:     grpc,
 			statuses: m.counters(name+"request_statuses_total", "Completed request-response streams."),
 			durations: m.histograms(name+"request_duration_seconds",
 				"The time between request initialization and response completion.", 0.05, 0.5, 1, 10),
 		},
 		sent: m.counters(backend+"requests_total", "The total number of requests dispatched."),
 		responses: streamFamilies{
+			grpc:     grpc,
 			statuses: m.counters(backend+"response_statuses_total", "Completed responses."),
 			durations: m.histograms(backend+"response_duration_seconds",
 				"The time between request dispatch and response completion.", 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10),

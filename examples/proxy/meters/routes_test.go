@@ -32,7 +32,7 @@ func ofRoute(kind, name string) string {
 	return `route_group="",route_kind="` + kind + `",route_name="` + name + `",route_namespace=""`
 }
 
-// profiledRouter is a router whose targets respond by answer.
+// profiledRouter is a router. Its targets respond by answer.
 type profiledRouter struct {
 	*profiles.Router[*http.Request, *http.Response]
 	source *profiles.Static
@@ -92,7 +92,7 @@ func routed(name string, change ...func(*profiles.Route)) profiles.Route {
 	return r
 }
 
-func TestRoutesFollowTheProfile(t *testing.T) {
+func TestRoutesNewProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		ctx, cancel := context.WithCancel(t.Context())

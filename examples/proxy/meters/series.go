@@ -1,6 +1,8 @@
 package meters
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,89 +11,110 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// family is all series of one metric name. As an unchecked Prometheus collector it
-// describes nothing, so that its series may have different labels.
+// family has all series of one metric. Its series may have different label names. It is an
+// unchecked collector of Prometheus, because a checked one requires the same label names
+// for all series.
 //
-// A series expires when Config.RetainIdle has passed since its last write. A gauge that
-// is not 0, and the series of a permanent family, do not expire.
-type family[M prometheus.Metric] struct {
+// A series expires when [Config].RetainIdle has passed since its last write. Two kinds of
+// series do not expire: gauges that are not 0, and the series of a permanent family.
+type family[V value] struct {
 	meters    *Meters
-	create    func(Labels) M
+	desc      *prometheus.Desc
+	create    func() V
 	permanent bool
 
 	mu     sync.Mutex
-	series map[string]*series[M] // by Labels.key
+	series map[string]*series[V] // by the result of Labels.key
 }
 
-// series is one metric with its labels.
-type series[M prometheus.Metric] struct {
-	metric     M
+// series is one value with fixed labels. It is a [prometheus.Metric]. The metrics of the
+// Prometheus library are not used, because each of them has its own description, which is
+// larger than all its other data.
+type series[V value] struct {
+	desc       *prometheus.Desc
+	labels     string // the result of Labels.key
+	value      V
 	state      atomic.Int32
-	quietSince time.Time // guarded by family.mu
-	release    func()    // releases the name, see names; nil without a name
-	overflow   bool      // the series of all names beyond the limit
+	overflow   bool   // counts all names beyond the limit
+	limit      *names // has the name; nil if the series has no name with a limit
+	name       string
+	quietSince time.Time // time of the first sweep after the last write; guarded by family.mu
 }
 
-// The states of a series.
+// Desc is part of [prometheus.Metric].
+func (s *series[V]) Desc() *prometheus.Desc { return s.desc }
+
+// Write is part of [prometheus.Metric].
+func (s *series[V]) Write(out *dto.Metric) error {
+	out.Label = labelPairs(s.labels)
+	s.value.write(out)
+	return nil
+}
+
+// The states of a series, for its expiry.
 const (
 	quiet   int32 = iota // not written since the last sweep
 	written              // written since the last sweep
-	expired              // not shown any more
+	expired              // not exported any more; writers must bind another series
 )
 
-// use marks s as written. It returns false if the series has expired, so that the caller
-// must bind again.
-func (s *series[M]) use() bool {
+// use marks s as written. It returns false if s has expired. The caller must then bind
+// another series.
+func (s *series[V]) use() bool {
 	state := s.state.Load()
 	return state == written || state == quiet && s.state.CompareAndSwap(quiet, written)
 }
 
-// handle is a writer's reference to a series. The first write binds it, and so does the
-// first write after the series has expired. Later writes cost two atomic loads in
-// addition to those of the metric.
-type handle[M prometheus.Metric] struct {
-	family *family[M]
+// handle refers to a series that one writer writes to. The first write binds the handle to
+// the series. If the series expires, the next write binds the handle to a new series. Every
+// other write costs two atomic loads in addition to the write itself.
+type handle[V value] struct {
+	family *family[V]
 	labels labelSet
-	bound  atomic.Pointer[series[M]]
+	bound  atomic.Pointer[series[V]]
 }
 
-// get returns the metric for one write.
-func (h *handle[M]) get() M {
+// get returns the value of the series. Call it again for each write, because the series may
+// have expired since the last write.
+func (h *handle[V]) get() V {
 	s := h.bound.Load()
 	for s == nil || !s.use() {
 		s = h.family.bind(h.labels)
 		h.bound.Store(s)
 	}
-	return s.metric
+	return s.value
 }
 
-// lazy returns the handle of a series that is shown after its first write.
-func (f *family[M]) lazy(l labelSet) *handle[M] { return &handle[M]{family: f, labels: l} }
+// lazy returns a handle of the series with the labels l. The series is not exported before
+// its first write.
+func (f *family[V]) lazy(l labelSet) *handle[V] { return &handle[V]{family: f, labels: l} }
 
-// now returns the handle of a series that is shown at once.
-func (f *family[M]) now(l labelSet) *handle[M] {
+// now returns a handle of the series with the labels l. The series is exported at once,
+// with the value 0.
+func (f *family[V]) now(l labelSet) *handle[V] {
 	h := f.lazy(l)
 	h.get()
 	return h
 }
 
-func (f *family[M]) bind(l labelSet) *series[M] {
+// bind returns the series with the labels l, and makes it if it does not exist. If the name
+// in l is beyond the limit of names, bind returns the series that all such names share.
+func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	named := l.limit != nil && l.limit.take(l.name)
 	labels := l.labels
 	if l.limit != nil && !named {
-		labels = l.rest
+		labels = l.rest()
 	}
-	labels = labels.clean()
-	key := labels.key()
+	key := labels.With(l.more).clean().key()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.series[key]
 	switch {
 	case s == nil:
-		s = &series[M]{metric: f.create(labels), overflow: l.limit != nil && !named}
+		s = &series[V]{desc: f.desc, labels: key, value: f.create(), overflow: l.limit != nil && !named}
 		if named {
-			s.release = func() { l.limit.release(l.name) }
+			s.limit, s.name = l.limit, l.name
 		}
 		f.series[key] = s
 	case named:
@@ -101,93 +124,75 @@ func (f *family[M]) bind(l labelSet) *series[M] {
 	return s
 }
 
-// sweep removes the expired series. Writers to a series of overflow bind again, because
-// their names may have a place now.
-func (f *family[M]) sweep(now time.Time) {
+// sweep removes the expired series. If names beyond the limit share a series, sweep makes
+// all handles of this series bind again, because there may be room for their names now.
+func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, s := range f.series {
 		switch {
 		case s.state.CompareAndSwap(written, quiet):
 			s.quietSince = now
-			if s.overflow && !isGauge(s.metric) {
-				next := &series[M]{metric: s.metric, quietSince: now, overflow: true}
+			if s.overflow && !isGauge(s.value) {
+				next := &series[V]{desc: s.desc, labels: key, value: s.value, quietSince: now, overflow: true}
 				s.state.Store(expired)
 				f.series[key] = next
 			}
-		case f.permanent, now.Sub(s.quietSince) < f.meters.retain, isOpen(s.metric):
+		case f.permanent, now.Sub(s.quietSince) < f.meters.retain, isOpen(s.value):
 		case s.state.CompareAndSwap(quiet, expired):
 			delete(f.series, key)
-			if s.release != nil {
-				s.release()
+			if s.limit != nil {
+				s.limit.release(s.name)
 			}
 		}
 	}
 }
 
-func isGauge(m prometheus.Metric) bool {
-	_, ok := m.(prometheus.Gauge)
-	return ok
-}
+// Describe is part of [prometheus.Collector]. It sends nothing, because f is unchecked.
+func (f *family[V]) Describe(chan<- *prometheus.Desc) {}
 
-// isOpen reports whether m is a gauge that is not 0.
-func isOpen(m prometheus.Metric) bool {
-	var value dto.Metric
-	return isGauge(m) && m.Write(&value) == nil && value.GetGauge().GetValue() != 0
-}
-
-// Describe sends nothing, see family.
-func (f *family[M]) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends all series that have not expired.
-func (f *family[M]) Collect(to chan<- prometheus.Metric) {
+// Collect is part of [prometheus.Collector]. It sends all series that have not expired.
+func (f *family[V]) Collect(to chan<- prometheus.Metric) {
 	f.sweep(time.Now())
 	f.mu.Lock()
-	shown := make([]prometheus.Metric, 0, len(f.series))
-	for _, s := range f.series {
-		shown = append(shown, s.metric)
-	}
+	shown := slices.Collect(maps.Values(f.series))
 	f.mu.Unlock()
-	for _, metric := range shown {
-		to <- metric
+	for _, s := range shown {
+		to <- s
 	}
 }
 
-func newFamily[M prometheus.Metric](m *Meters, create func(Labels) M) *family[M] {
-	f := &family[M]{meters: m, create: create, series: map[string]*series[M]{}}
+// newFamily returns a family and registers it with m. create makes the value of a series.
+func newFamily[V value](m *Meters, name, help string, create func() V) *family[V] {
+	f := &family[V]{meters: m, desc: prometheus.NewDesc(name, help, nil, nil), create: create, series: map[string]*series[V]{}}
 	m.registry.MustRegister(f)
 	m.sweeps = append(m.sweeps, f.sweep)
 	return f
 }
 
-func (m *Meters) counters(name, help string) *family[prometheus.Counter] {
-	return newFamily(m, func(l Labels) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: prometheus.Labels(l)})
-	})
+func (m *Meters) counters(name, help string) *family[*counterValue] {
+	return newFamily(m, name, help, func() *counterValue { return new(counterValue) })
 }
 
-func (m *Meters) gauges(name, help string) *family[prometheus.Gauge] {
-	return newFamily(m, func(l Labels) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels(l)})
-	})
+func (m *Meters) gauges(name, help string) *family[*gaugeValue] {
+	return newFamily(m, name, help, func() *gaugeValue { return new(gaugeValue) })
 }
 
-func (m *Meters) histograms(name, help string, buckets ...float64) *family[prometheus.Histogram] {
-	return newFamily(m, func(l Labels) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: name, Help: help, ConstLabels: prometheus.Labels(l), Buckets: buckets,
-		})
-	})
+// histograms returns a family of histograms with the upper bounds bounds, in ascending
+// order.
+func (m *Meters) histograms(name, help string, bounds ...float64) *family[*histogramValue] {
+	return newFamily(m, name, help, func() *histogramValue { return newHistogramValue(bounds) })
 }
 
-// permanent marks f, so that its series do not expire, and returns it.
-func permanent[M prometheus.Metric](f *family[M]) *family[M] {
+// permanent makes the series of f never expire, and returns f.
+func permanent[V value](f *family[V]) *family[V] {
 	f.permanent = true
 	return f
 }
 
-// sweepIfDue sweeps all families if nothing was swept for an eighth of the retention time.
-// Without scrapes, memory would otherwise not be bounded.
+// sweepIfDue removes expired series if the last sweep is at least an eighth of the
+// retention time ago. It limits the memory of a proxy that is not scraped, because other
+// sweeps are part of a scrape.
 func (m *Meters) sweepIfDue() {
 	now, last := time.Now(), m.lastSweep.Load()
 	if now.UnixNano()-last < int64(m.retain/8) || !m.lastSweep.CompareAndSwap(last, now.UnixNano()) {
@@ -198,20 +203,23 @@ func (m *Meters) sweepIfDue() {
 	}
 }
 
-// labelSet is the labels of a series. With a limit, they contain a name that clients or
-// the application choose.
+// labelSet is the labels of a series. They may contain one name that clients or the
+// application choose, and therefore must be limited.
 type labelSet struct {
 	labels Labels
-	limit  *names // nil without a name
-	name   string
-	rest   Labels // replaces labels if the name is beyond the limit
+	limit  *names        // nil if the labels contain no such name
+	name   string        // the name; "" if limit is nil
+	rest   func() Labels // returns the labels to use if the name is beyond the limit
+	more   Labels        // added to labels or rest
 }
 
-// fixed returns labels without a name.
+// fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{labels: l} }
 
-// limited returns labels with a name. The names of one kind share a limit.
-func (m *Meters) limited(kind, name string, labels, rest Labels) labelSet {
+// limited returns a labelSet with a name that is limited together with all names of the
+// same kind. The first maxNames names of a kind get series with labels. Further names share
+// the series with the labels that rest returns.
+func (m *Meters) limited(kind, name string, labels Labels, rest func() Labels) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	limit := m.limits[kind]
@@ -222,29 +230,28 @@ func (m *Meters) limited(kind, name string, labels, rest Labels) labelSet {
 	return labelSet{labels: labels, limit: limit, name: name, rest: rest}
 }
 
-// with returns l and more. For a name in both, it has the value of more.
+// with returns l with the labels more added. A label in both has the value of more.
 func (l labelSet) with(more Labels) labelSet {
-	if len(more) > 0 {
-		l.labels = l.labels.With(more)
-		if l.limit != nil {
-			l.rest = l.rest.With(more)
-		}
+	if len(l.more) > 0 {
+		more = l.more.With(more)
 	}
+	l.more = more
 	return l
 }
 
-// maxNames is the maximum number of names of one kind that have their own series. A port
-// scan would otherwise fill the memory.
+// maxNames is the maximum number of names of one kind that have series of their own.
+// Without a limit, a client such as a port scanner could fill the memory.
 const maxNames = 1000
 
-// names are the names of one kind that have series. A name has its place until its last
-// series has expired.
+// names has the names of one kind that have series of their own. A name is removed when its
+// last series has expired.
 type names struct {
 	mu     sync.Mutex
 	series map[string]int // number of series by name
 }
 
-// take takes a place for one series of name. It returns false if no place is free.
+// take adds a series of name. It returns false, and adds nothing, if name is new and the
+// maximum number of names is reached.
 func (n *names) take(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -255,6 +262,7 @@ func (n *names) take(name string) bool {
 	return true
 }
 
+// release removes a series of name. The name is removed together with its last series.
 func (n *names) release(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -263,8 +271,8 @@ func (n *names) release(name string) {
 	}
 }
 
-// lookup is a cache of series by a key of a request or connection. It is emptied when it
-// has maxNames keys, because their handles can be made again.
+// lookup is a cache of values, with a property of requests or connections as key. It is
+// cleared when it has maxNames keys. The values are then made again when they are needed.
 type lookup[K comparable, V any] struct {
 	make func(K) V
 
@@ -276,6 +284,7 @@ func newLookup[K comparable, V any](mk func(K) V) *lookup[K, V] {
 	return &lookup[K, V]{make: mk, made: map[K]V{}}
 }
 
+// of returns the value of key, and makes it if it is not in the cache.
 func (l *lookup[K, V]) of(key K) V {
 	l.mu.RLock()
 	v, ok := l.made[key]
@@ -293,14 +302,16 @@ func (l *lookup[K, V]) of(key K) V {
 	return v
 }
 
-// byLabel has the series by the labels of an outcome, which have few values. It remembers
-// the last one, because most outcomes have the same labels as the previous one.
+// byLabel has series by the values of labels that describe an outcome, such as the status.
+// It has no limit, because these labels have few values. It checks the previous outcome
+// first, because most outcomes are equal to the previous one.
 type byLabel[K comparable, V any] struct {
 	make func(K) V
 	last atomic.Pointer[labelledSeries[K, V]]
 	all  sync.Map // K → *labelledSeries[K, V]
 }
 
+// labelledSeries is an entry of [byLabel].
 type labelledSeries[K comparable, V any] struct {
 	key    K
 	series V
@@ -308,6 +319,7 @@ type labelledSeries[K comparable, V any] struct {
 
 func newByLabel[K comparable, V any](mk func(K) V) *byLabel[K, V] { return &byLabel[K, V]{make: mk} }
 
+// of returns the series of key, and makes it if it does not exist.
 func (b *byLabel[K, V]) of(key K) V {
 	if s := b.last.Load(); s != nil && s.key == key {
 		return s.series

@@ -48,7 +48,7 @@ func TestSeriesExpire(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := meters.New(meters.Config{RetainIdle: time.Minute})
 			opened := m.Transport(meters.Inbound, meters.Destination, nil).Opened
-			count, shown, written, quiet := 0, true, true, time.Time{}
+			count, shown, written, quiet := 0, false, false, time.Time{}
 			for _, s := range drawn {
 				time.Sleep(s.after)
 				if s.does == "write" {
@@ -153,7 +153,7 @@ func TestSeriesOfEndedBalancer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		ctx, cancel := context.WithCancel(t.Context())
-		b, _ := m.Balancer(ctx, "http", "web.example:80")
+		b, _ := m.Balancer(ctx, "http", "web.example:80", meters.Parent{})
 		ready := b.Endpoints.With("endpoint_state", "ready")
 		ready.Set(3)
 		const name = "outbound_http_balancer_endpoints"

@@ -9,64 +9,77 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// streamFamilies are the metrics of requests by route, or by route and backend: numbers
-// by outcome, and durations.
+// streamFamilies has the metrics of requests by route, or by route and backend: the number
+// of requests by outcome, and their durations.
 type streamFamilies struct {
-	statuses  *family[prometheus.Counter]
-	durations *family[prometheus.Histogram]
+	grpc      bool // the label grpc_status replaces http_status
+	statuses  *family[*counterValue]
+	durations *family[*histogramValue]
 }
 
-// streams is the series of one route, or of one backend of it. The series of an outcome
-// is bound at its first request.
+// streams has the series of one route, or of one backend of a route. The series of an
+// outcome begins to exist with the first request that has this outcome.
 type streams struct {
 	clock
-	durations *handle[prometheus.Histogram]
-	statuses  *byLabel[outcome, *handle[prometheus.Counter]]
+	grpc      bool // see streamFamilies
+	durations *handle[*histogramValue]
+	statuses  *byLabel[outcome, *handle[*counterValue]]
 }
 
 func newStreams(f streamFamilies, l labelSet) *streams {
-	return &streams{newClock(), f.durations.lazy(l), newByLabel(func(o outcome) *handle[prometheus.Counter] {
+	return &streams{newClock(), f.grpc, f.durations.lazy(l), newByLabel(func(o outcome) *handle[*counterValue] {
 		return f.statuses.lazy(l.with(o.labels()))
 	})}
 }
 
-// stream records one request. It is also the Observer of the response, and is reused after
-// the end.
+// stream records one request, and is the observer of its response body. It comes from a
+// pool, and returns to it when the response has ended.
 type stream struct {
-	of       *streams
+	of       *streams        // series that it is recorded in
 	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
 	start    time.Duration
 	rsp      *http.Response
-	attempts *attempts // nil: the request is sent once
+	head     grpcHead  // of rsp, if of.grpc
+	attempts *attempts // nil if the request is never retried
 }
 
-// attempts counts the attempts of a request, to find requests that succeeded by a retry.
+// attempts counts the attempts of one request. If the request succeeds after more than one
+// attempt, it counts as a successful retry.
 type attempts struct {
 	sent  atomic.Int32
 	route *routeSeries
 }
 
+// attemptsKey is the context key of the *attempts of a request.
 type attemptsKey struct{}
 
 var openStreams = sync.Pool{New: func() any { return new(stream) }} //nolint:gochecknoglobals // a pool
 
-// call sends a request to next and records it. A rejection is recorded too, because no
-// layer above sends the request elsewhere. a is nil if the request is sent once.
+// call sends req to next and records the result. It also records a rejection, because no
+// outer layer sends the request again. The argument a contains the number of attempts of
+// req. It is nil if req is never retried.
 func (of *streams) call(ctx context.Context, next httplayer.Service, req *http.Request, a *attempts) (*http.Response, error) {
 	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
 	*s = stream{of: of, ctx: ctx, start: of.now(), attempts: a}
 	rsp, err := next.Call(ctx, req)
 	if err != nil {
-		s.done(withoutResponse(req, err))
+		o := withoutResponse(req, err)
+		if of.grpc {
+			_, code := httplayer.StatusFromError(err)
+			if o.grpc, o.status = true, int(code); o.err != noFault {
+				o.status = -1
+			}
+		}
+		s.done(o)
 		return rsp, err
 	}
-	s.rsp = rsp
+	if s.rsp = rsp; of.grpc {
+		s.head = grpcHeadOf(rsp)
+	}
 	return httplayer.Completion(ctx, rsp, s), nil
 }
 
@@ -81,9 +94,14 @@ func (s *stream) End(err error) {
 			s.attempts.route.retries().successes.Add(1)
 		}
 	}
-	s.done(afterHead(s.rsp, err))
+	o := afterHead(s.rsp, err)
+	if s.of.grpc {
+		o.grpc, o.status = true, int(s.head.status(s.rsp, err == nil))
+	}
+	s.done(o)
 }
 
+// done records the outcome o and returns s to the pool.
 func (s *stream) done(o outcome) {
 	s.of.durations.get().Observe((s.of.now() - s.start).Seconds())
 	s.of.statuses.of(o).get().Inc()
@@ -91,13 +109,15 @@ func (s *stream) done(o outcome) {
 	openStreams.Put(s)
 }
 
-// outcome is the labels http_status and error of a request.
+// outcome is how a request ended. It has the values of the labels http_status, or
+// grpc_status, and error.
 type outcome struct {
-	status int // 0: there was no response
+	grpc   bool
+	status int // HTTP status; 0: there was no response. Or gRPC status; -1: there was none
 	err    fault
 }
 
-// fault is the kind of an error, as in linkerd's route metrics.
+// fault is the kind of an error. It is a value of the label error, as in linkerd's proxy.
 type fault uint8
 
 const (
@@ -112,6 +132,7 @@ const (
 	unknownFault
 )
 
+// String returns the value of the label error.
 func (f fault) String() string {
 	return [...]string{
 		"", "FAIL_FAST", "LOAD_SHED", "REQUEST_TIMEOUT", "RESPONSE_HEADERS_TIMEOUT", "IDLE_TIMEOUT", "CANCEL", "IO", "UNKNOWN",
@@ -119,12 +140,28 @@ func (f fault) String() string {
 }
 
 func (o outcome) labels() Labels {
+	if o.grpc {
+		name := "UNKNOWN"
+		if names := grpcNames(); o.status >= 0 && o.status < len(names) {
+			name = names[o.status]
+		}
+		return Labels{"grpc_status": name, "error": o.err.String()}
+	}
 	return Labels{"http_status": statusLabel(o.status), "error": o.err.String()}
 }
 
-// withoutResponse returns the outcome of a request that failed with err. As in linkerd's
-// proxy, a failure of an endpoint counts as the response that the client gets, and a
-// failure above the endpoints counts as an error.
+// grpcNames returns the values of the label grpc_status, by gRPC status.
+func grpcNames() []string {
+	return []string{
+		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+		"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
+		"DATA_LOSS", "UNAUTHENTICATED",
+	}
+}
+
+// withoutResponse returns the outcome of a request that failed with err and has no
+// response. As in linkerd's proxy, the outcome of a failed endpoint has the status that the
+// proxy sends to the client. The outcome of any other failure has an error and no status.
 func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
@@ -141,7 +178,8 @@ func withoutResponse(req *http.Request, err error) outcome {
 	return outcome{status: httpStatus(status)}
 }
 
-// afterHead returns the outcome of a response whose body ended with err.
+// afterHead returns the outcome of a request with the response rsp. err is the error that
+// ended the response body, or nil.
 func afterHead(rsp *http.Response, err error) outcome {
 	o := outcome{status: httpStatus(rsp.StatusCode)}
 	if err == nil {
@@ -160,8 +198,8 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf returns the fault of an error. It is for the errors that have the same name
-// with and without a response.
+// faultOf returns the fault of err, if the fault does not depend on whether the response
+// headers have been received. Otherwise it returns noFault.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
@@ -178,8 +216,8 @@ func faultOf(err error) fault {
 	return noFault
 }
 
-// timeoutFault distinguishes the time limit of a request from that of connecting to an
-// endpoint. The latter is a failure of the endpoint.
+// timeoutFault returns the fault of the timeout err. If connecting to an endpoint timed
+// out, it returns noFault, because this is a failure of the endpoint.
 func timeoutFault(err error) fault {
 	var at *layer.Error
 	for errors.As(err, &at) {

@@ -2,29 +2,30 @@ package meters
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/multi"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Peer distinguishes connections of clients from connections to servers.
+// Peer is the other end of a connection of the proxy: a client or a server.
 type Peer string
 
-// The peers.
+// Source is a client, and Destination is a server.
 const (
 	Source      Peer = "src"
 	Destination Peer = "dst"
 )
 
-// Transport are the instruments of connections, see tcplayer.Meter.
+// Transport has the instruments that count connections, for tcplayer.NewMeter.
 type Transport = tcplayer.Instruments
 
+// transportFamilies has the metrics tcp_* of connections.
 type transportFamilies struct {
-	opened, closed, read, written *family[prometheus.Counter]
-	open                          *family[prometheus.Gauge]
+	opened, closed, read, written *family[*counterValue]
+	open                          *family[*gaugeValue]
 }
 
 func (m *Meters) transportFamilies() transportFamilies {
@@ -37,10 +38,10 @@ func (m *Meters) transportFamilies() transportFamilies {
 	}
 }
 
-// Transport returns the instruments of connections with these labels: [Target], and
-// those of TLS as for Endpoint. The limits are those of Endpoint. Bytes of outbound
-// connections to endpoints also count in outbound_tcp_transfer_cost_bytes_total, by the
-// label dst_zone_locality.
+// Transport returns the instruments that count connections with the given labels: [Target]
+// and one of [ServerTLS], [ClientTLS] and [NoTLS]. They are limited as in
+// [Meters.Endpoint]. Bytes of outbound connections to endpoints also count in
+// outbound_tcp_transfer_cost_bytes_total, by the label dst_zone_locality.
 func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	t := m.transport(d, peer, m.peerLabels(d, peer, labels))
 	if d == Outbound && peer == Destination {
@@ -50,12 +51,9 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	return t
 }
 
-// outboundBackends is the limit of the outbound targets.
-const outboundBackends = "outbound targets"
-
-// peerLabels returns labels, limited by endpoint outbound and by all labels inbound. Only
-// those of TLS remain beyond the limit, so that a target with many endpoints does not fill
-// the memory.
+// peerLabels returns labels with a limit. For outbound connections, the number of endpoints
+// is limited. For inbound connections, the number of different labels is limited. Beyond
+// the limit, only the labels tls and no_tls_reason are kept.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	if labels["authority"] == "" && labels["target_addr"] == "" {
 		return fixed(labels)
@@ -70,14 +68,14 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 			rest[label] = value
 		}
 	}
-	return m.limited(string(d)+" "+string(peer), name, labels, rest)
+	return m.limited(string(d)+" "+string(peer), name, labels, func() Labels { return rest })
 }
 
-// cost returns the counter of outbound_tcp_transfer_cost_bytes_total for one direction
-// and one zone. Its labels are those of linkerd's proxy.
+// cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op specifies whether
+// the bytes were received or sent. locality is the value of the label dst_zone_locality.
 func (m *Meters) cost(op, locality string) metrics.Counter {
 	zone := "Unknown"
-	switch locality {
+	switch strings.ToLower(locality) {
 	case "local":
 		zone = "Local"
 	case "remote":
@@ -86,20 +84,22 @@ func (m *Meters) cost(op, locality string) metrics.Counter {
 	return counter{m.transferCost.now(fixed(Labels{"op": op, "zone_locality": zone}))}
 }
 
+// transport returns the instruments that count connections with the labels l. It adds the
+// labels direction and peer.
 func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 	f := m.conns
 	l = l.with(Labels{"direction": string(d), "peer": string(peer)})
 	return Transport{
-		Opened:  counter{f.opened.now(l)},
-		Open:    gauge{f.open.now(l)},
-		Read:    counter{f.read.now(l)},
-		Written: counter{f.written.now(l)},
+		Opened:  counter{f.opened.lazy(l)},
+		Open:    gauge{f.open.lazy(l)},
+		Read:    counter{f.read.lazy(l)},
+		Written: counter{f.written.lazy(l)},
 		Closed:  closedConnections{counter{f.closed.lazy(l.with(Labels{"errno": ""}))}, newLabelled(f.closed, l, "errno")},
 	}
 }
 
-// closedConnections counts closed connections. Add counts those that ended without an
-// error. With("errno", e) counts those that ended with e.
+// closedConnections counts closed connections. Add counts a connection that ended without
+// an error. With("errno", e).Add counts one that ended with the error e.
 type closedConnections struct {
 	clean  metrics.Counter
 	failed labelled
@@ -114,16 +114,16 @@ func (c closedConnections) With(label ...string) metrics.Counter {
 	return c.failed.With(label...)
 }
 
-// Client describes the client of a connection.
+// Client describes the client of an inbound connection, for the labels of metrics.
 type Client struct {
-	Secure  bool   // this proxy terminates its TLS
-	ID      string // its proven identity; "" means no identity
-	Passed  bool   // its TLS is forwarded unchanged
+	Secure  bool   // the connection uses TLS that this proxy terminates
+	ID      string // identity that the client has proven, or ""
+	Passed  bool   // TLS of the client is forwarded to the application unchanged
 	Skipped bool   // TLS was not detected, because the server may speak first
 }
 
-// Labels returns the labels of TLS, see [ClientTLS] and [NoTLS]. Forwarded TLS is
-// "opaque".
+// Labels returns the labels that describe the TLS of the connection, see [ClientTLS] and
+// [NoTLS]. TLS that is forwarded unchanged has tls="opaque".
 func (c Client) Labels() Labels {
 	switch {
 	case c.Secure:
@@ -142,30 +142,35 @@ func (c Client) anonymous() Client {
 	return c
 }
 
-// Clients returns a function that returns the meter of a client's connections to a
-// target. It counts as Transport does for [Source], with the labels of [Server] for the
-// default policy, unless policy is empty. Call it for each connection. The labels target_*
-// and client_id are left out for pairs of target and client beyond the first thousand. The
-// function is safe for concurrent use.
-func (m *Meters) Clients(d Direction, policy string) func(target netip.AddrPort, c Client) *tcplayer.Meter {
+// Clients returns a function that returns the meter for a connection of the client c to
+// target. Call the function for each connection. The meter counts as [Meters.Transport]
+// does for [Source]. If server is not zero, the series also have the labels of [Server].
+//
+// Beyond the first thousand pairs of target and client, the labels target_* and client_id
+// are left out. The function is safe for concurrent use.
+func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
 	type key struct {
 		target netip.AddrPort
 		client Client
+		server Resource
 	}
 	meters := newLookup(func(k key) *tcplayer.Meter {
 		labels, rest := Target(k.target).With(k.client.Labels()), k.client.anonymous().Labels()
-		if policy != "" {
-			labels, rest = labels.With(Server(policy, k.target)), rest.With(Server(policy, netip.AddrPort{}))
+		if k.server != (Resource{}) {
+			labels, rest = labels.With(Server(k.server, k.target)), rest.With(Server(k.server, netip.AddrPort{}))
 		}
-		return tcplayer.NewMeter(m.transport(d, Source, m.limited(string(d)+" clients", labels.key(), labels, rest)))
+		limited := m.limited(string(d)+" clients", labels.key(), labels, func() Labels { return rest })
+		return tcplayer.NewMeter(m.transport(d, Source, limited))
 	})
-	return func(target netip.AddrPort, c Client) *tcplayer.Meter { return meters.of(key{target, c}) }
+	return func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
+		return meters.of(key{target, c, server})
+	}
 }
 
-// detectFamilies are the metrics of protocol detection.
+// detectFamilies has the metrics of protocol detection for one direction.
 type detectFamilies struct {
-	durations *family[prometheus.Histogram]
-	results   *family[prometheus.Counter]
+	durations *family[*histogramValue]
+	results   *family[*counterValue]
 }
 
 func (m *Meters) detectFamilies(d Direction) detectFamilies {
@@ -176,9 +181,10 @@ func (m *Meters) detectFamilies(d Direction) detectFamilies {
 	}
 }
 
-// Detect returns the instruments of tcplayer.Detect with these labels:
-// inbound_tcp_detect_http_duration_seconds, inbound_tcp_detect_http_results_total by
-// result, and their outbound counterparts.
+// Detect returns the instruments of tcplayer.Detect. The metrics are
+// inbound_tcp_detect_http_duration_seconds and inbound_tcp_detect_http_results_total, or
+// their outbound counterparts. They have the given labels, and the second metric also has
+// the label result.
 func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
 	return m.detect(d, fixed(labels))
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/profiles/linkerd"
 	"github.com/gotower/gotower/resolve"
 	destination "github.com/gotower/gotower/resolve/linkerd"
 	"github.com/gotower/gotower/tap"
@@ -28,13 +30,18 @@ type Config struct {
 
 	Control    settings.Control
 	Controller grpc.ClientConnInterface   // the destination controller
+	Policies   grpc.ClientConnInterface   // the policy controller; nil: policies are not used
+	Workload   string                     // of this proxy, for the policy controller
 	Identity   *identity.Identity         // nil: TLS is not used
-	Own        []netip.Addr               // addresses of this pod, which are connected to in cleartext
-	Origin     tcplayer.Origin            // returns the original destination of a connection
+	Own        []netip.Addr               // addresses of this pod; connections to them use cleartext
+	Origin     tcplayer.Origin            // finds the original destination of a connection
 	Refuse     func(netip.AddrPort) error // returns an error for addresses that must not be dialed
 	Ending     context.Context            //nolint:containedctx // when it ends, connections drain
 
-	SourceLabels map[string]string // for tap: the labels of the application
+	// Dial makes the TCP connections. nil means the DialContext of a zero [net.Dialer].
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	SourceLabels map[string]string // labels of the application in tap
 	Taps         *tap.Registry
 	Meters       *meters.Meters
 	Log          *slog.Logger
@@ -45,22 +52,22 @@ type Outbound struct {
 	tcplayer.Server
 	Config
 
-	Requests httplayer.Service // of all connections that speak HTTP
+	Requests httplayer.Service // serves the requests of all HTTP connections
 
-	http     tcplayer.Server // of connections that speak HTTP
+	http     tcplayer.Server // serves HTTP connections
 	resolver resolve.Resolver
 	profiles profiles.Source
 	countTCP func(context.Context, net.Conn, error)
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.ByteCount]
 	logicals        *layer.Cache[Authority, *http.Request, *http.Response]
-	concretes       *layer.Cache[string, *http.Request, *http.Response]
+	concretes       *layer.Cache[balancerKey, *http.Request, *http.Response]
 	forwards        *layer.Cache[forwardTarget, *http.Request, *http.Response]
-	opaqueConcretes *layer.Cache[string, tcplayer.Request, net.Conn]
+	opaqueConcretes *layer.Cache[balancerKey, tcplayer.Request, net.Conn]
 	opaqueForwards  *layer.Cache[forwardTarget, tcplayer.Request, net.Conn]
 }
 
-// Describe shows the layers of connections, and those of HTTP requests.
+// Describe shows the layers of connections and the layers of HTTP requests.
 func (o *Outbound) Describe() layer.Node {
 	return layer.Node{Name: "outbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(o.Server)}},
@@ -68,11 +75,12 @@ func (o *Outbound) Describe() layer.Node {
 	}}
 }
 
+// newOutbound returns an Outbound without caches and servers. [New] adds them.
 func newOutbound(c Config) *Outbound {
 	if c.Ingress {
 		c.Refuse = notLoopback(c.Refuse)
 	}
-	o := &Outbound{Config: c, resolver: newResolver(c), profiles: c.Control.Profiles(c.Controller, c.Log)}
+	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newSource(c)}
 	countTCP := c.Meters.TCPErrors(meters.Outbound)
 	o.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, _ := tcplayer.OriginalDst(conn)
@@ -81,8 +89,25 @@ func newOutbound(c Config) *Outbound {
 	return o
 }
 
-// notLoopback returns an error for the addresses of own and for loopback addresses. In
-// ingress mode the clients of the application may choose the target.
+// newSource returns the source of profiles. With a policy controller, it prefers policies
+// to profiles. It waits for the policy of a target, but not as long as the router waits for
+// the profile.
+func newSource(c Config) profiles.Source {
+	source := c.Control.Profiles(c.Controller, c.Log)
+	if c.Policies == nil {
+		return source
+	}
+	wait := max(c.Control.ProfileInitial*4/5, minPolicyWait)
+	return linkerd.Prefer(source, c.Control.Policies(c.Policies, c.Workload, c.Log), wait, c.Log)
+}
+
+// minPolicyWait is the minimum time that newSource waits for the policy of a target before
+// it uses the profile.
+const minPolicyWait = 100 * time.Millisecond
+
+// notLoopback returns a function that rejects the addresses that own rejects, and also all
+// loopback addresses. It is for ingress mode, because clients outside the pod then choose
+// the target by a header.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {
@@ -92,7 +117,9 @@ func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	}
 }
 
-// newResolver resolves by the controller. Endpoints stay during its outages.
+// newResolver returns the resolver that watches the destination controller. It keeps the
+// endpoints during an outage of the controller. It reports that a name without one of the
+// suffixes in GetSuffixes does not exist.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,
@@ -103,8 +130,8 @@ func newResolver(c Config) resolve.Resolver {
 		resolve.StalePolicy{}))
 }
 
-// only returns a resolver that resolves the names below the suffixes by r. For it, other
-// names do not exist.
+// only returns a resolver that uses r for names with one of the suffixes. It reports that
+// any other name does not exist.
 func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	if suffixes.Contains("") {
 		return r
@@ -121,13 +148,13 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	})
 }
 
-// connections returns an empty stack of connection layers.
+// connections returns an empty stack, to which a caller adds layers of connections.
 func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// clients returns the meter of the application's connections to dst. An invalid dst
-// means this proxy.
+// clients returns the meter that counts the application's connections to dst. For
+// connections to the proxy itself, dst is the zero AddrPort.
 func (o *Outbound) clients(dst netip.AddrPort) *tcplayer.Meter {
 	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
 	return tcplayer.NewMeter(o.Meters.Transport(meters.Outbound, meters.Source, labels))

@@ -11,9 +11,11 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/profiles"
 )
 
-// originalDst returns the address that the application connected to.
+// originalDst returns the address to which the application connected, before the connection
+// was redirected to the proxy. It is the cache key of the connection.
 func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	dst, ok := tcplayer.OriginalDst(conn)
 	if !ok {
@@ -22,34 +24,39 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// detect serves connections by their protocol. If opaque is nil, connections that
-// do not speak HTTP are reset.
+// detect returns a server that detects the protocol of a connection. It passes HTTP/1 and
+// HTTP/2 to http, and any other protocol to opaque. If opaque is nil, it resets connections
+// with any other protocol.
 func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns the server of the connections to dst. It sends a connection to
-// opaque, without detection, if the profile of its address or
-// [settings.Outbound.OpaquePorts] requires that, and else to detected. In ingress mode
-// all connections are detected. requests sends the requests of detected connections.
-func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, detected tcplayer.Server) tcplayer.Server {
+// byProfile returns the server of the connections to dst. In ingress mode it passes all
+// connections to detected. Otherwise it passes a connection to opaque if the profile of dst
+// or [settings.Outbound.OpaquePorts] marks the port as opaque. It passes a connection to
+// named if the profile selects TLS connections by server name, and any other connection to
+// detected. requests is the router that later sends the requests of detected connections.
+func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
+		named:        requests.counts.Handled(meters.Opaque, named),
 		requests:     requests,
 		alwaysOpaque: o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
 		alwaysDetect: o.Ingress,
 	}
 }
 
-// profileDispatch is the server of the connections to one address.
+// profileDispatch is the server that [Outbound.byProfile] returns, for the connections to
+// one address.
 type profileDispatch struct {
-	layer.Service[net.Conn, tcplayer.ByteCount] // of detected connections
+	layer.Service[net.Conn, tcplayer.ByteCount] // serves connections that are detected
 
 	opaque       tcplayer.Server
+	named        tcplayer.Server // by TLS server name
 	requests     *router
-	alwaysOpaque bool
-	alwaysDetect bool
+	alwaysOpaque bool // the settings mark the port as opaque
+	alwaysDetect bool // ingress mode: ignore an opaque profile
 }
 
 func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
@@ -60,8 +67,11 @@ func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.Byt
 	switch {
 	case err != nil:
 		return tcplayer.ByteCount{}, err
-	case d.Opaque && !p.alwaysDetect:
+	case p.alwaysDetect:
+	case d.Opaque:
 		return p.opaque.Call(ctx, conn)
+	case byServerName(p.requests.Profile()):
+		return p.named.Call(ctx, conn)
 	}
 	return p.Service.Call(context.WithValue(ctx, requestsKey{}, p.requests), conn)
 }
@@ -74,16 +84,22 @@ func (p *profileDispatch) Describe() layer.Node {
 	}}
 }
 
-// requestsKey is the context key of the *router of the address that the connection
-// was made to.
+// byServerName reports whether the connections of the profile p are TLS connections that
+// are routed by their server name.
+func byServerName(p *profiles.Profile) bool { return p.Policy != nil && p.Policy.ServerNames }
+
+// requestsKey is the context key of the *router of a connection, which sends the requests
+// of the connection. It is the router of the original destination.
 type requestsKey struct{}
 
-// byConnection sends a request by the router of its connection. It sends requests of
-// direct connections, and in ingress mode those with l5d-dst-override, by named.
+// byConnection returns a service that sends a request by the router of its connection. It
+// sends two kinds of requests to named: requests of direct connections, which have no
+// router, and in ingress mode requests with l5d-dst-override.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }
 
+// byConnection is the service that [Outbound.byConnection] returns.
 type byConnection struct {
 	httplayer.Service // for requests that name their target
 

@@ -20,23 +20,24 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// peer has the connection settings of one endpoint.
+// peer specifies how the proxy connects to one endpoint, and has the labels of requests to
+// this endpoint.
 type peer struct {
 	discover.Target
 
-	tls       *tls.Config               // nil: cleartext
-	identity  string                    // required of the endpoint; "" without TLS
-	authority string                    // replaces the request's, unless it is ""
-	header    *tcplayer.TransportHeader // for opaque bytes, see withProtocol
-	port      uint16                    // of the endpoint's proxy, which accepts header; 0: the port of the address
-	h2        bool                      // discovery or the client reports that it accepts HTTP/2
+	tls       *tls.Config               // nil means cleartext
+	identity  string                    // the endpoint must prove it; "" without TLS
+	authority string                    // replaces the authority of requests; "" means no change
+	header    *tcplayer.TransportHeader // sent at the start of a connection; nil means none
+	port      uint16                    // of the endpoint's proxy, which expects header; 0: the endpoint's port
+	h2        bool                      // the endpoint is known to accept HTTP/2
 
 	labels     meters.Labels
 	tapOptions []tap.Option
 }
 
-// peer returns the settings of t. An endpoint of this pod is connected to in
-// cleartext and without a proxy.
+// peer returns how to connect to the endpoint of t. Connections to an address of this pod
+// use cleartext and the port of the endpoint, not the port of a proxy.
 func (o *Outbound) peer(t discover.Target) peer {
 	e, p := t.Endpoint, peer{Target: t}
 	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
@@ -63,8 +64,8 @@ func (o *Outbound) peer(t discover.Target) peer {
 	return p
 }
 
-// withProtocol returns p for connections of protocol v. The header of an opaque
-// endpoint stays opaque.
+// withProtocol returns a copy of p with the protocol v in the transport header. It returns
+// p unchanged if p has no transport header, or if the endpoint receives opaque bytes.
 func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	if p.announcesProtocol() {
 		h := *p.header
@@ -74,20 +75,16 @@ func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	return p
 }
 
-// announcesProtocol reports whether the transport header contains the protocol.
+// announcesProtocol reports whether each connection to p begins with a transport header that
+// states the HTTP version of the requests. A transport header is linkerd's preamble for the
+// proxy at the other end.
 func (p peer) announcesProtocol() bool {
 	return p.header != nil && p.Endpoint.Protocol != resolve.Opaque
 }
 
-// proxyErrors returns the options by which an error of the endpoint's proxy closes the
-// client's connection. They are used if no other endpoint exists.
-func (p peer) proxyErrors() []httplayer.ProxyErrorsOption {
-	if p.tls == nil {
-		return nil
-	}
-	return []httplayer.ProxyErrorsOption{httplayer.WithMeshPeer()}
-}
-
+// tapOptions returns the options that label requests to the endpoint of t in tap, with the
+// labels of the endpoint and of the application. secured has the labels of the TLS
+// connection to the endpoint.
 func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Option {
 	labels := maps.Clone(t.Endpoint.Labels)
 	if labels == nil {
@@ -108,24 +105,26 @@ func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Op
 	return []tap.Option{tap.Outbound, tap.WithSourceLabels(source), tap.WithDestination(t.Endpoint.Addr, labels)}
 }
 
-// dial connects to the endpoint and counts the connections.
+// dial returns a function that connects to the endpoint of p and counts the connections.
 func (o *Outbound) dial(p peer) settings.Dial {
 	d := tcplayer.Dialer{
 		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
-		Sockets: o.Connect.Socket.Options(), Deny: o.Refuse,
+		Sockets: o.Connect.Socket.Options(), Deny: o.Refuse, Dial: o.Dial,
 	}
 	instruments := o.Meters.Transport(meters.Outbound, meters.Destination, p.labels)
 	return tcplayer.NewMeter(instruments).WrapDial(d.DialContext)
 }
 
-// literalTarget returns the endpoint of a target that is an address.
+// literalTarget returns target as an endpoint if target is an IP address with a port. It
+// returns false if target is a name.
 func literalTarget(target string) (discover.Target, bool) {
 	addr, err := netip.ParseAddrPort(target)
 	return discover.Target{Name: target, Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}}, err == nil
 }
 
-// forwardTarget is the endpoint that the profile of a target names, such as the pod
-// of a pod address. Equal endpoints of profiles have the same pointer.
+// forwardTarget is a target with a profile that specifies a single endpoint. For example,
+// the profile of the address of a pod specifies this pod. It can be a cache key, because
+// equal endpoints of profiles have the same pointer.
 type forwardTarget struct {
 	target   string
 	endpoint *profiles.Endpoint
@@ -133,6 +132,7 @@ type forwardTarget struct {
 
 func (f forwardTarget) String() string { return f.target + " at " + f.endpoint.String() }
 
+// discovered converts f to a target of package discover.
 func (f forwardTarget) discovered() discover.Target {
 	e := f.endpoint
 	id := resolve.ID{
@@ -149,22 +149,26 @@ func (f forwardTarget) discovered() discover.Target {
 	return discover.Target{Name: f.target, Endpoint: resolve.Endpoint{ID: id, Weight: e.Weight, Labels: e.Labels}}
 }
 
-// balanced returns e, which rejects requests while it is not ready, so that the balancer
-// picks another endpoint.
+// balanced returns e unchanged, for an endpoint below a balancer. A request is rejected
+// while e is not ready, so that the balancer picks another endpoint.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
-// byVersion sends each request to the client of its HTTP version.
+// byVersion is a service with two HTTP clients of one endpoint. It sends a request by the
+// client of the HTTP version of the request. A request with an Upgrade header or the method
+// CONNECT uses HTTP/1.
 type byVersion struct {
 	h1, h2 version
 }
 
+// version is the client of one HTTP version. used is true after the first request with this
+// version.
 type version struct {
 	svc  httplayer.Service
 	used atomic.Bool
 }
 
-// Ready waits for all versions that are in use, because a request of a version
-// that is not ready would be rejected again and again.
+// Ready waits until the clients of all versions in use are ready. Otherwise a balancer
+// could pick the endpoint repeatedly for a request with a version that is not ready.
 func (b *byVersion) Ready(ctx context.Context) error {
 	for _, v := range []*version{&b.h1, &b.h2} {
 		if v.used.Load() {
@@ -187,7 +191,7 @@ func (b *byVersion) Call(ctx context.Context, req *http.Request) (*http.Response
 	return v.svc.Call(ctx, req)
 }
 
-// Describe shows the clients of the versions that are in use.
+// Describe shows the clients of the versions with at least one request so far.
 func (b *byVersion) Describe() layer.Node {
 	n := layer.Node{Name: "by version"}
 	for _, v := range []*version{&b.h1, &b.h2} {

@@ -1,16 +1,18 @@
-// Package outbound is the path of the application's requests, from the
-// connection that the application made to the endpoint that serves it. Read this
-// file from top to bottom: each function is the next part of the path.
+// Package outbound is the path of the application's requests. The path begins with a
+// connection of the application to the proxy and ends at the endpoint that serves the
+// request. Read outbound.go from top to bottom: each function is the next part of the path.
 //
 //	                                             ┌▶ HTTP ─▶ limit ─▶ route ─▶ split ┐
 //	connection ─▶ original ─▶ profile ─▶ protocol┤                                  ├▶ queue ─▶ balancer ─▶ endpoint
 //	              address                        └▶ opaque ───────────────▶ split ──┘
 //
-// A connection that was not redirected was made to this proxy itself. Its
-// requests name their target by l5d-dst-override, authority or Host.
+// A direct connection is made to an address of the proxy and not redirected, so it has no
+// original address. Each request on it specifies its own target, by the header
+// l5d-dst-override or by the authority or Host.
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -26,8 +28,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// New returns the server of the connections that the application makes. Its
-// background work (watches of the controller, connections) ends with ctx.
+// New returns the server of the connections that the application makes. Watches of the
+// destination controller and connections to endpoints are closed when ctx ends.
 func New(ctx context.Context, c Config) *Outbound {
 	o := newOutbound(c)
 	idle := layer.CachePolicy{IdleTimeout: max(c.DiscoveryIdle, 1)}
@@ -45,15 +47,16 @@ func New(ctx context.Context, c Config) *Outbound {
 	return o
 }
 
-// redirected serves connections by their original destination.
+// redirected returns the server of connections that were redirected to the proxy. It
+// chooses the service of a connection by its original destination.
 func (o *Outbound) redirected() tcplayer.Server {
 	return connections().
 		With("errors", tcplayer.OnError(o.countTCP)).
 		Service(o.destinations.Router(originalDst))
 }
 
-// direct serves connections that were made to this proxy. They must be HTTP,
-// because only requests name a target.
+// direct returns the server of connections that were made to an address of the proxy. They
+// must speak HTTP, because only HTTP requests can specify a target.
 func (o *Outbound) direct() tcplayer.Server {
 	return connections().
 		With("metrics", o.clients(netip.AddrPort{}).WrapServer).
@@ -61,23 +64,25 @@ func (o *Outbound) direct() tcplayer.Server {
 		Service(o.detect(o.http, nil, o.Meters.Detect(meters.Outbound, nil)))
 }
 
-// destination serves the connections to one address: by the profile of that
-// address, and by the protocol of the client.
+// destination returns the server of the connections to one original destination. A
+// connection is served as HTTP or as bytes. The choice depends on the profile of the
+// address and on the protocol that the client uses.
 func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer.Server {
 	profile := share(o.profiles)
 	requests := o.router(ctx, dst.String(), profile)
-	opaque := connections().
+	router := layer.Lazy(func() tcplayer.Service { return o.opaque(ctx, dst.String(), replay{profile}) })
+	forward := connections().
 		With("metrics", requests.counts.Forwarded).
-		Service(tcplayer.Forward(layer.Lazy(func() tcplayer.Service {
-			return o.opaque(ctx, dst.String(), replay{profile})
-		})))
+		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](o.Taps))
+	opaque := forward.Service(tcplayer.Forward(router))
+	named := forward.Service(tcplayer.Forward(router, tcplayer.WithServerName(o.DetectTimeout)))
 	return connections().
 		With("metrics", o.clients(dst).WrapServer).
-		Service(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque, requests.counts.Detect())))
+		Service(o.byProfile(dst, requests, opaque, named, o.detect(o.http, opaque, requests.counts.Detect())))
 }
 
-// server serves the connections that speak HTTP. The application's uploads may
-// pause without limit, because the application is trusted.
+// server returns the server of connections that speak HTTP. Uploads have no minimum rate,
+// because the application is trusted.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(
 		httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHandler(nil),
@@ -86,7 +91,8 @@ func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 			httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending), httplayer.WithServerLogger(o.Log))...)
 }
 
-// requests has the layers of all requests.
+// requests returns the service that receives every request. It applies the layers for all
+// requests, and sends a request to the router of its target.
 func (o *Outbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](o.Taps)).
@@ -95,19 +101,21 @@ func (o *Outbound) requests() httplayer.Service {
 		Service(o.byConnection(o.logicals.Router(Target)))
 }
 
-// logical is the router of a target that a request named.
+// logical returns the router of target. It is for requests that specify their target by a
+// header, not by the address of their connection.
 func (o *Outbound) logical(ctx context.Context, target Authority) httplayer.Service {
 	return o.router(ctx, target.String(), o.profiles)
 }
 
-// router sends the requests of a target by its profile: l5d-dst-canonical, then
-// the layers of the route, then a split over targets or one forward. The layers of
-// a route are metrics, timeout, retry and header changes, see
-// [profiles.WithRouteLayers].
+// router returns the service of the requests to target. It applies the profile that source
+// yields. It sets the header l5d-dst-canonical. It then applies the layers of the route:
+// metrics, timeout, retry and header changes, see [profiles.WithRouteLayers]. Last, it
+// picks one target of the split, or uses the endpoint that the profile specifies.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
 	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(meters.Outbound, target)}
 	r.Router = profiles.New(ctx, target, source, httplayer.Accessor{}, r.backends(pin(r, o.concretes)),
 		profiles.WithForward(r.forwards(pin(r, o.forwards))),
+		profiles.WithBackends(r.policyBackends(pin(r, o.concretes), pin(r, o.forwards))),
 		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
 		r.metrics(),
 		profiles.WithInitialWait[*http.Request, *http.Response](o.Control.ProfileInitial),
@@ -115,43 +123,51 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 	return r
 }
 
-// concrete balances the requests of a target over the endpoints of its name. An
-// address is its own endpoint. This is the only place where requests wait.
-func (o *Outbound) concrete(ctx context.Context, target string) httplayer.Service {
-	balancer, queue := o.Meters.Balancer(ctx, "http", target)
+// concrete returns the service of one target of a split. It balances requests over the
+// endpoints of the target, or uses the target itself if it is an address. Its queue is the
+// only place of the path where requests wait.
+func (o *Outbound) concrete(ctx context.Context, key balancerKey) httplayer.Service {
+	target := key.authority
+	balancer, queue := o.Meters.Balancer(ctx, "http", target, key.parent)
 	stack := httplayer.NewStack(layer.WithTarget[*http.Response](target), layer.WithMetrics[*http.Response](queue)).
-		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait())
+		Queue(key.queue(o.HTTPQueue))
 	if t, ok := literalTarget(target); ok {
 		return stack.Service(o.single(ctx, t))
 	}
-	return stack.Service(balance.Resolve(ctx, o.resolver, target, atFirstCall(o.endpoint),
-		balance.WithClassifier(httplayer.Classify), balance.WithMetrics[*http.Response](balancer)))
+	return stack.Service(balance.Resolve(ctx, o.resolver, target, atFirstCall(key.withBreaker(o.endpoint)),
+		balance.WithPolicy[*http.Response](key.policy()),
+		balance.WithClassifier(key.classifier()), balance.WithMetrics[*http.Response](balancer)))
 }
 
-// forwarded sends requests to the endpoint that a profile names.
+// forwarded returns the service of the single endpoint that the profile of a target
+// specifies.
 func (o *Outbound) forwarded(ctx context.Context, f forwardTarget) httplayer.Service {
 	return httplayer.NewStack(layer.WithTarget[*http.Response](f.target)).
 		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait()).
 		Service(o.single(ctx, f.discovered()))
 }
 
-// endpoint sends requests to one of the endpoints of a balancer.
+// endpoint returns the service of one of the endpoints of a balancer.
 func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
-	return o.endpointStack(ctx, p).Service(o.client(ctx, p, balanced))
+	return o.endpointStack(ctx, p, false).Service(o.client(ctx, p, balanced))
 }
 
-// single sends requests to the only endpoint of a target. The client chose the
-// address, so the endpoint is assumed to accept the client's HTTP version.
+// single returns the service of the only endpoint of a target. It sends requests in the
+// HTTP version of the client, because a client that chose the address knows which version
+// the endpoint accepts.
 func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
 	p.h2 = true
-	return o.endpointStack(ctx, p, p.proxyErrors()...).Service(o.client(ctx, p, httplayer.SingleEndpoint))
+	return o.endpointStack(ctx, p, true).Service(o.client(ctx, p, httplayer.SingleEndpoint))
 }
 
-// endpointStack has the layers of the requests to one endpoint.
+// endpointStack returns the layers of the requests to one endpoint, without the HTTP
+// client. only reports whether the target has no other endpoint. If that endpoint is behind
+// a proxy of the mesh, an error that this proxy reports also closes the connection of the
+// client.
 func (o *Outbound) endpointStack(
-	ctx context.Context, p peer, opts ...httplayer.ProxyErrorsOption,
+	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {
 	s := httplayer.NewStack()
 	if p.authority != "" {
@@ -161,12 +177,15 @@ func (o *Outbound) endpointStack(
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.Accessor{}, p.tapOptions...)).
 		With("override", httplayer.StripHeader(overrideHeader, origProtoHeader)).
-		With("proxy-errors", httplayer.ProxyErrors(append(opts, httplayer.WithProxyErrorLogger(o.Log))...))
+		With("proxy-errors", httplayer.ProxyErrors(o.Log, only && p.tls != nil))
 }
 
-// client is the HTTP client of one endpoint, wrapped by as. A proxy and an endpoint
-// that is known to accept HTTP/2 receive each request by its own version. If the
-// transport header announces the protocol, each version has its own client.
+// client returns a service that sends requests to one endpoint by an HTTP client. The
+// function in the argument as converts the client to a service. If the transport header
+// contains the protocol, there is one client for HTTP/1 and one for HTTP/2. Otherwise the
+// version depends on the endpoint. If the endpoint is behind a proxy or accepts HTTP/2, it
+// receives each request in the version of the application. Any other endpoint receives
+// HTTP/1.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
@@ -185,38 +204,54 @@ func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoi
 	return newClient(p)
 }
 
-// opaque connects to a target by its profile. The split is drawn, and the endpoint
-// picked, once per connection.
+// opaque returns the service of the opaque connections to target. For each connection, it
+// picks a target of the split and an endpoint, by the profile that source yields.
 func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
-	return profiles.New(ctx, target, source, tcplayer.Accessor{}, o.opaqueConcretes.Service,
-		profiles.WithForward(func(e *profiles.Endpoint) tcplayer.Service {
-			return o.opaqueForwards.Service(forwardTarget{target, e})
+	forward := func(e *profiles.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(forwardTarget{target, e}) }
+	var parent meters.Parent // of the current profile; a Router calls one function at a time
+	balance := func(authority string) tcplayer.Service {
+		return o.opaqueConcretes.Service(balancerKey{authority: authority, parent: parent})
+	}
+	return profiles.New(ctx, target, source, tcplayer.Accessor{}, balance,
+		profiles.WithForward(forward),
+		profiles.WithBackends(func(b *profiles.Backend) tcplayer.Service {
+			if b.Endpoint != nil {
+				return forward(b.Endpoint)
+			}
+			return o.opaqueConcretes.Service(balancerOf(b, parent))
+		}),
+		profiles.WithOnUpdate[tcplayer.Request, net.Conn](func(p *profiles.Profile) {
+			parent = o.Meters.Parent(cmp.Or(canonicalName(p, target), target), p)
 		}),
 		profiles.WithInitialWait[tcplayer.Request, net.Conn](o.Control.ProfileInitial),
 		profiles.WithLogger[tcplayer.Request, net.Conn](o.Log))
 }
 
-// opaqueConcrete balances the connections of a target. A connection counts as
-// pending for the balancer until it is established.
-func (o *Outbound) opaqueConcrete(ctx context.Context, target string) tcplayer.Service {
-	balancer, queue := o.Meters.Balancer(ctx, "tcp", target)
+// opaqueConcrete returns the service that balances opaque connections over the endpoints of
+// one target of a split. For the balancer, a connection is in flight only until it is
+// established.
+func (o *Outbound) opaqueConcrete(ctx context.Context, key balancerKey) tcplayer.Service {
+	target := key.authority
+	balancer, queue := o.Meters.Balancer(ctx, "tcp", target, key.parent)
 	stack := tcplayer.NewStack(layer.WithTarget[net.Conn](target), layer.WithMetrics[net.Conn](queue)).
-		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait())
+		Queue(key.queue(o.TCPQueue))
 	if t, ok := literalTarget(target); ok {
 		return stack.Service(o.opaqueEndpoint(ctx, t))
 	}
 	return stack.Service(balance.Resolve(ctx, o.resolver, target, atFirstCall(o.opaqueEndpoint),
+		balance.WithPolicy[net.Conn](key.policy()),
 		balance.WithCompletion(layer.AtReturn[net.Conn]), balance.WithMetrics[net.Conn](balancer)))
 }
 
-// opaqueForwarded connects to the endpoint that a profile names.
+// opaqueForwarded returns the service of opaque connections to the single endpoint that the
+// profile of a target specifies.
 func (o *Outbound) opaqueForwarded(ctx context.Context, f forwardTarget) tcplayer.Service {
 	return tcplayer.NewStack(layer.WithTarget[net.Conn](f.target)).
 		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait()).
 		Service(o.opaqueEndpoint(ctx, f.discovered()))
 }
 
-// opaqueEndpoint connects to one endpoint.
+// opaqueEndpoint returns the service of opaque connections to one endpoint.
 func (o *Outbound) opaqueEndpoint(ctx context.Context, t discover.Target) tcplayer.Service {
 	p := o.peer(t)
 	return tcplayer.NewStack().

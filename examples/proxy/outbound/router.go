@@ -13,30 +13,33 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// canonicalHeader is the header by which the endpoint's proxy counts requests.
+// canonicalHeader is the header with the name that the profile gives the target. The proxy
+// of the endpoint counts requests by this name.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// router is the router of a target. It sets l5d-dst-canonical to the name of the target
-// in its profile. It changes the received request instead of a copy, because no layer
-// above sends that elsewhere.
+// router is the service of the requests to one target. It sets l5d-dst-canonical to the
+// name that the profile gives the target. It does so in the received request and not in a
+// copy, because no outer layer sends the request again.
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]
 
-	ctx    context.Context //nolint:containedctx // of the pinned services
+	ctx    context.Context //nolint:containedctx // when it ends, pinned services are released
 	target string
 	counts *meters.Routes
 	state  atomic.Pointer[routerState]
 }
 
-// routerState is the state of a router for one profile.
+// routerState is the part of a router that depends on the profile. A new profile replaces
+// it.
 type routerState struct {
 	profile   *profiles.Profile
-	canonical []string        // the header; nil if the target has no name
+	canonical []string        // value of the header; nil if the target has no name
 	active    context.Context //nolint:containedctx // ends when the next profile takes effect
 	end       context.CancelFunc
 }
 
-// Call waits for the first profile. It then sends req by the route that matches it.
+// Call waits for the first profile of the target. It then sets the header l5d-dst-canonical
+// and sends req by the route that matches it.
 func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := r.state.Load()
 	if s == nil {
@@ -53,8 +56,9 @@ func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, e
 	return r.Router.Call(ctx, req)
 }
 
-// replace replaces old by the state of p. It returns the state that a concurrent
-// call has set, if there is one.
+// replace replaces the state old by a new state for the profile p, and returns the new
+// state. If a concurrent call has replaced old already, replace returns the state of that
+// call.
 func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 	s := &routerState{profile: p}
 	if name := canonicalName(p, r.target); name != "" {
@@ -71,8 +75,9 @@ func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 	return s
 }
 
-// canonicalName returns the name of target in p, or "" for an address without a
-// name.
+// canonicalName returns the name that the profile p gives target, or target itself if p
+// gives no name. It returns "" if the result would be an address, or if p specifies an
+// endpoint.
 func canonicalName(p *profiles.Profile, target string) string {
 	switch d := p.Dispatch(target); d.To {
 	case profiles.ToApex, profiles.ToRoutes:
@@ -87,15 +92,15 @@ func canonicalName(p *profiles.Profile, target string) string {
 	return target
 }
 
-// Next returns the router of the profile.
+// Next returns the service of package profiles that applies the profile.
 func (r *router) Next() httplayer.Service { return r.Router }
 
-// Describe shows the canonical name.
+// Describe shows the canonical name of the target.
 func (r *router) Describe() layer.Node {
 	return layer.Node{Name: "canonical", State: layer.State{{Key: "name", Value: canonicalName(r.Profile(), r.target)}}}
 }
 
-// metrics returns the option that counts requests by route.
+// metrics returns the options that count requests by route.
 func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 	return profiles.Join(
 		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) {
@@ -106,14 +111,18 @@ func (r *router) metrics() profiles.Option[*http.Request, *http.Response] {
 		profiles.WithDefaultRoute(r.counts.Unrouted))
 }
 
-// backends counts the requests to each target of the profile.
+// backends returns a function that makes the service of one target of the split. It makes
+// the service by to(...), and adds a layer that counts the requests.
 func (r *router) backends(
-	to layer.MakeService[string, *http.Request, *http.Response],
+	to layer.MakeService[balancerKey, *http.Request, *http.Response],
 ) layer.MakeService[string, *http.Request, *http.Response] {
-	return func(authority string) httplayer.Service { return r.counts.Backend(authority, to(authority)) }
+	return func(authority string) httplayer.Service {
+		return r.counts.Backend(authority, to(balancerKey{authority: authority, parent: r.counts.Parent()}))
+	}
 }
 
-// forwards counts the requests to the endpoint that the profile names.
+// forwards returns a function that makes the service of the endpoint that the profile
+// specifies. It makes the service by to(...), and adds a layer that counts the requests.
 func (r *router) forwards(
 	to layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
@@ -122,22 +131,24 @@ func (r *router) forwards(
 	}
 }
 
-// pin returns services of a cache that stay in the cache from their first request
-// until r gets another profile. A client that keeps a connection open but sends
-// rarely then finds its endpoints and connections ready.
+// pin returns a function that returns the service of a key from the given cache. From its
+// first request, such a service stays in the cache until r receives another profile. The
+// endpoints and connections of a client that rarely sends requests are then not closed as
+// idle.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}
 	}
 }
 
+// pinned is a service that stays in the cache, see [pin].
 type pinned[K comparable] struct {
 	httplayer.Service
 
 	router *router
 	in     *layer.Cache[K, *http.Request, *http.Response]
 	key    K
-	by     atomic.Pointer[routerState]
+	by     atomic.Pointer[routerState] // the state of the router that keeps the service
 }
 
 func (k *pinned[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {

@@ -17,7 +17,7 @@ import (
 
 // A service that a request has used stays in the cache until the profile changes or
 // the router ends.
-func TestRouterPinsItsTargets(t *testing.T) {
+func TestRouterPin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()

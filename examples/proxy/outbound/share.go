@@ -9,22 +9,25 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// sharedProfile allows two routers to use one watch of a target's profile. The first
-// router watches sharedProfile, the second watches replay.
+// sharedProfile is a source of profiles that allows two routers to use one watch of a
+// target. The first router watches the sharedProfile itself. The second router watches a
+// [replay] of it.
 type sharedProfile struct {
 	profiles.Source
 
 	mu      sync.Mutex
 	last    *profiles.Profile
-	final   error // ErrNoProfile: no profile follows
-	changed chan struct{}
+	final   error         // [profiles.ErrNoProfile]: no further profile follows
+	changed chan struct{} // closed and replaced when last or final changes
 }
 
+// share returns a sharedProfile that watches s.
 func share(s profiles.Source) *sharedProfile {
 	return &sharedProfile{Source: s, changed: make(chan struct{})}
 }
 
-// Watch watches the source. It must run as long as the watches of replay.
+// Watch yields the profiles of the source and records them for each [replay]. A replay
+// yields no new profile after Watch has ended.
 func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		for p, err := range s.Source.Watch(ctx, target) {
@@ -36,8 +39,9 @@ func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*pro
 	}
 }
 
-// record stores a profile, or the error that there is no profile. Other errors are
-// outages, which do not change the profile.
+// record stores the profile p, or the error err if it reports that the target has no
+// profile. It ignores other errors, because they mean an outage. During an outage the last
+// profile stays active.
 func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +57,8 @@ func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	s.changed = make(chan struct{})
 }
 
-// replay yields the profiles that sharedProfile records.
+// replay is a source of the profiles that a sharedProfile has recorded. It does not watch
+// the destination controller itself.
 type replay struct{ *sharedProfile }
 
 func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile, error] {
@@ -63,7 +68,7 @@ func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile
 			r.mu.Lock()
 			last, final, changed := r.last, r.final, r.changed
 			r.mu.Unlock()
-			if last != seen && !yield(last, nil) {
+			if last != seen && !yield(ofConnections(last), nil) {
 				return
 			}
 			if seen = last; final != nil {
@@ -77,4 +82,14 @@ func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile
 			}
 		}
 	}
+}
+
+// ofConnections returns the profile for connections that are not HTTP. If p comes from a
+// policy with a separate profile for these connections, it returns the separate profile.
+// Otherwise it returns p.
+func ofConnections(p *profiles.Profile) *profiles.Profile {
+	if p.Policy != nil && p.Policy.Connections != nil {
+		return p.Policy.Connections
+	}
+	return p
 }

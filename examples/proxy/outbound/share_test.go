@@ -42,7 +42,7 @@ func (s *scripted) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Prof
 }
 
 // Several watches of a profile share one watch of the source.
-func TestSharedProfileIsWatchedOnce(t *testing.T) {
+func TestSharedProfileWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		source := &scripted{updates: make(chan update)}

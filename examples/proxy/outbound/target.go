@@ -12,26 +12,28 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// overrideHeader is the header by which an application names a target that differs
-// from the authority. It is removed from requests.
+// overrideHeader is the header by which an application specifies a target other than the
+// authority. The proxy removes the header before it sends the request.
 const overrideHeader = "L5d-Dst-Override"
 
-// origProtoHeader is the header by which linkerd's proxy marks an HTTP/2 request that was
-// HTTP/1. This proxy keeps the HTTP version of requests instead.
+// origProtoHeader is the header by which linkerd's proxy marks an HTTP/1 request that it
+// sends as HTTP/2. This proxy removes the header, because it sends requests in their
+// original HTTP version.
 const origProtoHeader = "L5d-Orig-Proto"
 
-// Authority is the target of a request: a name in lower case, or an address. It is a key
-// that needs no allocation.
+// Authority is the target that a request specifies: a name in lower case or an IP address,
+// and a port. It is a comparable struct, so that it can be a cache key without an
+// allocation of a string for each request.
 type Authority struct {
-	Host string // an IPv6 address is without brackets
+	Host string // an IPv6 address has no brackets
 	Port uint16
 }
 
-// String returns name:port.
+// String returns host:port, with brackets around an IPv6 address.
 func (a Authority) String() string { return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))) }
 
-// Target returns the target of a request: the override header, or else the authority or
-// Host. The default port is 80.
+// Target returns the target that req specifies: the value of l5d-dst-override, or else the
+// authority or Host. The default port is 80.
 func Target(req *http.Request) (Authority, error) {
 	name, where := req.Header.Get(overrideHeader), "l5d-dst-override"
 	if name == "" {
@@ -57,13 +59,15 @@ func Target(req *http.Request) (Authority, error) {
 	return Authority{strings.ToLower(host), uint16(n)}, nil
 }
 
-// mayBeAddr returns false for most names. The error of netip.ParseAddr would be an
-// allocation for each request.
+// mayBeAddr reports whether host could be an IP address. For most names it returns false,
+// because netip.ParseAddr allocates an error for each name, and the caller then need not
+// call it.
 func mayBeAddr(host string) bool {
 	return host != "" && (strings.Contains(host, ":") || '0' <= host[len(host)-1] && host[len(host)-1] <= '9')
 }
 
-// split returns host, without brackets, and port.
+// split splits name into host and port. The result has no brackets around an IPv6 address.
+// The default port is 80.
 func split(name string) (host, port string) {
 	if !strings.Contains(name, ":") {
 		return name, "80"

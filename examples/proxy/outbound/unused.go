@@ -9,23 +9,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// atFirstCall returns a discover.MakeService that delays the call of mk until the first
-// Call, because most endpoints of a large target are never picked.
+// atFirstCall returns a function that makes the service of an endpoint as mk does, but
+// calls mk at the first request. Most endpoints of a large target receive no request and
+// then cost less.
 func atFirstCall[Req, Rsp any](mk discover.MakeService[Req, Rsp]) discover.MakeService[Req, Rsp] {
 	return func(ctx context.Context, t discover.Target) layer.Service[Req, Rsp] {
 		return &unused[Req, Rsp]{mk: mk, ctx: ctx, target: t}
 	}
 }
 
-// unused is the service of an endpoint. Before its first Call it is ready, as an endpoint
-// without connections is.
+// unused is the service of an endpoint that is made at the first Call. Before that, it is
+// ready, because an endpoint without connections is ready too.
 type unused[Req, Rsp any] struct {
 	mk     discover.MakeService[Req, Rsp]
-	ctx    context.Context //nolint:containedctx // of the endpoint
+	ctx    context.Context //nolint:containedctx // the endpoint is closed when it ends
 	target discover.Target
 
 	once sync.Once
-	made atomic.Pointer[layer.Service[Req, Rsp]]
+	made atomic.Pointer[layer.Service[Req, Rsp]] // nil before the first Call
 }
 
 func (u *unused[Req, Rsp]) Ready(ctx context.Context) error {
@@ -43,7 +44,7 @@ func (u *unused[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return (*u.made.Load()).Call(ctx, req)
 }
 
-// Describe shows the service if it is made.
+// Describe shows the service of the endpoint, or that it is unused.
 func (u *unused[Req, Rsp]) Describe() layer.Node {
 	if svc := u.made.Load(); svc != nil {
 		return layer.Describe(*svc)

@@ -13,15 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an attacker who is a process of its own is told.
+// The environment variables of an attacker in a process of its own.
 const (
 	attackWith = "GOTOWER_TEST_ATTACK"
 	attackAt   = "GOTOWER_TEST_ATTACK_AT"
 	attackSize = "GOTOWER_TEST_ATTACK_SIZE"
 )
 
-// apart runs an attack in a process of its own, waits for its end, and logs what
-// it says.
+// apart runs an attack in a process of its own, waits for its end, and logs its output.
 func apart(t *testing.T, attack, addr string, n int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestAsAttacker$", "-test.v", "-test.timeout=15m")
@@ -30,14 +29,14 @@ func apart(t *testing.T, attack, addr string, n int) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for line := range strings.Lines(string(out)) {
-		if _, said, ok := strings.Cut(line, "_test.go:"); ok {
-			_, said, _ = strings.Cut(said, " ")
-			t.Logf("attacker: %s", strings.TrimSpace(said))
+		if _, message, ok := strings.Cut(line, "_test.go:"); ok {
+			_, message, _ = strings.Cut(message, " ")
+			t.Logf("attacker: %s", strings.TrimSpace(message))
 		}
 	}
 }
 
-// TestAsAttacker is what apart starts. It tests nothing by itself.
+// TestAsAttacker is the process that apart starts. By itself it tests nothing.
 func TestAsAttacker(t *testing.T) {
 	attacks := map[string]func(t *testing.T, addr string, n int){"storm": storm, "reset": resets, "count": counting}
 	attack, ok := attacks[os.Getenv(attackWith)]
@@ -57,23 +56,23 @@ func resets(t *testing.T, addr string, streams int) {
 	start := time.Now()
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	var conns, told int
+	var conns, calmed int
 	var longest time.Duration
 	for range attackers {
 		all.Go(func() {
 			n, calm, took := cutOff(t, addr, streams/attackers, takenBack)
 			mu.Lock()
 			defer mu.Unlock()
-			conns, told, longest = conns+n, told+calm, max(longest, took)
+			conns, calmed, longest = conns+n, calmed+calm, max(longest, took)
 		})
 	}
 	all.Wait()
 	t.Logf("%d streams by %d at a time, over %d connections in %v, of which %d heard ENHANCE_YOUR_CALM; cut within %v",
-		streams, attackers, conns, time.Since(start).Round(time.Millisecond), told, longest.Round(time.Millisecond))
+		streams, attackers, conns, time.Since(start).Round(time.Millisecond), calmed, longest.Round(time.Millisecond))
 }
 
-// yields leaves the processors to all others, as an attacker on another machine
-// does: what an attack costs is then the proxy's own work.
+// yields gives the attacker the lowest priority. The measured cost of an attack is then
+// that of the proxy, as with an attacker on another machine.
 func yields(t *testing.T) {
 	const last = 19
 	require.NoError(t, syscall.Setpriority(syscall.PRIO_PGRP, 0, last)) // every thread of it

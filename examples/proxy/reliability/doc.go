@@ -1,18 +1,18 @@
-// Package reliability attacks the proxy, restarts the proxy and the servers that it uses,
-// and measures the effects. It has tests only; README.md has the results.
+// Package reliability contains tests that attack the proxy, and restart the proxy and the
+// servers that it uses. They measure the effects. README.md has the results.
 //
-// The proxy is a process, and so are its attackers:
+// In some tests, the proxy and its attackers are processes:
 //
 //	attacker ──▶ ┌───────┐ ──▶ upstreams, which restart, join and leave
 //	load     ──▶ │ proxy │
 //	             └───────┘ ──▶ controller, which fails and returns
 //
-// The server part of the proxy is attacked in this process, where goroutines, connections
-// and memory can be counted:
+// In others, the server part of the proxy runs in the process of the test, so that
+// goroutines, connections and memory can be counted:
 //
 //	attacker ──▶ tcplayer.Serve ─▶ Detect ─▶ httplayer.Server ─▶ Handler ─▶ Limit ─▶ Endpoint ──▶ upstream
 //	good     ──▶        (newTown builds all of it on real sockets)                        counts
 //
-// Each test prints its figure by t.Log. Tests that take longer than a few seconds have a
-// short form, which runs unless GOTOWER_TESTS is "full".
+// Each test logs its figures by t.Log. A test that takes longer than a few seconds has a
+// short form. GOTOWER_TESTS=full selects the long form.
 package reliability

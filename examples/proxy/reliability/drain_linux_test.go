@@ -20,9 +20,9 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// Row 20: a proxy is replaced by another at the same address, again and again,
-// under load of three kinds: HTTP/1.1, HTTP/2, and streams of gRPC. Nothing fails,
-// and none of the clients tries again by itself what was answered with an error.
+// Row 20: a proxy is replaced repeatedly by another at the same address, under load of
+// HTTP/1.1, HTTP/2 and gRPC streams. No request fails, and no client retries a request that
+// failed.
 func TestDrainUnderLoad(t *testing.T) {
 	whole(t)
 	chat := "chat.test:80"
@@ -40,7 +40,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	clients := []*http.Client{h1, h2, fresh}
 	rate := size(200, 450)
 	got := offer(t, rate, func(ctx context.Context, i int) error { return get(ctx, clients[i%3], "http://web.test/") })
-	said := offer(t, rate/10, func(ctx context.Context, _ int) error { return converse(ctx, rpc, 10) })
+	chats := offer(t, rate/10, func(ctx context.Context, _ int) error { return converse(ctx, rpc, 10) })
 	got.more(t, 50)
 
 	restarts := size(2, 20)
@@ -66,21 +66,22 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 	for _, o := range old {
 		o.over(t)
-		assert.Zero(t, o.exit, "%s", o.said)
+		assert.Zero(t, o.exit, "%s", o.journal)
 		longest = max(longest, o.took)
 	}
 	got.end()
-	said.end()
+	chats.end()
 	t.Logf("%d restarts: requests: %v", restarts, got)
-	t.Logf("conversations of gRPC, of 10 messages each way: %v", said)
+	t.Logf("conversations of gRPC, of 10 messages each way: %v", chats)
 	t.Logf("GOAWAY in two steps: %d of %d; the longest exit took %v, all with code 0", twoSteps, restarts, longest.Round(time.Millisecond))
 	assert.Empty(t, got.bad())
-	assert.Empty(t, said.bad())
+	assert.Empty(t, chats.bad())
 	assert.Equal(t, restarts, twoSteps)
 }
 
-// What is longer than the grace is ended with a code that says why.
-func TestStreamsBeyondTheGrace(t *testing.T) {
+// Streams that are open at the end of the grace period end with a code that reports the
+// reason.
+func TestStreamsAfterGrace(t *testing.T) {
 	whole(t)
 	chat := "chat.test:80"
 	pl := newPlane(t)
@@ -100,7 +101,7 @@ func TestStreamsBeyondTheGrace(t *testing.T) {
 	assert.Zero(t, p.exit, "as linkerd's")
 }
 
-// newChat is a server of gRPC that says again what it hears.
+// newChat is a gRPC server that returns each message.
 func newChat(t testing.TB) (addr string) {
 	t.Helper()
 	srv := grpc.NewServer()
@@ -110,7 +111,7 @@ func newChat(t testing.TB) (addr string) {
 			for {
 				word := new(wrapperspb.StringValue)
 				if err := s.RecvMsg(word); err != nil {
-					return nil //nolint:nilerr // the client has said all
+					return nil //nolint:nilerr // the client has sent all
 				}
 				if err := s.SendMsg(word); err != nil {
 					return err
@@ -137,7 +138,7 @@ func dialChat(t testing.TB, addr, authority string) *grpc.ClientConn {
 	return conn
 }
 
-// converse says n words, one after the other, over one stream.
+// converse sends n messages over one stream, each after the response to the last.
 func converse(ctx context.Context, conn *grpc.ClientConn, n int) error {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Chat/Chat")
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gauge is what a process holds, as the system and its metrics say.
+// gauge is the resource usage of a process, from the system and from its metrics.
 type gauge struct {
-	rss, heap       float64 // MiB; heap is what is in use
+	rss, heap       float64 // MiB; heap includes the stacks, and is what is in use
 	fds, goroutines int
 }
 
@@ -25,13 +25,14 @@ func (g gauge) String() string {
 	return fmt.Sprintf("RSS %.1f MiB, heap %.1f MiB, %d files, %d goroutines", g.rss, g.heap, g.fds, g.goroutines)
 }
 
-// measure asks the proxy what it holds. The question itself costs a file.
+// measure returns the resource usage of the proxy. The scrape itself uses one file.
 func (p *process) measure(t testing.TB) gauge {
 	t.Helper()
 	metrics, err := p.metrics()
 	require.NoError(t, err)
 	return gauge{
-		rss: p.rss(t), heap: metrics["go_memstats_heap_inuse_bytes"] / mib, fds: p.fds(t),
+		rss: p.rss(t), fds: p.fds(t),
+		heap:       (metrics["go_memstats_heap_inuse_bytes"] + metrics["go_memstats_stack_inuse_bytes"]) / mib,
 		goroutines: int(metrics["go_goroutines"]),
 	}
 }
@@ -60,8 +61,8 @@ func (p *process) fds(t testing.TB) int {
 	return len(fds)
 }
 
-// settled waits until the proxy holds no more goroutines and files than limit
-// says, and returns what it holds then, or after patience.
+// settled waits until the proxy has no more goroutines and files than the limits, and
+// returns its usage then, or after patience.
 func (p *process) settled(t testing.TB, goroutines, fds int) (now gauge) {
 	t.Helper()
 	over := time.After(patience)

@@ -50,9 +50,8 @@ func TestH2Spec(t *testing.T) {
 	}
 }
 
-// passesAgain tries a case alone, up to three times. The reset of TCP that comes
-// of closing a connection with input that nobody read may overtake what was said
-// before, and h2spec takes it for an error.
+// passesAgain runs a case alone, up to three times. If a connection is closed with unread
+// input, the TCP reset may arrive before the last frames, and h2spec reports an error.
 func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string) bool {
 	t.Helper()
 	which := "http2/" + strings.Replace(m.name, "#", "/", 1)
@@ -84,7 +83,7 @@ func h2spec(t *testing.T) string {
 	return program
 }
 
-// h2specReport is what h2spec writes, in the form of JUnit.
+// h2specReport is the report of h2spec in the format of JUnit.
 type h2specReport struct {
 	Suites []struct {
 		ID    string `xml:"id,attr"`
@@ -116,8 +115,7 @@ func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2spe
 	return report
 }
 
-// h2specMiss is a case that failed, by its section and number in it, and what
-// h2spec says of it.
+// h2specMiss is a case that failed: its section with its number, and the message of h2spec.
 type h2specMiss struct{ name, text string }
 
 func (r h2specReport) count() (passed, total int, missed []h2specMiss) {

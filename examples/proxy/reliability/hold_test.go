@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// holder answers at once, but for /hold: that it does once it may, or when the
-// caller has gone.
+// holder is a server that responds at once. A request for /hold is delayed until it is
+// released or canceled.
 type holder struct {
 	release             chan struct{} // closed when it may; nil: never
 	started, open, peak atomic.Int64

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// journal is what a proxy logs.
+// journal collects the log of a proxy.
 type journal struct {
 	mu    sync.Mutex
 	part  []byte
@@ -52,14 +52,14 @@ func (j *journal) hear(line []byte) {
 	}
 }
 
-// addr is where the proxy said that it listens, or "".
+// addr returns the address that the proxy has logged for a listener, or "".
 func (j *journal) addr(what string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.addrs[what]
 }
 
-// times is how often the proxy said that.
+// times returns how often the proxy has logged message.
 func (j *journal) times(message string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load is traffic that comes at a fixed rate, however long the answers take: an
-// open loop.
+// load sends requests at a fixed rate that does not depend on the response times (an open
+// loop).
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -29,8 +29,8 @@ type load struct {
 // fine is an outcome without an error.
 const fine = "good"
 
-// mostOpen is how many calls may be open at a time, lest a proxy that does not
-// answer at all costs this machine too much.
+// mostOpen is the maximum number of open calls. It limits the resources that a test uses if
+// the proxy does not respond.
 const mostOpen = 5000
 
 // offer makes a call each time that is due, until the load is ended.
@@ -73,7 +73,7 @@ func (l *load) add(err error, took time.Duration) {
 	l.outcome[how] = append(l.outcome[how], took)
 }
 
-// end stops, and waits for what is open.
+// end stops sending, and waits for open calls.
 func (l *load) end() {
 	l.cancel()
 	l.done.Wait()
@@ -115,7 +115,8 @@ func (l *load) bad() map[string]int {
 	return bad
 }
 
-// p99 is that of what ended so, from the one after the first skip.
+// p99 returns the 99th percentile of the calls that ended like how, without the first skip
+// calls.
 func (l *load) p99(how string, skip int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,8 +141,8 @@ func (l *load) String() string {
 	return b.String()
 }
 
-// through is a client that sends everything to addr, by HTTP/1.1 or HTTP/2. It
-// does not try again but for what net/http does by itself.
+// through returns a client that connects to addr for all requests, by HTTP/1.1 or HTTP/2.
+// It retries only as net/http does by itself.
 func through(t testing.TB, addr string, h2 bool) *http.Client {
 	t.Helper()
 	tr := &http.Transport{
@@ -156,7 +157,7 @@ func through(t testing.TB, addr string, h2 bool) *http.Client {
 	return &http.Client{Transport: tr, Timeout: patience}
 }
 
-// get is a request that is to be answered with 200.
+// get sends a request that must have the status 200.
 func get(ctx context.Context, c *http.Client, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -165,7 +166,7 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return do(c, req)
 }
 
-// do says by its error what the proxy said.
+// do returns an error with the response of the proxy if the request fails.
 func do(c *http.Client, req *http.Request) error {
 	rsp, err := c.Do(req)
 	if err != nil {

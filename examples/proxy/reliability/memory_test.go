@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// heap is what is in use after two collections.
+// heap returns the bytes in use after two collections.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -16,7 +16,7 @@ func heap() int64 {
 
 const mib = 1 << 20
 
-// grown says how much the heap grew since before, both ends together.
+// grown returns the growth of the heap since before, for both ends together.
 func grown(t testing.TB, before int64) float64 {
 	t.Helper()
 	return float64(heap()-before) / mib

@@ -20,22 +20,22 @@ func TestControllerOutage(t *testing.T) {
 	pl := newPlane(t, up.addr)
 	const unknown = "unknown.test:80"
 	p := startProxy(t, pl.addr,
-		fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=%ds", size(2, 10)),
+		fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=%ds", size(1, 10)),
 		"LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MIN=100ms",
 		fmt.Sprintf("LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MAX=%ds", size(1, 10)))
 	clients := []*http.Client{through(t, p.addr, false), through(t, p.addr, true)}
 	g := offer(t, 100, func(ctx context.Context, i int) error { return get(ctx, clients[i%2], "http://web.test/") })
-	g.more(t, 100)
+	g.more(t, size(50, 100))
 
 	pl.stop()
 	away := time.Now()
-	g.more(t, size(200, 6000))
+	g.more(t, size(100, 6000))
 	start := time.Now()
 	err := get(t.Context(), clients[0], "http://"+unknown+"/")
 	refused := time.Since(start)
 	require.Error(t, err)
 	assert.Contains(t, err.Error(), "504 ")
-	attempts, lasted := p.said.times("no connection to the control plane"), time.Since(away)
+	attempts, lasted := p.journal.times("no connection to the control plane"), time.Since(away)
 
 	pl.cfg = served(webName, "", next.addr)
 	pl.start(t)

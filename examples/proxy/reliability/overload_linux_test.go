@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Row 27: twice what the upstream can serve, by an open loop, with a limit of
-// twice the requests that it works on at a time.
+// Row 27: an open loop sends twice as many requests as the upstream can serve. The limit is
+// twice the number of requests that the upstream serves at a time.
 func TestOverload(t *testing.T) {
 	whole(t)
 	const slots, service, capacity = 10, 40 * time.Millisecond, 250
@@ -34,15 +34,15 @@ func TestOverload(t *testing.T) {
 		return err
 	}
 	idle := offer(t, capacity/5, ask)
-	idle.more(t, 50)
+	idle.more(t, size(25, 50))
 	idle.end()
 
-	over, seconds, start := offer(t, 2*capacity, ask), size(3, 60), time.Now()
+	over, seconds, start := offer(t, 2*capacity, ask), size(2, 60), time.Now()
 	require.Eventually(t, func() bool { return over.total() >= 2*capacity*seconds }, 3*time.Minute, time.Millisecond)
 	goodput := float64(over.count(fine)) / time.Since(start).Seconds()
 	over.end()
 	again := offer(t, capacity/2, ask)
-	again.more(t, capacity/2)
+	again.more(t, size(50, capacity/2))
 	again.end()
 	t.Logf("idle: %v", idle)
 	t.Logf("twice the capacity of %d/s for %d s: goodput %.0f/s, %.0f %%; p99 of those admitted %v; 503: %d, p99 of these %v",
@@ -54,7 +54,7 @@ func TestOverload(t *testing.T) {
 		assert.Zero(t, others, "%v", over)
 		assert.Empty(t, idle.bad())
 		assert.GreaterOrEqual(t, goodput, 0.9*capacity)
-	} else { // a busy machine has less capacity than that, and net/http's client gives up connections that it opened in vain
+	} else { // a busy machine has less capacity than that, and net/http's client closes unused connections
 		assert.LessOrEqual(t, others, over.total()/50, "%v", over)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// webName is what the upstreams are asked for as.
+// webName is the authority of requests to the upstreams.
 const webName = "web.test:80"
 
 // plane is the control plane: a destination controller that can go away.
@@ -46,7 +46,7 @@ func served(name string, protocol controller.Protocol, addrs ...string) controll
 	return controller.Config{Destinations: map[string]controller.Destination{name: d}}
 }
 
-// start serves what is in cfg, where it was served before.
+// start serves cfg at the same address as before.
 func (p *plane) start(t testing.TB) {
 	t.Helper()
 	p.Controller = controller.New(nil)
@@ -96,7 +96,8 @@ type upstream struct {
 	done chan error
 }
 
-// newUpstream serves until the test ends. A nil handler answers at once.
+// newUpstream returns a server that runs until the test ends. A nil handler responds at
+// once.
 func newUpstream(t testing.TB, h http.Handler) *upstream {
 	t.Helper()
 	if h == nil {
@@ -130,7 +131,7 @@ func (u *upstream) start(t testing.TB) {
 	go func() { done <- srv.Serve(l) }()
 }
 
-// restart ends in good order and begins anew.
+// restart shuts the server down gracefully and starts it again.
 func (u *upstream) restart(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

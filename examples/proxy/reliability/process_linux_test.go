@@ -18,7 +18,7 @@ import (
 // program builds the proxy, once for all tests.
 var program = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "proxy")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", file, "github.com/gotower/gotower/examples/proxy").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "github.com/gotower/gotower/examples/proxy").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
@@ -29,21 +29,21 @@ var program = sync.OnceValues(func() (string, error) {
 type process struct {
 	addr, admin string // of the outbound path, and of the operator
 
-	cmd   *exec.Cmd
-	said  *journal
-	asked time.Time     // to end
-	ended chan struct{} // closed when it is over; what follows is valid then
-	exit  int
-	took  time.Duration // since it was asked
+	cmd     *exec.Cmd
+	journal *journal
+	asked   time.Time     // to end
+	ended   chan struct{} // closed when it is over; what follows is valid then
+	exit    int
+	took    time.Duration // since it was asked
 }
 
-// startProxy starts a proxy that asks the controller, with these variables
-// more, and waits until it is ready. It is killed when the test ends.
+// startProxy starts a proxy that uses the controller, with further environment variables,
+// and waits until it is ready. It is killed when the test ends.
 func startProxy(t testing.TB, controller string, environ ...string) *process {
 	t.Helper()
 	file, err := program()
 	require.NoError(t, err)
-	p := &process{cmd: exec.Command(file), said: newJournal(), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(file), journal: newJournal(), ended: make(chan struct{})}
 	p.cmd.Env = append([]string{
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=" + controller,
 		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0",
@@ -56,7 +56,7 @@ func startProxy(t testing.TB, controller string, environ ...string) *process {
 		"LINKERD2_PROXY_CONTROL_CONNECT_TIMEOUT=10s",
 		"LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
 	}, environ...)
-	p.cmd.Stderr = p.said
+	p.cmd.Stderr = p.journal
 	started := make(chan error, 1)
 	go p.run(started)
 	require.NoError(t, <-started)
@@ -64,7 +64,7 @@ func startProxy(t testing.TB, controller string, environ ...string) *process {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 		if t.Failed() {
-			t.Logf("proxy %d: exit %d\n%s", p.cmd.Process.Pid, p.exit, p.said)
+			t.Logf("proxy %d: exit %d\n%s", p.cmd.Process.Pid, p.exit, p.journal)
 		}
 	})
 	p.addr, p.admin = p.listens(t, "outbound"), p.listens(t, "admin")
@@ -98,15 +98,15 @@ func (p *process) listens(t testing.TB, what string) (addr string) {
 		case <-p.ended:
 			return true
 		default:
-			addr = p.said.addr(what)
+			addr = p.journal.addr(what)
 			return addr != ""
 		}
 	}, patience, time.Millisecond)
-	require.NotEmpty(t, addr, "the proxy has ended, or says nothing: %s", p.said)
+	require.NotEmpty(t, addr, "the proxy has ended, or logs nothing: %s", p.journal)
 	return addr
 }
 
-// term asks the proxy to end, and does not wait.
+// term sends SIGTERM to the proxy, and does not wait.
 func (p *process) term(t testing.TB) {
 	t.Helper()
 	p.asked = time.Now()

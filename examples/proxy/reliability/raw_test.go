@@ -14,8 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
 )
 
-// raw is a client of HTTP/2 that says what it likes, frame by frame. Its methods
-// to write are for one goroutine.
+// raw is a client of HTTP/2 that can send any frames. One goroutine may write.
 type raw struct {
 	*http2.Framer
 	conn   net.Conn
@@ -29,7 +28,7 @@ type raw struct {
 	resets map[uint32]http2.ErrCode
 }
 
-// counted counts what is written.
+// counted counts the bytes that are written.
 type counted struct {
 	net.Conn
 	n int64
@@ -95,8 +94,8 @@ func (c *raw) hear(f http2.Frame) {
 	}
 }
 
-// told is the code that the server said goodbye with.
-func (c *raw) told() (code http2.ErrCode, ok bool) {
+// goAwayCode returns the error code of the GOAWAY frame of the server, if there was one.
+func (c *raw) goAwayCode() (code http2.ErrCode, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.goAway) == 0 {
@@ -112,7 +111,7 @@ func (c *raw) farewell() []http2.GoAwayFrame {
 	return c.goAway
 }
 
-// answer is what became of a stream: a status, or "reset".
+// answer returns the result of a stream: a status, or "reset".
 func (c *raw) answer(stream uint32) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,10 +135,10 @@ func (c *raw) request(stream uint32, method, path string, end bool, fields ...hp
 	return c.headers(stream, end, c.block.Bytes())
 }
 
-// frameSize is what a frame may have without the server's leave.
+// frameSize is the default maximum size of a frame.
 const frameSize = 16 << 10
 
-// headers sends a block in as many frames as it takes.
+// headers sends a header block in as many frames as it needs.
 func (c *raw) headers(stream uint32, end bool, block []byte) error {
 	first := block[:min(len(block), frameSize)]
 	block = block[len(first):]

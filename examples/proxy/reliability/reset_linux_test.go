@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestRapidReset with attacker, proxy and honest clients apart: what it costs
-// those.
+// TestRapidReset with the attacker, the proxy and the good clients in processes of their
+// own, to measure the effect on the clients.
 func TestRapidResetFromOutside(t *testing.T) {
 	whole(t)
 	var held holder
@@ -17,13 +17,13 @@ func TestRapidResetFromOutside(t *testing.T) {
 	p := startProxy(t, newPlane(t, up.addr).addr)
 	clients := []*http.Client{through(t, p.addr, false), through(t, p.addr, true)}
 	g := offer(t, 200, func(ctx context.Context, i int) error { return get(ctx, clients[i%2], "http://web.test/") })
-	g.more(t, size(200, 1000))
+	g.more(t, size(100, 1000))
 	before, quiet := p.measure(t), g.p99(fine, 0)
 	n := g.count(fine)
-	apart(t, "reset", p.addr, size(40_000, 2_000_000))
+	apart(t, "reset", p.addr, size(20_000, 2_000_000))
 	during := g.p99(fine, n)
 	after := p.measure(t)
-	g.more(t, 100)
+	g.more(t, 50)
 	n = g.count(fine)
 	apart(t, "count", "", size(200, 1500))
 	counted := g.p99(fine, n)

@@ -35,19 +35,19 @@ func TestMadeYouReset(t *testing.T) {
 func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	tn := newTown(t)
 	before, streams := heap(), size(20_000, 200_000)
-	var conns, told int
+	var conns, calmed int
 	var longest time.Duration
 	tn.under(t, func() {
-		conns, told, longest = cutOff(t, tn.addr, streams, open)
+		conns, calmed, longest = cutOff(t, tn.addr, streams, open)
 		t.Logf("%d streams over %d connections, of which %d heard ENHANCE_YOUR_CALM; cut within %v",
-			streams, conns, told, longest.Round(time.Millisecond))
+			streams, conns, calmed, longest.Round(time.Millisecond))
 		require.Eventually(t, func() bool { return tn.open.Load() == 0 }, patience, time.Millisecond, "upstream is let go")
 		started := tn.started.Load()
 		t.Logf("upstream: %d requests started, %.1f a connection; at most %d at once", started, float64(started)/float64(conns), tn.peak.Load())
 		assert.LessOrEqual(t, started, int64(2*maxStreams*conns), "at most two for each stream that a connection may have")
 	})
 	assert.LessOrEqual(t, tn.peak.Load(), int64(maxStreams))
-	assert.Positive(t, told)
+	assert.Positive(t, calmed)
 	if full { // in the short form on a busy machine, that is not for sure
 		assert.Less(t, longest, 2*time.Second)
 	}
@@ -56,10 +56,10 @@ func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	assert.Less(t, growth, 32.0)
 }
 
-// cutOff opens a connection whenever it is cut off, until it has sent the streams
-// that it wants. It returns how many connections that took, how many of them were
-// told to be calm, and the longest time until one was cut.
-func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uint32) error) (conns, told int, longest time.Duration) {
+// cutOff opens a connection whenever the last was closed, until all streams are sent. It
+// returns the number of connections, how many of them received ENHANCE_YOUR_CALM, and the
+// longest time until one was closed.
+func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uint32) error) (conns, calmed int, longest time.Duration) {
 	t.Helper()
 	for sent := 0; sent < streams; conns++ {
 		c, start, n := dialRaw(t, addr), time.Now(), 0
@@ -73,12 +73,12 @@ func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uin
 			<-c.over
 			longest = max(longest, time.Since(start))
 		}
-		if code, ok := c.told(); ok && code == http2.ErrCodeEnhanceYourCalm {
-			told++
+		if code, ok := c.goAwayCode(); ok && code == http2.ErrCodeEnhanceYourCalm {
+			calmed++
 		}
 		c.close()
 	}
-	return conns, told, longest
+	return conns, calmed, longest
 }
 
 func hungUp(c *raw) bool {
@@ -86,7 +86,7 @@ func hungUp(c *raw) bool {
 	case <-c.over:
 		return true
 	default:
-		_, ok := c.told()
+		_, ok := c.goAwayCode()
 		return ok
 	}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Row 21: three upstreams are restarted in turn, again and again, and nobody
-// tells the controller. What may be sent again loses nothing; what may not is
-// never seen twice.
+// Row 21: three upstreams are restarted in turn, and the controller is not notified.
+// Requests that may be retried do not fail. Other requests are never received twice.
 func TestUpstreamRollingRestart(t *testing.T) {
 	whole(t)
 	var mu sync.Mutex

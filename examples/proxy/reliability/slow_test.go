@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,65 +15,50 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// A client that sends a header byte by byte is disconnected at the limit.
-func TestSlowHeaders(t *testing.T) {
-	limit := time.Second
+// Clients that send a header, a body or a chunked body byte by byte are disconnected at the
+// limit.
+func TestSlowClients(t *testing.T) {
+	headers, bodies, attackers := time.Second, time.Second, size(50, 500)
 	if full {
-		limit = 5 * time.Second
+		headers, bodies = 5*time.Second, 10*time.Second
 	}
-	tn := newTown(t, httplayer.WithHeaderTimeout(limit))
-	slowly(t, tn, limit, "GET / HTTP/1.1\r\nHost: web.test\r\nX-Slow: ")
-}
-
-// A client that sends a body byte by byte is disconnected at the limit.
-func TestSlowBodies(t *testing.T) {
-	limit := time.Second
-	if full {
-		limit = 10 * time.Second
+	tn := newTown(t, httplayer.WithHeaderTimeout(headers), httplayer.WithMinBodyRate(bodies, 240))
+	kinds := []struct {
+		name, begin string
+		limit       time.Duration
+	}{
+		{"headers", "GET / HTTP/1.1\r\nHost: web.test\r\nX-Slow: ", headers},
+		{"bodies", "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 1000000\r\n\r\n", bodies},
+		{"chunks", "POST / HTTP/1.1\r\nHost: web.test\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n", bodies},
 	}
-	tn := newTown(t, httplayer.WithMinBodyRate(limit, 240))
-	slowly(t, tn, limit, "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 1000000\r\n\r\n")
-}
-
-// A chunked body has the same limit.
-func TestSlowChunks(t *testing.T) {
-	limit := time.Second
-	if full {
-		limit = 10 * time.Second
-	}
-	tn := newTown(t, httplayer.WithMinBodyRate(limit, 240))
-	slowly(t, tn, limit, "POST / HTTP/1.1\r\nHost: web.test\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n")
-}
-
-// slowly begins many requests and goes on by a byte now and then, beside honest
-// traffic, until all are cut off.
-func slowly(t *testing.T, tn *town, limit time.Duration, begin string) {
-	attackers := size(50, 500)
 	before := heap()
-	var mu sync.Mutex
-	var least, most time.Duration
+	held := make([][]time.Duration, len(kinds))
 	tn.under(t, func() {
+		var mu sync.Mutex
 		var all sync.WaitGroup
-		for range attackers {
-			conn, err := net.Dial("tcp", tn.addr)
-			require.NoError(t, err)
-			all.Go(func() {
-				defer conn.Close()
-				held := trickle(conn, begin, limit/5)
-				mu.Lock()
-				defer mu.Unlock()
-				if least == 0 || held < least {
-					least = held
-				}
-				most = max(most, held)
-			})
+		for i, kind := range kinds {
+			for range attackers {
+				conn, err := net.Dial("tcp", tn.addr)
+				require.NoError(t, err)
+				all.Go(func() {
+					defer conn.Close()
+					d := trickle(conn, kind.begin, kind.limit/5)
+					mu.Lock()
+					defer mu.Unlock()
+					held[i] = append(held[i], d)
+				})
+			}
 		}
 		all.Wait()
 	})
-	t.Logf("%d attackers cut off after %v to %v, with a limit of %v; heap: %+.1f MiB",
-		attackers, least.Round(time.Millisecond), most.Round(time.Millisecond), limit, grown(t, before))
-	assert.GreaterOrEqual(t, least, limit*9/10)
-	assert.Less(t, most, patience)
+	for i, kind := range kinds {
+		least, most := slices.Min(held[i]), slices.Max(held[i])
+		t.Logf("%d attackers with slow %s cut off after %v to %v, with a limit of %v",
+			attackers, kind.name, least.Round(time.Millisecond), most.Round(time.Millisecond), kind.limit)
+		assert.GreaterOrEqual(t, least, kind.limit*9/10)
+		assert.Less(t, most, patience)
+	}
+	t.Logf("heap: %+.1f MiB", grown(t, before))
 }
 
 // trickle returns how long the server put up with it.
@@ -80,7 +66,7 @@ func trickle(conn net.Conn, begin string, every time.Duration) time.Duration {
 	return trickleUntil(conn, begin, "x", every, nil)
 }
 
-// trickleUntil says piece after piece until the server has enough, or stop is
+// trickleUntil sends piece at intervals until the server closes the connection, or stop is
 // closed.
 func trickleUntil(conn net.Conn, begin, piece string, every time.Duration, stop <-chan struct{}) time.Duration {
 	start := time.Now()

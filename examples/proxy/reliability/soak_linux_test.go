@@ -16,9 +16,9 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// Row 22: ten minutes of everything at once. What the proxy holds at the end is
-// what it held at first, and its memory does not grow. GOTOWER_SOAK is how long
-// it takes instead.
+// Row 22: ten minutes of all kinds of traffic. At the end, the proxy uses the same
+// resources as at the start, and its memory does not grow. GOTOWER_SOAK sets another
+// duration.
 func TestSoak(t *testing.T) {
 	if !full {
 		t.Skip("it takes ten minutes: set GOTOWER_TESTS=full")
@@ -54,7 +54,7 @@ func TestSoak(t *testing.T) {
 		}
 		return do(clients[i%3], req)
 	})
-	said := offer(t, 5, func(ctx context.Context, _ int) error { return converse(ctx, rpc, 20) })
+	chats := offer(t, 5, func(ctx context.Context, _ int) error { return converse(ctx, rpc, 20) })
 	got.more(t, 150*20)
 	begin := time.Now()
 	var hostile sync.WaitGroup
@@ -98,7 +98,7 @@ func TestSoak(t *testing.T) {
 	got.more(t, 150*20)
 	got.end()
 	posted.end()
-	said.end()
+	chats.end()
 	for _, c := range clients {
 		c.CloseIdleConnections()
 	}
@@ -106,12 +106,12 @@ func TestSoak(t *testing.T) {
 	half := len(rss) / 2
 	t.Logf("GET: %v", got)
 	t.Logf("POST of 100 kB: %v", posted)
-	t.Logf("conversations: %v", said)
+	t.Logf("conversations: %v", chats)
 	t.Logf("before: %v; after: %v; RSS grew by %.2f MiB a minute in the second half",
 		before, after, slope(minutes[half:], rss[half:]))
 	assert.Empty(t, got.bad())
 	assert.Empty(t, posted.bad())
-	assert.Empty(t, said.bad())
+	assert.Empty(t, chats.bad())
 	assert.LessOrEqual(t, after.goroutines, before.goroutines+10)
 	assert.LessOrEqual(t, after.fds, before.fds+5)
 	if lasts >= 10*time.Minute { // before that, the heap finds its size

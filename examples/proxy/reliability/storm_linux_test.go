@@ -19,14 +19,15 @@ import (
 // a word, and then more requests at once than may be in flight.
 func TestConnectionStorm(t *testing.T) {
 	whole(t)
-	const most, many = 500, 500
+	const most = 500
+	many := size(200, 500)
 	held := &holder{release: make(chan struct{})}
 	p := startProxy(t, newPlane(t, newUpstream(t, held).addr).addr, fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_MAX_IN_FLIGHT=%d", most))
 	client := through(t, p.addr, false)
-	g := offer(t, 50, func(ctx context.Context, _ int) error { return get(ctx, client, "http://web.test/") })
+	g := offer(t, size(100, 50), func(ctx context.Context, _ int) error { return get(ctx, client, "http://web.test/") })
 	g.more(t, 50)
 	before := p.measure(t)
-	apart(t, "storm", p.addr, size(1000, 20_000))
+	apart(t, "storm", p.addr, size(500, 20_000))
 	g.more(t, 50)
 	g.end()
 	t.Logf("good traffic: %v", g)
@@ -40,7 +41,7 @@ func TestConnectionStorm(t *testing.T) {
 		})
 	}
 	require.Eventually(t, func() bool { return held.open.Load() == most }, patience, time.Millisecond, "%v", crowd)
-	extra := offer(t, many/2, func(ctx context.Context, _ int) error {
+	extra := offer(t, 250, func(ctx context.Context, _ int) error {
 		err := get(ctx, client, "http://web.test/hold")
 		if err != nil && strings.HasPrefix(err.Error(), "503 ") {
 			err = errors.New("503")
@@ -63,8 +64,7 @@ func TestConnectionStorm(t *testing.T) {
 	assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
 }
 
-// storm opens n connections within ten seconds, if it can, by as many workers
-// as it takes.
+// storm opens n connections within ten seconds, with as many workers as are needed.
 func storm(t *testing.T, addr string, n int) {
 	const workers = 64
 	var all sync.WaitGroup

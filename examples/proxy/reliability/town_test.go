@@ -22,13 +22,13 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// patience is what no test waits for, unless something is wrong.
+// patience is the maximum wait of a test.
 const patience = time.Minute
 
 // maxStreams is how many streams a connection may have.
 const maxStreams = 100
 
-// town is a proxy on real sockets, in clear and by TLS, with one upstream.
+// town is a proxy on real sockets, in cleartext and with TLS, with one upstream.
 type town struct {
 	addr, tls string
 
@@ -42,8 +42,8 @@ func newTown(t testing.TB, opts ...httplayer.ServerOption) *town {
 	return newTownBehind(t, func(s tcplayer.Server) tcplayer.Server { return s }, opts...)
 }
 
-// newTownBehind is newTown with a layer of connections; the one place that says how
-// the proxy is made.
+// newTownBehind is newTown with a further layer of connections. Only this function makes
+// the proxy.
 func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, opts ...httplayer.ServerOption) *town {
 	t.Helper()
 	tn := &town{}
@@ -98,8 +98,7 @@ func listen(t testing.TB) net.Listener {
 	return l
 }
 
-// serveUpstream answers at once, but for /hold: that it does when the caller
-// has gone.
+// serveUpstream responds at once. A request for /hold is delayed until it is canceled.
 func (tn *town) serveUpstream(t testing.TB) (addr string) {
 	t.Helper()
 	l := listen(t)

@@ -1,19 +1,20 @@
 // Package settings reads the configuration of a proxy from environment variables and a
-// file. The variables are those of linkerd's proxy, and a few of our own.
+// file. The variables are those of linkerd's proxy, and a few more.
 //
 //	LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=2s ─┐
-//	                                            ├─▶ Read ─▶ Settings, or all problems
+//	                                            ├─▶ Read ─▶ Settings, or all errors
 //	outbound: {connect_timeout: 2s}             ─┘
 //
-// Variables win over the file. The file is YAML. A key is the name of a variable in
-// lower case without its prefix. A mapping contains the names that begin with its key,
-// so these two mean the same:
+// The file is in YAML. If a variable is set in both, the environment variable is used. A
+// key of the file is the name of a variable in lower case without its prefix. Names with a
+// common beginning may be written as a nested mapping, so these two are equal:
 //
 //	outbound_connect_timeout: 2s
 //
 //	outbound:
 //	  connect_timeout: 2s
 //
-// A sequence is a list with commas. Unknown keys are errors. Unknown
-// variables with one of the prefixes are a warning, see [Environ].
+// A variable with a list of values, separated by commas, may be a YAML sequence. An unknown
+// key is an error. An unknown environment variable with one of the prefixes is a warning,
+// see [Environ].
 package settings

@@ -11,22 +11,24 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is the content of a settings file. Keys that find was not called for are unknown.
+// file is a parsed settings file. After all variables have been read, a leaf that
+// [file.find] has not returned has an unknown key.
 type file struct {
 	name     string
 	leaves   []*leaf
-	labels   map[string]bool // keys whose value is a mapping of labels
+	labels   map[string]bool // keys with a mapping of labels as value
 	problems []error
 }
 
-// leaf is a value of the file.
+// leaf is a single value of a settings file, with its key.
 type leaf struct {
-	key  string     // the variable, as "outbound_connect_timeout"
-	path string     // in the file, "outbound.connect_timeout"
+	key  string     // the key in one piece, such as "outbound_connect_timeout"
+	path string     // the key as written in the file, such as "outbound.connect_timeout"
 	node *yaml.Node // a scalar, a sequence, or a mapping of labels
-	read bool
+	read bool       // find has returned the value
 }
 
+// parseFile parses the content of a settings file. Its errors are in the field problems.
 func parseFile(name string, content []byte) *file {
 	f := &file{name: name, labels: map[string]bool{"tap_labels": true}}
 	decoder := yaml.NewDecoder(strings.NewReader(string(content)))
@@ -54,7 +56,8 @@ func parseFile(name string, content []byte) *file {
 	return f
 }
 
-// walk adds the leaves of a mapping.
+// walk adds each value in mapping as a leaf, and also the values of nested mappings. key
+// and path are the key and path of mapping. They are empty if mapping is the whole file.
 func (f *file) walk(mapping *yaml.Node, key, path string) {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		name, value := mapping.Content[i], mapping.Content[i+1]
@@ -77,6 +80,7 @@ func (f *file) walk(mapping *yaml.Node, key, path string) {
 	}
 }
 
+// addLeaf adds l, or an error if there is a leaf with the same key.
 func (f *file) addLeaf(l *leaf) {
 	same := slices.IndexFunc(f.leaves, func(other *leaf) bool { return other.key == l.key })
 	if same >= 0 {
@@ -86,7 +90,9 @@ func (f *file) addLeaf(l *leaf) {
 	f.leaves = append(f.leaves, l)
 }
 
-// find returns the value of a variable and its place.
+// find returns the text of the given variable, a name without a prefix. The result where is
+// the place of the value in the file. The result ok is false if the file does not set the
+// variable, or if find has returned it before.
 func (f *file) find(variable string) (text, where string, ok bool) {
 	key := strings.ToLower(variable)
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })
@@ -103,7 +109,8 @@ func (f *file) find(variable string) (text, where string, ok bool) {
 	return text, f.place(l.node, l.path), true
 }
 
-// textOf returns a value in the syntax of a variable.
+// textOf returns the value n in the syntax of an environment variable. A sequence becomes a
+// list with commas, and a mapping becomes key=value,key=value.
 func textOf(n *yaml.Node) (string, error) {
 	switch {
 	case isNull(n):
@@ -131,6 +138,8 @@ func textOf(n *yaml.Node) (string, error) {
 	return strings.Join(parts, ","), nil
 }
 
+// place returns the place of n for an error message: the name of the file, the line and the
+// key.
 func (f *file) place(n *yaml.Node, path string) string {
 	where := f.name + ":" + strconv.Itoa(n.Line)
 	if path == "" {
@@ -139,12 +148,14 @@ func (f *file) place(n *yaml.Node, path string) string {
 	return where + ": " + path
 }
 
+// addProblem adds an error with the given reason about the value n. path is the key of n as
+// in the file.
 func (f *file) addProblem(n *yaml.Node, path, reason string) {
 	f.problems = append(f.problems, &InvalidError{Where: f.place(n, path), Err: errors.New(reason)})
 }
 
-// finish returns the problems of the file. Values that the environment overrides are
-// checked, too.
+// finish returns all errors of the file. It also validates the values that an environment
+// variable overrides, and reports unknown keys.
 func (f *file) finish() []error {
 	sections := map[string]bool{}
 	for _, g := range variables(new(Settings)) {
@@ -170,13 +181,15 @@ func (f *file) finish() []error {
 	return f.problems
 }
 
-// addSections adds the sections that may contain key: "a" and "a_b" for "a_b_c".
-func addSections(to map[string]bool, key string) {
+// addSections adds the beginnings of key to sections. They are the keys of the mappings in
+// which key may be nested: "a" and "a_b" for "a_b_c".
+func addSections(sections map[string]bool, key string) {
 	for i, c := range key {
 		if c == '_' {
-			to[key[:i]] = true
+			sections[key[:i]] = true
 		}
 	}
 }
 
+// isNull reports whether n is null or has no value.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

@@ -105,7 +105,7 @@ func TestEnvironmentOverridesFileByOldName(t *testing.T) {
 
 // Of the two that an identity may be made of, one may come from either side, also
 // beside the name that would do instead.
-func TestFileHasHalfOfAnIdentity(t *testing.T) {
+func TestFileIdentityPair(t *testing.T) {
 	for name, file := range map[string]string{
 		"IDENTITY_SERVER_ID": "server_name: b.a", "IDENTITY_SERVER_NAME": "server_id: spiffe://a/b",
 	} {
@@ -123,7 +123,7 @@ func TestFileHasHalfOfAnIdentity(t *testing.T) {
 	}
 }
 
-func TestFileIsStrict(t *testing.T) {
+func TestFileErrors(t *testing.T) {
 	_, err := settings.Read(from(map[string]string{"INBOUND_CONNECT_TIMEOUT": "3s"}), settings.File("p.yaml", []byte(`
 destination_svc_addr: dst.example:8086
 outbound:
@@ -187,8 +187,8 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// Whoever turns all of a section into comments leaves its name behind.
-func TestSectionsMayBeEmpty(t *testing.T) {
+// A section in which all keys are comments is empty, and valid.
+func TestEmptySections(t *testing.T) {
 	const text = "destination_svc_addr: localhost:1\noutbound:\n  # connect_timeout: 2s\noutbound_connect:\n"
 	_, err := settings.Read(from(nil), settings.File("p.yaml", []byte(text)))
 	require.NoError(t, err)

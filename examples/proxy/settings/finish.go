@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// finish checks and completes the settings that depend on several variables.
+// finish validates settings that depend on each other, and sets defaults that depend on
+// other settings. It runs after all variables have been read.
 func (r *reader) finish(s *Settings) {
 	r.finishIdentity(s)
 	r.finishControl(s)
@@ -36,27 +37,34 @@ func (r *reader) finish(s *Settings) {
 	}
 }
 
-// maxKeepAlive is the limit of Linux. Connections with a longer one would fail.
+// maxKeepAlive is the longest keep-alive idle time that Linux accepts. Setting a longer
+// time on a socket fails.
 const maxKeepAlive = 32767 * time.Second
 
-func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
-	if of.KeepAlive > maxKeepAlive {
-		r.warnReplaced(s, side+"_KEEPALIVE", of.KeepAlive, maxKeepAlive)
-		of.KeepAlive = maxKeepAlive
+// finishKeepAlive limits the keep-alive time in socket to maxKeepAlive. If it changes the
+// value, it adds a warning. side is the beginning of the name of the variable, such as
+// OUTBOUND_ACCEPT.
+func (r *reader) finishKeepAlive(s *Settings, side string, socket *Socket) {
+	if socket.KeepAlive > maxKeepAlive {
+		r.warnReplaced(s, side+"_KEEPALIVE", socket.KeepAlive, maxKeepAlive)
+		socket.KeepAlive = maxKeepAlive
 	}
 }
 
-// warnReplaced adds a warning that a duration is replaced by another.
+// warnReplaced adds a warning that the proxy uses another value than the configured one.
+// name is the name of the variable.
 func (r *reader) warnReplaced(s *Settings, name string, configured, used time.Duration) {
 	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v: %v is used instead", r.where(name), configured, used))
 }
 
-// TapServed reports whether tap is served: not if TAP_DISABLED is set, and with an
-// identity only if TAP_SVC_NAME is set.
+// TapServed reports whether the proxy has a tap server. It has none if TAP_DISABLED is set,
+// or if there is an identity but TAP_SVC_NAME is not set.
 func (s *Settings) TapServed() bool {
 	return !s.Tap.Disabled && (s.Identity == nil || s.Tap.Name != "")
 }
 
+// finishIdentity validates the settings of the identity. If none of its variables is set,
+// it removes the identity from s.
 func (r *reader) finishIdentity(s *Settings) {
 	if r.has("IDENTITY_DISABLED") {
 		r.problem("IDENTITY_DISABLED", "is no longer supported: leave the other IDENTITY variables out")
@@ -85,6 +93,8 @@ func (r *reader) finishIdentity(s *Settings) {
 	}
 }
 
+// finishControl validates the settings of the control plane, and sets defaults. The default
+// backoff of connections to the control plane is the backoff of the outbound side.
 func (r *reader) finishControl(s *Settings) {
 	c := &s.Control
 	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")
@@ -111,10 +121,13 @@ func (r *reader) finishControl(s *Settings) {
 	}
 }
 
-// minStreamLimit is the smallest idle limit and lifetime of a stream.
+// minStreamLimit is the minimum that the proxy uses for CONTROL_STREAM_IDLE_TIMEOUT and
+// CONTROL_STREAM_LIFETIME, except 0.
 const minStreamLimit = 10 * time.Second
 
-// finishStreams checks the order of the stream limits; 0 means no limit.
+// finishStreams adds an error unless the limits of the streams are in ascending order:
+// initial, idle, lifetime. A limit of 0 means no limit and is ignored. It adds a warning
+// for a limit below minStreamLimit.
 func (r *reader) finishStreams(s *Settings) {
 	last, lower := "", time.Duration(0)
 	for _, limit := range []struct {
@@ -140,11 +153,19 @@ func (r *reader) finishStreams(s *Settings) {
 	}
 }
 
+// finishPolicy validates the policy of inbound connections. It adds a warning if the policy
+// rejects all clients because the proxy has no identity.
 func (r *reader) finishPolicy(s *Settings) {
 	p := s.Inbound.DefaultPolicy
 	clusterPolicies := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
 	if slices.Contains(clusterPolicies, p) && len(s.Policy.ClusterNetworks) == 0 {
 		r.problem("INBOUND_DEFAULT_POLICY", string(p)+" needs POLICY_CLUSTER_NETWORKS")
+	}
+	if c := s.Policy.Controller; c.Addr != "" {
+		r.require("it identifies this workload to the policy controller", "POLICY_WORKLOAD")
+		if s.Identity != nil && !isLoopback(c.Addr) {
+			r.require("the policy controller is not on this machine", "POLICY_SVC_NAME")
+		}
 	}
 	if s.Identity != nil {
 		return
@@ -162,7 +183,8 @@ func (r *reader) finishPolicy(s *Settings) {
 	}
 }
 
-// finishOrigin warns that a client can forge a PROXY header.
+// finishOrigin adds a warning if the destination of inbound connections comes from a PROXY
+// header and is not restricted to INBOUND_IPS, because a client can forge that header.
 func (r *reader) finishOrigin(s *Settings) {
 	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
 		return
@@ -175,20 +197,22 @@ func (r *reader) finishOrigin(s *Settings) {
 		r.where("INBOUND_IPS")+" to the addresses of this pod, and permit only the load balancer to reach "+r.where("INBOUND_LISTEN_ADDR"))
 }
 
-func (r *reader) finishBackoff(of string, c *Connect) {
-	minName, maxName := of+"_EXP_BACKOFF_MIN", of+"_EXP_BACKOFF_MAX"
+// finishBackoff validates the backoff in c. prefix is the beginning of the names of its
+// variables, such as OUTBOUND_CONNECT.
+func (r *reader) finishBackoff(prefix string, c *Connect) {
+	minName, maxName := prefix+"_EXP_BACKOFF_MIN", prefix+"_EXP_BACKOFF_MAX"
 	switch {
 	case r.has(minName) != r.has(maxName):
 		r.problem(minName, "must be set together with "+r.where(maxName))
-	case of == "CONTROL_CONNECT" && !r.has(minName, of+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
+	case prefix == "CONTROL_CONNECT" && !r.has(minName, prefix+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
 	default:
 		if err := c.Backoff.Validate(); err != nil {
-			r.problem(of+"_EXP_BACKOFF_*", err.Error())
+			r.problem(prefix+"_EXP_BACKOFF_*", err.Error())
 		}
 	}
 }
 
-// isLoopback reports whether host:port is on this machine.
+// isLoopback reports whether addr, which is host:port, is localhost or a loopback address.
 func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestHelp(t *testing.T) {
 }
 
 // The help contains every variable that Read reads.
-func TestHelpIsComplete(t *testing.T) {
+func TestHelpAllVariables(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, settings.Help(&b))
 	asked := map[string]bool{}
@@ -40,8 +40,8 @@ func TestHelpIsComplete(t *testing.T) {
 	}
 }
 
-// TestLinkerdVariablesAreKnown has the names of the specification.
-func TestLinkerdVariablesAreKnown(t *testing.T) {
+// TestLinkerdVariables has the names of the specification.
+func TestLinkerdVariables(t *testing.T) {
 	asked := map[string]bool{}
 	_, _ = settings.Read(func(name string) (string, bool) {
 		asked[name] = true

@@ -47,7 +47,7 @@ func TestIdentity(t *testing.T) {
 		ServerID: vars["IDENTITY_LOCAL_NAME"], ServerName: vars["IDENTITY_LOCAL_NAME"],
 		MinRefresh: 10 * time.Second, MaxRefresh: 24 * time.Hour,
 	}, s.Identity)
-	require.False(t, s.TapServed(), "E1: nobody may watch unless TAP_SVC_NAME says who")
+	require.False(t, s.TapServed(), "E1: no client may watch without TAP_SVC_NAME")
 	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen)
 
 	vars["TAP_SVC_NAME"] = "tap.linkerd"
@@ -109,7 +109,7 @@ func TestIdentityIsComplete(t *testing.T) {
 }
 
 // The error of a key that is set instead of a certificate does not contain the key.
-func TestAKeyIsNotShown(t *testing.T) {
+func TestKeyInAnchors(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
@@ -136,7 +136,7 @@ func TestAKeyIsNotShown(t *testing.T) {
 	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS: 1 of 2 PEM blocks are invalid")
 }
 
-// What is taken for an identity is one to package identity, too.
+// A name that settings accept is accepted by package identity.
 func TestIdentitiesMatchPackageIdentity(t *testing.T) {
 	for _, id := range []string{
 		"web.default", "a_b-c", "10.0.0.1", "::1", "-web", "web-.default", "a..b", strings.Repeat("a", 64),

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Options returns the socket options.
+// Options returns the settings of s as options of package tcplayer, except the backlog.
 func (s Socket) Options() []tcplayer.SocketOption {
 	var opts []tcplayer.SocketOption
 	if s.KeepAlive > 0 {
@@ -27,15 +27,15 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait returns FailFast, or 1 ns instead of 0, because 0 means no limit for a queue
-// layer.
+// MaxWait returns FailFast as the maximum wait for the queue of package layer. It returns 1
+// ns if FailFast is 0, because 0 means no limit for that queue.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
-// Dial is a function that makes a connection.
+// Dial is the type of a function that connects to addr.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Requests returns the options of an endpoint for requests, with connections made by
-// dial.
+// Requests returns the options of an endpoint that sends HTTP requests. The endpoint makes
+// its connections with dial and keeps as many idle connections as pool allows.
 func (c Connect) Requests(dial Dial, pool Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
 		httplayer.WithDialContext(dial),
@@ -47,15 +47,17 @@ func (c Connect) Requests(dial Dial, pool Pool) []httplayer.EndpointOption {
 	}
 }
 
-// Bytes returns the options of an endpoint for forwarded connections.
+// Bytes returns the options of an endpoint that forwards connections as bytes. The endpoint
+// makes its connections with dial.
 func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
 		tcplayer.WithDialContext(dial), tcplayer.WithConnectTimeout(c.Timeout), tcplayer.WithBackoff(c.endpointBackoff()),
 	}
 }
 
-// endpointBackoff returns Backoff with a Max of at most 1 s, so that a recovered endpoint
-// gets requests soon. Controllers use all of Backoff.
+// endpointBackoff returns the backoff for connections to an endpoint. Its maximum is at
+// most 1 s, so that an endpoint that has recovered receives requests soon. The full backoff
+// is for the control plane.
 func (c Connect) endpointBackoff() layer.Backoff {
 	b := c.Backoff
 	b.Max = min(b.Max, time.Second)
@@ -63,8 +65,9 @@ func (c Connect) endpointBackoff() layer.Backoff {
 	return b
 }
 
-// Limits returns the limits of streams of the destination controller. Below 0 means no
-// limit, as packages resolve/linkerd and profiles/linkerd expect it.
+// Limits returns the limits of the streams of the destination controller. In the result, -1
+// means no limit, as in packages resolve/linkerd and profiles/linkerd. The streams of a
+// controller on this machine are not limited.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
@@ -75,15 +78,15 @@ func (c *Control) Limits() StreamLimits {
 	return limits
 }
 
-// Load reads the files of an identity. The error contains all problems.
+// Load reads the files of the identity. The error contains all errors of the files.
 func (i *Identity) Load() (identity.Config, error) {
 	c, err := identity.Load(i.Dir, string(i.TrustAnchors), i.TokenFile, i.ServerID, i.ServerName)
 	c.MinRefresh, c.MaxRefresh = max(i.MinRefresh, 1), i.MaxRefresh // 0 would mean the default
 	return c, err
 }
 
-// Check returns the error of Load. It returns nil without an identity, and for one that
-// is incomplete, because [Read] reports that.
+// Check returns the error of [Identity.Load], if there is one. It returns nil if i is nil.
+// It also returns nil if a field is missing, because [Read] reports that.
 func (i *Identity) Check() error {
 	if i == nil || i.Dir == "" || len(i.TrustAnchors) == 0 || i.TokenFile == "" || i.ServerID == "" || i.ServerName == "" {
 		return nil
@@ -92,9 +95,10 @@ func (i *Identity) Check() error {
 	return err
 }
 
-// Options returns the options of an HTTP server. MaxPendingAcceptResetStreams becomes
-// the closest setting, the number of streams that a client may reset. The server
-// has no MaxSendBufSize or AdaptiveFlowControl. MaxHeaderListSize also applies to HTTP/1.
+// Options returns h as options of an HTTP server. The server has no setting for
+// MaxSendBufSize and AdaptiveFlowControl. MaxPendingAcceptResetStreams limits the streams
+// that a client may reset, which is the closest setting. MaxHeaderListSize also applies to
+// HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.WithHTTP2Config(http.HTTP2Config{
@@ -113,12 +117,13 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 	return opts
 }
 
-// maxHeader is the largest value that is passed to the server. The server can add a few
-// KiB to it without an overflow.
+// maxHeader is the largest value that is passed to the server as MaxHeaderListSize. The
+// server adds a few KiB to the value, and the sum must not overflow.
 const maxHeader = min(maxUint32-320, math.MaxInt-4<<10)
 
-// Find returns the function that finds the original destination of a connection. If the
-// system does not track the connection, the destination is the listener itself.
+// Find returns a function that finds the original destination of a connection. If the
+// system does not track the connection, the function reports that it was made to the
+// listener itself.
 func (o Origin) Find() tcplayer.Origin {
 	switch o.Kind {
 	case ProxyProtocol:
@@ -137,9 +142,9 @@ func (o Origin) Find() tcplayer.Origin {
 	}
 }
 
-// Check returns an error if the system does not report the original destination of
-// redirected connections. It tests that with a connection to itself. Other kinds of Origin
-// need no check.
+// Check returns an error if the system cannot report the original destination of redirected
+// connections. It makes a test connection on loopback. For other kinds of Origin it returns
+// nil, because they do not use the system.
 func (o Origin) Check(ctx context.Context) error {
 	if o.Kind == ProxyProtocol || o.Kind == Fixed {
 		return nil
@@ -165,8 +170,9 @@ func (o Origin) Check(ctx context.Context) error {
 	return err
 }
 
-// isUntracked reports whether err means that the system has no rules, or does not track
-// the connection. EOPNOTSUPP of an MPTCP socket does not: it may have been redirected.
+// isUntracked reports whether err means that the connection was not redirected, because the
+// system has no rules or does not track it. It returns false for EOPNOTSUPP, because a
+// redirected MPTCP connection has this error too.
 func isUntracked(err error) bool {
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return false

@@ -9,7 +9,7 @@ import (
 )
 
 // A PROXY header without INBOUND_IPS is a warning.
-func TestProxyProtocolWithoutIPsIsAWarning(t *testing.T) {
+func TestProxyProtocolWithoutIPs(t *testing.T) {
 	for _, name := range []string{"ORIGIN", "INBOUND_ORIGIN"} {
 		s, err := settings.Read(from(least(name, "proxy-protocol")))
 		require.NoError(t, err)

@@ -11,8 +11,11 @@ import (
 	"github.com/gotower/gotower/examples/proxy/logs"
 )
 
+// parseText accepts any text.
 func parseText(s string) (string, error) { return s, nil }
 
+// parseGiven returns true for any text. It is for a variable that has its effect with any
+// value.
 func parseGiven(string) (bool, error) { return true, nil }
 
 func parseRequired(s string) (string, error) {
@@ -29,7 +32,8 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
-// parseNo returns an error unless s is false. It is for unsupported features.
+// parseNo returns an error unless s is "false". It is for features of linkerd's proxy that
+// this proxy does not have.
 func parseNo(s string) error {
 	yes, err := parseBool(s)
 	if yes {
@@ -46,7 +50,7 @@ func parseNumber(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseBetween parses a number from low to high.
+// parseBetween returns a function that parses a number from low to high.
 func parseBetween(low, high uint32) func(string) (uint32, error) {
 	return func(s string) (uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)
@@ -84,7 +88,8 @@ func parseCount(s string) (int, error) {
 
 var durationSyntax = regexp.MustCompile(`^\s*(\d+)(ms|s|m|h|d)?\s*$`)
 
-// parseDuration parses digits and a unit. Only 0 may have no unit.
+// parseDuration parses a duration of digits and a unit: ms, s, m, h or d. Only 0 may be
+// without a unit.
 func parseDuration(s string) (time.Duration, error) {
 	m := durationSyntax.FindStringSubmatch(s)
 	if m == nil {
@@ -113,7 +118,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// parseTimeout is parseDuration for a timeout, for which 0 is invalid.
+// parseTimeout parses a duration above 0.
 func parseTimeout(s string) (time.Duration, error) {
 	d, err := parseDuration(s)
 	if err == nil && d == 0 {
@@ -122,7 +127,8 @@ func parseTimeout(s string) (time.Duration, error) {
 	return d, err
 }
 
-// parseLimit is parseDuration with "" for no limit, as in linkerd's chart.
+// parseLimit parses a duration. An empty text means 0, which means unlimited. It is allowed
+// because linkerd's chart may set the variable to an empty text.
 func parseLimit(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -147,10 +153,12 @@ func parseAccess(s string) (AccessFormat, error) {
 	return "", errors.New("must be apache or json")
 }
 
-// parseFormat treats all values except json as plain, as linkerd does.
+// parseFormat reports whether s is the log format json. Any other text means plain text, as
+// in linkerd's proxy.
 func parseFormat(s string) (asJSON bool, err error) { return strings.EqualFold(s, "json"), nil }
 
-// parseUnsafe parses settings that linkerd enables with the word unsafe.
+// parseUnsafe returns true for the text "unsafe", which linkerd requires to enable some
+// settings. It returns an error for any other text.
 func parseUnsafe(s string) (bool, error) {
 	if s != "unsafe" {
 		return false, errors.New(`must be "unsafe"`)
@@ -158,6 +166,7 @@ func parseUnsafe(s string) (bool, error) {
 	return true, nil
 }
 
+// parseFilter validates s as a log filter of package logs, and returns it unchanged.
 func parseFilter(s string) (string, error) {
 	_, err := logs.ParseFilter(s)
 	return s, err

@@ -10,7 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// isName reports whether s is a DNS name, with or without a final dot, and not an address.
+// isName reports whether s is a DNS name. It may have a final dot. An IP address is not a
+// name.
 func isName(s string) bool { return caller.IsDNS(strings.TrimSuffix(s, ".")) }
 
 func parseName(s string) (string, error) {
@@ -20,7 +21,8 @@ func parseName(s string) (string, error) {
 	return strings.ToLower(strings.TrimSuffix(s, ".")), nil
 }
 
-// parseID reads an identity: a DNS name, or a URI such as spiffe://….
+// parseID parses an identity, which is a DNS name or a SPIFFE ID such as
+// spiffe://cluster.local/web.
 func parseID(s string) (string, error) {
 	if caller.IsURI(s) {
 		if caller.Check(s) != nil {
@@ -35,8 +37,9 @@ func parseID(s string) (string, error) {
 	return name, nil
 }
 
-// parseAnchors parses PEM certificates and the text between them. Its errors do not
-// contain the text, because it may be a key.
+// parseAnchors validates PEM certificates, and returns s unchanged. Text between the
+// certificates is allowed. An error does not contain s, because s may be a private key by
+// mistake.
 func parseAnchors(s string) ([]byte, error) {
 	n := 0
 	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {

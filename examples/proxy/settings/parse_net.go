@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// items returns the parts of a list with commas, without blank parts.
+// items returns the parts of s between commas, without surrounding spaces. Blank parts are
+// left out.
 func items(s string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(s, ",") {
@@ -30,6 +31,7 @@ func parseAddr(s string) (netip.AddrPort, error) {
 	return addr, nil
 }
 
+// parseAddrs parses one or two addresses, separated by a comma.
 func parseAddrs(s string) ([]netip.AddrPort, error) {
 	parts := strings.Split(s, ",")
 	if len(parts) > 2 {
@@ -46,7 +48,8 @@ func parseAddrs(s string) ([]netip.AddrPort, error) {
 	return addrs, nil
 }
 
-// parseHostPort parses "name:port" or "ip:port". The port must not be 0.
+// parseHostPort validates name:port or ip:port with a port from 1 to 65535, and returns it
+// unchanged.
 func parseHostPort(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -89,8 +92,8 @@ func parseNetworks(s string) ([]netip.Prefix, error) {
 	return networks, nil
 }
 
-// unmapPrefix converts an IPv4-mapped IPv6 network to IPv4, because addresses are compared
-// as IPv4.
+// unmapPrefix converts an IPv4-mapped IPv6 network to IPv4. It is necessary because
+// addresses are converted too before they are compared with networks.
 func unmapPrefix(n netip.Prefix) netip.Prefix {
 	const mapped = 96 // bits before an address of IPv4
 	if !n.Addr().Is4In6() || n.Bits() < mapped {
@@ -99,7 +102,8 @@ func unmapPrefix(n netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-mapped)
 }
 
-// parseIPs parses addresses. An empty text means all addresses.
+// parseIPs parses IP addresses, separated by commas. For an empty text it returns nil,
+// which means all addresses.
 func parseIPs(s string) ([]netip.Addr, error) {
 	if s == "" {
 		return nil, nil
@@ -135,7 +139,7 @@ func parsePorts(s string) (Ports, error) {
 	return ports.joined(), nil
 }
 
-// joined returns p sorted, with overlapping and adjacent ranges merged.
+// joined sorts p, and returns it with overlapping and adjacent ranges merged.
 func (p Ports) joined() Ports {
 	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
 	var merged Ports
@@ -165,7 +169,7 @@ func parseOrigin(s string) (Origin, error) {
 	return Origin{}, errors.New("must be redirected, proxy-protocol or fixed:ip:port")
 }
 
-// parseLabels reads "key=value,key=value".
+// parseLabels parses labels in the form key=value,key=value.
 func parseLabels(s string) (map[string]string, error) {
 	labels := map[string]string{}
 	for _, part := range items(s) {

@@ -42,8 +42,8 @@ func TestParsePorts(t *testing.T) {
 	}
 }
 
-// TestPortsAreASet compares with a list of every port.
-func TestPortsAreASet(t *testing.T) {
+// TestPortsSet compares with a list of every port.
+func TestPortsSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all [64]bool
 		var ports Ports
@@ -88,8 +88,8 @@ func TestSuffixes(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What the system tells as an address of IPv4 is one.
-func TestAddressesAreUnmapped(t *testing.T) {
+// IPv4-mapped addresses are converted to IPv4.
+func TestAddressUnmap(t *testing.T) {
 	ips, err := parseIPs("::ffff:127.0.0.1,::1,10.1.2.3")
 	require.NoError(t, err)
 	require.Equal(t, []netip.Addr{
@@ -133,7 +133,7 @@ func TestParseHostPort(t *testing.T) {
 	}
 }
 
-func TestInvalidErrorIsShort(t *testing.T) {
+func TestInvalidErrorLength(t *testing.T) {
 	p := &InvalidError{Where: "X", Text: strings.Repeat("a", 10_000), Err: noError{}}
 	require.Less(t, len(p.Error()), 200)
 }

@@ -9,8 +9,17 @@ import (
 	"github.com/gotower/gotower/profiles/linkerd"
 )
 
-// Profiles returns the source of profiles: the destination controller behind conn, for
-// the names and addresses that the settings allow.
+// Policies returns a source of outbound policies that watches the policy controller over
+// conn.
+func (c *Control) Policies(conn grpc.ClientConnInterface, workload string, log *slog.Logger) profiles.Source {
+	return linkerd.NewPolicies(conn, workload,
+		linkerd.WithStreamLimits(linkerd.Limits(c.Limits())),
+		linkerd.WithBackoff(c.Connect.Backoff),
+		linkerd.WithLogger(log))
+}
+
+// Profiles returns a source of profiles that watches the destination controller over conn.
+// It requests profiles only for names in ProfileSuffixes and addresses in ProfileNetworks.
 func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) profiles.Source {
 	names := make([]string, len(c.ProfileSuffixes))
 	for i, suffix := range c.ProfileSuffixes {

@@ -13,22 +13,23 @@ type option func(*reader)
 
 func (f option) apply(r *reader) { f(r) }
 
-// File makes Read use the content of a file too. Variables win over it. The name is for
-// error messages.
+// File makes Read use the content of a settings file for variables that the environment
+// does not set. Error messages contain name as the name of the file.
 func File(name string, content []byte) Option {
 	return option(func(r *reader) { r.file = parseFile(name, content) })
 }
 
-// Environ makes Read check the names of all variables of an environment, as
-// os.Environ returns it. Names that begin with Prefix or OwnPrefix and are unknown
-// become one warning, because they are most likely spelling mistakes.
+// Environ makes Read check the names of all variables in environ, which has the form of
+// os.Environ. Read adds a single warning for all unknown names that begin with Prefix or
+// OwnPrefix, because they are probably misspelled.
 func Environ(environ []string) Option {
 	return option(func(r *reader) { r.environ = environ })
 }
 
-// Read returns the settings of the environment, which lookup reads, and of the files.
-// The error contains all problems, as [InvalidError] values in an errors.Join. After an
-// error only Warnings and [Identity.Check] are of use. Read panics if lookup is nil.
+// Read returns the settings that the environment and the file of [File] contain. It reads
+// the environment with lookup, and panics if lookup is nil. The error joins an
+// [InvalidError] for each invalid value. After an error, only the field Warnings and the
+// method [Identity.Check] of the settings may be used.
 func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Settings, error) {
 	if lookup == nil {
 		panic("settings: Read: lookup is nil; want a function such as os.LookupEnv")
@@ -54,17 +55,17 @@ func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Set
 	return s, errors.Join(r.problems...)
 }
 
-// reader is one call of Read.
+// reader is the state of one call of [Read].
 type reader struct {
 	lookup   func(string) (string, bool)
 	file     *file
-	environ  []string          // to be checked for unknown names
-	given    map[string]string // place of each variable that is set, by name
+	environ  []string          // variables to check for unknown names; nil means no check
+	given    map[string]string // by name, the place where each variable is set
 	problems []error
 }
 
-// unknownNames returns the names in environ that have one of our prefixes and are
-// not in groups, sorted.
+// unknownNames returns the names in environ that begin with Prefix or OwnPrefix but are not
+// in groups. They are sorted.
 func unknownNames(environ []string, groups []group) []string {
 	known := map[string]bool{}
 	for _, g := range groups {
@@ -86,7 +87,8 @@ func unknownNames(environ []string, groups []group) []string {
 	return unknown
 }
 
-// find returns the text of v and its place.
+// find returns the text of v and where it is set. ok is false if v is set neither in the
+// environment nor in the file.
 func (r *reader) find(v *variable) (text, where string, ok bool) {
 	names := append([]string{v.name}, v.oldNames...)
 	for _, name := range names {
@@ -105,13 +107,15 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// isOverridden reports whether the environment sets the variable that v overrides, so that
-// v of the file is ignored. v is used if the environment sets the other half of v.
+// isOverridden reports whether the file must not set v, because the environment sets a more
+// general variable, v.overrides. It returns false if the environment also sets v.with, the
+// other variable of a pair with v.
 func (r *reader) isOverridden(v *variable) bool {
 	return r.isSet(v, v.overrides) && !r.isSet(v, v.with)
 }
 
-// isSet reports whether the environment sets a variable with the prefix of v.
+// isSet reports whether the environment sets the variable with the given name. The name has
+// no prefix. isSet adds the prefix of v.
 func (r *reader) isSet(v *variable, name string) bool {
 	if name == "" {
 		return false
@@ -120,6 +124,7 @@ func (r *reader) isSet(v *variable, name string) bool {
 	return set
 }
 
+// read stores the value of v in its field of the settings, or the default if v is not set.
 func (r *reader) read(s *Settings, v *variable) {
 	text, where, ok := r.find(v)
 	if !ok {
@@ -134,6 +139,9 @@ func (r *reader) read(s *Settings, v *variable) {
 	}
 }
 
+// take parses text as the value of v and reports whether it is valid. If it is invalid,
+// take adds a warning if v is lenient, and an error otherwise. The argument where is the
+// place where the value is set.
 func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	err := v.set(text)
 	if err == nil {
@@ -148,12 +156,14 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	return false
 }
 
-// has reports whether any of the named environment variables is set.
+// has reports whether the environment or the file sets at least one of the variables with
+// the given names. The names have no prefix.
 func (r *reader) has(names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return r.given[name] != "" })
 }
 
-// where returns the place where a variable is set, or else its full name.
+// where returns the place where the variable with the given name is set. If it is not set,
+// where returns the full name.
 func (r *reader) where(name string) string {
 	if where := r.given[name]; where != "" {
 		return where
@@ -161,14 +171,17 @@ func (r *reader) where(name string) string {
 	return Prefix + name
 }
 
+// problem adds an error about the variable with the given name.
 func (r *reader) problem(name, reason string) {
 	r.problems = append(r.problems, &InvalidError{Where: r.where(name), Err: errors.New(reason)})
 }
 
-func (r *reader) require(why string, names ...string) {
+// require adds an error for each of the given variables that is not set. reason is why the
+// variable is required.
+func (r *reader) require(reason string, names ...string) {
 	for _, name := range names {
 		if !r.has(name) {
-			r.problem(name, "is not set: "+why)
+			r.problem(name, "is not set: "+reason)
 		}
 	}
 }

@@ -40,8 +40,9 @@ func least(more ...string) map[string]string {
 
 func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// But for tap: without an identity it is in clear, and for this machine alone.
-func TestDefaultsAreLinkerds(t *testing.T) {
+// The defaults are those of linkerd, except that of tap: without an identity it uses
+// cleartext, and only clients on this machine may watch.
+func TestDefaultsOfLinkerd(t *testing.T) {
 	s, err := settings.Read(from(least()))
 	require.NoError(t, err)
 	require.Empty(t, s.Warnings)
@@ -109,8 +110,9 @@ func TestAsInjected(t *testing.T) {
 	require.Len(t, s.Inbound.IPs, 2)
 	require.Equal(t, settings.ClusterUnauthenticated, s.Inbound.DefaultPolicy)
 	require.Len(t, s.Policy.ClusterNetworks, 5)
-	require.Len(t, s.Warnings, 1)
-	require.Contains(t, s.Warnings[0], "LINKERD2_PROXY_POLICY_SVC_ADDR is ignored")
+	require.Equal(t, "linkerd-policy.linkerd.svc.cluster.local.:8090", s.Policy.Controller.Addr)
+	require.JSONEq(t, `{"ns":"emojivoto","pod":"web-0"}`, s.Policy.Workload)
+	require.Empty(t, s.Warnings)
 	require.Equal(t, 1, s.Cores.Count(8))
 }
 
@@ -146,7 +148,7 @@ func TestFallbackVariables(t *testing.T) {
 	require.True(t, s.Inbound.AuthorityLabels)
 }
 
-func TestEveryProblemAtOnce(t *testing.T) {
+func TestReadAllErrors(t *testing.T) {
 	_, err := settings.Read(from(map[string]string{
 		"OUTBOUND_LISTEN_ADDR": "localhost:80", "OUTBOUND_LISTEN_ADDRS": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
 		"OUTBOUND_HTTP_QUEUE_CAPACITY": "many", "OUTBOUND_HTTP_FAILFAST_TIMEOUT": "3", "OUTBOUND_CONNECT_TIMEOUT": "1.5s",
@@ -154,7 +156,7 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		"OUTBOUND_CONNECT_EXP_BACKOFF_MIN": "2m", "INBOUND_CONNECT_EXP_BACKOFF_MIN": "2m", "INBOUND_CONNECT_EXP_BACKOFF_MAX": "1m",
 		"TAP_LABELS": "web", "DESTINATION_PROFILE_SUFFIXES": "a.example, *.example",
 		"DESTINATION_PROFILE_NETWORKS": "10.0.0.0/8,10.0.0.0", "INBOUND_PORTS": "80,90-80", "INBOUND_IPS": "10.0.0.1, 10.0.0.2",
-		"INBOUND_DEFAULT_POLICY": "audit", "ORIGIN": "fixed:127.0.0.1", "IDENTITY_DISABLED": "1", "LOG": "linkerd=loud",
+		"INBOUND_DEFAULT_POLICY": "audit", "POLICY_SVC_ADDR": "policy:8090", "ORIGIN": "fixed:127.0.0.1", "IDENTITY_DISABLED": "1", "LOG": "linkerd=loud",
 		"CONTROL_STREAM_INITIAL_TIMEOUT": "3s", "CONTROL_STREAM_IDLE_TIMEOUT": "", "CONTROL_STREAM_LIFETIME": "2s",
 		"DNS_MIN_TTL": "2s", "DNS_MAX_TTL": "1s", "ACCESS_LOG": "nginx", "INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE": "1",
 		"HTTP2_INITIAL_CONNECTION_WINDOW_SIZE": "65534", "INBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE": "1",
@@ -178,6 +180,7 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		p + `INBOUND_PORTS="80,90-80": "90-80" must begin with the lower port`,
 		p + `INBOUND_IPS="10.0.0.1, 10.0.0.2": " 10.0.0.2" must be an address`,
 		p + `INBOUND_DEFAULT_POLICY: audit needs POLICY_CLUSTER_NETWORKS`,
+		p + `POLICY_WORKLOAD: is not set: it identifies this workload to the policy controller`,
 		`GOTOWER_ORIGIN="fixed:127.0.0.1": must have ip:port after fixed`,
 		p + `IDENTITY_DISABLED: is no longer supported`,
 		p + `LOG="linkerd=loud": log filter "linkerd=loud": "loud" must be trace`,
@@ -197,10 +200,10 @@ func TestEveryProblemAtOnce(t *testing.T) {
 	require.ErrorAs(t, err, &first)
 	many, ok := err.(interface{ Unwrap() []error })
 	require.True(t, ok)
-	require.Len(t, many.Unwrap(), 28, "and nothing else: %v", err)
+	require.Len(t, many.Unwrap(), 29, "and nothing else: %v", err)
 }
 
-func TestIgnoredVariablesAreWarnings(t *testing.T) {
+func TestIgnoredVariableWarnings(t *testing.T) {
 	s, err := settings.Read(from(least(
 		"TRACE_COLLECTOR_SVC_ADDR", "collector:4317", "OTEL_RESOURCE_ATTRIBUTES", "a=b", "IDENTITY_SPIRE_SOCKET", "/run/spire",
 		"OUTBOUND_ROUTER_CAPACITY", "100", "CORES", "none", "CORES_MAX", "0", "CORES_MAX_RATIO", "1.5",
@@ -222,8 +225,8 @@ func TestIgnoredVariablesAreWarnings(t *testing.T) {
 	require.Len(t, s.Warnings, 12, all)
 }
 
-// A name that is most likely misspelt is told, all of them in one line.
-func TestUnknownVariablesAreAWarning(t *testing.T) {
+// Unknown names, which are probably misspelled, are reported in one warning.
+func TestUnknownVariableWarning(t *testing.T) {
 	given := least("IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", "unix:///run/spire")
 	s, err := settings.Read(from(given), settings.Environ([]string{
 		"PATH=/bin", "LINKERD2_PROXY_NONSENSE=1", "GOTOWER_ORIGN=fixed", "GOTOWER_ORIGIN=redirected",

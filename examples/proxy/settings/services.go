@@ -6,13 +6,14 @@ import (
 )
 
 const (
-	services             = "svc" // Kubernetes' label below the cluster domain
+	services             = "svc" // DNS label of Kubernetes above the cluster domain
 	defaultServiceSuffix = services + ".cluster.local"
 )
 
-// ServiceSuffixes returns the suffixes of the names of the cluster's Services, such as
-// svc.cluster.local. They are derived from ProfileSuffixes and GetSuffixes, because there
-// is no variable for the cluster domain. The default is svc.cluster.local.
+// ServiceSuffixes returns the domain suffixes of Kubernetes Services, such as
+// svc.cluster.local. It derives them from ProfileSuffixes and GetSuffixes, because no
+// variable contains the cluster domain. If neither has such a suffix, it returns
+// svc.cluster.local.
 func (c *Control) ServiceSuffixes() []string {
 	var found []string
 	for _, suffix := range slices.Concat(c.ProfileSuffixes, c.GetSuffixes) {

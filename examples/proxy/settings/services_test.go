@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// The domain of the cluster is that of the names that the controller is asked
-// for.
+// The domain of the cluster is derived from the names that are requested from the
+// controller.
 func TestServiceSuffixes(t *testing.T) {
 	for what, tt := range map[string]struct {
 		profiles, endpoints settings.Suffixes

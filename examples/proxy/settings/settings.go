@@ -7,15 +7,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Settings are the configuration of a proxy. The comment of each field names its environment
-// variable without the prefix [Prefix]. If the name begins with _, OUTBOUND or INBOUND comes
-// before it.
+// Settings is the configuration of a proxy. The comment of each field contains the name of
+// its environment variable, without the prefix [Prefix]. A name that begins with an
+// underscore follows OUTBOUND or INBOUND.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound
 	Control  Control
 	Policy   Policy
-	Identity *Identity // nil: no identity
+	Identity *Identity // nil means that the proxy has no identity
 	Tap      Tap
 	Admin    Admin
 	Shutdown Shutdown
@@ -23,15 +23,16 @@ type Settings struct {
 	Metrics  Metrics
 	Cores    Cores
 
-	// ReusePort is GOTOWER_REUSE_PORT: two proxies may listen on the same addresses, so
-	// that one can take over from the other.
+	// ReusePort (GOTOWER_REUSE_PORT) allows two proxies to listen on the same addresses, so
+	// that a new proxy can replace a running one.
 	ReusePort bool
 
-	// Warnings are sentences for the log about settings that are ignored or changed.
+	// Warnings contains messages for the log about settings that the proxy ignores or
+	// changes.
 	Warnings []string
 }
 
-// Outbound configures connections made by the application.
+// Outbound configures the connections that the application makes.
 type Outbound struct {
 	Listen []netip.AddrPort // OUTBOUND_LISTEN_ADDRS, else OUTBOUND_LISTEN_ADDR; one or two
 	Origin Origin           // GOTOWER_OUTBOUND_ORIGIN, else GOTOWER_ORIGIN
@@ -53,7 +54,7 @@ type Outbound struct {
 	Quiet   bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-* headers
 }
 
-// Inbound configures connections to the application.
+// Inbound configures the connections that are made to the application.
 type Inbound struct {
 	Listen netip.AddrPort // INBOUND_LISTEN_ADDR
 	Origin Origin         // GOTOWER_INBOUND_ORIGIN, else GOTOWER_ORIGIN
@@ -68,7 +69,7 @@ type Inbound struct {
 
 	Connect       Connect
 	Pool          Pool          // MAX_IDLE_CONNS_PER_ENDPOINT, INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT
-	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT
+	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT: idle timeout of targets
 
 	DefaultPolicy   DefaultPolicy // INBOUND_DEFAULT_POLICY
 	Ports           Ports         // INBOUND_PORTS: documented by the application
@@ -76,11 +77,12 @@ type Inbound struct {
 	RequireIdentity Ports         // INBOUND_PORTS_REQUIRE_IDENTITY: only for clients with an identity
 	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy
 
-	IPs             []netip.Addr // INBOUND_IPS: of the pod; empty: all addresses
+	IPs             []netip.Addr // INBOUND_IPS: addresses of the pod; empty means all addresses
 	AuthorityLabels bool         // INBOUND_METRICS_AUTHORITY_LABELS=unsafe
 }
 
-// Control configures the destination controller and the lookup of names.
+// Control configures the connections to the control plane, and the look-up of profiles,
+// endpoints and DNS names.
 type Control struct {
 	Destination  Controller // DESTINATION_SVC_ADDR, DESTINATION_SVC_NAME
 	ContextToken string     // DESTINATION_CONTEXT
@@ -96,14 +98,16 @@ type Control struct {
 	DNS             DNS           // DNS_MIN_TTL, DNS_MAX_TTL
 }
 
-// Policy configures the policy controller, which this proxy does not use.
+// Policy configures the policy controller. Without an address of the controller, only
+// INBOUND_DEFAULT_POLICY and INBOUND_PORTS_REQUIRE_* apply.
 type Policy struct {
 	Controller      Controller     // POLICY_SVC_ADDR, POLICY_SVC_NAME
-	Workload        string         // POLICY_WORKLOAD
-	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: the cluster of INBOUND_DEFAULT_POLICY
+	Workload        string         // POLICY_WORKLOAD: identifies this workload to the policy controller
+	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: networks of the cluster in INBOUND_DEFAULT_POLICY
 }
 
-// Identity configures the certificate of this proxy.
+// Identity configures the identity of this proxy, for which the control plane issues a
+// certificate.
 type Identity struct {
 	Controller   Controller    // IDENTITY_SVC_ADDR, IDENTITY_SVC_NAME
 	Dir          string        // IDENTITY_DIR: directory of csr.der and key.p8
@@ -113,76 +117,81 @@ type Identity struct {
 	ServerName   string        // IDENTITY_SERVER_NAME, else IDENTITY_LOCAL_NAME: TLS server name of this proxy
 	MinRefresh   time.Duration // IDENTITY_MIN_REFRESH
 	MaxRefresh   time.Duration // IDENTITY_MAX_REFRESH
+	Generate     bool          // GOTOWER_IDENTITY_GENERATE: write a new key and request to Dir at the start
 }
 
-// Tap configures the tap server.
+// Tap configures the tap server, which streams live requests.
 type Tap struct {
-	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; default with an identity and Name: 0.0.0.0
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; default 0.0.0.0 with an identity and a Name
 
-	// Name is TAP_SVC_NAME, the identity of the allowed client. It is empty if
-	// TAP_DISABLED is set. With an identity, an empty name means no tap. Without an
-	// identity, tap is for clients on this machine.
+	// Name (TAP_SVC_NAME) is the identity of the client that may watch. If the proxy has an
+	// identity, an empty Name turns tap off. If the proxy has no identity, only clients on
+	// this machine may watch. Name is empty if TAP_DISABLED is set.
 	Name     string
 	Disabled bool              // TAP_DISABLED
-	Labels   map[string]string // TAP_LABELS: labels of this proxy's clients in tap
+	Labels   map[string]string // TAP_LABELS: labels of the application in tap
 }
 
-// Admin configures the admin server.
+// Admin configures the admin server, which serves health checks, metrics and the page of
+// tap.
 type Admin struct {
 	Listen netip.AddrPort // ADMIN_LISTEN_ADDR
 }
 
-// Shutdown configures the end of the proxy.
+// Shutdown configures how the proxy ends.
 type Shutdown struct {
-	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: maximum wait for open connections
+	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: maximum wait for open connections to end
 	EndpointEnabled bool          // SHUTDOWN_ENDPOINT_ENABLED: POST /shutdown ends the proxy
 }
 
-// Log configures the logs.
+// Log configures the log and the access log.
 type Log struct {
 	Filter string       // LOG, in the syntax of package logs
 	JSON   bool         // LOG_FORMAT=json
 	Access AccessFormat // ACCESS_LOG
 }
 
-// Metrics configures the metrics.
+// Metrics configures the metrics that the admin server exports.
 type Metrics struct {
-	RetainIdle time.Duration // METRICS_RETAIN_IDLE: time for which idle series are shown
+	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long a series without changes is exported
 }
 
-// Controller is a server of the control plane.
+// Controller is the address and the identity of a server of the control plane.
 type Controller struct {
 	Addr string // host:port
-	Name string // identity, verified by TLS; empty: cleartext
+	Name string // identity that the server must prove by TLS; empty means cleartext
 }
 
-// Queue configures the queue of requests that wait for a target.
+// Queue configures the queue of requests, or of connections, that wait for a target.
 type Queue struct {
 	Capacity int           // number of waiting requests; 0 means no waiting
 	FailFast time.Duration // maximum wait; 0 means no waiting, see MaxWait
 }
 
-// Connect configures how connections are made.
+// Connect configures how the proxy connects to endpoints, to the application or to the
+// control plane.
 type Connect struct {
 	Timeout time.Duration // _CONNECT_TIMEOUT
 	Backoff layer.Backoff // _CONNECT_EXP_BACKOFF_{MIN,MAX,JITTER}
 	Socket  Socket        // _CONNECT_KEEPALIVE, _CONNECT_USER_TIMEOUT
 }
 
-// Socket configures the sockets of one side. 0 means the default of the system.
+// Socket configures the sockets of accepted connections, or of connections that the proxy
+// makes. A zero field means the default of the system.
 type Socket struct {
 	KeepAlive   time.Duration // _ACCEPT_KEEPALIVE: idle time before a probe
 	UserTimeout time.Duration // _ACCEPT_USER_TIMEOUT: maximum time without acknowledgment
 	Backlog     int           // _TCP_LISTEN_BACKLOG; of listeners only
 }
 
-// Pool configures the idle HTTP/1.1 connections to an endpoint.
+// Pool limits the idle HTTP/1.1 connections to one endpoint.
 type Pool struct {
-	MaxIdle int           // maximum number
+	MaxIdle int           // maximum number of idle connections
 	Idle    time.Duration // idle timeout
 }
 
-// HTTP2 configures HTTP/2 of a server. 0 means the default of the server.
+// HTTP2 configures HTTP/2 for the connections that the proxy accepts. A zero field means
+// the default of the server.
 type HTTP2 struct {
 	MaxConcurrentStreams         uint32
 	MaxFrameSize                 uint32
@@ -196,14 +205,16 @@ type HTTP2 struct {
 	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
 }
 
-// StreamLimits are the time limits of the streams of a controller; 0 means no limit.
-// Each is at most the next. Idle and Lifetime are at least 10 s. They do not apply to a
-// controller on this machine, see [Control.Limits].
+// StreamLimits are the time limits of the streams of the destination controller: until the
+// first message, between two messages, and in total. 0 means no limit. Another value of
+// Idle or Lifetime has a minimum of 10 s. Values that are not 0 must satisfy Initial ≤ Idle
+// ≤ Lifetime. See also [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }
 
-// DNS limits the TTL of answers; 0 means no limit.
+// DNS limits the TTL of DNS records, which is the time until a name is looked up again. 0
+// means no limit.
 type DNS struct {
 	MinTTL, MaxTTL time.Duration
 }

@@ -10,8 +10,8 @@ import (
 // PortRange is all ports from First to Last.
 type PortRange struct{ First, Last uint16 }
 
-// Ports is a set of ports: ascending ranges that neither overlap nor touch. The zero value
-// is empty.
+// Ports is a set of ports. Its ranges are in ascending order, and neither overlap nor are
+// adjacent. The zero value is the empty set.
 type Ports []PortRange
 
 // Contains reports whether port is in the set.
@@ -28,12 +28,13 @@ func (p Ports) Contains(port uint16) bool {
 	return found
 }
 
-// Suffixes is a set of DNS names with all names below them, in lower case without a final
-// dot. "" contains all names. The zero value is empty.
+// Suffixes is a set of DNS names. It contains each suffix and all names below it. A suffix
+// is in lower case without a final dot, and "" contains all names. The zero value is the
+// empty set.
 type Suffixes []string
 
-// Contains reports whether name is one of the suffixes or below one. Labels are
-// compared whole and case-insensitively.
+// Contains reports whether name is equal to a suffix or below it. Case is ignored. Labels
+// match as a whole, so the suffix b.c contains a.b.c but not ab.c.
 func (s Suffixes) Contains(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return slices.ContainsFunc(s, func(suffix string) bool {
@@ -42,27 +43,29 @@ func (s Suffixes) Contains(name string) bool {
 	})
 }
 
-// OriginKind is the source of a connection's original destination.
+// OriginKind is a way to find the original destination of a connection.
 type OriginKind uint8
 
-// The kinds of origin.
+// The kinds of OriginKind, by the source of the original destination.
 const (
-	Redirected    OriginKind = iota // the system, for connections redirected by iptables
-	ProxyProtocol                   // the PROXY header of the client
+	Redirected    OriginKind = iota // the system, for connections that iptables redirected
+	ProxyProtocol                   // the header of the PROXY protocol, which the client sends
 	Fixed                           // one address for all connections
 )
 
-// Origin is the way in which a listener finds original destinations.
+// Origin specifies how a listener finds the original destination of a connection, which is
+// the address to which the client connected, before the connection was redirected.
 type Origin struct {
 	Kind OriginKind
 	Addr netip.AddrPort // if Kind is Fixed
 }
 
-// DefaultPolicy is the policy of ports without another policy.
+// DefaultPolicy specifies which clients may connect to the ports of the application.
 type DefaultPolicy string
 
-// The default policies. Those of the cluster, and Audit, need
-// POLICY_CLUSTER_NETWORKS.
+// The default policies. "Authenticated" requires that the client has an identity. "Cluster"
+// requires that its address is in POLICY_CLUSTER_NETWORKS. Audit permits all clients, but
+// POLICY_CLUSTER_NETWORKS must be set too, as in linkerd's proxy.
 const (
 	Deny                   DefaultPolicy = "deny"
 	AllAuthenticated       DefaultPolicy = "all-authenticated"
@@ -77,21 +80,22 @@ type AccessFormat string
 
 // The formats of the access log.
 const (
-	NoAccessLog AccessFormat = ""
-	Apache      AccessFormat = "apache"
-	AccessJSON  AccessFormat = "json"
+	NoAccessLog AccessFormat = ""       // no access log
+	Apache      AccessFormat = "apache" // the common log format of Apache
+	AccessJSON  AccessFormat = "json"   // one JSON object per line
 )
 
-// Cores limits the processors of the proxy. The zero value means the default of the Go
-// runtime, which is the limit of its cgroup.
+// Cores limits how many processors the proxy uses. The zero value means the default of the
+// Go runtime, which is the CPU limit of the cgroup.
 type Cores struct {
 	Min      int     // CORES_MIN, else CORES
 	Max      int     // CORES_MAX
-	MaxRatio float64 // CORES_MAX_RATIO: of the available ones; above 0 and at most 1
+	MaxRatio float64 // CORES_MAX_RATIO: share of the available processors; above 0, at most 1
 }
 
-// Count returns the number of processors to use, of those available. It is Max, or else
-// MaxRatio of the available ones, rounded, or else 1. The result is at least Min and at
+// Count returns how many of the available processors the proxy uses. The zero value of c
+// means all. Otherwise the number is Max if Max is set, or else the rounded share MaxRatio
+// of the available ones if MaxRatio is set, or else 1. The result is at least Min and at
 // most available.
 func (c Cores) Count(available int) int {
 	n := 1

@@ -5,35 +5,37 @@ import (
 	"strings"
 )
 
-// Prefix is the prefix of linkerd's variables, and OwnPrefix the prefix of variables that
-// linkerd does not have.
+// The prefixes of environment variables: Prefix for variables that linkerd's proxy also has,
+// and OwnPrefix for the others.
 const (
 	Prefix    = "LINKERD2_PROXY_"
 	OwnPrefix = "GOTOWER_"
 )
 
-// variable is one variable and the way to parse it.
+// variable describes one variable: its names, how its value is parsed, and its text in the
+// help.
 type variable struct {
 	name      string                  // without its prefix
-	prefix    string                  // empty means Prefix; "-" means no prefix
-	oldNames  []string                // names that are read if name is not set
-	overrides string                  // a variable that this one overrides; in a file it does not override the environment
-	with      string                  // the other half of this variable: if the environment sets it, overrides does not apply
-	def       string                  // default, in the same syntax
-	help      string                  // a line
-	set       func(text string) error // parses the value and the default
-	lenient   bool                    // an invalid value is a warning
-	ignored   string                  // reason why a value is ignored, for a warning
-	hidden    bool                    // an invalid value is not shown, because it may be a secret
+	prefix    string                  // "" means Prefix; "-" means no prefix
+	oldNames  []string                // former names, which are read if name is not set
+	overrides string                  // a more general variable, see [reader.isOverridden]
+	with      string                  // the other half of a pair; see [reader.isOverridden]
+	def       string                  // default value, in the syntax of the variable; "" means none
+	help      string                  // description, one line
+	set       func(text string) error // parses text, or def, and stores the value
+	lenient   bool                    // an invalid value is a warning and not an error
+	ignored   string                  // why the value has no effect, for a warning; "" if it has one
+	hidden    bool                    // errors do not contain the value, because it may be a secret
 }
 
-// group is variables under one title of the help.
+// group is a set of variables that the help shows below one title.
 type group struct {
 	title     string
 	variables []variable
 }
 
-// to returns a function that parses a text into where.
+// to returns a function for the field set of a [variable]. The function parses the text
+// with parse and stores the value in *where.
 func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		value, err := parse(text)
@@ -44,9 +46,11 @@ func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// checked returns a function that validates a text and discards the value.
+// checked returns a function for the field set of a [variable] that has no effect. The
+// function only validates the text with parse.
 func checked[T any](parse func(string) (T, error)) func(string) error { return to(new(T), parse) }
 
+// full returns name with the prefix of the variable v.
 func (v *variable) full(name string) string {
 	switch v.prefix {
 	case "":
@@ -57,7 +61,8 @@ func (v *variable) full(name string) string {
 	return v.prefix + name
 }
 
-// invalid returns the error of a value.
+// invalid returns the error for text, an invalid value of v. The argument where is the
+// place where the value is set.
 func (v *variable) invalid(where, text string, err error) *InvalidError {
 	if v.hidden {
 		text = ""
@@ -65,14 +70,14 @@ func (v *variable) invalid(where, text string, err error) *InvalidError {
 	return &InvalidError{Where: where, Text: text, Err: err}
 }
 
-// InvalidError is an invalid value of a variable or key.
+// InvalidError reports that the value of a variable is invalid or missing.
 type InvalidError struct {
-	Where string // the variable, or the file with line and key
-	Text  string // the value; empty if there is none or it may be a secret
+	Where string // the environment variable, or the file with line and key
+	Text  string // the value; "" if it is missing or may be a secret
 	Err   error
 }
 
-// Error returns the place, the value and the reason.
+// Error returns the place, the value and the reason in one line.
 func (p *InvalidError) Error() string {
 	if p.Text == "" {
 		return p.Where + ": " + p.Err.Error()
@@ -80,10 +85,10 @@ func (p *InvalidError) Error() string {
 	return fmt.Sprintf("%s=%q: %v", p.Where, shorten(p.Text), p.Err)
 }
 
-// Unwrap returns the reason.
+// Unwrap returns the error that the parser of the variable returned.
 func (p *InvalidError) Unwrap() error { return p.Err }
 
-// shorten truncates long values such as certificates.
+// shorten truncates s to 80 bytes, because some values, such as certificates, are long.
 func shorten(s string) string {
 	const limit = 80
 	if len(s) <= limit {

@@ -1,7 +1,8 @@
 package settings
 
-// variables returns all variables in the order of the help. A variable comes after the
-// ones that it falls back on.
+// variables returns all variables, in the order of the help. Their set functions store
+// values in s. A variable comes after the more general variables that it overrides, because
+// values are stored in this order.
 func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},

@@ -56,8 +56,8 @@ func controlCalls(c *Control) []variable {
 	}...)...)
 }
 
-// identityVariables returns the variables of the identity. Those that an identity
-// requires are the first.
+// identityVariables returns the variables of the identity. The variables that an identity
+// requires come first.
 func identityVariables(s *Settings) []variable {
 	s.Identity = new(Identity)
 	i := s.Identity
@@ -91,6 +91,10 @@ func identityVariables(s *Settings) []variable {
 			help: "maximum time between two certificates; above 0",
 		},
 		{
+			name: "IDENTITY_GENERATE", prefix: OwnPrefix, def: "false", set: to(&i.Generate, parseBool),
+			help: "write a new key.p8 and csr.der to IDENTITY_DIR at the start, as linkerd's proxy-identity does",
+		},
+		{
 			name: "IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", oldNames: []string{"IDENTITY_SPIRE_SOCKET"}, set: checked(parseText),
 			ignored: "certificates come from IDENTITY_SVC_ADDR", help: "not supported",
 		},
@@ -99,7 +103,6 @@ func identityVariables(s *Settings) []variable {
 }
 
 func policy(s *Settings) []variable {
-	const ignored = "this proxy does not use a policy controller"
 	return []variable{
 		{
 			name: "INBOUND_DEFAULT_POLICY", def: string(AllUnauthenticated), set: to(&s.Inbound.DefaultPolicy, parsePolicy),
@@ -110,11 +113,17 @@ func policy(s *Settings) []variable {
 			help: "network,... of the cluster; required for the last three policies",
 		},
 		{
-			name: "POLICY_SVC_ADDR", set: to(&s.Policy.Controller.Addr, parseHostPort), ignored: ignored,
-			help: "not used (linkerd requires it)",
+			name: "POLICY_SVC_ADDR", set: to(&s.Policy.Controller.Addr, parseHostPort),
+			help: "host:port of the policy controller (only static policies)",
 		},
-		{name: "POLICY_SVC_NAME", set: to(&s.Policy.Controller.Name, parseName), help: "not used"},
-		{name: "POLICY_WORKLOAD", set: to(&s.Policy.Workload, parseText), help: "not used"},
+		{
+			name: "POLICY_SVC_NAME", set: to(&s.Policy.Controller.Name, parseName),
+			help: "identity of the policy controller; required as DESTINATION_SVC_NAME is",
+		},
+		{
+			name: "POLICY_WORKLOAD", set: to(&s.Policy.Workload, parseText),
+			help: "this workload, for the policy controller; required with POLICY_SVC_ADDR",
+		},
 		{
 			name: "INBOUND_PORTS", set: to(&s.Inbound.Ports, parsePorts),
 			help: "port,low-high,... documented by the application; optional",

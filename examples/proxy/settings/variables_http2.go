@@ -1,6 +1,6 @@
 package settings
 
-// The limits of HTTP/2 (RFC 9113, section 6.5.2).
+// The limits of HTTP/2 settings in bytes, as in RFC 9113, section 6.5.2.
 const (
 	minFrame  = 1 << 14
 	maxFrame  = 1<<24 - 1
@@ -10,14 +10,15 @@ const (
 	minConnWindow = 1<<16 - 1 // the initial size, which cannot be reduced (section 6.9.2)
 )
 
-// The variables for the windows of both sides.
+// The names of the variables that set the HTTP/2 windows of both servers, outbound and
+// inbound.
 const (
 	stream     = "HTTP2_INITIAL_STREAM_WINDOW_SIZE"
 	connection = "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE"
 )
 
-// windows returns the variables for both sides. Those of one side override them and are
-// read later.
+// windows returns the variables that set the HTTP/2 windows of both servers. The variables
+// of a single server come later and override them.
 func windows(s *Settings) []variable {
 	both := func(low uint32, where func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {
@@ -40,6 +41,8 @@ func windows(s *Settings) []variable {
 	}
 }
 
+// http2 returns the variables of the HTTP/2 server of one side. side is OUTBOUND or
+// INBOUND. The values are stored in h.
 func http2(side string, h *HTTP2) []variable {
 	const nothing = "net/http has no such setting"
 	name := side + "_SERVER_HTTP2_"

@@ -115,29 +115,32 @@ func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	}...)...)
 }
 
-// backoff returns the variables of a backoff. Its defaults are minDefault and maxDefault,
-// or else the values of the outbound side.
-func backoff(of string, c *Connect, minDefault, maxDefault string) []variable {
+// backoff returns the variables of the backoff in c. prefix is the beginning of their
+// names, such as OUTBOUND_CONNECT. If maxDefault is empty, minDefault must be empty too.
+// The help then states that the defaults are the values of the outbound side.
+func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variable {
 	jitter := "0.1"
 	if maxDefault == "" {
 		jitter = ""
 	}
 	return []variable{
 		{
-			name: of + "_EXP_BACKOFF_MIN", def: minDefault, set: to(&c.Backoff.Min, parseDuration),
+			name: prefix + "_EXP_BACKOFF_MIN", def: minDefault, set: to(&c.Backoff.Min, parseDuration),
 			help: "minimum backoff of connection attempts; requires MAX" + asOutbound(maxDefault),
 		},
 		{
-			name: of + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration),
+			name: prefix + "_EXP_BACKOFF_MAX", def: maxDefault, set: to(&c.Backoff.Max, parseDuration),
 			help: "maximum backoff" + asOutbound(maxDefault),
 		},
 		{
-			name: of + "_EXP_BACKOFF_JITTER", def: jitter, set: to(&c.Backoff.Jitter, parseJitter),
+			name: prefix + "_EXP_BACKOFF_JITTER", def: jitter, set: to(&c.Backoff.Jitter, parseJitter),
 			help: "random share added to the backoff" + asOutbound(maxDefault),
 		},
 	}
 }
 
+// asOutbound returns a remark for the help if def is empty. It states that the default is
+// the value of the outbound side.
 func asOutbound(def string) string {
 	if def == "" {
 		return " (as OUTBOUND)"

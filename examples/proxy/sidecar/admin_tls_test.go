@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hidden is a connection that does not say that it is TLS, so that HTTP/2 is
-// spoken on it by prior knowledge.
+// hidden hides that a connection uses TLS, so that HTTP/2 is used by prior knowledge.
 type hidden struct{ net.Conn }
 
 // byTLS are clients that speak HTTP in the ways that there are of it in TLS.
@@ -40,8 +39,8 @@ func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
 }
 
 // The admin server accepts TLS of scrapers in the mesh, and cleartext.
-func TestAdminByTLS(t *testing.T) {
-	m := newAuthority(t, everybody)
+func TestAdminTLS(t *testing.T) {
+	m := newAuthority(t, anyClient)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	for how, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {
 		scheme := "https://"
@@ -64,8 +63,8 @@ func TestAdminByTLS(t *testing.T) {
 }
 
 // A client certificate must be of the mesh, and the server name that of the proxy.
-func TestAdminByTLSOfOthers(t *testing.T) {
-	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
+func TestAdminTLSOtherClients(t *testing.T) {
+	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	forged := m.of(t, clientName).Client(serverName, serverName)
 	forged.GetClientCertificate = other.of(t, clientName).Client("", clientName).GetClientCertificate

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// BenchmarkProxy is one request at a time through two proxies, client and
-// application in the same process: what it allocates is by all four.
+// BenchmarkProxy sends one request at a time through two proxies. The client and the
+// application are in the same process, so allocations include theirs.
 func BenchmarkProxy(b *testing.B) {
 	for _, bb := range []struct {
 		name  string
@@ -42,7 +42,7 @@ func BenchmarkProxy(b *testing.B) {
 	})
 }
 
-// served is an application that speaks both protocols, as quick as it can be.
+// served is a fast application that accepts HTTP/1 and HTTP/2.
 func served(b *testing.B) (addr string) {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

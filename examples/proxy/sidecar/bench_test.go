@@ -21,17 +21,15 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// BenchmarkTap is what watchers cost the requests of a whole proxy: eight
-// clients as fast as they can, and nobody who watches; ten as tapctl makes them,
-// who see a hundred requests a second together; and ten who want every event,
-// of which they get what the proxy spends on it. The last of ten never reads.
-// Clients, applications and watchers are in the process of the proxy: what they
-// take of its processors and its garbage collector counts, too.
+// BenchmarkTap measures the cost of watchers for requests through a whole proxy with eight
+// clients. The cases are no watcher, ten with the filter of tapctl (100 requests per second
+// in total), and ten that request all events. The last watcher never reads. Clients,
+// applications and watchers are in the process of the proxy, so their CPU time and garbage
+// collection count.
 //
-// The cases take turns, since a machine is not always as quick, and of the
-// rounds of each case those count in which the process waited least for others
-// of the machine: a quarter of them. What a request takes of a processor is the
-// median of all.
+// The cases take turns, because the speed of a machine varies. Only the quarter of the
+// rounds in which the process waited least for the CPU counts. The result is the median CPU
+// time of a request.
 func BenchmarkTap(b *testing.B) {
 	const (
 		round  = 1000
@@ -78,7 +76,7 @@ type tapRound struct {
 	waited time.Duration // for one
 }
 
-// processor is the median of what a request took of one, in µs.
+// processor returns the median CPU time of a request in µs.
 func (c *tapCase) processor() float64 {
 	slices.SortFunc(c.rounds, func(a, b tapRound) int { return int(a.ran - b.ran) })
 	return float64(c.rounds[len(c.rounds)/2].ran) / float64(time.Microsecond)

@@ -15,10 +15,10 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// A request to a service of many endpoints, each with an identity, makes a handful
-// of connections. It arrives by the version by which it was sent, though discovery
-// says that each endpoint takes HTTP/2, and with its Host.
-func TestRequestsShareConnections(t *testing.T) {
+// Requests to a service with many endpoints, each with an identity, make few connections. A
+// request arrives in its own HTTP version and with its Host, although discovery reports
+// HTTP/2 for each endpoint.
+func TestConnectionReuse(t *testing.T) {
 	t.Parallel()
 	const endpoints = 200
 	for name, two := range map[string]bool{"HTTP1": false, "HTTP2": true} {
@@ -51,7 +51,7 @@ func TestRequestsShareConnections(t *testing.T) {
 				require.Equal(t, want, major.Load())
 				time.Sleep(200 * time.Millisecond) // for connections that would be on their way
 			}
-			require.LessOrEqual(t, accepted.Load(), int64(2))
+			require.LessOrEqual(t, accepted.Load(), int64(5), "of 200 endpoints")
 		})
 	}
 }

@@ -17,28 +17,31 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// controller is a connection to a server of the control plane.
+// controller is a connection to a server of the control plane, with the name of that
+// server.
 type controller struct {
 	controlPlane
 	name string
 }
 
-// controlPlane is a *grpclayer.ControlPlaneConn or a lazyConn.
+// controlPlane is a connection to a server of the control plane. The implementations are
+// *grpclayer.ControlPlaneConn and *lazyConn.
 type controlPlane interface {
 	grpc.ClientConnInterface
 	layer.Describer
 	Close(ctx context.Context) error
 }
 
-// dial connects to a server of the control plane. It uses TLS with the proxy's identity if
-// the server has a name, or else cleartext. The certificate authority is connected to
-// before there is a certificate, others after that.
+// dial returns a connection to a server of the control plane. name is one of the names
+// below. The connection uses TLS if the settings have an identity of the server, and
+// cleartext otherwise. A TLS connection to a server other than the certificate authority is
+// made after the proxy has a certificate.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
 	cfg := grpclayer.ControlPlaneConfig{
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
-		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)),
+		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)), Dial: p.dialTCP,
 	}
 	labels, connect := meters.NoTLS("disabled"), newConn
 	switch {
@@ -58,19 +61,21 @@ func (p *Proxy) dial(
 	return conn, nil
 }
 
-// The servers of the control plane.
+// The names of the servers of the control plane, for errors and metrics.
 const (
 	destinations = "destination"
+	policies     = "policy"
 	authority    = "identity"
 )
 
-// newConn returns a connection to the control plane without waiting for a certificate.
+// newConn returns a connection to the control plane. Unlike [afterCertificate] it does not
+// wait for a certificate of the proxy.
 func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return grpclayer.NewControlPlaneConn(ctx, cfg)
 }
 
-// resolver resolves the addresses of the control plane with the configured TTLs, and
-// counts lookups.
+// resolver returns a resolver for the addresses of the control plane. It looks a name up
+// again after its TTL, within the configured limits, and counts look-ups.
 func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	minTTL := c.MinTTL
 	if minTTL == 0 && c.MaxTTL > 0 {
@@ -79,17 +84,18 @@ func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	return dns.New(dns.WithRefresh(minTTL, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
-// defaultMinTTL is the minimum refresh of package dns.
+// defaultMinTTL is the minimum time between two look-ups of a name for package dns.
 const defaultMinTTL = 5 * time.Second
 
-// identityRun is the identity of the proxy and the connection to its certificate
+// identityRun is the identity of the proxy, with the connection to the certificate
 // authority.
 type identityRun struct {
 	*identity.Identity
 	authority grpc.ClientConnInterface
 }
 
-// loadIdentity returns the configured identity, or nil.
+// loadIdentity loads the configured identity and connects to the certificate authority. It
+// returns nil if no identity is configured.
 func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.Identity, error) {
 	s := p.config.Settings.Identity
 	if s == nil {
@@ -113,5 +119,5 @@ func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.I
 	return id, nil
 }
 
-// run renews the certificate until ctx ends.
+// run requests the first certificate and renews it, until ctx ends.
 func (p *identityRun) run(ctx context.Context) error { return p.Run(ctx, p.authority) }

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// spoken runs a row for each way that a client may speak to the proxy: ask
-// sends a request for web.example, and returns what came of it.
+// spoken runs a test for each way in which a client may send requests to the proxy. ask
+// sends a request for web.example, and returns the response.
 func spoken(t *testing.T, test func(t *testing.T, ask func(t asking, proxy string) (status int, body string))) {
 	for name, client := range map[string]func(testing.TB, string) *http.Client{
 		"HTTP1": h1Client, "absolute": absoluteClient, "HTTP2": h2Client,
@@ -55,7 +55,7 @@ func h1Client(t testing.TB, addr string) *http.Client {
 	return (&town{Proxy: &sidecar.Proxy{Addr: addr}}).client(t)
 }
 
-// absoluteClient says the whole URL, as clients of a proxy do.
+// absoluteClient sends the absolute URL, as clients of a forward proxy do.
 func absoluteClient(t testing.TB, addr string) *http.Client {
 	t.Helper()
 	tr := &http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return &url.URL{Scheme: "http", Host: addr}, nil }}
@@ -63,14 +63,14 @@ func absoluteClient(t testing.TB, addr string) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// impatient has requests and connections wait for an endpoint only shortly: for those that are to
-// find out that there is none.
+// impatient reduces the time that requests and connections wait for an endpoint, for tests
+// without endpoints.
 func impatient(c *sidecar.Config) {
-	c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = time.Second, time.Second
+	c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 250*time.Millisecond, 250*time.Millisecond
 }
 
-// balanced is a controller that says that service is web.example, and a proxy
-// of which all connections are for service.
+// balanced returns a controller with web.example as the service, and a proxy with all
+// connections to service.
 func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *town) {
 	t.Helper()
 	ctl := newScript(t)
@@ -78,7 +78,7 @@ func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *town) {
 	return ctl, newTown(t, ctl.addr, append([]func(*sidecar.Config){toService}, change...)...)
 }
 
-// later asks in the background.
+// later sends a request in the background.
 func later(t testing.TB, ask func(asking, string) (int, string), proxy string) <-chan string {
 	out := make(chan string, 1)
 	go func() {
@@ -88,7 +88,7 @@ func later(t testing.TB, ask func(asking, string) (int, string), proxy string) <
 	return out
 }
 
-func TestB1ControllerResolvesTargets(t *testing.T) {
+func TestB1Resolution(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -97,7 +97,7 @@ func TestB1ControllerResolvesTargets(t *testing.T) {
 	})
 }
 
-func TestB2ResolutionsAreCached(t *testing.T) {
+func TestB2ResolutionCache(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -111,7 +111,7 @@ func TestB2ResolutionsAreCached(t *testing.T) {
 	})
 }
 
-func TestB3EndedStreamIsReopened(t *testing.T) {
+func TestB3StreamReopened(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
@@ -121,7 +121,7 @@ func TestB3EndedStreamIsReopened(t *testing.T) {
 
 		q.end(t, nil)
 		_, body := ask(t, tn.Addr)
-		require.Equal(t, "a web.example / ", body, "what it said last serves")
+		require.Equal(t, "a web.example / ", body, "the last endpoints are still used")
 		q = ctl.next(t, webName)
 		_, body = ask(t, tn.Addr)
 		require.Equal(t, "a web.example / ", body)
@@ -129,11 +129,11 @@ func TestB3EndedStreamIsReopened(t *testing.T) {
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			_, body := ask(c, tn.Addr)
 			assert.Equal(c, "b web.example / ", body)
-		}, soon, time.Millisecond, "what it says now takes its place")
+		}, soon, time.Millisecond, "the new endpoints replace them")
 	})
 }
 
-func TestB4NoEndpointsFailFast(t *testing.T) {
+func TestB4FailFastWithoutEndpoints(t *testing.T) {
 	t.Parallel()
 	for name, exists := range map[string]bool{"no endpoints": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestB5UpdatesAfterReconnect(t *testing.T) {
 	}
 }
 
-func TestB6OutsideSuffixesUseOriginalDestination(t *testing.T) {
+func TestB6NamesOutsideSuffixes(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
@@ -195,8 +195,8 @@ func TestB6OutsideSuffixesUseOriginalDestination(t *testing.T) {
 	})
 }
 
-// The controller has no profile for the address, so it is no service.
-func TestB7UnknownTargetsUseOriginalDestination(t *testing.T) {
+// The controller has no profile for the address, so it is not a service.
+func TestB7UnknownTargets(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		addr := backend(t, "original")
@@ -222,8 +222,8 @@ func TestB8SilentController(t *testing.T) {
 	})
 }
 
-// No time is none, and not all that there is.
-func TestZeroFailFastDoesNotWait(t *testing.T) {
+// A fail-fast timeout of 0 means no waiting, and not an unlimited wait.
+func TestZeroFailFast(t *testing.T) {
 	none := func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 0, 0 }
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		_, tn := balanced(t, none)
@@ -262,9 +262,9 @@ func TestB9LateController(t *testing.T) {
 	})
 }
 
-// The only endpoint dies, and the controller does not know. The request waits,
-// and is served by one that comes after that.
-func TestB10ARequestWaitsForAnEndpoint(t *testing.T) {
+// The only endpoint fails, and the controller does not report that. The request waits, and
+// is served by an endpoint that is added later.
+func TestB10WaitForEndpoint(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -24,11 +24,11 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// pods is a controller that knows pods by their addresses alone, as linkerd's
-// does: it names the one endpoint, and has nothing to balance over.
+// pods is a controller that knows pods only by their addresses, as linkerd's does. The
+// profile of an address has one endpoint, and there is nothing to balance.
 type pods struct {
 	destination.UnimplementedDestinationServer
-	says chan *destination.DestinationProfile
+	updates chan *destination.DestinationProfile
 }
 
 func (p *pods) Get(*destination.GetDestination, grpc.ServerStreamingServer[destination.Update]) error {
@@ -38,7 +38,7 @@ func (p *pods) Get(*destination.GetDestination, grpc.ServerStreamingServer[desti
 func (p *pods) GetProfile(_ *destination.GetDestination, out grpc.ServerStreamingServer[destination.DestinationProfile]) error {
 	for {
 		select {
-		case m := <-p.says:
+		case m := <-p.updates:
 			if err := out.Send(m); err != nil {
 				return err
 			}
@@ -75,15 +75,15 @@ func podAt(addr, name string) *destination.DestinationProfile {
 	}}
 }
 
-// A pod is asked for by its address; the profile names the endpoint, and the
-// request goes there without a balancer, with its labels.
+// The client requests the address of a pod. The profile has the endpoint, and the request
+// is sent to it without a balancer, with its labels.
 func TestProfileWithEndpointForwards(t *testing.T) {
-	ctl := &pods{says: make(chan *destination.DestinationProfile, 1)}
+	ctl := &pods{updates: make(chan *destination.DestinationProfile, 1)}
 	tn := newTown(t, ctl.serve(t), func(c *sidecar.Config) {
 		c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	})
 	one, two := backend(t, "one"), backend(t, "two")
-	ctl.says <- podAt(one, "web-1")
+	ctl.updates <- podAt(one, "web-1")
 
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestProfileWithEndpointForwards(t *testing.T) {
 	assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",dst_pod="web-1",`)
 	assert.NotRegexp(t, `outbound_http_balancer_endpoints{.*dst="10.1.2.3:8080"`, metrics)
 
-	ctl.says <- podAt(two, "web-2")
+	ctl.updates <- podAt(two, "web-2")
 	require.EventuallyWithT(t, func(now *assert.CollectT) {
 		_, body := get(now, c, "http://10.1.2.3:8080/b")
 		assert.Equal(now, "two 10.1.2.3:8080 /b ", body)

@@ -100,10 +100,10 @@ func TestNewReleasesListenersOnError(t *testing.T) {
 	require.NoError(t, free.Close())
 }
 
-// The grace is that of the whole proxy: what connections took of it is not left
-// for the operators. What it breaks off is no failure of the program, as in
-// linkerd's proxy.
-func TestGraceIsShared(t *testing.T) {
+// The grace period is that of the whole proxy. The time that connections took is not
+// available to the operators' servers. Connections that are closed at its end are not an
+// error, as in linkerd's proxy.
+func TestGraceShared(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond
 	held := make(chan struct{})

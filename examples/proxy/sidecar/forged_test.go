@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// recorder is an application that keeps what it is sent, and answers each
-// connection once.
+// recorder is an application that records its requests, and sends one response on each
+// connection.
 type recorder struct {
 	net.Listener
 	mu   sync.Mutex
@@ -69,8 +69,8 @@ func (r *recorder) take() string {
 	return r.seen.String()
 }
 
-// A client cannot send the fields by which the proxy vouches for one, whatever
-// its request line looks like.
+// A client cannot set the headers by which the proxy reports an identity, with any request
+// line.
 func TestForgedIdentityHeader(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}

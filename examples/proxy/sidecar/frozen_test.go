@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// freezable relays connections to addr until frozen is set. After that it reads and
-// drops what comes, so that connections stay open.
+// freezable relays connections to addr until frozen is set. Later it reads and drops all
+// bytes, so that connections stay open.
 func freezable(t testing.TB, addr string, frozen *atomic.Bool) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,8 +52,8 @@ func freezable(t testing.TB, addr string, frozen *atomic.Bool) string {
 	return l.Addr().String()
 }
 
-// The controller says how often an endpoint's connections are asked for a sign of
-// life: a request to a frozen endpoint fails then.
+// The controller configures keep-alive PINGs for the connections to an endpoint. A request
+// to a frozen endpoint then fails.
 func TestKeepAliveDetectsFrozenEndpoint(t *testing.T) {
 	t.Parallel()
 	app := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

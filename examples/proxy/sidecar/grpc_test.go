@@ -39,15 +39,15 @@ func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrappers
 		e.left <- struct{}{}
 		return nil, ctx.Err()
 	}
-	return said(md, in), nil
+	return reply(md, in), nil
 }
 
-func said(md metadata.MD, in *wrapperspb.StringValue) *wrapperspb.StringValue {
+func reply(md metadata.MD, in *wrapperspb.StringValue) *wrapperspb.StringValue {
 	return wrapperspb.String(in.GetValue() + " " + md.Get("x-say")[0] + " " + md.Get(":authority")[0])
 }
 
-// flaky answers when it has the end of the request: a response that overtakes that
-// is not tried again.
+// flaky responds after the end of the request, because a request with an earlier response
+// is not retried.
 func (e *echo) flaky(stream grpc.ServerStream) error {
 	in := new(wrapperspb.StringValue)
 	if err := stream.RecvMsg(in); err != nil {
@@ -64,7 +64,7 @@ func (e *echo) flaky(stream grpc.ServerStream) error {
 		return status.Error(codes.Unavailable, "away")
 	}
 	md, _ := metadata.FromIncomingContext(stream.Context())
-	return stream.SendMsg(said(md, in))
+	return stream.SendMsg(reply(md, in))
 }
 
 func (e *echo) chat(stream grpc.ServerStream) error {
@@ -166,7 +166,7 @@ func TestGRPCBidirectional(t *testing.T) {
 	require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
 }
 
-func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
+func TestGRPCDeadlineAndCancel(t *testing.T) {
 	t.Parallel()
 	e, conn := grpcTown(t)
 	soonChat(t, conn)
@@ -204,7 +204,7 @@ func TestGRPCProxyErrors(t *testing.T) {
 	require.ErrorContains(t, err, "127.0.0.1:9")
 }
 
-func TestGRPCTimeoutOfARoute(t *testing.T) {
+func TestGRPCRouteTimeout(t *testing.T) {
 	t.Parallel()
 	e, conn := grpcTown(t, controller.Route{
 		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: time.Second,
@@ -241,7 +241,7 @@ func TestGRPCRetryByTrailers(t *testing.T) {
 	require.EqualValues(t, 100-1-7, e.fails.Load(), "10 retries in 10 seconds, of which 3 were spent")
 }
 
-// chat says a word, and hears it.
+// chat sends a message, and receives the response.
 func chat(t *testing.T, stream grpc.ClientStream, word string) {
 	t.Helper()
 	require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
@@ -273,8 +273,8 @@ func soonChat(t *testing.T, conn *grpc.ClientConn) {
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
 }
 
-// sees calls with ever longer limits, until one was long enough for the call to
-// come as far as the server, which is told of the end.
+// sees calls with increasing deadlines, until the call reaches the server. It verifies that
+// the server is notified of the end.
 func (e *echo) sees(t *testing.T, call func(limit time.Duration)) {
 	t.Helper()
 	for limit := time.Second; limit < soon; limit *= 2 {
@@ -293,6 +293,6 @@ func (e *echo) leaves(t *testing.T) {
 	select {
 	case <-e.left:
 	case <-time.After(soon):
-		require.Fail(t, "the server is not told")
+		require.Fail(t, "the server is not notified")
 	}
 }

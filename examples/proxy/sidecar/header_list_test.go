@@ -12,10 +12,10 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// As large as can be said is as good as no limit.
+// The largest value is equal to no limit.
 func TestMaxHeaderListSize(t *testing.T) {
 	for name, most := range map[string]uint32{
-		"most": math.MaxUint32, "nearly most": math.MaxUint32 - 319, "enough": 20000, "not said": 0,
+		"most": math.MaxUint32, "nearly most": math.MaxUint32 - 319, "enough": 20000, "unset": 0,
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := headersOf(t, most)
@@ -26,13 +26,13 @@ func TestMaxHeaderListSize(t *testing.T) {
 	}
 }
 
-// What is said of HTTP/2 holds for HTTP/1 as well.
+// The limit for HTTP/2 also applies to HTTP/1.
 func TestMaxHeaderListSizeOfHTTP1(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, askAtLength(t, h1Client(t, headersOf(t, 2000))))
 }
 
-// headersOf is a proxy that takes headers of so many bytes.
+// headersOf returns a proxy with this limit of headers in bytes.
 func headersOf(t *testing.T, most uint32) string {
 	t.Helper()
 	addr := backend(t, "app")
@@ -41,7 +41,7 @@ func headersOf(t *testing.T, most uint32) string {
 	}).Addr
 }
 
-// askAtLength asks with a header of some 10 kB.
+// askAtLength sends a request with headers of about 10 kB.
 func askAtLength(t *testing.T, c *http.Client) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web.example/", http.NoBody)

@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -30,12 +31,12 @@ func operatorSays(t asking, p *sidecar.Proxy, path string) int {
 	return rsp.StatusCode
 }
 
-// newSlowAuthority returns an authority that certifies after certify is called. asked
-// waits for the first request.
+// newSlowAuthority returns an authority that certifies after certify is called. asked waits
+// for the first request.
 func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 	t.Helper()
 	asks, certified := make(chan struct{}, 100), make(chan struct{})
-	a = newAuthority(t, func(string, []byte) error {
+	a = newAuthority(t, func(context.Context, string, []byte) error {
 		asks <- struct{}{}
 		<-certified
 		return nil
@@ -52,7 +53,7 @@ func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
 }
 
 // Neither ready nor served by TLS, before the proxy is certified; both after.
-func TestG1AndG2ReadyOnceCertified(t *testing.T) {
+func TestG1AndG2ReadyAfterCertificate(t *testing.T) {
 	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
@@ -77,7 +78,7 @@ func TestG1AndG2ReadyOnceCertified(t *testing.T) {
 	assert.Equal(t, http.StatusOK, operatorSays(t, tn.Proxy, "/ready"))
 }
 
-func TestG3CertificatesAreRenewed(t *testing.T) {
+func TestG3CertificateRenewal(t *testing.T) {
 	t.Parallel()
 	for name, least := range map[string]time.Duration{"some time after": tick, "as soon as may be": 0} {
 		t.Run(name, func(t *testing.T) { testCertificatesAreRenewed(t, least) })
@@ -87,7 +88,7 @@ func TestG3CertificatesAreRenewed(t *testing.T) {
 func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 	t.Helper()
 	asked := make(chan struct{}, 4)
-	a := newAuthority(t, func(string, []byte) error {
+	a := newAuthority(t, func(context.Context, string, []byte) error {
 		select {
 		case asked <- struct{}{}:
 		default: // as often as is waited for
@@ -108,10 +109,10 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 }
 
 // Certificates are renewed until the last connection has ended.
-func TestCertificatesAreRenewedDuringShutdown(t *testing.T) {
+func TestCertificateRenewalDuringShutdown(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
-	a := newAuthority(t, func(string, []byte) error {
+	a := newAuthority(t, func(context.Context, string, []byte) error {
 		asked.Add(1)
 		return nil
 	})
@@ -181,7 +182,7 @@ func TestG4RequiredIdentity(t *testing.T) {
 }
 
 // A TLS server with another identity than that of the controller gets no request.
-func TestG4OtherServerGetsNoRequest(t *testing.T) {
+func TestG4OtherServer(t *testing.T) {
 	t.Parallel()
 	up, got := application(t, okAnswer)
 	m := meshOf(t, up)
@@ -190,21 +191,21 @@ func TestG4OtherServerGetsNoRequest(t *testing.T) {
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
 	m.answer(t, e)
 	a := newTown(t, m.ctl.addr, m.identified(t, clientName), toService, impatient)
-	said := ""
-	told := func() bool { // the first may have waited for long enough before it was tried
+	last := ""
+	rejected := func() bool { // the first may have waited for long enough before it was tried
 		first, fields, _ := dialWire(t, a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 		require.Equal(t, "HTTP/1.1 504 Gateway Timeout", first)
-		said = strings.Join(fields, "\n")
-		return strings.Contains(said, "expected other.cluster.local, seen "+serverName)
+		last = strings.Join(fields, "\n")
+		return strings.Contains(last, "expected other.cluster.local, seen "+serverName)
 	}
-	for end := time.Now().Add(soon); !told(); {
-		require.True(t, time.Now().Before(end), said)
+	for end := time.Now().Add(soon); !rejected(); {
+		require.True(t, time.Now().Before(end), last)
 	}
 	require.Empty(t, got)
 }
 
-// A client in clear has no identity, whatever it says.
-func TestG5AForgedIdentityIsStripped(t *testing.T) {
+// A client in cleartext has no identity, and its headers do not give it one.
+func TestG5ForgedIdentity(t *testing.T) {
 	up, got := application(t, okAnswer)
 	m := meshOf(t, up)
 	first, _, _ := dialWire(t, m.b.Inbound).ask(t, "GET / HTTP/1.1\nHost: web\nl5d-client-id: "+clientName+"\n\n")
@@ -213,7 +214,7 @@ func TestG5AForgedIdentityIsStripped(t *testing.T) {
 }
 
 // A client that stalls the TLS handshake does not block others.
-func TestG6StalledHandshakeDoesNotBlockOthers(t *testing.T) {
+func TestG6StalledHandshake(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	m := newMesh(t, up, speaksH2)
 	for range 3 {

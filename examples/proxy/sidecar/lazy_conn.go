@@ -13,21 +13,23 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// lazyConn is a connection to the control plane that is made when the proxy has a
-// certificate, as in linkerd's proxy. Calls wait for that. An earlier connection would
-// never have a client identity.
+// lazyConn is a connection to the control plane that is made when the proxy has its first
+// certificate. Calls wait for the certificate. A connection must not be made earlier,
+// because it keeps the client identity with which it was made. Linkerd's proxy does the
+// same.
 type lazyConn struct {
 	id   *identity.Identity
 	addr string
-	make func() (controlPlane, error)
+	make func() (controlPlane, error) // makes the connection
 
 	mu     sync.Mutex
-	made   controlPlane // nil before the certificate
+	made   controlPlane // nil until the proxy has a certificate
 	closed bool
 }
 
-// afterCertificate connects when id has a certificate or ctx has ended. It returns an
-// error for an invalid configuration at once.
+// afterCertificate returns a function that returns a [lazyConn], which connects when id has
+// a certificate. The function validates its configuration at once, and returns an error for
+// an invalid one.
 func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 		ended, cancel := context.WithCancel(ctx)
@@ -42,7 +44,8 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 	}
 }
 
-// conn waits until the proxy has a certificate, and returns the connection.
+// conn waits until the proxy has a certificate, and returns the connection. The first call
+// makes it.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
@@ -62,7 +65,8 @@ func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	return made, err
 }
 
-// Invoke makes a unary call.
+// Invoke makes a unary call after the proxy has a certificate. It is part of
+// [grpc.ClientConnInterface].
 func (a *lazyConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := a.conn(ctx)
 	if err != nil {
@@ -71,7 +75,8 @@ func (a *lazyConn) Invoke(ctx context.Context, method string, args, reply any, o
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream opens a stream.
+// NewStream opens a stream after the proxy has a certificate. It is part of
+// [grpc.ClientConnInterface].
 func (a *lazyConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -82,7 +87,8 @@ func (a *lazyConn) NewStream(
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// Close closes the connection, if there is one. Later calls make no new connection.
+// Close closes the connection, if it has been made. Calls that still wait for a certificate
+// then fail and make no connection.
 func (a *lazyConn) Close(ctx context.Context) error {
 	a.mu.Lock()
 	a.closed = true
@@ -94,7 +100,7 @@ func (a *lazyConn) Close(ctx context.Context) error {
 	return made.Close(ctx)
 }
 
-// Describe shows the connection, or that it waits for the certificate.
+// Describe shows the state of the connection, or that it waits for a certificate.
 func (a *lazyConn) Describe() layer.Node {
 	a.mu.Lock()
 	made := a.made

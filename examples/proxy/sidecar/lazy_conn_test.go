@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -49,18 +50,18 @@ func (g *guarded) clients() []string {
 	return append([]string{}, g.seen...)
 }
 
-// named asks the controller by its name.
+// named sets the name of the controller.
 func (g *guarded) named(c *sidecar.Config) {
 	c.Control.Destination = settings.Controller{Addr: g.addr, Name: controllerName}
 }
 
 // The destination controller gets no connection before the proxy has a certificate.
-func TestControllerConnectionWaitsForCertificate(t *testing.T) {
+func TestControllerConnBeforeCertificate(t *testing.T) {
 	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	g := newGuarded(t, a)
 	g.profile(service, &destination.DestinationProfile{Endpoint: endpointAt(up)})
-	tn := newTown(t, g.addr, a.identified(t, clientName), toService, told, g.named)
+	tn := newTown(t, g.addr, a.identified(t, clientName), toService, waitForProfile, g.named)
 	asked()
 	admin := h1Client(t, tn.Admin)
 	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
@@ -82,7 +83,7 @@ func TestControllerConnectionWaitsForCertificate(t *testing.T) {
 
 // A proxy without a certificate can shut down.
 func TestShutdownWithoutCertificate(t *testing.T) {
-	a := newAuthority(t, func(string, []byte) error { return assert.AnError })
+	a := newAuthority(t, func(context.Context, string, []byte) error { return assert.AnError })
 	g := newGuarded(t, a)
 	tn := newTown(t, g.addr, a.identified(t, clientName), toService, g.named)
 	require.Equal(t, http.StatusServiceUnavailable, operatorSays(t, tn.Proxy, "/ready"))
@@ -91,7 +92,7 @@ func TestShutdownWithoutCertificate(t *testing.T) {
 
 // An invalid address of a controller is an error of New.
 func TestInvalidControllerAddress(t *testing.T) {
-	a := newAuthority(t, everybody)
+	a := newAuthority(t, anyClient)
 	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
 	a.identified(t, clientName)(&c)
 	c.Control.Destination = settings.Controller{Addr: "127.0.0.1", Name: controllerName}

@@ -11,10 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen listens on addr, without MPTCP, because the kernel does not report the original
-// destination of MPTCP connections and does not support all socket options for them. A
-// backlog above 0 limits the connections that wait to be accepted. The unspecified IPv6
-// address includes IPv4. With reuse, another process that also sets it may listen on addr.
+// listen listens on addr. A backlog above 0 limits the number of connections that wait to
+// be accepted. A listener on the unspecified IPv6 address also accepts IPv4. If reuse is
+// true, another process may also listen on addr, if it sets the same socket option.
+//
+// MPTCP is off, because for MPTCP connections the kernel does not report the original
+// destination, and does not support all socket options.
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
@@ -42,15 +44,15 @@ func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) 
 	return l, nil
 }
 
-// toNewest gives new connections to the second of two listeners, which is the newer one,
-// so that no connection waits for the first listener when it closes. With one listener it
-// has no effect.
+// toNewest sets a socket option for listeners that share an address. The newest listener
+// then receives all new connections, so that none is lost when the older listener closes.
+// With one listener, the option has no effect.
 func toNewest(fd int) error {
 	second := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &second})
 }
 
-// waiting reports whether a connection waits to be accepted.
+// waiting reports whether l has a connection that waits to be accepted.
 func waiting(l net.Listener) bool {
 	fds := make([]unix.PollFd, 1)
 	err := controlListener(l, "poll", func(fd int) error {
@@ -61,7 +63,9 @@ func waiting(l net.Listener) bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
-func controlListener(l net.Listener, what string, f func(fd int) error) error {
+// controlListener calls f with the file descriptor of l. Errors name call, the
+// system call that f makes.
+func controlListener(l net.Listener, call string, f func(fd int) error) error {
 	tcp, ok := l.(*net.TCPListener)
 	if !ok {
 		return errors.ErrUnsupported
@@ -70,14 +74,16 @@ func controlListener(l net.Listener, what string, f func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	return control(raw, what, f)
+	return control(raw, call, f)
 }
 
-func control(raw syscall.RawConn, what string, f func(fd int) error) error {
+// control calls f with the file descriptor of raw. Errors name call, the system call
+// that f makes.
+func control(raw syscall.RawConn, call string, f func(fd int) error) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) { failed = f(int(fd)) })
 	if err == nil {
-		err = os.NewSyscallError(what, failed)
+		err = os.NewSyscallError(call, failed)
 	}
 	return err
 }

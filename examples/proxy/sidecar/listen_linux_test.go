@@ -36,7 +36,7 @@ func acceptFrom(t *testing.T, l net.Listener) {
 }
 
 // A successor has all new connections at once, and so has the one after it.
-func TestNewestListenerGetsConnections(t *testing.T) {
+func TestNewestListener(t *testing.T) {
 	first := mustListen(t, anyPort, true)
 	dialTo(t, first)
 	acceptFrom(t, first)
@@ -55,7 +55,7 @@ func TestNewestListenerGetsConnections(t *testing.T) {
 	}
 }
 
-// The kernel does not say where a connection of MPTCP was going.
+// The kernel does not report the original destination of an MPTCP connection.
 func TestListenDisablesMPTCP(t *testing.T) {
 	fallback := &Proxy{config: Config{Fallback: true}}
 	taken, err := fallback.bind(netip.MustParseAddrPort("203.0.113.1:1"), 0)

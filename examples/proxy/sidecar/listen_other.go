@@ -10,7 +10,8 @@ import (
 	"net/netip"
 )
 
-// listen listens on addr with the backlog of the system. reuse is not supported.
+// listen listens on addr. It is for systems other than Linux, where it ignores the backlog
+// and returns an error for reuse.
 func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
 		return nil, fmt.Errorf("listen on %v together with another process: %w", addr, errors.ErrUnsupported)
@@ -20,5 +21,5 @@ func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	return c.Listen(context.Background(), "tcp", addr.String())
 }
 
-// waiting is only implemented on Linux.
+// waiting returns false, because it is implemented only on Linux.
 func waiting(net.Listener) bool { return false }

@@ -8,14 +8,15 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// ownPorts are the addresses of the proxy itself, to which a path must not connect. New
-// sets them before the paths serve connections.
+// ownPorts has the addresses on which the proxy itself listens. The outbound and inbound
+// paths must not connect to them, because such a connection would loop. [New] sets them
+// before connections are served.
 type ownPorts struct {
 	ports []uint16
-	ips   []netip.Addr // of this pod, in addition to loopback; nil: all addresses
+	ips   []netip.Addr // addresses of this pod, in addition to loopback; nil means all addresses
 }
 
-// refuse returns an error for an address of the proxy itself.
+// refuse returns an error if addr is an address on which the proxy itself listens.
 func (o *ownPorts) refuse(addr netip.AddrPort) error {
 	if !slices.Contains(o.ports, addr.Port()) || !o.at(addr.Addr().Unmap()) {
 		return nil
@@ -23,16 +24,19 @@ func (o *ownPorts) refuse(addr netip.AddrPort) error {
 	return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
 }
 
-// at reports whether ip is an address of this pod. That includes the unspecified
-// addresses, because systems connect them to loopback.
+// at reports whether ip is an address of this pod. Unspecified addresses count as addresses
+// of this pod, because systems connect them to loopback.
 func (o *ownPorts) at(ip netip.Addr) bool {
 	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }
 
-// setOwnPorts sets the addresses that the paths must not connect to. The outbound path
-// must not connect to the proxy's ports at the addresses of this pod. The inbound path
-// must not connect to them at any address, because admin and tap would treat such a client
-// as one of this machine.
+// setOwnPorts sets the addresses to which a path must not connect: outward for the outbound
+// path, and inward for the inbound path. Both contain all ports of the proxy. For the
+// outbound path, these ports are excluded only at addresses of this pod.
+//
+// For the inbound path, they are excluded at all addresses. Otherwise a remote client could
+// reach the admin and tap servers through the proxy, and would count as a client on this
+// machine.
 func (p *Proxy) setOwnPorts(outward, inward *ownPorts) {
 	ports := make([]uint16, 0, len(p.paths)+2)
 	outward.ips = slices.Clone(p.config.Settings.Inbound.IPs)

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// What goes out keeps off every port of the proxy, wherever this machine has it;
-// what comes in keeps off them whatever the address.
+// The outbound path does not connect to a port of the proxy on this machine. The inbound
+// path does not connect to such a port at any address.
 func TestOwnPortsRefuse(t *testing.T) {
 	at := netip.MustParseAddrPort
 	p := &Proxy{

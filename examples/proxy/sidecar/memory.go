@@ -9,21 +9,24 @@ import (
 )
 
 const (
+	// checkInterval is how often memory usage is checked.
 	checkInterval = 5 * time.Second
-
-	// minReturn is the minimum memory that is worth a return, which costs some
-	// milliseconds of one core.
+	// minReturn is the minimum growth of memory, in bytes, that causes a return of memory
+	// to the system. A return costs some milliseconds of one core.
 	minReturn = 16 << 20
-	// reserve is memory that is never used. The garbage collector counts it as live, and so
-	// runs a third as often while the heap is small. It saves a tenth of the CPU of a request.
+	// reserve is the size in bytes of memory that is allocated but never used. The garbage
+	// collector counts it as live memory. While the heap is small, the collector therefore
+	// runs only a third as often, which saves a tenth of the CPU time of a request.
 	reserve = 8 << 20
-	// manyGoroutines is the number for 500 idle connections, which hold 16 MiB.
+	// manyGoroutines is the minimum number of goroutines for which memory is returned when
+	// more than half of them have ended. About 500 idle connections have this number of
+	// goroutines, and use 16 MiB.
 	manyGoroutines = 1000
 )
 
-// returnMemory returns the memory of ended connections to the system until ctx ends. Go
-// does that only at its next collection, which for an idle proxy is after two minutes, and
-// then in small steps.
+// returnMemory returns the memory of closed connections to the system, until ctx ends.
+// Without it, an idle proxy returns memory only after two minutes, at the next garbage
+// collection, and then in small steps.
 func returnMemory(ctx context.Context) {
 	unused := make([]byte, reserve)
 	defer runtime.KeepAlive(unused)
@@ -43,13 +46,14 @@ func returnMemory(ctx context.Context) {
 	}
 }
 
-// usage is the memory that the process has from the system.
+// usage is the memory usage of the process at one time.
 type usage struct {
-	memory     uint64 // bytes, without returned ones
+	memory     uint64 // bytes obtained from the system and not returned
 	goroutines uint64
-	allocated  uint64 // bytes since the start
+	allocated  uint64 // total bytes allocated since the start
 }
 
+// currentUsage reads the usage from the Go runtime.
 func currentUsage() usage {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
@@ -65,22 +69,32 @@ func currentUsage() usage {
 	}
 }
 
-// memoryReturner decides when to return memory.
+// memoryReturner decides when memory is returned to the system.
 type memoryReturner struct {
-	last usage // at the last check
-	kept usage // when memory was last returned
+	last   usage // at the last check
+	kept   usage // when memory was last returned
+	helped bool  // the last return freed an eighth of the memory
 }
 
-// isDue reports whether to return memory. Few bytes must have been allocated recently,
-// because Go will otherwise collect soon. In addition, memory must have grown much since
-// the last return, or most goroutines of that time must have ended. It is due at most
-// twice as often as Go would collect.
-func (r *memoryReturner) isDue(now usage) bool {
-	idle := now.allocated-r.last.allocated < now.memory/16
-	r.last = now
-	grown := now.memory > r.kept.memory+max(minReturn, r.kept.memory/2)
-	fewer := r.kept.goroutines >= manyGoroutines && now.goroutines < r.kept.goroutines/2
-	return idle && (grown || fewer)
+// isDue reports whether memory should be returned now. current is the current usage, which
+// isDue records as that of the last check.
+//
+// It returns true only if the proxy has allocated little since the last check, because
+// otherwise the next garbage collection is near. In addition, one of three conditions must
+// hold: memory has grown by half since the last return, more than half of the goroutines
+// have ended, or the last return freed much memory. The third condition exists because a
+// garbage collection only halves the stack of an idle goroutine.
+func (r *memoryReturner) isDue(current usage) bool {
+	idle := current.allocated-r.last.allocated < current.memory/16
+	r.last = current
+	grown := current.memory > r.kept.memory+max(minReturn, r.kept.memory/2)
+	fewer := r.kept.goroutines >= manyGoroutines && current.goroutines < r.kept.goroutines/2
+	return idle && (grown || fewer || r.helped)
 }
 
-func (r *memoryReturner) returned(left usage) { r.last, r.kept = left, left }
+// returned records that memory was returned to the system. left is the usage after the
+// return.
+func (r *memoryReturner) returned(left usage) {
+	r.helped = left.memory < r.last.memory-r.last.memory/8
+	r.last, r.kept = left, left
+}

@@ -23,7 +23,9 @@ func TestMemoryReturner(t *testing.T) {
 			{usage{120 * mib, 50, 100 * mib}, false}, // allocating
 			{usage{120 * mib, 50, 101 * mib}, true},
 			{usage{25 * mib, 50, 101 * mib}, false}, // after the return
+			{usage{25 * mib, 50, 102 * mib}, true},  // because the last return helped
 			{usage{25 * mib, 50, 102 * mib}, false},
+			{usage{25 * mib, 50, 103 * mib}, false},
 		},
 		"a long peak": {
 			{usage{150 * mib, 10_000, 200 * mib}, false},
@@ -33,7 +35,9 @@ func TestMemoryReturner(t *testing.T) {
 			{usage{142 * mib, 6_000, 203 * mib}, false},
 			{usage{142 * mib, 50, 204 * mib}, true},
 			{usage{25 * mib, 50, 204 * mib}, false},
+			{usage{25 * mib, 50, 205 * mib}, true},
 			{usage{25 * mib, 50, 205 * mib}, false},
+			{usage{25 * mib, 50, 206 * mib}, false},
 		},
 		"much work": {
 			{usage{120 * mib, 10_000, 100 * mib}, false},
@@ -44,9 +48,10 @@ func TestMemoryReturner(t *testing.T) {
 			{usage{150 * mib, 50, 100 * mib}, false},
 			{usage{155 * mib, 50, 105 * mib}, true},
 			{usage{105 * mib, 50, 105 * mib}, false},
-			{usage{125 * mib, 50, 110 * mib}, false},
+			{usage{125 * mib, 50, 110 * mib}, true},
+			{usage{120 * mib, 50, 110 * mib}, false},
 			{usage{150 * mib, 50, 115 * mib}, false},
-			{usage{160 * mib, 50, 120 * mib}, true},
+			{usage{190 * mib, 50, 120 * mib}, true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

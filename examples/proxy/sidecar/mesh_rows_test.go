@@ -23,9 +23,9 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// The proxy of the endpoint takes connections at its own address, for the port
-// that a header says.
-func TestI3HintedByH2ToTheDirectPort(t *testing.T) {
+// The proxy of the endpoint accepts connections at its own address, for the port in a
+// transport header.
+func TestI3DirectPortH2(t *testing.T) {
 	up, got := application(t, okAnswer)
 	m := meshOf(t, "")
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
@@ -38,9 +38,9 @@ func TestI3HintedByH2ToTheDirectPort(t *testing.T) {
 	assert.ElementsMatch(t, proven([]string{"Host: web"}), r.fields)
 }
 
-// Bytes of a port that the profile says is opaque, with a server that speaks
-// first (A5), to the direct port of its proxy.
-func TestI3OpaqueToTheDirectPort(t *testing.T) {
+// Bytes of a port that the profile marks as opaque, with a server that speaks first (A5),
+// to the direct port of its proxy.
+func TestI3DirectPortOpaque(t *testing.T) {
 	m := meshOf(t, "")
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example", OpaqueProtocol: true})
 	up := shouting(t, "220 hello")
@@ -52,7 +52,7 @@ func TestI3OpaqueToTheDirectPort(t *testing.T) {
 	counted(t, m.b, "inbound_tcp_authz_allow_total", 1, `client_id="`+clientName+`"`, `srv_kind="default"`, `target_addr="`+up+`"`)
 }
 
-// A proxy speaks at its own address with others alone that have an identity.
+// A proxy accepts connections at its own address only from proxies with an identity.
 func TestDirectPortRequiresIdentity(t *testing.T) {
 	m := meshOf(t, "")
 	w := dialWire(t, m.b.Inbound)
@@ -67,7 +67,7 @@ func TestDirectPortRequiresIdentity(t *testing.T) {
 }
 
 // gRPC of all shapes by HTTP/2 and mutual TLS.
-func TestGRPCThroughTheMesh(t *testing.T) {
+func TestGRPCMesh(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()
@@ -176,7 +176,11 @@ func TestE3TapOfBothSides(t *testing.T) {
 			if direction == pb.TapEvent_INBOUND {
 				require.Equal(t, "true", from["tls"])
 				require.Equal(t, clientName, from["client_id"])
-				require.Equal(t, map[string]string{"tls": "loopback"}, to)
+				require.Equal(t, map[string]string{
+					"tls": "loopback", "srv_group": "", "srv_kind": "default", "srv_name": "all-unauthenticated",
+					"route_group": "", "route_kind": "default", "route_name": "default",
+					"authz_group": "", "authz_kind": "default", "authz_name": "all-unauthenticated",
+				}, to)
 				continue
 			}
 			require.Equal(t, "true", to["tls"])
@@ -185,23 +189,23 @@ func TestE3TapOfBothSides(t *testing.T) {
 	}
 }
 
-func TestE1TapIsServedIfConfigured(t *testing.T) {
-	a := newAuthority(t, everybody)
+func TestE1TapConfigured(t *testing.T) {
+	a := newAuthority(t, anyClient)
 	ctl := newScript(t)
-	nobody := newTown(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
-	require.Empty(t, nobody.Tap)
+	withoutName := newTown(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
+	require.Empty(t, withoutName.Tap)
 	require.NotEmpty(t, newTown(t, ctl.addr, a.identified(t, serverName)).Tap)
 }
 
-func TestE2TapRejectsOtherIdentities(t *testing.T) {
+func TestE2TapOtherIdentities(t *testing.T) {
 	m := meshOf(t, freeAddr(t))
 	_, err := m.watch(t, m.b, serverName, clientName, 1)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.ErrorContains(t, err, clientName)
 }
 
-// A gRPC answer that is nothing but headers.
-func TestE4StatusInHeadersIsShown(t *testing.T) {
+// A gRPC response that has only headers.
+func TestE4TapStatusInHeaders(t *testing.T) {
 	srv := http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Grpc-Status", "1")

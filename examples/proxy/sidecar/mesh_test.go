@@ -56,7 +56,7 @@ func serveAuthority(t testing.TB, a *ca.Authority, check ca.Check) *authority {
 	return &authority{a, l.Addr().String()}
 }
 
-func everybody(string, []byte) error { return nil }
+func anyClient(context.Context, string, []byte) error { return nil }
 
 // identified gives a proxy an identity.
 func (a *authority) identified(t testing.TB, name string) func(*sidecar.Config) {
@@ -74,7 +74,7 @@ func (a *authority) identified(t testing.TB, name string) func(*sidecar.Config) 
 	}
 }
 
-// of is the identity of someone who is no proxy.
+// of returns the identity of a client that is not a proxy.
 func (a *authority) of(t testing.TB, name string) *identity.Identity {
 	t.Helper()
 	key, _, err := identity.Request(name)
@@ -92,8 +92,8 @@ func (a *authority) of(t testing.TB, name string) *identity.Identity {
 	return id
 }
 
-// run runs a proxy that the test ends before its end, by stop, which returns at
-// once; ended has what Run returned.
+// run starts a proxy. stop ends it before the end of the test, and returns at once. ended
+// receives the result of Run.
 func run(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) (p *sidecar.Proxy, stop func(), ended <-chan error) {
 	t.Helper()
 	c := sidecar.Config{Settings: settingsFor(t, controllerAddr)}
@@ -123,7 +123,7 @@ func fixed(addr string) settings.Origin {
 // service is the address of a service.
 const service = "10.9.8.7:80"
 
-// services are addresses that a controller is asked about.
+// services configures the addresses for which the controller has profiles.
 func services(c *sidecar.Config) {
 	c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 }
@@ -143,8 +143,8 @@ type mesh struct {
 	a, b *town
 }
 
-// newMesh has the connections of a client that are made to service come to the
-// application at app. What hints say of the endpoint is true of b.
+// newMesh forwards the connections of a client to service to the application at app,
+// through two proxies. hints change the endpoint, which is the proxy b.
 func newMesh(t testing.TB, app string, hints ...func(*destination.WeightedAddr)) *mesh {
 	t.Helper()
 	m := meshOf(t, app)
@@ -155,7 +155,7 @@ func newMesh(t testing.TB, app string, hints ...func(*destination.WeightedAddr))
 
 func meshOf(t testing.TB, app string) *mesh {
 	t.Helper()
-	m := &mesh{authority: newAuthority(t, everybody), ctl: newScript(t)}
+	m := &mesh{authority: newAuthority(t, anyClient), ctl: newScript(t)}
 	m.b = newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		if app != "" {
 			c.Settings.Inbound.Origin = fixed(app)
@@ -165,7 +165,7 @@ func meshOf(t testing.TB, app string) *mesh {
 	return m
 }
 
-// answer gives the query that the first request makes its endpoints.
+// answer sends endpoints in response to the query that the first request causes.
 func (m *mesh) answer(t testing.TB, endpoints ...*destination.WeightedAddr) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -180,7 +180,7 @@ func (m *mesh) answer(t testing.TB, endpoints ...*destination.WeightedAddr) {
 				}
 				for _, e := range endpoints {
 					select {
-					case q.says <- &destination.Update{Update: &destination.Update_Add{
+					case q.updates <- &destination.Update{Update: &destination.Update_Add{
 						Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{e}},
 					}}:
 					case <-ctx.Done():
@@ -198,7 +198,7 @@ func (m *mesh) answer(t testing.TB, endpoints ...*destination.WeightedAddr) {
 	})
 }
 
-// h2Client is a client that knows that the proxy speaks HTTP/2.
+// h2Client returns a client that uses HTTP/2 by prior knowledge.
 func h2Client(t testing.TB, addr string) *http.Client {
 	t.Helper()
 	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

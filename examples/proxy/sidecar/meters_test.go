@@ -22,14 +22,14 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// asking is a test; or a CollectT, while what is asked for may not be there yet: a
-// goroutine that goes on asking when the test is over must not fail it then.
+// asking is a test, or a CollectT while a condition may not hold yet. A goroutine that
+// outlives the test must not make it fail then.
 type asking interface {
 	require.TestingT
 	Helper()
 }
 
-// scraped is what Prometheus sees of a proxy.
+// scraped returns the metrics that Prometheus scrapes from a proxy.
 func (tn *town) scraped(t asking) string {
 	t.Helper()
 	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -57,7 +57,7 @@ func (tn *town) shows(t testing.TB, lines ...string) {
 				require.Fail(c, "not there: "+line, linesLike(text, part))
 			}
 		}
-	}, soon, tick)
+	}, soon, 10*tick) // a scrape costs some milliseconds
 }
 
 // linesLike are the lines of text of the same name as line.
@@ -98,27 +98,32 @@ func shop(routes ...*destination.Route) *destination.DestinationProfile {
 	}
 }
 
-// retain2s sets how long idle series are shown.
-func retain2s(c *sidecar.Config) { c.Metrics.RetainIdle = 2 * time.Second }
+// waitForProfile waits for the profile as long as it takes.
+func waitForProfile(c *sidecar.Config) { c.Control.ProfileInitial = soon }
 
-// told waits for the profile as long as it takes.
-func told(c *sidecar.Config) { c.Control.ProfileInitial = soon }
+// routedTown is a proxy with a service of three routes and one endpoint.
+type routedTown struct {
+	*town
+	ctl  *script
+	app  string
+	q    *query                   // of the endpoints
+	send func(path string, n int) // over one connection
+}
 
-// Requests and attempts count by route. Series of removed routes expire.
-func TestRoutesAreMeasured(t *testing.T) {
-	t.Parallel()
+func newRoutedTown(t *testing.T, change ...func(*sidecar.Config)) *routedTown {
+	t.Helper()
 	var came atomic.Int64
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/flaky" && came.Add(1)%2 == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
-	defer app.Close()
+	t.Cleanup(app.Close)
 	ctl := newScript(t)
 	ctl.profile(service, shop(shopRoute("plain", false), shopRoute("flaky", true), shopRoute("never", true)))
-	tn := newTown(t, ctl.addr, toService, told, retain2s)
-	w := dialWire(t, tn.Addr)
-	ask := func(path string, n int) {
+	r := &routedTown{town: newTown(t, ctl.addr, append(change, toService, waitForProfile)...), ctl: ctl, app: app.Listener.Addr().String()}
+	w := dialWire(t, r.Addr)
+	r.send = func(path string, n int) {
 		for range n {
 			first, _, _ := w.ask(t, "GET "+path+" HTTP/1.1\nHost: web\n\n")
 			require.Equal(t, "HTTP/1.1 200 OK", first)
@@ -127,37 +132,45 @@ func TestRoutesAreMeasured(t *testing.T) {
 	known := make(chan *query)
 	go func() {
 		q := <-ctl.asked
-		q.says <- &destination.Update{Update: &destination.Update_Add{
-			Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(app.Listener.Addr().String())}},
+		q.updates <- &destination.Update{Update: &destination.Update_Add{
+			Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(r.app)}},
 		}}
 		known <- q
 	}()
-	ask("/plain", 3)
-	q := <-known
-	require.Equal(t, shopName+":80", q.target)
-	ask("/flaky", 2)
-	ask("/other", 1)
+	r.send("/plain", 3)
+	r.q = <-known
+	require.Equal(t, shopName+":80", r.q.target)
+	r.send("/flaky", 2)
+	r.send("/other", 1)
+	return r
+}
 
-	const route, backend, retry = "outbound_http_route_", "outbound_http_route_backend_", "outbound_http_route_retry_"
-	plain, flaky, other := byRoute("profile", "plain"), byRoute("profile", "flaky"), byRoute("default", "default")
-	status := func(code string) string { return `error="",hostname="",http_status="` + code + `",` }
-	addr := `target_addr="` + app.Listener.Addr().String() + `"`
+const routeMetric, backendMetric, retryMetric = "outbound_http_route_", "outbound_http_route_backend_", "outbound_http_route_retry_"
+
+var plainRoute, flakyRoute, otherRoute = byRoute("profile", "plain"), byRoute("profile", "flaky"), byRoute("default", "default")
+
+func answered(code string) string { return `error="",hostname="",http_status="` + code + `",` }
+
+// Requests and attempts count by route.
+func TestRouteMetrics(t *testing.T) {
+	t.Parallel()
+	tn := newRoutedTown(t)
 	tn.shows(t,
-		route+"request_statuses_total{"+status("200")+ofShop+","+plain+"} 3",
-		route+"request_statuses_total{"+status("200")+ofShop+","+flaky+"} 2",
-		route+"request_statuses_total{"+status("200")+ofShop+","+other+"} 1",
-		route+`request_duration_seconds_count{hostname="",`+ofShop+","+plain+"} 3",
-		route+`request_duration_seconds_bucket{hostname="",`+ofShop+","+flaky+`,le="+Inf"} 2`,
-		backend+"requests_total{"+toShop+","+ofShop+","+plain+"} 3",
-		backend+"requests_total{"+toShop+","+ofShop+","+flaky+"} 4",
-		backend+"requests_total{"+toShop+","+ofShop+","+other+"} 1",
-		backend+`response_statuses_total{`+toShop+`,error="",http_status="200",`+ofShop+","+flaky+"} 2",
-		backend+`response_statuses_total{`+toShop+`,error="",http_status="503",`+ofShop+","+flaky+"} 2",
-		backend+"response_duration_seconds_count{"+toShop+","+ofShop+","+flaky+"} 4",
-		retry+`requests_total{hostname="",`+ofShop+","+flaky+"} 2",
-		retry+`successes_total{hostname="",`+ofShop+","+flaky+"} 2",
-		retry+`overflow_total{hostname="",`+ofShop+","+flaky+"} 0",
-		retry+`limit_exceeded_total{hostname="",`+ofShop+","+flaky+"} 0",
+		routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+plainRoute+"} 3",
+		routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+flakyRoute+"} 2",
+		routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+otherRoute+"} 1",
+		routeMetric+`request_duration_seconds_count{hostname="",`+ofShop+","+plainRoute+"} 3",
+		routeMetric+`request_duration_seconds_bucket{hostname="",`+ofShop+","+flakyRoute+`,le="+Inf"} 2`,
+		backendMetric+"requests_total{"+toShop+","+ofShop+","+plainRoute+"} 3",
+		backendMetric+"requests_total{"+toShop+","+ofShop+","+flakyRoute+"} 4",
+		backendMetric+"requests_total{"+toShop+","+ofShop+","+otherRoute+"} 1",
+		backendMetric+`response_statuses_total{`+toShop+`,error="",http_status="200",`+ofShop+","+flakyRoute+"} 2",
+		backendMetric+`response_statuses_total{`+toShop+`,error="",http_status="503",`+ofShop+","+flakyRoute+"} 2",
+		backendMetric+"response_duration_seconds_count{"+toShop+","+ofShop+","+flakyRoute+"} 4",
+		retryMetric+`requests_total{hostname="",`+ofShop+","+flakyRoute+"} 2",
+		retryMetric+`successes_total{hostname="",`+ofShop+","+flakyRoute+"} 2",
+		retryMetric+`overflow_total{hostname="",`+ofShop+","+flakyRoute+"} 0",
+		retryMetric+`limit_exceeded_total{hostname="",`+ofShop+","+flakyRoute+"} 0",
 		`route_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 2`,
 		`route_actual_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 4`,
 		`outbound_tcp_detect_http_results_total{`+ofShop+`,result="http/1"} 1`,
@@ -171,26 +184,35 @@ func TestRoutesAreMeasured(t *testing.T) {
 			require.NotContains(t, line, "10.9.8.7", "it has a name")
 		}
 	}
-	require.NotContains(t, tn.scraped(t), route+"request_statuses_total{error=\"\",hostname=\"\",http_status=\"200\","+ofShop+","+byRoute("profile", "never"))
+	require.NotContains(t, tn.scraped(t), routeMetric+"request_statuses_total{error=\"\",hostname=\"\",http_status=\"200\","+ofShop+","+byRoute("profile", "never"))
+}
 
-	// Two routes are removed, and then the endpoint.
-	ctl.profile(service, shop(shopRoute("plain", false)))
+// Series of removed routes and endpoints expire.
+func TestRouteMetricsExpire(t *testing.T) {
+	t.Parallel()
+	tn := newRoutedTown(t, func(c *sidecar.Config) { c.Metrics.RetainIdle = 2 * time.Second })
+	addr := `target_addr="` + tn.app + `"`
+	tn.ctl.profile(service, shop(shopRoute("plain", false)))
 	tn.shows(t, `!route_name="flaky"`, `!route_name="never"`, `!rt_route="flaky"`)
-	ask("/plain", 1)
-	ask("/never", 1) // has no route any more
-	tn.shows(t,
-		route+"request_statuses_total{"+status("200")+ofShop+","+plain+"} 1",
-		route+"request_statuses_total{"+status("200")+ofShop+","+other+"} 1")
-	require.Contains(t, tn.scraped(t), addr)
-	q.say(t, &destination.Update{Update: &destination.Update_Remove{
-		Remove: &destination.AddrSet{Addrs: []*apinet.TcpAddress{wireAddr(app.Listener.Addr().String())}},
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		tn.send("/plain", 1)
+		tn.send("/never", 1) // has no route any more
+		text := tn.scraped(c)
+		for _, of := range []string{plainRoute, otherRoute} {
+			require.Contains(c, text, routeMetric+"request_statuses_total{"+answered("200")+ofShop+","+of+"} ")
+		}
+		require.NotContains(c, text, `route_name="never"`)
+		require.Contains(c, text, addr)
+	}, soon, 10*tick) // idle series expire, so the requests repeat
+	tn.q.say(t, &destination.Update{Update: &destination.Update_Remove{
+		Remove: &destination.AddrSet{Addrs: []*apinet.TcpAddress{wireAddr(tn.app)}},
 	}})
 	tn.shows(t, `stack_drop_total{direction="outbound",name="endpoint",protocol="http"} 1`, "!"+addr,
 		`stack_drop_total{direction="outbound",name="balance",protocol="http"} 0`)
 }
 
 // Requests that the proxy could not send count with the client's response.
-func TestRouteRejectionsAreMeasured(t *testing.T) {
+func TestRouteRejectionMetrics(t *testing.T) {
 	t.Parallel()
 	cfg := at("web.shop.svc:80")
 	cfg.Destinations["dead.shop.svc:80"] = at("x", freeAddr(t)).Destinations["x"]
@@ -213,7 +235,7 @@ func TestRouteRejectionsAreMeasured(t *testing.T) {
 	require.Contains(t, tn.scraped(t), statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.91"`)
 }
 
-// lookedIn are the results of looking for HTTP in what comes in.
+// lookedIn returns the metrics of the protocol detection of inbound connections.
 func lookedIn(results map[string]int) (lines []string) {
 	const srv = `srv_group="",srv_kind="default",srv_name="all-unauthenticated"`
 	n := 0
@@ -224,7 +246,7 @@ func lookedIn(results map[string]int) (lines []string) {
 	return append(lines, fmt.Sprintf("inbound_tcp_detect_http_duration_seconds_count{%s} %d", srv, n))
 }
 
-// lookedOut are those in what goes to addr.
+// lookedOut returns the metrics of the protocol detection of connections to addr.
 func lookedOut(t testing.TB, addr string, results map[string]int) (lines []string) {
 	t.Helper()
 	ip, port, err := net.SplitHostPort(addr)
@@ -239,7 +261,7 @@ func lookedOut(t testing.TB, addr string, results map[string]int) (lines []strin
 	return append(lines, fmt.Sprintf("outbound_tcp_detect_http_duration_seconds_count{%s} %d", parent, n))
 }
 
-func TestDetectionIsMeasured(t *testing.T) {
+func TestDetectMetrics(t *testing.T) {
 	app := shouting(t, "")
 	ctl := newScript(t)
 	toApp := func(c *sidecar.Config) {
@@ -247,11 +269,11 @@ func TestDetectionIsMeasured(t *testing.T) {
 	}
 	tn := newTown(t, ctl.addr, toApp)
 	for _, addr := range []string{tn.Inbound, tn.Addr} {
-		for _, said := range []string{
+		for _, sent := range []string{
 			"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00 no HTTP, and more than 14 bytes", "short", "",
 		} {
 			w := dialWire(t, addr)
-			say(w, said)
+			say(w, sent)
 			w.closeWrite(t)
 			_, _ = io.Copy(io.Discard, w)
 		}
@@ -274,16 +296,16 @@ func TestDetectionIsMeasured(t *testing.T) {
 }
 
 // Opaque connections count by destination.
-func TestOpaqueConnectionsAreMeasured(t *testing.T) {
+func TestOpaqueConnectionMetrics(t *testing.T) {
 	ctl := newScript(t)
 	opaque := shop()
 	opaque.OpaqueProtocol = true
 	ctl.profile(service, opaque)
-	tn := newTown(t, ctl.addr, toService, told)
+	tn := newTown(t, ctl.addr, toService, waitForProfile)
 	app := shouting(t, "220 hello")
 	go func() {
 		q := <-ctl.asked
-		q.says <- &destination.Update{Update: &destination.Update_Add{
+		q.updates <- &destination.Update{Update: &destination.Update_Add{
 			Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(app)}},
 		}}
 	}()
@@ -304,7 +326,7 @@ func TestOpaqueConnectionsAreMeasured(t *testing.T) {
 }
 
 // Names that are addresses are not looked up.
-func TestNoLookupsOfAddresses(t *testing.T) {
+func TestAddressWithoutLookup(t *testing.T) {
 	tn := newTown(t, newScript(t).addr)
 	for _, kind := range []string{"SRV", "A/AAAA"} {
 		for _, result := range []string{"ok", "not_found"} {
@@ -313,7 +335,7 @@ func TestNoLookupsOfAddresses(t *testing.T) {
 	}
 }
 
-// grpcAndMore answers gRPC as well as requests by HTTP/1 and HTTP/2.
+// grpcAndMore is a server of gRPC, and of requests by HTTP/1 and HTTP/2.
 func grpcAndMore(t *testing.T) (addr string) {
 	t.Helper()
 	var came atomic.Int64
@@ -336,12 +358,12 @@ func grpcAndMore(t *testing.T) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// Every family of linkerd's that means something here, after traffic of all kinds:
-// HTTP/1, HTTP/2, gRPC, bytes, TLS, and what is refused or denied.
+// Every metric of linkerd's proxy that applies to this proxy, after traffic of all kinds:
+// HTTP/1, HTTP/2, gRPC, bytes, TLS, and rejected requests.
 func TestEveryMetric(t *testing.T) {
 	t.Parallel()
-	m := &mesh{authority: newAuthority(t, everybody), ctl: newScript(t)}
-	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService, told)
+	m := &mesh{authority: newAuthority(t, anyClient), ctl: newScript(t)}
+	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService, waitForProfile)
 	app := grpcAndMore(t)
 	m.b = newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
 	m.ctl.profile(service, &destination.DestinationProfile{
@@ -361,9 +383,9 @@ func TestEveryMetric(t *testing.T) {
 		require.NoError(t, rsp.Body.Close())
 		require.Equal(t, "14", rsp.Trailer.Get("Grpc-Status"))
 	}
-	for _, said := range []string{"\x00 no HTTP, and more than 14 bytes", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"} {
+	for _, sent := range []string{"\x00 no HTTP, and more than 14 bytes", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"} {
 		w := dialWire(t, m.a.Addr)
-		say(w, said)
+		say(w, sent)
 		w.closeWrite(t)
 		_, _ = io.Copy(io.Discard, w)
 	}
@@ -376,9 +398,9 @@ func TestEveryMetric(t *testing.T) {
 		c.Settings.Inbound.Origin, c.Settings.Inbound.DefaultPolicy = fixed(away), settings.Deny
 	})
 	for _, addr := range []string{lost.Addr, lost.Inbound, closed.Inbound} {
-		for _, said := range []string{"GET / HTTP/1.0\r\n\r\n", "\x00 no HTTP, and more than 14 bytes"} {
+		for _, sent := range []string{"GET / HTTP/1.0\r\n\r\n", "\x00 no HTTP, and more than 14 bytes"} {
 			w := dialWire(t, addr)
-			say(w, said)
+			say(w, sent)
 			_, _ = io.Copy(io.Discard, w)
 		}
 	}

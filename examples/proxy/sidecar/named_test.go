@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// canonicals is an application that tells by which name its requests come.
+// canonicals is an application that reports the canonical name of its requests.
 func canonicals(t *testing.T) (addr string, names <-chan string) {
 	t.Helper()
 	seen := make(chan string, 10)
@@ -22,9 +22,8 @@ func canonicals(t *testing.T) (addr string, names <-chan string) {
 	return app.Listener.Addr().String(), seen
 }
 
-// The first request says by which name it is served, too: it has to wait for the
-// profile anyway.
-func TestFirstRequestHasCanonicalName(t *testing.T) {
+// The first request also has the canonical name, because it waits for the profile.
+func TestCanonicalNameFirstRequest(t *testing.T) {
 	addr, names := canonicals(t)
 	ctl := newScript(t)
 	ctl.profile("short.example:80", &destination.DestinationProfile{FullyQualifiedName: "web.example"})

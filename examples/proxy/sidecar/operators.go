@@ -12,18 +12,20 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// eventRate limits the events to each watcher: a thousand requests a second, which cost
-// three hundredths of a processor. Top has no such limit.
+// eventRate is the maximum number of tap events per second to all watchers together. A
+// request has three events, so one watcher receives a thousand requests per second. They
+// cost 3 % of a core. [tap.Registry.Top] has no such limit.
 const eventRate = 3000
 
-// Limits for clients before they are authorized.
+// Limits of the tap server for all clients. They apply before a client is authorized.
 const (
 	maxWatches     = 100      // concurrent watches per connection
 	maxRequestSize = 64 << 10 // bytes of one request
 )
 
-// serveAdmin adds the admin server. With an identity it accepts TLS too, for scrapers in
-// the mesh.
+// serveAdmin adds the admin server to the group operators and returns its address. With an
+// identity, the server accepts TLS in addition to cleartext, so that scrapers in the mesh
+// can use it.
 func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 	wrap := func(l net.Listener) net.Listener { return l }
 	if id != nil {
@@ -32,8 +34,9 @@ func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
 	return p.operators.HTTPBehind(wrap, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
 }
 
-// serveTap adds the tap server. Without an identity, clients of this machine may watch.
-// With an identity, the client with the configured name may watch.
+// serveTap adds the tap server to the group operators and returns its address, or "" if tap
+// is not configured. With an identity, only the client with the configured name may watch.
+// Without an identity, only clients on this machine may watch.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
 	if !p.config.TapServed() {
 		return ""
@@ -50,8 +53,8 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
 }
 
-// address returns the address to listen on. If a is not valid, that is any port of
-// loopback.
+// address returns host:port for the address a, on which a server listens. If a is not
+// valid, it returns anyPort, which is any free port of loopback.
 func address(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return anyPort
@@ -59,6 +62,8 @@ func address(a netip.AddrPort) string {
 	return a.String()
 }
 
+// fallback returns the addresses on which the admin and tap servers listen if their own
+// address is in use. It is empty unless Config.Fallback is set.
 func (p *Proxy) fallback() []string {
 	if p.config.Fallback {
 		return []string{anyPort}

@@ -13,7 +13,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// A proxy that cannot know where inbound connections were going says so at start.
+// A proxy that cannot find the original destination of inbound connections logs that at the
+// start.
 func TestInboundWithoutOriginWarning(t *testing.T) {
 	redirected := settings.Origin{Kind: settings.Redirected}
 	for name, tt := range map[string]struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkPages is what open pages cost the requests of a whole proxy: eight
-// clients as fast as they can, and nobody who looks, or pages that are read.
+// BenchmarkPages measures the cost of open pages for requests through a whole proxy with
+// eight clients. The cases are no page, and pages that are read.
 func BenchmarkPages(b *testing.B) {
 	for _, pages := range []int{0, 1, 5} {
 		b.Run(fmt.Sprint(pages), func(b *testing.B) {

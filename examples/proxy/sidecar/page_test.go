@@ -16,7 +16,7 @@ import (
 
 // The page is open while the proxy stops: its streams end with it, as the
 // cleanup of the town and goleak see.
-func TestPageEndsWithTheProxy(t *testing.T) {
+func TestPageShutdown(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
 	tn := newTown(t, ctl)
 	status, page := get(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+tn.Admin+"/")
@@ -47,15 +47,15 @@ func TestTapExplainsRequests(t *testing.T) {
 	require.NoError(t, err)
 	status, _ := get(t, tn.client(t), "http://"+webName+"/")
 	require.Equal(t, http.StatusOK, status)
-	var said []string
-	for said == nil {
+	var names []string
+	for names == nil {
 		m, err := stream.Recv()
 		require.NoError(t, err)
 		for _, n := range m.GetEvent().GetExplanation() {
-			said = append(said, n.GetName())
+			names = append(names, n.GetName())
 		}
 	}
-	require.Subset(t, said, []string{"profiles", "balance"})
+	require.Subset(t, names, []string{"profiles", "balance"})
 
 	described, err := tappb.NewTapClient(conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.NoError(t, err)

@@ -14,10 +14,12 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// anyPort is the address of listeners with Config.Fallback whose own address is taken.
+// anyPort is any free port of loopback. With Config.Fallback, a listener uses it if the
+// address of the listener is in use.
 const anyPort = "127.0.0.1:0"
 
-// path is a listener and the server of its connections.
+// path is a listener of the outbound or inbound path, with the server of the connections of
+// this listener.
 type path struct {
 	name   string
 	l      net.Listener
@@ -26,7 +28,8 @@ type path struct {
 	accept settings.Socket
 }
 
-// listen binds a path to each of the addresses. Invalid addresses are left out.
+// listen opens a listener for each valid address, as a part of the path with the given
+// name. svc serves the connections, and accept configures their sockets.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
 		if !addr.IsValid() {
@@ -45,7 +48,12 @@ func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Sock
 	return nil
 }
 
+// bind listens on addr. If that fails and Config.Fallback is set, it listens on any free
+// port of loopback.
 func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
+	if p.config.Network != nil {
+		return p.config.Network.Listen("tcp", addr.String())
+	}
 	l, err := listen(addr, backlog, p.config.ReusePort)
 	if err != nil && p.config.Fallback {
 		return listen(netip.MustParseAddrPort(anyPort), backlog, false)
@@ -53,7 +61,8 @@ func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
 	return l, err
 }
 
-// at returns the address of the first path with the name.
+// at returns the address of the first listener of the path with the given name. It returns
+// "" if the path has no listener.
 func (p *Proxy) at(name string) string {
 	i := slices.IndexFunc(p.paths, func(path path) bool { return path.name == name })
 	if i < 0 {
@@ -62,8 +71,9 @@ func (p *Proxy) at(name string) string {
 	return p.paths[i].at.String()
 }
 
-// serve serves a path until ctx has ended, and then until its connections have ended or
-// the grace period is over.
+// serve accepts connections of path until ctx ends. It then waits until all connections
+// have ended, and returns. At the end of the grace period it closes the connections that
+// are still open.
 func (p *Proxy) serve(ctx context.Context, path path) error {
 	sockets := path.accept.Options()
 	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
@@ -85,11 +95,13 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 	return fmt.Errorf("%s: %w", path.name, err)
 }
 
-// maxAcceptDelay limits how long connections that wait to be accepted delay the shutdown.
+// maxAcceptDelay limits how long the proxy continues to accept waiting connections after it
+// has been stopped.
 const maxAcceptDelay = time.Second
 
-// untilAccepted returns a context that ends when ctx has ended and no connection waits for
-// l. Such a client is connected already and would be reset.
+// untilAccepted returns a context that ends after ctx has ended, as soon as no connection
+// waits to be accepted from l. The kernel has already established a waiting connection, and
+// would reset it if l closed. The delay is at most maxAcceptDelay.
 func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
 	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -103,7 +115,9 @@ func untilAccepted(ctx context.Context, l net.Listener) (context.Context, contex
 	return accepting, func() { stop(); cancel() }
 }
 
-// certified returns a server that is not ready before the proxy has a certificate.
+// certified returns a server that is not ready until the proxy has a certificate, and then
+// passes connections to svc. Until then, connections wait to be accepted. It returns svc
+// itself if id is nil.
 func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	if id == nil {
 		return svc
@@ -111,6 +125,7 @@ func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	return &certifiedServer{svc, id}
 }
 
+// certifiedServer is the server that [certified] returns.
 type certifiedServer struct {
 	tcplayer.Server
 	id *identity.Identity

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// pausing is a mesh in front of app whose inbound side has no patience with
-// uploads of strangers.
+// pausing is a mesh in front of app. Its inbound side allows no pauses in uploads of
+// clients without an identity.
 func pausing(t testing.TB, app string, hints ...func(*destination.WeightedAddr)) (outbound, inbound string) {
 	t.Helper()
 	m := meshOf(t, "")
@@ -38,7 +38,7 @@ func late(t testing.TB, inbound string) {
 	require.Equal(t, "HTTP/1.1 408 Request Timeout", first)
 }
 
-// uploaded says what it was sent.
+// uploaded is an application that responds with the body of the request.
 func uploaded(t testing.TB) (addr string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,7 @@ func uploaded(t testing.TB) (addr string) {
 }
 
 // Applications of the mesh pause as they like, with a length and without.
-func TestMeshedUploadsMayPause(t *testing.T) {
+func TestMeshedUploadPause(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		outbound, inbound := pausing(t, uploaded(t), hints...)
@@ -79,7 +79,7 @@ func TestMeshedUploadsMayPause(t *testing.T) {
 }
 
 // gRPC and HTTP/2 streams without a length may be silent for minutes.
-func TestStreamsMayBeSilent(t *testing.T) {
+func TestSilentStreams(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -15,7 +16,7 @@ import (
 )
 
 // Requests that no endpoint was there for are a route's requests, and failures.
-func TestRejectionsCountForTheRoute(t *testing.T) {
+func TestRejectionsOfRoute(t *testing.T) {
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, freeAddr(t)))
 	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
 	status, _ := get(t, tn.client(t), "http://web.example/again")
@@ -36,7 +37,7 @@ func TestRejectionsCountForTheRoute(t *testing.T) {
 }
 
 // Tap shows the labels of the route for each attempt.
-func TestTapSeesTheRoute(t *testing.T) {
+func TestTapRoute(t *testing.T) {
 	addr, _ := flaky(t)
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
 	tn := newTown(t, ctl)
@@ -66,4 +67,38 @@ func TestTapSeesTheRoute(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{"/again": {"any", "any"}, "/once": {"once"}}, routes)
+}
+
+// Tap shows the resources of an outbound policy that a request used: the parent, the route and
+// the backend. The labels are those of the metrics.
+func TestTapPolicy(t *testing.T) {
+	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
+	tn.set(shopPolicy(nil, &outbound.HttpRoute_Rule{Backends: shared(map[string]uint32{"v1": 50, "v2": 50})}))
+
+	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{Limit: 20, Match: match.All()})
+	require.NoError(t, err)
+	_, err = stream.Header()
+	require.NoError(t, err)
+
+	c := tn.client(t)
+	for range 20 {
+		name := servedBy(t, c, "http://web.example/")
+		e, err := stream.Recv()
+		require.NoError(t, err)
+		require.NotNil(t, e.GetHttp().GetRequestInit())
+		require.Equal(t, map[string]string{
+			"parent_group": "core", "parent_kind": "Service", "parent_namespace": "shop", "parent_name": "web",
+			"parent_port": "80", "parent_section_name": "",
+			"route_group": "gateway.networking.k8s.io", "route_kind": "HTTPRoute", "route_namespace": "shop", "route_name": "web-route",
+			"backend_group": "core", "backend_kind": "Service", "backend_namespace": "shop", "backend_name": name,
+			"backend_port": "80", "backend_section_name": "",
+		}, e.GetRouteMeta().GetLabels())
+		for range 2 { // the response
+			_, err = stream.Recv()
+			require.NoError(t, err)
+		}
+	}
 }

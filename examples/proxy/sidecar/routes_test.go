@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/examples/destination/controller"
 )
 
-// flaky is a backend that answers each path once with 503, and then with the
-// body that it was sent; on /slow it does not answer while anybody waits.
+// flaky is a backend that responds to the first request for a path with 503, and later with
+// the body of the request. On /slow it responds only after the request is canceled.
 func flaky(t *testing.T) (addr string, came *atomic.Int64) {
 	t.Helper()
 	came = new(atomic.Int64)

@@ -15,7 +15,7 @@ import (
 )
 
 // A request waits while connections are refused, and succeeds.
-func TestA26SuccessComesLate(t *testing.T) {
+func TestA26EndpointListensLate(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
 		up := freeAddr(t)
@@ -81,7 +81,7 @@ func resetting(t testing.TB, code http2.ErrCode) (addr string) {
 }
 
 // A reset reaches the client with its code, through one proxy and through two.
-func TestA28ResetKeepsItsCode(t *testing.T) {
+func TestA28ResetCode(t *testing.T) {
 	up := resetting(t, http2.ErrCodeEnhanceYourCalm)
 	two := newMesh(t, up, speaksH2)
 	one := newTown(t, two.ctl.addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })

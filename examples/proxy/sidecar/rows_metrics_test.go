@@ -22,9 +22,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// What both proxies of a mesh have counted of a request, and what anybody may
-// read of it.
-func TestH1AndH6BothSidesCount(t *testing.T) {
+// The metrics of both proxies of a mesh after a request, which all clients may read.
+func TestH1AndH6MetricsOfBothSides(t *testing.T) {
 	app := backend(t, "app")
 	m := newMesh(t, app, speaksH2)
 	w := dialWire(t, m.a.Addr)
@@ -113,9 +112,9 @@ func valueOf(text, name string, labels ...string) (sum float64, ok bool) {
 	return sum, ok
 }
 
-// How long an answer took is counted as that, on both sides: not as less than the
-// application took, nor as more than the client waited.
-func TestH2SlowAnswersAreCountedAsSlow(t *testing.T) {
+// The latency of a response is between the time that the application took and the time that
+// the client waited, on both sides.
+func TestH2LatencyOfSlowResponses(t *testing.T) {
 	t.Parallel()
 	const slow = 250 * time.Millisecond
 	bound := regexp.MustCompile(`^response_latency_ms_bucket\{.*le="([0-9.]+)".*\} (\d+)`)
@@ -157,9 +156,9 @@ func TestH2SlowAnswersAreCountedAsSlow(t *testing.T) {
 	}
 }
 
-// Connections to an address that is none of the pod's are refused, and each is
-// counted for that address.
-func TestH8AForeignAddressIsCounted(t *testing.T) {
+// Connections to an address that does not belong to the pod are rejected, and each is
+// counted with that address.
+func TestH8ForeignAddressError(t *testing.T) {
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = fixed(service)
 		c.Settings.Inbound.IPs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
@@ -173,17 +172,17 @@ func TestH8AForeignAddressIsCounted(t *testing.T) {
 	}
 }
 
-// A client that says nothing is told apart from one that comes to the proxy's own
-// port in clear.
-func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
+// A client that sends nothing has another error than a client in cleartext at the proxy's
+// own port.
+func TestH8SilentAndCleartextErrors(t *testing.T) {
 	t.Parallel()
-	m := newAuthority(t, everybody)
+	m := newAuthority(t, anyClient)
 	up := freeAddr(t)
 	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 20 * time.Millisecond }
 	toUp := func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) }
 	for name, tt := range map[string]struct {
 		change func(*sidecar.Config)
-		says   string
+		sends  string
 		kind   string
 		target string // "" is the proxy itself
 	}{
@@ -195,7 +194,7 @@ func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
 			b := newTown(t, newScript(t).addr, m.identified(t, serverName), tt.change)
 			for n := range 2 {
 				w := dialWire(t, b.Inbound)
-				say(w, tt.says)
+				say(w, tt.sends)
 				_, err := w.in.ReadByte()
 				require.Error(t, err)
 				counted(t, b, "inbound_tcp_errors_total", float64(n+1),
@@ -206,7 +205,7 @@ func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
 }
 
 // TLS is not detected on opaque ports.
-func TestH6OpaquePortsAreCountedAsSkipped(t *testing.T) {
+func TestH6OpaquePortMetrics(t *testing.T) {
 	app := shouting(t, "")
 	_, port, err := net.SplitHostPort(app)
 	require.NoError(t, err)

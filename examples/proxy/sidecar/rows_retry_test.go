@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// failing is an application that fails the first time by fail, and says after
-// that what it was sent. It counts.
+// failing is an application that fails the first request by fail. It responds to later
+// requests with their bodies, and counts requests.
 func failing(t testing.TB, fail http.HandlerFunc) (addr string, came *atomic.Int64) {
 	t.Helper()
 	came = new(atomic.Int64)
@@ -45,7 +45,7 @@ func unavailable(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// retryable is a profile whose one route is sent again.
+// retryable returns a profile with one route, which is retryable.
 func retryable(classes ...*destination.ResponseClass) *destination.DestinationProfile {
 	return &destination.DestinationProfile{
 		FullyQualifiedName: "web.example",
@@ -57,7 +57,7 @@ func retryable(classes ...*destination.ResponseClass) *destination.DestinationPr
 	}
 }
 
-// profiled is a proxy whose controller has the profile for the application.
+// profiled returns a proxy. Its controller has the profile p for the application.
 func profiled(t testing.TB, app string, p *destination.DestinationProfile) *town {
 	t.Helper()
 	m := &mesh{ctl: newScript(t)}
@@ -72,9 +72,9 @@ func coded(least, most uint32, failure bool) *destination.ResponseClass {
 	}}
 }
 
-// Small bodies are sent again, whatever the method, with a length and without;
-// what is larger than 64 KiB is not, nor what no route is for, nor what an earlier
-// class calls a success.
+// Requests with small bodies are retried, with any method, with a length and without. Not
+// retried are bodies of more than 64 KiB, requests without a route, and responses that an
+// earlier class marks as successes.
 func TestC1C3C4Retries(t *testing.T) {
 	large := strings.Repeat("x", 64<<10+1)
 	for name, tt := range map[string]struct {
@@ -123,7 +123,7 @@ func TestC1C3C4Retries(t *testing.T) {
 }
 
 // Without a budget, and with one that makes no sense, nothing is sent again.
-func TestC5NoBudgetNoRetry(t *testing.T) {
+func TestC5RetryWithoutBudget(t *testing.T) {
 	for name, budget := range map[string]*destination.RetryBudget{
 		"none":           nil,
 		"ttl":            {RetryRatio: 0.1, MinRetriesPerSecond: 1, Ttl: durationpb.New(1000 * time.Second)},
@@ -141,8 +141,7 @@ func TestC5NoBudgetNoRetry(t *testing.T) {
 	}
 }
 
-// gRPC says in its headers or in its trailers how it went; a body of many frames
-// arrives whole.
+// The gRPC status is in headers or in trailers. A body of many frames arrives completely.
 func TestC8GRPCRetriesByStatus(t *testing.T) {
 	head := func(code string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Grpc-Status", code) }

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// goodbyes tells of the GOAWAY frames of a connection that is read.
+// goodbyes detects the GOAWAY frames that are read from a connection.
 type goodbyes struct {
 	net.Conn
 	head []byte
@@ -48,8 +48,8 @@ func (g *goodbyes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// held is an application whose answers to /held begin at once and end when they
-// are let; all others end at once.
+// held is an application that begins responses to /held at once, and ends them when let is
+// called. All other responses end at once.
 func held(t testing.TB) (addr string, began <-chan struct{}, let func()) {
 	t.Helper()
 	came, end := make(chan struct{}, 100), make(chan struct{})
@@ -69,9 +69,9 @@ func held(t testing.TB) (addr string, began <-chan struct{}, let func()) {
 	return srv.Listener.Addr().String(), came, let
 }
 
-// The streams of HTTP/2 that are open when the end begins are finished, and the
-// client is told to open no more.
-func TestF1HTTP2DrainsWithGoAway(t *testing.T) {
+// HTTP/2 streams that are open at the start of the drain are finished. The client receives
+// GOAWAY.
+func TestF1DrainHTTP2(t *testing.T) {
 	for name, side := range map[string]func(*sidecar.Proxy) string{
 		"outbound": func(p *sidecar.Proxy) string { return p.Addr }, "inbound": func(p *sidecar.Proxy) string { return p.Inbound },
 	} {
@@ -82,10 +82,10 @@ func TestF1HTTP2DrainsWithGoAway(t *testing.T) {
 				c.Outbound.Origin, c.Settings.Inbound.Origin = fixed(up), fixed(up)
 				c.Shutdown.Grace = 2 * soon
 			})
-			told := make(chan struct{}, 10)
+			goAways := make(chan struct{}, 10)
 			tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				conn, err := new(net.Dialer).DialContext(ctx, network, side(p))
-				return &goodbyes{Conn: conn, seen: told}, err
+				return &goodbyes{Conn: conn, seen: goAways}, err
 			}}
 			tr.Protocols.SetUnencryptedHTTP2(true)
 			t.Cleanup(tr.CloseIdleConnections)
@@ -113,7 +113,7 @@ func TestF1HTTP2DrainsWithGoAway(t *testing.T) {
 				}
 			}
 			stop()
-			comes(t, told, "a GOAWAY")
+			comes(t, goAways, "a GOAWAY")
 			let()
 			for range streams {
 				require.Equal(t, "begun done hello", comes(t, answers, "an answer"))
@@ -123,7 +123,7 @@ func TestF1HTTP2DrainsWithGoAway(t *testing.T) {
 	}
 }
 
-// comes waits for what a test goes on with, and not for ever.
+// comes returns the next value of from, or fails the test after a timeout.
 func comes[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -142,8 +142,8 @@ func errorText(err error) string {
 	return " " + err.Error()
 }
 
-// Of HTTP/1 connections the idle one is closed, and the other after its answer.
-func TestF2HTTP1ClosesAfterResponse(t *testing.T) {
+// An idle HTTP/1 connection is closed, and another one after its response.
+func TestF2DrainHTTP1(t *testing.T) {
 	t.Parallel()
 	up, began, let := held(t)
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {
@@ -172,8 +172,9 @@ func TestF2HTTP1ClosesAfterResponse(t *testing.T) {
 	require.NoError(t, comes(t, ended, "the end"))
 }
 
-// Bytes go on both ways after the end has begun, and the process waits.
-func TestF3TCPDrains(t *testing.T) {
+// After the start of the drain, bytes are still forwarded in both directions, and the
+// process waits.
+func TestF3DrainTCP(t *testing.T) {
 	up := shouting(t, "")
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Origin = fixed(up)

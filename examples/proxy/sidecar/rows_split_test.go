@@ -11,7 +11,7 @@ import (
 )
 
 // A split is added, shared, weighed and removed while requests are sent.
-func TestD1ToD4SplitsMoveTraffic(t *testing.T) {
+func TestD1ToD4Splits(t *testing.T) {
 	ctl := newScript(t)
 	tn := newTown(t, ctl.addr, toService)
 	over := func(weights map[string]uint32) {

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// bothWays runs a row through the outbound side of a proxy and through the
-// inbound side of another, each of whose connections are for addr.
+// bothWays runs a test through the outbound side of a proxy and through the inbound side of
+// another. All connections of each are for addr.
 func bothWays(t *testing.T, addr string, test func(t *testing.T, proxy string), change ...func(*sidecar.Config)) {
 	t.Helper()
 	tn := newTown(t, newScript(t).addr, append([]func(*sidecar.Config){func(c *sidecar.Config) {
@@ -27,7 +27,7 @@ func bothWays(t *testing.T, addr string, test func(t *testing.T, proxy string), 
 	t.Run("inbound", func(t *testing.T) { test(t, tn.Inbound) })
 }
 
-func TestA1HTTP1OutAndIn(t *testing.T) {
+func TestA1HTTP1BothSides(t *testing.T) {
 	bothWays(t, backend(t, "app"), func(t *testing.T, proxy string) {
 		first, _, body := dialWire(t, proxy).ask(t, "POST /a HTTP/1.1\nHost: web\nContent-Length: 5\n\nhello")
 		require.Equal(t, "HTTP/1.1 200 OK", first)
@@ -35,8 +35,8 @@ func TestA1HTTP1OutAndIn(t *testing.T) {
 	})
 }
 
-// The address is no service (A3), and what is spoken is no HTTP.
-func TestA2AndA3BytesOutAndIn(t *testing.T) {
+// The address is not a service (A3), and the protocol is not HTTP.
+func TestA2AndA3BytesBothSides(t *testing.T) {
 	bothWays(t, shouting(t, ""), func(t *testing.T, proxy string) {
 		w := dialWire(t, proxy)
 		say(w, "\x00 more than 14 bytes of no HTTP")
@@ -46,7 +46,7 @@ func TestA2AndA3BytesOutAndIn(t *testing.T) {
 }
 
 // Without detection, the server may speak first.
-func TestA4AndA5TheServerSpeaksFirst(t *testing.T) {
+func TestA4AndA5ServerSpeaksFirst(t *testing.T) {
 	up := shouting(t, "220 hello")
 	port := netip.MustParseAddrPort(up).Port()
 	bothWays(t, up, func(t *testing.T, proxy string) {
@@ -59,9 +59,9 @@ func TestA4AndA5TheServerSpeaksFirst(t *testing.T) {
 	})
 }
 
-// TLS that is for the application goes there as it is, and the server is heard.
-func TestA4ApplicationTLSIsForwarded(t *testing.T) {
-	a := newAuthority(t, everybody)
+// TLS that is for the application is forwarded unchanged, in both directions.
+func TestA4ApplicationTLS(t *testing.T) {
+	a := newAuthority(t, anyClient)
 	const app = "app.cluster.local"
 	up := accepting(t, func(_ int, conn net.Conn) {
 		secure := tls.Server(conn, a.of(t, app).Server())
@@ -80,7 +80,7 @@ func TestA4ApplicationTLSIsForwarded(t *testing.T) {
 }
 
 // The server's connection is closed with the client's, also while it is idle.
-func TestA6TheServerIsClosedWithTheClient(t *testing.T) {
+func TestA6ServerCloseAfterClient(t *testing.T) {
 	ended := make(chan struct{}, 2)
 	up := accepting(t, func(_ int, conn net.Conn) {
 		_, _ = io.Copy(conn, conn)
@@ -99,7 +99,7 @@ func TestA6TheServerIsClosedWithTheClient(t *testing.T) {
 	})
 }
 
-func TestA7LoopIs502(t *testing.T) {
+func TestA7OutboundLoop(t *testing.T) {
 	tn := newTown(t, newScript(t).addr)
 	_, port, err := net.SplitHostPort(tn.Addr)
 	require.NoError(t, err)
@@ -111,8 +111,8 @@ func TestA7LoopIs502(t *testing.T) {
 }
 
 // Inbound requests to the ports of the proxy get 403.
-func TestA7InboundLoopIs403(t *testing.T) {
-	m := newAuthority(t, everybody)
+func TestA7InboundLoop(t *testing.T) {
+	m := newAuthority(t, anyClient)
 	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
 	})

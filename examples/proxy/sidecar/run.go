@@ -8,10 +8,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run serves until ctx ends or Shutdown is called. It then stops accepting connections and
-// waits until the open ones end or the grace period is over. After that it ends the admin
-// and tap servers, the renewal of certificates and the background work. Connections that
-// the grace period cuts are logged and not an error, as in linkerd's proxy.
+// Run accepts connections until ctx ends or [Proxy.Shutdown] is called. It then closes the
+// listeners, and waits until the open connections end, at most for the grace period. Last,
+// it stops the admin and tap servers and all background work.
+//
+// Connections that are still open at the end of the grace period are closed and logged.
+// They are not an error, as in linkerd's proxy.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.close()
 	ctx, stop := context.WithCancel(ctx)
@@ -58,10 +60,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return errors.Join(err, operatorErr, renewal.Wait())
 }
 
-// minOperatorGrace is the minimum that operators have after the connections have ended.
+// minOperatorGrace is the minimum time in which the admin and tap servers can end their
+// connections. This time begins after the connections of the paths have ended.
 const minOperatorGrace = time.Second
 
-// grace returns a function that returns the rest of the grace period.
+// grace returns a function. The function returns how much time of the grace period is left,
+// but at least minOperatorGrace. The grace period begins when ctx ends.
 func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })
@@ -75,11 +79,12 @@ func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
 	}
 }
 
-// Shutdown ends Run, also before Run begins. It does not wait.
+// Shutdown makes Run drain and return. It does not wait for Run. If Run has not been called
+// yet, Run drains at once when it is called.
 func (p *Proxy) Shutdown() { p.requestShutdown() }
 
-// close releases the listeners, the background work and the connections to the control
-// plane.
+// close closes the listeners and the connections to the control plane, and ends all
+// background work.
 func (p *Proxy) close() {
 	for _, path := range p.paths {
 		path.l.Close()

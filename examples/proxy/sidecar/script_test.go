@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -15,9 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// script is a controller that says what the test says. Profiles are known by
-// their targets; what has none gets an empty one. Each query for endpoints is
-// given to the test, which answers it.
+// script is a controller that the test controls. It has profiles by target; a target
+// without one has an empty profile. The test responds to each query for endpoints.
 type script struct {
 	destination.UnimplementedDestinationServer
 
@@ -32,12 +32,12 @@ type script struct {
 
 // query is one call of Get, while it lasts.
 type query struct {
-	target string
-	says   chan *destination.Update
-	ends   chan error // nil: the stream ends well
+	target  string
+	updates chan *destination.Update
+	ends    chan error // nil: the stream ends well
 }
 
-// soon is how long what must happen may take on a machine that is busy.
+// soon is the maximum wait for an event, on a busy machine.
 const soon = 30 * time.Second
 
 func newScript(t testing.TB) *script {
@@ -59,7 +59,9 @@ func serveScript(t testing.TB, l net.Listener) *script {
 	go func() { done <- srv.Serve(l) }()
 	t.Cleanup(func() {
 		srv.Stop()
-		require.NoError(t, <-done)
+		if err := <-done; !errors.Is(err, grpc.ErrServerStopped) { // a test may end before Serve begins
+			require.NoError(t, err)
+		}
 	})
 	return s
 }
@@ -70,7 +72,7 @@ func (s *script) Get(in *destination.GetDestination, out grpc.ServerStreamingSer
 	s.asked <- q
 	for {
 		select {
-		case u := <-q.says:
+		case u := <-q.updates:
 			if err := out.Send(u); err != nil {
 				return err
 			}
@@ -111,7 +113,7 @@ func (s *script) GetProfile(
 	}
 }
 
-// profile says what the profile of a target is from now on.
+// profile sets the profile of a target.
 func (s *script) profile(target string, p *destination.DestinationProfile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +122,7 @@ func (s *script) profile(target string, p *destination.DestinationProfile) {
 	s.changed = make(chan struct{})
 }
 
-// refuse says that there is no profile of a target.
+// refuse makes the controller respond to profile queries for a target with an error.
 func (s *script) refuse(target string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,7 @@ func (s *script) next(t testing.TB, target string) *query {
 	}
 }
 
-// none asserts that nobody has asked meanwhile.
+// none asserts that there was no query for endpoints.
 func (s *script) none(t testing.TB) {
 	t.Helper()
 	select {
@@ -153,7 +155,7 @@ func (s *script) none(t testing.TB) {
 func (q *query) say(t testing.TB, u *destination.Update) {
 	t.Helper()
 	select {
-	case q.says <- u:
+	case q.updates <- u:
 	case <-time.After(soon):
 		require.Fail(t, "the query has ended")
 	}
@@ -178,7 +180,7 @@ func (q *query) noEndpoints(t testing.TB, exists bool) {
 	q.say(t, &destination.Update{Update: &destination.Update_NoEndpoints{NoEndpoints: &destination.NoEndpoints{Exists: exists}}})
 }
 
-// wireAddr is host:port as the controller says it.
+// wireAddr returns host:port as a message of the API.
 func wireAddr(addr string) *apinet.TcpAddress {
 	at := netip.MustParseAddrPort(addr)
 	ip := at.Addr().As4()
@@ -186,7 +188,7 @@ func wireAddr(addr string) *apinet.TcpAddress {
 	return &apinet.TcpAddress{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(at.Port())}
 }
 
-// endpointAt is an endpoint in clear.
+// endpointAt returns an endpoint in cleartext.
 func endpointAt(addr string, change ...func(*destination.WeightedAddr)) *destination.WeightedAddr {
 	e := &destination.WeightedAddr{Addr: wireAddr(addr), Weight: 10000, ProtocolHint: &destination.ProtocolHint{}}
 	for _, f := range change {
@@ -204,17 +206,17 @@ func proves(identity string) func(*destination.WeightedAddr) {
 	}
 }
 
-// speaksH2 says that the proxy of an endpoint takes HTTP/1 by HTTP/2.
+// speaksH2 sets the hint that the proxy of an endpoint accepts HTTP/1 as HTTP/2.
 func speaksH2(e *destination.WeightedAddr) {
 	e.ProtocolHint.Protocol = &destination.ProtocolHint_H2_{H2: &destination.ProtocolHint_H2{}}
 }
 
-// isOpaque says that the endpoint is not to be looked at.
+// isOpaque sets the hint that the protocol of the endpoint must not be detected.
 func isOpaque(e *destination.WeightedAddr) {
 	e.ProtocolHint.Protocol = &destination.ProtocolHint_Opaque_{Opaque: &destination.ProtocolHint_Opaque{}}
 }
 
-// direct says that the proxy of an endpoint takes connections at its own
+// direct sets the hint that the proxy of an endpoint accepts connections at its own
 // address.
 func direct(proxy string) func(*destination.WeightedAddr) {
 	return func(e *destination.WeightedAddr) {
@@ -224,5 +226,5 @@ func direct(proxy string) func(*destination.WeightedAddr) {
 	}
 }
 
-// errInvalid is how a controller says that it knows nothing of a target.
+// errInvalid is the error of a controller for a target that it does not have.
 var errInvalid = status.Error(codes.InvalidArgument, "that is no service")

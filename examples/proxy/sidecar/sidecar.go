@@ -1,14 +1,18 @@
-// Package sidecar is a whole proxy: the paths of packages outbound and inbound, an
-// identity, connections to the control plane, and the tap and admin servers.
+// Package sidecar assembles a whole proxy. It consists of the paths of packages outbound
+// and inbound, an identity, connections to the control plane, and the tap and admin
+// servers.
 package sidecar
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
+
+	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/examples/proxy/admin"
@@ -24,18 +28,27 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// Config configures [New]. A listener whose address is not valid is left out.
+// Config configures [New]. The proxy has no listener for an address that is not valid, such
+// as the zero value.
 type Config struct {
 	settings.Settings
 
-	Level    *logs.Level // changed by /proxy-log-level; nil: not changed
-	Title    string      // of the page at /view/
-	Fallback bool        // use any port of loopback if an address is taken
+	Level    *logs.Level // log level that the admin server can change; nil: it cannot
+	Title    string      // title of the page /view/
+	Fallback bool        // if an address is in use, listen on any free port of loopback instead
+	Network  Network     // of all listeners and connections; nil: TCP
 }
 
-// Proxy is bound to its addresses. It serves while Run runs.
+// Network replaces TCP in tests that run in memory. [layertest.Network] implements it.
+type Network interface {
+	Listen(network, addr string) (net.Listener, error)
+	DialContext(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// Proxy is a proxy that listens on its addresses. It accepts connections while [Proxy.Run]
+// runs.
 type Proxy struct {
-	Addr    string // of the outbound listener; of the first, if there are two
+	Addr    string // address of the outbound listener, or of the first one of two
 	Inbound string
 	Admin   string
 	Tap     string // "" if tap is not served
@@ -43,23 +56,27 @@ type Proxy struct {
 	config    Config
 	log       *slog.Logger
 	paths     []path       // listeners
-	operators serve.Group  // admin and tap
+	dialTCP   dialFunc     // nil: that of package net
+	operators serve.Group  // the admin and tap servers
 	identity  *identityRun // nil without identity
 	control   []controller // connections to the control plane
 
-	drain           func() // ends the context of connections
+	drain           func() // makes open connections drain
 	end             func() // ends the background work
 	requestShutdown func()
 	shutdown        chan struct{} // closed by requestShutdown
 }
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 const (
 	outboundPath = "outbound"
 	inboundPath  = "inbound"
 )
 
-// New binds a proxy to its addresses. Call Run also to release a proxy that is not
-// needed. A nil log means no logging.
+// New returns a proxy that listens on its addresses. Run closes the listeners. To close a
+// proxy that is not needed, call Run with a context that has ended. If log is nil, nothing
+// is logged.
 func New(c Config, log *slog.Logger) (*Proxy, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -67,6 +84,9 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	background, end := context.WithCancel(context.Background())
 	ending, drain := context.WithCancel(background)
 	p := &Proxy{config: c, log: log, drain: drain, end: end, shutdown: make(chan struct{})}
+	if c.Network != nil {
+		p.dialTCP, p.operators.Listen = c.Network.DialContext, c.Network.Listen
+	}
 	p.requestShutdown = sync.OnceFunc(func() { close(p.shutdown) })
 	if err := p.assemble(background, ending); err != nil {
 		p.operators.Close()
@@ -76,8 +96,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// assemble builds the proxy. Its background work ends with background. Connections drain
-// when ending ends.
+// assemble builds the parts of the proxy and opens its listeners. The background work of
+// the parts ends when background ends. Connections drain when ending ends.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
@@ -89,14 +109,22 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if err != nil {
 		return err
 	}
+	var policy grpc.ClientConnInterface
+	if c.Policy.Controller.Addr != "" {
+		if policy, err = p.dial(background, policies, c.Policy.Controller, id, m); err != nil {
+			return err
+		}
+	}
 	outward, inward := new(ownPorts), new(ownPorts)
 	out := outbound.New(background, outbound.Config{
-		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, Own: c.Inbound.IPs,
+		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, Own: c.Inbound.IPs, Dial: p.dialTCP,
+		Policies: policy, Workload: c.Policy.Workload,
 		Origin: c.Outbound.Origin.Find(), Refuse: outward.refuse, Ending: ending,
 		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Meters: m, Log: p.log,
 	})
 	in := inbound.New(background, inbound.Config{
 		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destination,
+		Policy: c.Policy, PolicyController: policy, Dial: p.dialTCP,
 		Identity: id, ServerName: serverName(c.Settings.Identity),
 		Origin: c.Settings.Inbound.Origin.Find(), Refuse: inward.refuse, Ending: ending,
 		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,
@@ -120,8 +148,8 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	return errors.Join(err, p.operators.Err())
 }
 
-// checkOrigin warns if inbound connections cannot be forwarded because their
-// original destination is unknown.
+// checkOrigin logs a warning if the original destination of inbound connections cannot be
+// found. The proxy then resets them, because it does not know where to forward them.
 func (p *Proxy) checkOrigin(ctx context.Context) {
 	at := p.at(inboundPath)
 	if at == "" {
@@ -133,7 +161,8 @@ func (p *Proxy) checkOrigin(ctx context.Context) {
 	}
 }
 
-// describe returns the tree of all layers.
+// describe returns a function that returns the tree of all layers of the proxy, with their
+// current state. out and in are the servers of the two paths.
 func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	return func() layer.Node {
 		n := layer.Node{Name: "proxy", Children: []layer.Node{layer.Describe(out), layer.Describe(in)}}
@@ -147,7 +176,8 @@ func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	}
 }
 
-// serverName returns the name by which other proxies address this one.
+// serverName returns the TLS server name that other proxies use for this proxy, or ""
+// without an identity.
 func serverName(s *settings.Identity) string {
 	if s == nil {
 		return ""
@@ -155,7 +185,8 @@ func serverName(s *settings.Identity) string {
 	return s.ServerName
 }
 
-// ready reports whether the proxy has a certificate. It is nil without an identity.
+// ready returns a function that reports whether the proxy has a certificate. It returns nil
+// if id is nil, because the proxy then needs no certificate.
 func ready(id *identity.Identity) func() bool {
 	if id == nil {
 		return nil

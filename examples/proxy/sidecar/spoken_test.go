@@ -16,10 +16,10 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// believing is the proxy of an endpoint at its own port as linkerd's is: it does
-// not look at a connection, and serves what the header says of it. It tells of
-// each header.
-func believing(t testing.TB, m *mesh, app http.Handler) (addr string, told <-chan tcplayer.Protocol) {
+// believing is the proxy of an endpoint with a direct port, as linkerd's is. It uses the
+// protocol in the transport header and does not detect it. It reports the protocol of each
+// header.
+func believing(t testing.TB, m *mesh, app http.Handler) (addr string, announced <-chan tcplayer.Protocol) {
 	t.Helper()
 	out := make(chan tcplayer.Protocol, 10)
 	server := httplayer.NewServer(app)
@@ -50,7 +50,8 @@ func believing(t testing.TB, m *mesh, app http.Handler) (addr string, told <-cha
 	return accepting(t, func(_ int, conn net.Conn) { _, _ = proxy.Call(t.Context(), conn) }), out
 }
 
-// upgrading shouts after an upgrade and in a tunnel, and says ok to all else.
+// upgrading echoes in upper case after an upgrade and in a tunnel, and responds to other
+// requests with ok.
 func upgrading(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect && r.Header.Get("Upgrade") == "" {
 		_, _ = io.WriteString(w, "ok")
@@ -69,8 +70,8 @@ func upgrading(w http.ResponseWriter, r *http.Request) {
 	shout(conn)
 }
 
-// The header of a connection says what is spoken there, and not what the
-// endpoint's proxy was said to take: upgrades and tunnels go by HTTP/1.
+// The transport header has the protocol of the connection, and not the protocol of the
+// hint. Upgrades and tunnels use HTTP/1.
 func TestTransportHeaderHasProtocol(t *testing.T) {
 	t.Parallel()
 	const (
@@ -81,9 +82,9 @@ func TestTransportHeaderHasProtocol(t *testing.T) {
 	only := func(p tcplayer.Protocol) map[tcplayer.Protocol]bool { return map[tcplayer.Protocol]bool{p: true} }
 	both := map[tcplayer.Protocol]bool{tcplayer.HTTP1: true, tcplayer.HTTP2: true}
 	for name, tt := range map[string]struct {
-		hints []func(*destination.WeightedAddr)
-		asked []string // "" is a request of HTTP/2
-		told  map[tcplayer.Protocol]bool
+		hints     []func(*destination.WeightedAddr)
+		asked     []string // "" is a request of HTTP/2
+		announced map[tcplayer.Protocol]bool
 	}{
 		"HTTP/1 to HTTP/2":  {hintedBy(speaksH2), []string{plain, plain}, only(tcplayer.HTTP1)},
 		"upgrade to HTTP/2": {hintedBy(speaksH2), []string{upgrade}, only(tcplayer.HTTP1)},
@@ -95,7 +96,7 @@ func TestTransportHeaderHasProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := meshOf(t, "")
-			proxy, told := believing(t, m, http.HandlerFunc(upgrading))
+			proxy, announced := believing(t, m, http.HandlerFunc(upgrading))
 			m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
 			m.answer(t, endpointAt("127.0.0.1:1", append(tt.hints, proves(serverName), direct(proxy))...))
 			kept, h2 := dialWire(t, m.a.Addr), h2Client(t, m.a.Addr)
@@ -118,10 +119,10 @@ func TestTransportHeaderHasProtocol(t *testing.T) {
 				}
 			}
 			heard := map[tcplayer.Protocol]bool{}
-			for len(told) > 0 {
-				heard[<-told] = true
+			for len(announced) > 0 {
+				heard[<-announced] = true
 			}
-			assert.Equal(t, tt.told, heard)
+			assert.Equal(t, tt.announced, heard)
 		})
 	}
 }

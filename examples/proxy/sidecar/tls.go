@@ -12,26 +12,32 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// optionalTLS is the credentials of a server that accepts cleartext, and TLS without
-// ALPN, which proxies of the mesh use. The server decides which clients are authorized.
+// optionalTLS is the credentials of a gRPC server that accepts both cleartext and TLS. TLS
+// clients need not use ALPN, because proxies of the mesh do not use it. The credentials
+// accept every client. The tap server decides which clients are authorized.
 type optionalTLS struct {
-	credentials.TransportCredentials // cleartext
+	credentials.TransportCredentials // for cleartext connections
 	cfg                              *tls.Config
 }
 
+// newOptionalTLS returns credentials that accept cleartext, and TLS with the configuration
+// cfg.
 func newOptionalTLS(cfg *tls.Config) credentials.TransportCredentials {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{"h2"}
 	return &optionalTLS{insecure.NewCredentials(), cfg}
 }
 
-// recordHandshake is the first byte of TLS. HTTP/2 begins with a letter.
+// recordHandshake is the first byte of a TLS connection. In cleartext, the first byte of an
+// HTTP/2 connection is a letter.
 const recordHandshake = 22
 
-// detectTimeout is the time for the first byte, as in linkerd's proxy.
+// detectTimeout is how long a connection may take to send its first byte, as in linkerd's
+// proxy.
 const detectTimeout = time.Second
 
-// ServerHandshake detects TLS by the first byte.
+// ServerHandshake reads the first byte of conn. If the client has begun a TLS handshake,
+// ServerHandshake completes it. Otherwise the connection uses cleartext.
 func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	r := bufio.NewReaderSize(conn, 1<<10)
 	_ = conn.SetReadDeadline(time.Now().Add(detectTimeout))
@@ -57,7 +63,8 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}, nil
 }
 
-// handshakeTimeout is the time for TLS and the HTTP/2 preface.
+// handshakeTimeout is how long a connection may take for the TLS handshake and the HTTP/2
+// preface.
 const handshakeTimeout = 10 * time.Second
 
 func (o *optionalTLS) Info() credentials.ProtocolInfo {
@@ -68,7 +75,8 @@ func (o *optionalTLS) Clone() credentials.TransportCredentials {
 	return &optionalTLS{o.TransportCredentials.Clone(), o.cfg.Clone()}
 }
 
-// peekedConn is a connection with buffered first bytes.
+// peekedConn is a connection from which the first bytes have been read into the buffer of
+// r. Read returns these bytes first.
 type peekedConn struct {
 	net.Conn
 	r *bufio.Reader

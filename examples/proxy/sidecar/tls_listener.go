@@ -9,14 +9,16 @@ import (
 	"sync/atomic"
 )
 
-// withOptionalTLS is optionalTLS for an HTTP server. Clients may use HTTP/1 or HTTP/2
-// without ALPN, as proxies of the mesh do.
+// withOptionalTLS returns a function that makes a listener of an HTTP server accept
+// cleartext and TLS. Clients may use HTTP/1 or HTTP/2 over TLS without ALPN, as proxies of
+// the mesh do.
 func withOptionalTLS(cfg *tls.Config) func(net.Listener) net.Listener {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{"h2", "http/1.1"}
 	return func(l net.Listener) net.Listener { return &optionalListener{l, cfg} }
 }
 
+// optionalListener is the listener that [withOptionalTLS] makes.
 type optionalListener struct {
 	net.Listener
 	cfg *tls.Config
@@ -30,16 +32,16 @@ func (l *optionalListener) Accept() (net.Conn, error) {
 	return &optionalConn{Conn: conn, cfg: l.cfg, seen: &peekedConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
 }
 
-// optionalConn detects TLS at the first Read, so that the server's header timeout applies.
-// It is not a tls.Conn for the server, because net/http accepts HTTP/2 on a tls.Conn only
-// after ALPN.
+// optionalConn is a connection that detects TLS at its first Read. The header timeout of
+// the server therefore limits the handshake. It is not a *tls.Conn, because net/http
+// accepts HTTP/2 on a *tls.Conn only with ALPN.
 type optionalConn struct {
 	net.Conn
 	cfg    *tls.Config
 	seen   *peekedConn
 	detect sync.Once
 	err    error
-	secure atomic.Pointer[tls.Conn] // nil: cleartext, or nothing was read yet
+	secure atomic.Pointer[tls.Conn] // nil: cleartext, or not detected yet
 }
 
 func (c *optionalConn) Read(p []byte) (int, error) {
@@ -53,6 +55,8 @@ func (c *optionalConn) Read(p []byte) (int, error) {
 	return c.seen.Read(p)
 }
 
+// detectTLS reads the first byte of the connection, and completes the TLS handshake if the
+// client uses TLS.
 func (c *optionalConn) detectTLS() {
 	first, err := c.seen.r.Peek(1)
 	if c.err = err; err != nil || first[0] != recordHandshake {
@@ -75,7 +79,7 @@ func (c *optionalConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite sends the end of the stream.
+// CloseWrite closes the writing side of the connection, if the connection supports that.
 func (c *optionalConn) CloseWrite() error {
 	if secure := c.secure.Load(); secure != nil {
 		return secure.CloseWrite()

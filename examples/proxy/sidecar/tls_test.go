@@ -37,7 +37,7 @@ func (e elsewhere) Accept() (net.Conn, error) {
 }
 
 // A TLS client does not count as a client of this machine.
-func TestAdminByTLSFromElsewhere(t *testing.T) {
+func TestAdminTLSRemoteClient(t *testing.T) {
 	mesh, err := ca.New("cluster.local")
 	require.NoError(t, err)
 	key, _, err := identity.Request("server.cluster.local")
@@ -81,9 +81,9 @@ func TestAdminByTLSFromElsewhere(t *testing.T) {
 	}
 }
 
-// A client that begins with TLS and says no more is given up, as its header would
-// be.
-func TestSilentAdminClientsTimeOut(t *testing.T) {
+// A connection is closed if the client begins TLS and then sends nothing. The header
+// timeout applies.
+func TestAdminSilentClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
@@ -94,14 +94,14 @@ func TestSilentAdminClientsTimeOut(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, handshakeTimeout, time.Since(began))
 		_, err = conn.Write([]byte("HTTP/1.1 400 Bad Request"))
-		require.Error(t, err, "nothing is said in clear")
+		require.Error(t, err, "nothing is sent in cleartext")
 		require.NoError(t, conn.Close())
 	})
 }
 
-// A client that goes silent holds a goroutine for a while, and not for ever:
-// before its first byte, in the middle of TLS, and behind its first byte.
-func TestSilentTapClientsTimeOut(t *testing.T) {
+// A client that stops sending holds a goroutine only for a limited time: before its first
+// byte, in the TLS handshake, and after its first byte.
+func TestTapSilentClient(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sent   string
 		within time.Duration

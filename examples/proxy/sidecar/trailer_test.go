@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
-// sums is an application that tells of the trailers of its requests.
+// sums is an application that reports the trailers of its requests.
 func sums(t testing.TB) (addr string, got <-chan http.Header) {
 	t.Helper()
 	out := make(chan http.Header, 100)
@@ -28,7 +28,7 @@ func sums(t testing.TB) (addr string, got <-chan http.Header) {
 }
 
 // Trailers that only the proxy may set are removed, and others are forwarded.
-func TestG5AForgedTrailerIsStripped(t *testing.T) {
+func TestG5ForgedTrailer(t *testing.T) {
 	up, got := sums(t)
 	m := newMesh(t, up, speaksH2)
 	alone := newTown(t, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })

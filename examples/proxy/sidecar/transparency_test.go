@@ -20,8 +20,8 @@ func hinted(t *testing.T, test func(t *testing.T, hints ...func(*destination.Wei
 	t.Run("HTTP1", func(t *testing.T) { test(t) })
 }
 
-// What arrives at the application, by mutual TLS between two proxies.
-func TestA1ToA18RequestsArriveThroughTheMesh(t *testing.T) {
+// The requests that arrive at the application, by mutual TLS between two proxies.
+func TestA1ToA18RequestsMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
@@ -48,8 +48,8 @@ func TestA1ToA18RequestsArriveThroughTheMesh(t *testing.T) {
 				require.Equal(t, tt.first[strings.LastIndex(tt.first, " ")+1:]+" 200 OK", first, fields)
 				r := <-got
 				assert.Equal(t, tt.first, r.first)
-				// HTTP/2 has no requests without an authority to speak of, so the address
-				// is told in its place.
+				// HTTP/2 has no requests without an authority, so the proxy sends the address
+				// instead.
 				r.fields = slices.DeleteFunc(r.fields, func(f string) bool { return f == "Host: "+m.b.Inbound })
 				assert.ElementsMatch(t, proven(tt.fields), r.fields)
 				assert.Equal(t, tt.body, r.body)
@@ -60,14 +60,14 @@ func TestA1ToA18RequestsArriveThroughTheMesh(t *testing.T) {
 	})
 }
 
-// proven is fields with those that the proxies add: who the client is, and by
-// which name its proxy balanced.
+// proven returns fields with the headers that the proxies add: the identity of the client,
+// and the name that its proxy balanced.
 func proven(fields []string) []string {
 	return append(append([]string{}, fields...), "L5d-Client-Id: "+clientName, "L5d-Dst-Canonical: "+webName)
 }
 
-// What arrives at the client.
-func TestA8ToA21AnswersArriveThroughTheMesh(t *testing.T) {
+// The responses that arrive at the client.
+func TestA8ToA21ResponsesMesh(t *testing.T) {
 	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		for name, tt := range map[string]struct {
@@ -98,7 +98,7 @@ func TestA8ToA21AnswersArriveThroughTheMesh(t *testing.T) {
 	})
 }
 
-func TestA2BytesThroughTheMesh(t *testing.T) {
+func TestA2BytesMesh(t *testing.T) {
 	m := newMesh(t, shouting(t, ""))
 	w := dialWire(t, m.a.Addr)
 	say(w, "\x00 this is no HTTP, and is more than 14 bytes")
@@ -106,7 +106,7 @@ func TestA2BytesThroughTheMesh(t *testing.T) {
 	converse(t, w)
 }
 
-func TestA11UpgradesThroughTheMesh(t *testing.T) {
+func TestA11UpgradeMesh(t *testing.T) {
 	const asked = "GET / HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: websocket\n\n"
 	up, heads := tunnelled(t, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	m := newMesh(t, up, speaksH2)
@@ -121,7 +121,7 @@ func TestA11UpgradesThroughTheMesh(t *testing.T) {
 	converse(t, w)
 }
 
-func TestA14ConnectThroughTheMesh(t *testing.T) {
+func TestA14ConnectMesh(t *testing.T) {
 	up, heads := tunnelled(t, "HTTP/1.1 200 Connection established\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n")
 	m := newMesh(t, up, speaksH2)
 	w := dialWire(t, m.a.Addr)
@@ -132,7 +132,7 @@ func TestA14ConnectThroughTheMesh(t *testing.T) {
 	converse(t, w)
 }
 
-func TestA15BadConnectsToTheMesh(t *testing.T) {
+func TestA15InvalidConnectMesh(t *testing.T) {
 	m := newMesh(t, accepting(t, func(int, net.Conn) { t.Error("it went through") }), speaksH2)
 	for _, sent := range []string{
 		"CONNECT / HTTP/1.1\nHost: web\n\n", "CONNECT http://web/ HTTP/1.1\nHost: web\n\n",
@@ -143,17 +143,16 @@ func TestA15BadConnectsToTheMesh(t *testing.T) {
 	}
 }
 
-// Nobody listens at the port of the application. What one endpoint of several
-// says does not end what a client has to do with the others; of the only one it
-// does.
-func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
+// The port of the application refuses connections. With several endpoints, the error of one
+// does not close the client's connection. With a single endpoint it does.
+func TestA22ConnectionRefusedMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		m := newMesh(t, freeAddr(t), hints...)
 		w := dialWire(t, m.a.Addr)
 		for range 2 { // by the same connection
 			first, fields, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 			assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
-			assert.Equal(t, []string{"Content-Length: 0"}, fields, "what went wrong is told to the proxy alone")
+			assert.Equal(t, []string{"Content-Length: 0"}, fields, "only the proxy receives the cause")
 		}
 
 		m = meshOf(t, freeAddr(t))
@@ -166,7 +165,7 @@ func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 	})
 }
 
-func TestA24OneConnectionThroughTheMesh(t *testing.T) {
+func TestA24ConnectionReuseMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
@@ -178,7 +177,7 @@ func TestA24OneConnectionThroughTheMesh(t *testing.T) {
 	})
 }
 
-func TestA25RequestsWithoutHostShareNoConnectionThroughTheMesh(t *testing.T) {
+func TestA25RequestsWithoutHostMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		up, got := application(t, okAnswer)
 		m := newMesh(t, up, hints...)
@@ -191,7 +190,7 @@ func TestA25RequestsWithoutHostShareNoConnectionThroughTheMesh(t *testing.T) {
 	})
 }
 
-func TestHTTP2ThroughTheMesh(t *testing.T) {
+func TestHTTP2Mesh(t *testing.T) {
 	m := newMesh(t, backend(t, "app"), speaksH2)
 	rsp, err := h2Client(t, m.a.Addr).Post("http://web.example/path?q=1", "text/plain", strings.NewReader("hello"))
 	require.NoError(t, err)

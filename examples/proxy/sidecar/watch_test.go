@@ -28,7 +28,7 @@ func certified(t *testing.T, tn *town) *town {
 	return tn
 }
 
-// watch asks to watch, and returns how that is answered.
+// watch requests a tap, and returns the status code.
 func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m *pb.ObserveRequest_Match) codes.Code {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
@@ -46,10 +46,10 @@ func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m 
 	return status.Code(err)
 }
 
-// One name may watch a proxy with an identity from elsewhere. A certificate of
-// somebody else's is none for it, and neither is one from another authority.
+// One name may watch a proxy with an identity from another machine. Certificates with other
+// names, and certificates of another authority, are rejected.
 func TestTapAuthorization(t *testing.T) {
-	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
+	m, other := newAuthority(t, anyClient), newAuthority(t, anyClient)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	anonymous := m.of(t, tapName).Client(serverName, serverName, "h2")
 	anonymous.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
@@ -64,8 +64,8 @@ func TestTapAuthorization(t *testing.T) {
 }
 
 // The size of a tap request is limited before the client is authorized.
-func TestTapRequestsAreBounded(t *testing.T) {
-	m := newAuthority(t, everybody)
+func TestTapRequestLimit(t *testing.T) {
+	m := newAuthority(t, anyClient)
 	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
 	long := match.PathPrefix("/" + strings.Repeat("x", 1<<20))
 	require.Equal(t, codes.ResourceExhausted,

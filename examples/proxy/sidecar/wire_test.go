@@ -23,8 +23,8 @@ type heard struct {
 	body   string
 }
 
-// application answers every request with the bytes of answer, and tells what it
-// received. It closes a connection after an answer that says so.
+// application responds to every request with the bytes of answer, and reports the request.
+// It closes a connection after an answer with Connection: close.
 func application(t testing.TB, answer string) (addr string, got <-chan heard) {
 	t.Helper()
 	out := make(chan heard, 100)
@@ -96,10 +96,10 @@ func accepting(t testing.TB, handle func(n int, conn net.Conn)) (addr string) {
 	return l.Addr().String()
 }
 
-// say writes what may not arrive; the other end will notice.
+// say writes s and ignores errors, because the other end detects missing bytes.
 func say(w io.Writer, s string) { _, _ = io.WriteString(w, s) }
 
-// wire is a client that says what it likes.
+// wire is a client that can send any bytes.
 type wire struct {
 	net.Conn
 	in  *bufio.Reader
@@ -122,8 +122,8 @@ func newWire(t testing.TB, conn net.Conn) *wire {
 	return w
 }
 
-// ask sends a request whose lines end by \n, and returns the answer's first
-// line, its sorted fields but the date, and its body.
+// ask sends a request with lines that end by \n. It returns the first line of the response,
+// its sorted header fields without the date, and its body.
 func (w *wire) ask(t testing.TB, sent string) (first string, fields []string, body string) {
 	t.Helper()
 	say(w, strings.ReplaceAll(sent, "\n", "\r\n"))
@@ -157,7 +157,7 @@ func (w *wire) over(t testing.TB) {
 	require.Empty(t, string(rest))
 }
 
-// closeWrite says that no more will come.
+// closeWrite closes the writing side.
 func (w *wire) closeWrite(t testing.TB) {
 	t.Helper()
 	tcp, ok := w.Conn.(*net.TCPConn)
@@ -165,8 +165,8 @@ func (w *wire) closeWrite(t testing.TB) {
 	require.NoError(t, tcp.CloseWrite())
 }
 
-// shouting echoes in upper case what comes, and says bye when its peer has
-// ended. It begins with greeting.
+// shouting is a server that sends greeting, echoes in upper case, and sends bye at the end
+// of input.
 func shouting(t testing.TB, greeting string) (addr string) {
 	t.Helper()
 	return accepting(t, func(_ int, conn net.Conn) {
@@ -187,7 +187,7 @@ func shout(conn net.Conn) {
 	say(conn, "bye")
 }
 
-// tunnelled accepts every CONNECT and Upgrade with answer, and then shouts.
+// tunnelled accepts every CONNECT and Upgrade with answer, and then echoes in upper case.
 func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	t.Helper()
 	out := make(chan string, 10)
@@ -204,8 +204,8 @@ func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 	}), out
 }
 
-// converse speaks with who shouts, each word answered before the next, and ends
-// one way before the other.
+// converse sends words to an echo server, each after the response to the last. It then
+// closes one direction before the other.
 func converse(t testing.TB, w *wire) {
 	t.Helper()
 	for _, word := range []string{"one", "two"} {

@@ -1,13 +1,13 @@
-// Package learn makes service profiles from observed requests.
+// Package learn makes ServiceProfiles of linkerd from observed requests.
 //
 //	GET /books/1   200 ─┐
 //	GET /books/22  200 ─┼─▶ tree of segments, one per authority ─▶ ServiceProfile
 //	GET /books/new 404 ─┘     ids become one branch                 GET /books/new
 //	                                                                GET /books/[^/]*
 //
-// A segment that looks like an id becomes a wildcard: a number, a UUID, or a long word
-// with digits. Siblings become a wildcard when they are too many to be names. This bounds
-// the memory for all paths.
+// A segment that looks like an id becomes a wildcard. An id is a number, a UUID, or a long
+// word with digits. If a segment has too many siblings to be a name, all siblings become
+// one wildcard. This bounds the memory for the paths.
 package learn
 
 import (
@@ -21,20 +21,21 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// Profiles collects requests and makes profiles of them. The zero value is ready to use.
-// It is not safe for concurrent use.
+// Profiles collects requests and writes ServiceProfiles of them. The zero value is ready to
+// use. It is not safe for concurrent use.
 type Profiles struct {
 	hosts map[string]*host
 	open  map[stream]request
 }
 
-// stream identifies a request, because the ids of different processes may be equal.
+// stream identifies a request among the requests of all processes. The id alone does not
+// identify it, because requests of different processes may have the same id.
 type stream struct {
 	from string
 	id   tap.StreamID
 }
 
-// request is a request that has not ended.
+// request is a request that has started but not ended.
 type request struct {
 	authority, method, path string
 	status                  int
@@ -46,7 +47,7 @@ const (
 	maxHosts = 100
 )
 
-// Add adds one event of the process with the name from.
+// Add adds e, an event of the process with the name from.
 func (p *Profiles) Add(from string, e tap.Event) {
 	if p.open == nil {
 		p.hosts, p.open = map[string]*host{}, map[stream]request{}
@@ -70,7 +71,8 @@ func (p *Profiles) Add(from string, e tap.Event) {
 	}
 }
 
-// end adds a request that has ended to the tree of its service.
+// end adds the request r to the tree of its service. e is the event of the end of r. end
+// ignores requests that do not belong in a profile, see isRoute.
 func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	name, ok := serviceName(r.authority)
 	if !ok || !isRoute(r, e) {
@@ -89,8 +91,8 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 	})
 }
 
-// isRoute reports whether a request belongs into a profile: its path is printable, and
-// it has a response other than "not found".
+// isRoute reports whether a request belongs in a profile. Its path must be printable, and
+// it must have a response other than "not found" or "method not allowed".
 func isRoute(r request, e *tap.ResponseEnd) bool {
 	switch line := r.method + r.authority + r.path; {
 	case text.Clean(line) != line:
@@ -101,7 +103,8 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 	return e.GRPCStatus == nil || *e.GRPCStatus != codes.Unimplemented
 }
 
-// serviceName returns the service name of an authority, or "" for an address.
+// serviceName returns the host name in authority in lower case. ok is false if the
+// authority has an IP address or no host.
 func serviceName(authority string) (string, bool) {
 	host := authority
 	if at := strings.LastIndexByte(authority, ':'); at >= 0 {
@@ -115,7 +118,7 @@ func serviceName(authority string) (string, bool) {
 	return host, err != nil
 }
 
-// failure reports whether linkerd counts the gRPC code as a failure.
+// failure reports whether linkerd counts a gRPC response with the code c as a failure.
 func failure(c codes.Code) bool {
 	switch c {
 	case codes.Unknown, codes.DeadlineExceeded, codes.PermissionDenied, codes.Internal, codes.Unavailable, codes.DataLoss:
@@ -124,7 +127,8 @@ func failure(c codes.Code) bool {
 	return false
 }
 
-// sample is the outcome of one request, as profiles count it.
+// sample has the data of one request for the counts of a route: whether it failed, and its
+// duration.
 type sample struct {
 	failed bool
 	took   time.Duration

@@ -68,7 +68,7 @@ func written(t require.TestingT, p *learn.Profiles) (text string, documents int)
 	return b.String(), n
 }
 
-func TestIDsAndTooManyNamesAreOneRoute(t *testing.T) {
+func TestProfilesMergeIDs(t *testing.T) {
 	var p learn.Profiles
 	for i := range 500 {
 		word := strings.Repeat(string(rune('a'+i%26)), i/26+1)
@@ -82,7 +82,7 @@ func TestIDsAndTooManyNamesAreOneRoute(t *testing.T) {
 	require.Equal(t, 2, strings.Count(text, "pathRegex"))
 }
 
-func TestMethodsOfGRPCStayNames(t *testing.T) {
+func TestProfilesGRPCMethods(t *testing.T) {
 	var p learn.Profiles
 	ok, missing := codes.OK, codes.Unimplemented
 	for i := range 60 {
@@ -95,7 +95,7 @@ func TestMethodsOfGRPCStayNames(t *testing.T) {
 	require.NotContains(t, text, "Nothing")
 }
 
-func TestWhatIsNoRouteIsLeftOut(t *testing.T) {
+func TestProfilesSkipRequests(t *testing.T) {
 	var p learn.Profiles
 	seen(&p, 1, "GET", "10.0.0.1:80", "/", 200, nil)
 	seen(&p, 2, "GET", "[::1]:80", "/", 200, nil)
@@ -113,9 +113,8 @@ func TestWhatIsNoRouteIsLeftOut(t *testing.T) {
 	require.Zero(t, n, text)
 }
 
-// Whatever was seen, what is written loads without a mistake, and memory is
-// bounded.
-func TestAllThatIsWrittenLoads(t *testing.T) {
+// For any requests, the written profiles are valid and the memory is bounded.
+func TestProfilesLoad(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p learn.Profiles
 		for i := range rapid.IntRange(1, 60).Draw(t, "requests") {

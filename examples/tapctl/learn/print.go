@@ -13,8 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Write writes a ServiceProfile of linkerd for each observed service, as YAML documents.
-// A comment in each has the number of requests. It returns the number of documents.
+// Write writes one ServiceProfile for each observed service to w, as YAML documents. A
+// comment in each document has the numbers of routes, requests and failures. Write returns
+// the number of documents.
 func (p *Profiles) Write(w io.Writer) (int, error) {
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(p.hosts)) {
@@ -35,7 +36,8 @@ func (p *Profiles) Write(w io.Writer) (int, error) {
 	return n, nil
 }
 
-// The written fields of a ServiceProfile.
+// serviceProfile and the following types have the fields of a ServiceProfile that are
+// written.
 type (
 	serviceProfile struct {
 		APIVersion string   `json:"apiVersion"`
@@ -60,7 +62,8 @@ type (
 	}
 )
 
-// document returns the ServiceProfile of a service, or nil if it has no routes.
+// document returns the ServiceProfile of the service with the given name as YAML. It
+// returns nil if no request had a route.
 func (h *host) document(name string) ([]byte, error) {
 	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
 	total := &route{}
@@ -84,7 +87,8 @@ func (h *host) document(name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// namespace returns the namespace in a name such as web.default.svc.cluster.local, or "".
+// namespace returns the namespace of a Kubernetes name such as
+// web.default.svc.cluster.local. It returns "" for other names.
 func namespace(name string) string {
 	if labels := strings.Split(name, "."); len(labels) > 2 && labels[2] == "svc" {
 		return labels[1]
@@ -92,7 +96,8 @@ func namespace(name string) string {
 	return ""
 }
 
-// written returns a path as the name of a route and as a regular expression.
+// written returns path in two forms. text is for the name of a route, such as /books/{id}.
+// pattern is the regular expression of the route, such as /books/[^/]*.
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {

@@ -8,33 +8,37 @@ import (
 	"time"
 )
 
-// host has the requests of one service.
+// host is the tree of the observed paths of one service.
 type host struct{ root node }
 
-// node is a segment of a path. names has the children by segment. The child any has all
-// segments that are not in names.
+// node is one segment of a path. names has the child of each segment that is a name. The
+// child any has all other segments, such as ids.
 type node struct {
 	names map[string]*node
 	any   *node
-	wide  bool              // had more than maxNames names, which are merged in any
-	seen  map[string]*route // by method
+	// wide is true if there were more than maxNames names. All names have then been merged
+	// into any.
+	wide bool
+	seen map[string]*route // by method
 }
 
-// route has the requests of one method and path.
+// route has the counts of the requests with the same method and path.
 type route struct {
 	count, failed int
 	worst         time.Duration
 }
 
 const (
-	maxNames    = 24 // siblings that can be names; more are ids
+	maxNames    = 24 // maximum number of siblings that are names; if there are more, all are ids
 	maxMethods  = 16
 	maxSegments = 32
 )
 
 func segments(path string) []string { return strings.Split(path[1:], "/") }
 
-// add adds a request with this path below n. Segments of gRPC paths are always names.
+// add counts a request in the node below n with the given path. It adds missing nodes. grpc
+// reports whether the request is a gRPC call. All segments of its path are then names, not
+// ids.
 func (n *node) add(path []string, grpc bool, method string, s sample) {
 	if len(path) > maxSegments {
 		return
@@ -85,7 +89,8 @@ func (n *node) child(segment string, grpc bool) *node {
 	return c
 }
 
-// merge moves the requests of all names to the child any.
+// merge moves all named children of n into the child any. After that, n has no named
+// children any more.
 func (n *node) merge() {
 	if n.any == nil {
 		n.any = &node{}
@@ -96,7 +101,8 @@ func (n *node) merge() {
 	n.names, n.wide = nil, true
 }
 
-// join adds the requests at and below other to n.
+// join adds the counts of other to n. It does the same for all nodes below other and the
+// nodes with the same paths below n.
 func (n *node) join(other *node) {
 	for method, r := range other.seen {
 		if n.seen == nil {
@@ -129,12 +135,13 @@ func (n *node) join(other *node) {
 	}
 }
 
-// wildcard is the segment that matches all segments. It cannot be a name, because names
-// contain no slash.
+// wildcard is the segment for a child any in the paths that [node.each] passes to visit. It
+// differs from all segments of requests, because those contain no slash.
 const wildcard = "/"
 
-// each calls visit for all routes. Names come before wildcards, so that no route in the
-// list hides a later one.
+// each calls visit for all routes at n and below it. path is the path of n. Routes with
+// names come before routes with wildcards, because linkerd applies the first route that
+// matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])
@@ -147,8 +154,8 @@ func (n *node) each(path []string, visit func(path []string, method string, r *r
 	}
 }
 
-// isID reports whether a segment looks like an id. An id is a number, a UUID, or at least
-// eight letters, digits and encoding characters of which two are digits.
+// isID reports whether segment looks like an id and not like a name. An id is a number, or
+// contains % or @, or has at least eight characters with two digits and no dot.
 func isID(segment string) bool {
 	digits, letters, others := 0, 0, 0
 	for _, c := range segment {

@@ -8,16 +8,16 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// checker checks the fields of a template against the types of an object.
+// checker checks that the fields that a template uses exist in the type of the objects.
 type checker struct {
-	around []shape // shapes of the open ranges, the outermost first
-	asks   bool    // the template has a field
+	around []shape // shapes in the open ranges, the outermost first
+	asks   bool    // whether the template has a field
 }
 
-// check returns the first error of the nodes of a template. at has the places of the
-// actions in the text, and of is the type of the objects.
-func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
-	c := &checker{around: []shape{{of}}}
+// check returns the first error in nodes, the parsed nodes of a template. actions has the
+// position of each action in the text of the template. object is the type of the objects.
+func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
+	c := &checker{around: []shape{{object}}}
 	n := 0
 	var ranges []place
 	for _, node := range nodes {
@@ -26,8 +26,8 @@ func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 			continue
 		}
 		here := place{1, "the template"}
-		if n < len(at) {
-			here = at[n]
+		if n < len(actions) {
+			here = actions[n]
 		}
 		n++
 		deep := len(c.around)
@@ -50,7 +50,8 @@ func check(nodes []jsonpath.Node, at []place, of reflect.Type) error {
 	return nil
 }
 
-// action checks the expression between two braces.
+// action checks list, the parsed expression between two braces. It opens or closes a range
+// if the expression is range or end.
 func (c *checker) action(list *jsonpath.ListNode) error {
 	now, opens := c.around[len(c.around)-1], false
 	asks := len(list.Nodes) == 0

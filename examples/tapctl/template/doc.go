@@ -4,14 +4,14 @@
 //	 └──── from the object ──┘│└──── from the object ─┘
 //	                          └ literal text
 //
-// The language is that of k8s.io/client-go/util/jsonpath. A single field needs
-// no braces and no dot: requestInitEvent.path is {.requestInitEvent.path}, as in
-// linkerd's tap.
+// The language is the one of k8s.io/client-go/util/jsonpath. A template with a single field
+// may omit the braces and the dot, as in linkerd's tap: requestInitEvent.path means
+// {.requestInitEvent.path}.
 //
-// A template is for a stream of objects. Each object ends with a new line. An object
-// without any of the fields prints nothing. A field that no object can have is an
-// error of [Parse].
+// A template prints a stream of objects. The output of each object ends with a new line. An
+// object that has none of the fields prints nothing. [Parse] returns an error for a field
+// that no object can have.
 //
-// Characters of objects that are not printable are escaped, because they could
-// control the terminal. The text of the template is printed unchanged.
+// Characters of objects that are not printable are escaped, because they could control the
+// terminal. The text of the template itself is printed unchanged.
 package template

@@ -7,20 +7,22 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// cleanString is a string of an object. It is printed with escapes.
+// cleanString is a string value of an object. It is printed with unprintable characters
+// escaped.
 type cleanString string
 
-// String returns the printable form.
+// String returns the string with unprintable characters escaped.
 func (s cleanString) String() string { return text.Clean(string(s)) }
 
-// MarshalJSON returns the printable form in a list.
+// MarshalJSON returns the string as JSON with unprintable characters escaped. It is used
+// when a whole list or object is printed.
 func (s cleanString) MarshalJSON() ([]byte, error) { return marshal(string(s)) }
 
-// fields has the fields of an object. Their names, such as those of labels, are not
-// trusted.
+// fields has the fields of an object by name. Names are printed with unprintable characters
+// escaped, because they may come from the network, such as the keys of labels.
 type fields map[string]any
 
-// MarshalJSON returns the printable form.
+// MarshalJSON returns the object as JSON with unprintable characters escaped.
 func (f fields) MarshalJSON() ([]byte, error) { return marshal(map[string]any(f)) }
 
 func marshal(v any) ([]byte, error) {
@@ -28,7 +30,8 @@ func marshal(v any) ([]byte, error) {
 	return text.CleanJSON(data), err
 }
 
-// decode converts v to JSON, and returns the decoded JSON with the types of typed.
+// decode encodes v as JSON and decodes the result, so that templates can use the JSON names
+// of fields. The values in the result have the types that typed returns.
 func decode(v any) (any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -43,8 +46,9 @@ func decode(v any) (any, error) {
 	return typed(object), nil
 }
 
-// typed returns v with strings as cleanString, objects as fields, and numbers as int64 or
-// float64, so that 1000000 is not printed as 1e+06.
+// typed converts v, a decoded JSON value, to the types that templates print. Strings become
+// cleanString and objects become fields. Numbers become int64 or float64, so that 1000000
+// is not printed as 1e+06.
 func typed(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

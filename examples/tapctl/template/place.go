@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// place is one action of a template, from the opening to the closing brace.
+// place is one action of a template: its position and its text, with the braces.
 type place struct {
 	column int // position in characters, from 1
 	text   string
 }
 
-// places returns the actions of a template. For a valid template, client-go's parser
-// finds the same actions.
+// places returns the places of all actions in text, in order. For a valid template, the
+// actions are those that client-go's parser finds.
 func places(text string) []place {
 	var all []place
 	for at := 0; ; {
@@ -27,8 +27,8 @@ func places(text string) []place {
 	}
 }
 
-// length returns the length of the action at the beginning of text. Braces inside quotes
-// and brackets do not end it.
+// length returns the length in bytes of the action at the beginning of text. Braces inside
+// quotes or brackets do not end the action.
 func length(text string) int {
 	var within byte // the closing quote or bracket; 0 outside of both
 	for i := 1; i < len(text); i++ {
@@ -50,12 +50,14 @@ func length(text string) int {
 	return len(text)
 }
 
-// in adds the place to err.
+// in returns err with the position and the text of the action p before it.
 func (p place) in(err error) error {
 	return fmt.Errorf("at character %d, in %s: %w", p.column, p.text, err)
 }
 
-// misplaced adds a place to err: that of the first action that is invalid by itself.
+// misplaced returns err, an error of client-go's parser for text, with the place of the
+// cause. The cause is the first action that is invalid without the rest of the template. If
+// every action is valid, misplaced returns err unchanged.
 func misplaced(text string, err error) error {
 	for _, p := range places(text) {
 		if _, err := parse(p.text); err != nil {

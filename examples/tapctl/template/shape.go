@@ -11,11 +11,12 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// shape is the types that a value at one place of an object may have. An empty shape
-// means any type.
+// shape has the types that a value of an object can have. It is used to check a template
+// before there is an object. An empty shape means any type.
 type shape []reflect.Type
 
-// then returns the shape that node selects in s.
+// then returns the shape of the values that node selects from a value of the shape s. It
+// returns an error if node selects nothing from any such value.
 func (s shape) then(node jsonpath.Node) (shape, error) {
 	if s = s.plain(); s == nil {
 		return nil, nil
@@ -36,7 +37,8 @@ func (s shape) then(node jsonpath.Node) (shape, error) {
 }
 
 // plain returns s with pointers replaced by their element types. It returns nil if a type
-// has its own JSON encoding, because its fields are unknown.
+// has its own JSON encoding. nil means any type, because the fields of such a type are
+// unknown.
 func (s shape) plain() shape {
 	marshaler := reflect.TypeFor[json.Marshaler]()
 	all := make(shape, 0, len(s))
@@ -90,7 +92,7 @@ func (s shape) field(name string) (shape, error) {
 	return nil, fmt.Errorf("unknown field %s; the fields are %s", name, strings.Join(slices.Compact(there), ", "))
 }
 
-// members yields the names and types of the fields of a struct in JSON.
+// members yields the JSON name and the type of each field of the struct t.
 func members(t reflect.Type) func(func(string, reflect.Type) bool) {
 	return func(yield func(string, reflect.Type) bool) {
 		for f := range t.Fields() {
@@ -165,8 +167,8 @@ func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
 	return found, nil
 }
 
-// follow returns the shape that the nodes of list select in s, one after the other. Text
-// and numbers have an empty shape.
+// follow applies the method then for each node of list, one after the other, and returns
+// the last shape. A node that is a text, a number or a bool results in the empty shape.
 func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
 	for _, node := range list.Nodes {
 		switch node := node.(type) {

@@ -10,21 +10,22 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// Template prints objects of one type.
+// Template is a parsed template that prints objects of one type. Create it with [Parse].
 type Template struct {
 	text  string
 	blank string // the output of an empty object
 }
 
-// Parse parses a template for objects of the type of of, by their names in JSON. A field
-// that the type does not have is an error. The error contains the place in text.
-func Parse(text string, of any) (*Template, error) {
+// Parse parses text as a template for objects with the type of sample. The template uses
+// the JSON names of fields. A field that the type does not have is an error, with its
+// position in text.
+func Parse(text string, sample any) (*Template, error) {
 	text = relaxed(text)
 	parsed, err := parse(text)
 	if err != nil {
 		return nil, misplaced(text, err)
 	}
-	if err := check(parsed.Root.Nodes, places(text), reflect.TypeOf(of)); err != nil {
+	if err := check(parsed.Root.Nodes, places(text), reflect.TypeOf(sample)); err != nil {
 		return nil, err
 	}
 	t := &Template{text: text}
@@ -32,11 +33,12 @@ func Parse(text string, of any) (*Template, error) {
 	return t, nil
 }
 
-// singleField matches a template that is one field path, as linkerd accepts it: .a.b, a.b
-// or {a.b}.
+// singleField matches a template that consists of a single field, in one of the forms .a.b,
+// a.b, {a.b} and {.a.b}, as linkerd accepts.
 var singleField = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_][^{}]*))$`)
 
-// relaxed returns text with the braces and the dot that linkerd allows to omit.
+// relaxed returns text with the missing braces and dot added if text is a single field. It
+// returns any other text unchanged.
 func relaxed(text string) string {
 	if found := singleField.FindStringSubmatch(text); found != nil {
 		return "{." + found[1] + found[2] + "}"
@@ -44,8 +46,8 @@ func relaxed(text string) string {
 	return text
 }
 
-// Error reports that an object lacks a required value, such as the second element of a
-// list of one.
+// Error reports that an object lacks a value that the template requires, such as the second
+// element of a list with one element.
 type Error struct{ err error }
 
 // Error returns the text of the cause.
@@ -54,8 +56,9 @@ func (e *Error) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
 
-// Execute prints v to w. An [Error] means that nothing of v was printed; other objects
-// may be printed after it. Any other error is from w.
+// Execute prints v to w. If it returns an [Error], nothing has been printed for v, and
+// Execute can be called for other objects. Any other error is an error of w or of the
+// encoding of v.
 func (t *Template) Execute(w io.Writer, v any) error {
 	object, err := decode(v)
 	if err != nil {
@@ -98,8 +101,9 @@ func parse(text string) (p *jsonpath.Parser, err error) {
 	return p, err
 }
 
-// guard calls f and returns a panic as an error. client-go panics on some templates, such
-// as {range .a[*]}{[0]}{end} if an object has no a.
+// guard calls f and returns its error. If f panics, the panic becomes an error. client-go
+// panics on some templates, such as {range .a[*]}{[0]}{end} for an object without the field
+// a.
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// seen is what is printed in these tests.
+// seen is the object that these tests print.
 type seen struct {
 	Source  peer              `json:"source"`
 	Meta    map[string]string `json:"meta,omitempty"`
@@ -54,8 +54,8 @@ func ended() seen {
 	return seen{Source: peer{"10.0.0.2", 80}, End: &end{Bytes: 1 << 40, Share: 0.25, More: []any{"x", nil, map[string]any{"y": 1}}}}
 }
 
-// hostile has what moves a cursor, or turns the direction of writing, wherever
-// there is text.
+// hostile has control characters and characters that change the direction of text, in each
+// text.
 func hostile() seen {
 	const moves = "/\x1b[2J\u009b2J\u0085\x7f\u202e\u2066\U000e0041\u00a0\xff"
 	return seen{
@@ -124,8 +124,8 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// What is not printable is escaped in JSON, too: in lists, and in names.
-func TestNothingMovesACursor(t *testing.T) {
+// Unprintable characters in JSON are escaped, in lists and in names.
+func TestTemplateEscapes(t *testing.T) {
 	const moves = `/\u001b[2J\u009b2J\u0085\u007f\u202e\u2066\udb40\udc41\u00a0` + "\ufffd"
 	for text, want := range map[string]string{
 		"{.source}":             `{"ip":"` + moves + `","port":1}`,
@@ -147,7 +147,7 @@ func TestNothingMovesACursor(t *testing.T) {
 	require.Equal(t, strings.ToValidUTF8(hostile().Request.Path, "\ufffd"), again.Request.Path, "it says the same")
 }
 
-// requirePrintable is of lines, but for what is in own.
+// requirePrintable fails the test if lines have unprintable characters that own does not have.
 func requirePrintable(t *testing.T, lines, own string) {
 	t.Helper()
 	for _, r := range lines {
@@ -156,12 +156,12 @@ func requirePrintable(t *testing.T, lines, own string) {
 }
 
 // A range does not use up the template.
-func TestTemplateAgain(t *testing.T) {
+func TestTemplateReuse(t *testing.T) {
 	want := strings.Repeat("host,x-id,bin,/\n", 3)
 	require.Equal(t, want, execute(t, `{range .request.headers[*]}{.name},{end}/`, requested(), ended(), requested(), requested()))
 }
 
-// What cannot be is refused, and where it is.
+// Invalid templates are rejected with the position of the error.
 func TestParseErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"{.source.ip", "at character 1, in {.source.ip: unclosed action"},
@@ -200,7 +200,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// What one object lacks is an error of that one, of which nothing is printed.
+// A value that one object lacks is an error of that object. Nothing of it is printed.
 func TestExecuteErrors(t *testing.T) {
 	tpl, err := Parse("{.source.ip} {.request.headers[2].name}", seen{})
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// Numbers compare as numbers, strings as they were written.
+// Numbers are compared as numbers, and strings as strings.
 func TestComparisons(t *testing.T) {
 	type item struct {
 		N int    `json:"n"`
@@ -254,8 +254,7 @@ func TestComparisons(t *testing.T) {
 	require.ErrorContains(t, tpl.Execute(&strings.Builder{}, of), "incompatible types")
 }
 
-// However strange a template is, it is refused, or prints lines, and of objects
-// what is printable alone.
+// Any template is either rejected or prints lines. Texts of objects are printable.
 func FuzzTemplate(f *testing.F) {
 	for _, text := range []string{
 		"{.source.ip}", "source.ip", `{range .request.headers[*]}{.name}{"\n"}{end}`, `{..valueStr}`,

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// CleanJSON escapes the characters in JSON that are not printable, except line breaks
-// between values. encoding/json escapes only control characters below the space.
+// CleanJSON escapes the unprintable characters in JSON, except line breaks between values.
+// It is necessary because encoding/json escapes only the ASCII control characters.
 func CleanJSON(data []byte) []byte {
 	const hex = "0123456789abcdef"
 	out := make([]byte, 0, len(data))
@@ -27,7 +27,7 @@ func CleanJSON(data []byte) []byte {
 	return out
 }
 
-// WriteJSON writes v as indented JSON with all unprintable characters escaped.
+// WriteJSON writes v to w as indented JSON with all unprintable characters escaped.
 func WriteJSON(w io.Writer, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

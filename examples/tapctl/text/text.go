@@ -1,4 +1,4 @@
-// Package text formats untrusted text for a terminal.
+// Package text formats text from untrusted sources for a terminal.
 package text
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Clean escapes characters that are not printable, as Go does. These include control
-// characters and those that change the direction of text.
+// Clean returns s with unprintable characters escaped as in Go strings. These include
+// control characters and characters that change the direction of text.
 func Clean(s string) string {
 	if printable(s) {
 		return s
@@ -35,7 +35,8 @@ func Clean(s string) string {
 	return b.String()
 }
 
-// CleanLines is Clean for each line of s, for joined errors.
+// CleanLines returns s with Clean applied to each line. It is for joined errors, which have
+// several lines.
 func CleanLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {
@@ -56,11 +57,11 @@ func printable(s string) bool {
 	return true
 }
 
-// Width returns the number of terminal columns of s.
+// Width returns the number of terminal columns that s occupies.
 func Width(s string) int { return ansi.StringWidth(s) }
 
-// Fit returns s in at most n columns. It replaces a part in the middle by "…". The end is
-// longer than the beginning, because names of one kind differ there.
+// Fit returns s shortened to at most n columns, with "…" for a part in the middle. It keeps
+// more of the end than of the beginning, because similar names differ at the end.
 func Fit(s string, n int) string {
 	switch w := Width(s); {
 	case w <= n:
@@ -81,7 +82,8 @@ func Fit(s string, n int) string {
 	}
 }
 
-// Pad returns s with spaces up to n columns. With right, the spaces come before s.
+// Pad returns s filled with spaces to n columns. The spaces come after s, or before s if
+// right is true.
 func Pad(s string, n int, right bool) string {
 	space := strings.Repeat(" ", max(0, n-Width(s)))
 	if right {
@@ -90,7 +92,8 @@ func Pad(s string, n int, right bool) string {
 	return s + space
 }
 
-// Duration returns d without decimals, in the largest unit in which it is above 1.
+// Duration returns d without decimals. The unit is the largest of s, ms and µs in which d
+// is at least 1.
 func Duration(d time.Duration) string {
 	switch {
 	case d.Round(time.Microsecond) < time.Millisecond:
@@ -101,7 +104,8 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// Exact returns d with about three digits, for places that show a single duration.
+// Exact returns d with about three significant digits. It is for places that show one
+// duration.
 func Exact(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -121,7 +125,8 @@ func Count(n uint64) string {
 	return s
 }
 
-// Rate returns the text of a number of events per second.
+// Rate returns the text of r, a number of events per second. Below 10, the text has one
+// decimal.
 func Rate(r float64) string {
 	if r < 9.95 {
 		return fmt.Sprintf("%.1f", r)
@@ -129,7 +134,8 @@ func Rate(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// Percent returns part in per cent of whole. It returns 100 % only if both are equal.
+// Percent returns the text of part as a percentage of whole, or "-" if whole is 0. It
+// returns 100.00% only if part is equal to whole.
 func Percent(part, whole uint64) string {
 	if whole == 0 {
 		return "-"
@@ -141,7 +147,8 @@ func Percent(part, whole uint64) string {
 	return fmt.Sprintf("%.2f%%", 100*share)
 }
 
-// Bytes returns a size in the largest unit in which it is above 1.
+// Bytes returns the text of a size of n bytes, in the largest decimal unit in which it is
+// at least 1.
 func Bytes(n uint64) string {
 	const units = "kMGTPE"
 	if n < 1000 {
@@ -154,7 +161,7 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.1f%cB", size, units[unit])
 }
 
-// Plural returns n with the noun in singular or plural: "1 row", "2 rows".
+// Plural returns n and noun, with "s" after noun unless n is 1: "1 row", "2 rows".
 func Plural(n uint64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -162,7 +169,8 @@ func Plural(n uint64, noun string) string {
 	return Count(n) + " " + noun + "s"
 }
 
-// Fill joins the first parts, as many as fit into n columns.
+// Fill joins parts with spaces, beginning with the first one. It leaves out the last parts
+// if they do not fit into n columns.
 func Fill(parts []string, n int) string {
 	const space = "  "
 	line := ""

@@ -82,8 +82,8 @@ func TestFit(t *testing.T) {
 	require.Equal(t, "Ａ…ＢＡＢ", text.Fit("ＡＢＡＢＡＢＡＢＡＢ", 10))
 }
 
-// Whatever fits in, fits.
-func TestFitFits(t *testing.T) {
+// The result of Fit has at most n columns.
+func TestFitWidth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := text.Clean(rapid.String().Draw(t, "text"))
 		n := rapid.IntRange(-1, 30).Draw(t, "columns")

@@ -14,26 +14,27 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// column is a column of the table of rows.
+// column describes one column of the table of top.
 type column struct {
 	title string
 	width int // in a printed table, as in `linkerd viz top`
-	tight int // on a screen
+	tight int // width on a screen
 	least int // smallest width on a narrow screen; 0: width is fixed
 	right bool
 	value func(*tappb.Row) string
-	// before compares two rows by the column. The more important row is less.
+	// before compares two rows by the values of this column. It is a function for
+	// slices.SortFunc, in which the smaller row is shown first.
 	before func(a, b *tappb.Row) int
 }
 
-// shown selects the columns of a table.
+// shown specifies which columns the function columns returns.
 type shown struct {
 	hideSources, routes bool
 	direction           bool // the rows have both directions
 	wide                bool // includes columns that `linkerd viz top` does not have
 }
 
-// columns returns the columns of s, from left to right.
+// columns returns the columns that s selects, from left to right.
 func columns(s shown) []column {
 	var all []column
 	if !s.hideSources {
@@ -89,8 +90,8 @@ func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 	return c
 }
 
-// successRate returns the column of the success rate. It sorts the rows with the most
-// failures first.
+// successRate returns the column of the success rate. In the order of this column, the row
+// with the lowest success rate comes first, and rows without ended requests come last.
 func successRate() column {
 	share := func(r *tappb.Row) float64 {
 		if r.GetCount() == 0 {
@@ -116,13 +117,14 @@ func direction(r *tappb.Row) string {
 	}
 }
 
-// key returns a string that identifies a row on the screen.
+// key returns a string that identifies the row r. In the next update, the same row has the
+// same key.
 func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }
 
-// byRoute returns the route of a row that counts requests by route. It returns "" for
-// other rows, because their field route is only the route of their first request.
+// byRoute returns the route of r if r counts requests by route. Otherwise it returns "",
+// because the field route then has only the route of the first request.
 func byRoute(r *tappb.Row) string {
 	if r.GetPath() == "" {
 		return r.GetRoute()
@@ -130,8 +132,8 @@ func byRoute(r *tappb.Row) string {
 	return ""
 }
 
-// sorted sorts rows by c. Equal rows stay in their order, which does not change between
-// updates.
+// sorted sorts rows in place by the column c. Equal rows keep their order, so that they do
+// not move from one update to the next.
 func sorted(rows []*tappb.Row, c *column, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b *tappb.Row) int {
 		if reverse {
@@ -141,7 +143,8 @@ func sorted(rows []*tappb.Row, c *column, reverse bool) {
 	})
 }
 
-// withoutSources adds up the rows that differ by source only.
+// withoutSources adds up rows that differ only by source, and returns the sums. The sums
+// have no source. The argument is not changed.
 func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	sums := map[string]*tappb.Row{}
 	var out []*tappb.Row
@@ -163,8 +166,8 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	return out
 }
 
-// add adds r to sum. The quantiles of the sum are the larger ones, so they are not below
-// the true ones.
+// add adds the counts of r to sum. Each quantile of sum becomes the larger one of the
+// quantiles of sum and r, which is an upper bound of the true quantile.
 func add(sum, r *tappb.Row) {
 	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()
@@ -189,7 +192,7 @@ func later(a, b *durationpb.Duration) *durationpb.Duration {
 	return a
 }
 
-// milliseconds returns d in milliseconds, with a resolution of a microsecond.
+// milliseconds returns d as a number of milliseconds, rounded to a microsecond.
 func milliseconds(d *durationpb.Duration) float64 {
 	return float64(d.AsDuration().Round(time.Microsecond).Microseconds()) / 1000
 }

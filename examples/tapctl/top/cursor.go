@@ -2,16 +2,17 @@ package top
 
 import "slices"
 
-// cursor is the selection in a list that changes. After a move it stays on the selected
-// item.
+// cursor is the selected position in a list that changes. If the user has moved the cursor,
+// it follows the selected item when that item moves in the list.
 type cursor struct {
 	key   string // key of the selected item; "" means the item at the position at
 	at    int
 	first int // first item on the screen
 }
 
-// place updates the position of the selected item and the first item on the screen for
-// new keys. height is the number of items on the screen.
+// place finds the selected item in the current list, and scrolls so that the item is
+// visible. keys has the keys of all items, and height is the number of items that fit on
+// the screen.
 func (c *cursor) place(keys []string, height int) {
 	if c.key != "" {
 		if i := slices.Index(keys, c.key); i >= 0 {
@@ -25,8 +26,9 @@ func (c *cursor) place(keys []string, height int) {
 	c.first = max(0, min(c.first, len(keys)-height))
 }
 
-// move moves the selection by a number of items. If the first item is selected, the
-// first position stays selected when the items change.
+// move moves the selection down by the given number of items. A negative number moves it
+// up. At the first item, the cursor does not follow that item when the list changes. It
+// stays at the top of the list.
 func (c *cursor) move(by int, keys []string) {
 	if len(keys) == 0 {
 		return
@@ -37,8 +39,8 @@ func (c *cursor) move(by int, keys []string) {
 	}
 }
 
-// step returns by how many items a key moves a cursor. page is the number of items on the
-// screen.
+// step returns the number of items by which key moves a cursor down. It is negative for up.
+// ok is false if key does not move a cursor. page is the number of items on the screen.
 func step(key string, page int) (by int, ok bool) {
 	const far = 1 << 30
 	page = max(page, 1)
@@ -59,7 +61,8 @@ func step(key string, page int) (by int, ok bool) {
 	return 0, false
 }
 
-// sideways returns by how many columns of the screen a key scrolls to the right.
+// sideways returns the number of terminal columns by which key scrolls to the right. It is
+// negative for left. ok is false if key does not scroll.
 func sideways(key string) (by int, ok bool) {
 	const scroll = 5
 	switch key {

@@ -6,7 +6,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// detail is the screen of one request.
+// detail is the screen that shows all properties of one request.
 type detail struct {
 	record *record
 	first  int // first line on the screen
@@ -37,7 +37,8 @@ func (d *detail) lines(width, height int) drawn {
 	return drawn{text.Clean(init.Method + " " + url), r.outcome(), help, all[d.first:]}
 }
 
-// outcome returns the status, the duration and the size of a request, in one line.
+// outcome returns the status, the duration and the size of the response in one line. Before
+// the request has ended, it returns only the status.
 func (r *record) outcome() string {
 	if r.end == nil {
 		return r.status()
@@ -45,7 +46,7 @@ func (r *record) outcome() string {
 	return fmt.Sprintf("%s  %s  %s", r.status(), text.Exact(r.end.SinceRequestInit), text.Bytes(r.end.Bytes))
 }
 
-// text returns all known properties of a request as lines.
+// text returns all known properties of the request as lines of at most width columns.
 func (r *record) text(width int) []string {
 	p := &page{width: width}
 	e := r.first

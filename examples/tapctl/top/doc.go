@@ -1,9 +1,10 @@
-// Package top shows the requests of several processes as a table. On a terminal it is an
-// interactive program. Elsewhere it prints the table repeatedly.
+// Package top shows the requests of several processes as a table. On a terminal the table
+// is interactive. Elsewhere it is printed repeatedly.
 //
 //	processes ─▶ tap.FollowTop ─▶ rows ──────┬─▶ Live: on a terminal, or printed
 //	                                         └─▶ Write, WriteJSON
 //	          ─▶ tap.Follow ─▶ requests of one row ─▶ one request
 //
-// All text of requests is cleaned before it is printed, because it is not trusted.
+// Unprintable characters in texts of requests are escaped before they are printed, because
+// the texts come from untrusted clients.
 package top

@@ -7,12 +7,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// searchText returns the text of a row that a filter is compared with.
+// searchText returns the text of r that the filter of the table is compared with.
 func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
 }
 
-// write handles a key while the filter is typed. typed is the text of the key.
+// write handles a key that the user presses while typing the filter. typed is the text of
+// the key, or "" if the key has none.
 func (t *table) write(key, typed string) {
 	switch key {
 	case "enter":
@@ -29,7 +30,8 @@ func (t *table) write(key, typed string) {
 	}
 }
 
-// paste appends s to the filter while it is typed.
+// paste appends s to the filter if the user is typing the filter. It ignores s if the
+// filter would become too long.
 func (t *table) paste(s string) {
 	const most = 200
 	if t.typing && len(t.filter)+len(s) <= most {

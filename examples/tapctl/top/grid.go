@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// grid is a table on a screen: a row of titles, and rows of cells.
+// grid is a table on a screen. It has a line of titles and lines of cells.
 type grid struct {
 	columns []gridColumn
 	cells   [][]cell
@@ -34,8 +34,8 @@ func (c gridColumn) head() string {
 	return c.title
 }
 
-// widths returns the width of each column. Columns shrink if the grid is wider than
-// width. A width of 0 means no limit.
+// widths returns the width of each column. If the whole grid would be wider than width, it
+// makes those columns narrower that may shrink. A width of 0 means no limit.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
 	total := max(0, len(widths)-1)
@@ -62,7 +62,7 @@ func (g *grid) widths(width int) []int {
 	return widths
 }
 
-// window is the part of a grid that is shown.
+// window is the part of a grid that is visible on the screen.
 type window struct {
 	width, height int // in columns and lines of the screen, including the titles
 	left          int // columns of the screen to the left of the window
@@ -70,7 +70,8 @@ type window struct {
 	selected      int // selected row; -1 means no row
 }
 
-// lines returns the part of g in w as lines, the titles first.
+// lines returns the part of g that is visible in w, as lines. The first line has the titles
+// of the columns.
 func (g *grid) lines(w window) []string {
 	widths := g.widths(w.width)
 	head := make([]cell, len(g.columns))
@@ -88,7 +89,8 @@ func (g *grid) lines(w window) []string {
 	return lines
 }
 
-// span returns the width of the whole grid.
+// span returns the width of the whole grid on a screen with the given width. It may be
+// larger than width.
 func (g *grid) span(width int) int {
 	total := max(0, len(g.columns)-1)
 	for _, w := range g.widths(width) {
@@ -97,7 +99,8 @@ func (g *grid) span(width int) int {
 	return total
 }
 
-// line returns the part of a row of cells in w.
+// line returns the visible part of one line of the grid. cells has the cells of the line,
+// widths has the widths of the columns, and base is the style of the line.
 func (g *grid) line(cells []cell, widths []int, w window, base style) string {
 	var b strings.Builder
 	for i, c := range cells {

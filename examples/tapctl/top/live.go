@@ -20,7 +20,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// The default intervals: Refresh of updates on a terminal, Interval of prints elsewhere.
+// Refresh is the default interval of updates on a terminal. Interval is the default
+// interval of printed tables elsewhere.
 const (
 	Refresh  = 500 * time.Millisecond
 	Interval = 5 * time.Second
@@ -28,31 +29,68 @@ const (
 	least = 100 * time.Millisecond // smallest interval of requests
 )
 
-// Columns selects the columns of a table. The zero value means those of `linkerd viz
-// top`.
+// Columns selects the columns of a table. The zero value selects the columns of `linkerd
+// viz top`.
 type Columns struct {
 	HideSources bool // combine rows that differ by source only
 	Routes      bool // rows by route; the request must select them, too
 	Wide        bool // adds quantiles, rates and open requests
 }
 
-// Config configures a table. The zero value has no processes.
+// Config configures a table and the processes to watch. The zero value has no processes.
 type Config struct {
 	Columns
 
 	Title     string // of the table, in one line
 	Note      string // lines above the table, if the screen is high enough
 	Processes []tap.Process
+	Source    Source            // replaces Processes; nil means Processes
 	Request   *tappb.TopRequest // Every and Rows are replaced
 	MaxRPS    int               // maximum requests per second of all processes; 0 means 100
 	Every     time.Duration     // interval of updates; 0 means Refresh or Interval
 
-	// Advise adds advice to an error. It may be nil.
+	// Advise returns an error with advice for the user added. It is called before an error
+	// is shown. nil means that errors are shown unchanged.
 	Advise func(error) error
 
-	// Warn is called with errors that are not returned, if the output is not a
-	// terminal. It may be nil.
+	// Warn is called with each error of a single process, unless the table is interactive.
+	// When all processes have rejected the request, it is not called for the last rejection,
+	// because Live and Collect return it. nil means that these errors are ignored.
 	Warn func(error)
+}
+
+// Source is a set of processes to watch. Unlike a slice of processes, it may change.
+type Source interface {
+	// Watch yields the events of the requests that match req, and errors of single
+	// processes, which do not end the sequence. maxRPS is the maximum rate of requests per
+	// second of all processes.
+	Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error]
+
+	// Top yields the rows of all processes, added up, and errors as Watch does.
+	Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error]
+}
+
+// Processes is a [Source] that does not change.
+type Processes []tap.Process
+
+// Watch implements [Source].
+func (p Processes) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
+	req = proto.CloneOf(req)
+	req.MaxRps = PerProcess(maxRPS, len(p))
+	return tap.Follow(ctx, p, req)
+}
+
+// Top implements [Source].
+func (p Processes) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
+	return tap.FollowTop(ctx, p, req)
+}
+
+// source returns the processes to watch.
+func (c *Config) source() Source {
+	if c.Source != nil {
+		return c.Source
+	}
+	return Processes(c.Processes)
 }
 
 func (c *Config) advised(err error) error {
@@ -62,9 +100,9 @@ func (c *Config) advised(err error) error {
 	return err
 }
 
-// Live shows the table on out until ctx ends, the user quits, or all processes have
-// rejected the request, which is an error. On a terminal it is interactive. Elsewhere
-// it prints the table every few seconds. It returns the last rows.
+// Live shows the table on out until ctx ends or the user quits, and returns the last rows.
+// On a terminal the table is interactive. Elsewhere Live prints the table every few
+// seconds. It returns an error if all processes have rejected the request.
 func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	if OnScreen(out) {
 		return onScreen(ctx, out, c)
@@ -72,28 +110,30 @@ func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	return printed(ctx, out, c)
 }
 
-// OnScreen reports whether out is a terminal on which Live is interactive.
+// OnScreen reports whether Live is interactive on out, because out is a terminal that
+// supports it.
 func OnScreen(out *os.File) bool {
 	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// Collect returns the rows at the end of ctx. They are older by at most a tenth of its
-// time, or by half a second. If all processes have rejected the request, it returns an
-// error.
+// Collect counts requests until ctx ends, and returns the last rows. It updates the rows
+// every half second, or after a tenth of the time until the deadline of ctx if that is
+// shorter. It returns an error if all processes have rejected the request.
 func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often returns the interval of updates: most, or a tenth of the time until the end of
-// ctx if that is shorter.
-func often(ctx context.Context, most time.Duration) time.Duration {
+// often returns the interval of updates. It is the given maximum, or a tenth of the time
+// until the deadline of ctx if that is shorter. With a deadline, it is at least 100 ms.
+func often(ctx context.Context, maximum time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
-		most = max(least, min(most, time.Until(end)/10))
+		maximum = max(least, min(maximum, time.Until(end)/10))
 	}
-	return most
+	return maximum
 }
 
-// printed prints the table once per interval. Updates are more frequent than prints.
+// printed prints the table to out once per interval of c. The rows are updated more often,
+// so that each printed table is recent.
 func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
 	every := cmp.Or(c.Every, Interval)
 	next := time.Now().Add(every)
@@ -114,8 +154,9 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 	})
 }
 
-// each calls show for every update, until ctx ends or no process is left. It returns the
-// rows of the last update.
+// each calls show for every update of the rows, until ctx ends or no process is left. It
+// returns the rows of the last update. It also returns the errors of the processes that
+// rejected the request.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error
@@ -128,7 +169,7 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 			if Refused(err) {
 				refused = append(refused, err)
 			}
-			if c.Warn != nil && len(refused) < len(c.Processes) { // the last one is returned
+			if c.Warn != nil && (c.Source != nil || len(refused) < len(c.Processes)) { // the last one is returned
 				c.Warn(err)
 			}
 		default:
@@ -141,8 +182,8 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 	return rows, errors.Join(refused...)
 }
 
-// Refused reports whether a process rejected the request permanently, so that it
-// is not asked again.
+// Refused reports whether err is a permanent rejection by a process. A request that a
+// process has rejected is not sent to that process again.
 func Refused(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
@@ -151,7 +192,7 @@ func Refused(err error) bool {
 	return false
 }
 
-// answers yields the updates of all processes.
+// answers yields the current rows of all processes, added up, once per interval every.
 func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*tappb.TopResponse, error] {
 	req := &tappb.TopRequest{}
 	if c.Request != nil {
@@ -159,5 +200,5 @@ func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*ta
 	}
 	const all = 1000 // the number of rows that a process counts
 	req.Every, req.Rows = durationpb.New(every), all
-	return tap.FollowTop(ctx, c.Processes, req, tap.WithMaxRPS(c.MaxRPS))
+	return c.source().Top(ctx, req, c.MaxRPS)
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -30,16 +29,12 @@ import (
 )
 
 // process is one that has requests until the test ends, and its tap.
-func process(t *testing.T, own bool) tap.Process {
+func process(t *testing.T) tap.Process {
 	reg := new(tap.Registry)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()
-	if own {
-		tap.NewServer(reg).Register(srv)
-	} else {
-		pb.RegisterTapServer(srv, tap.NewServer(reg))
-	}
+	tap.NewServer(reg).Register(srv)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
 
@@ -71,7 +66,7 @@ func client(t *testing.T, addr string) tap.Process {
 	return tap.Process{Name: addr, Conn: conn}
 }
 
-func TestLiveWhereThereIsNoTerminal(t *testing.T) {
+func TestLiveWithoutTerminal(t *testing.T) {
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	require.NoError(t, err)
 	defer out.Close()
@@ -86,7 +81,7 @@ func TestLiveWhereThereIsNoTerminal(t *testing.T) {
 			return err == nil && strings.Count(string(text), " /seen ") > 1
 		}, 30*time.Second, 10*time.Millisecond)
 	})
-	rows, err := Live(ctx, out, Config{Note: "a note", Processes: []tap.Process{process(t, true)}, Every: 100 * time.Millisecond})
+	rows, err := Live(ctx, out, Config{Note: "a note", Processes: []tap.Process{process(t)}, Every: 100 * time.Millisecond})
 	watching.Wait()
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
@@ -97,7 +92,7 @@ func TestLiveWhereThereIsNoTerminal(t *testing.T) {
 	require.NotContains(t, string(text), "\x1b")
 }
 
-// refuser is the address of a process that lets nobody watch.
+// refuser is the address of a process that rejects all watchers.
 func refuser(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,15 +106,14 @@ func refuser(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A process that refuses for good is told of, and ends what is shown if there
-// is no other.
-func TestRefusals(t *testing.T) {
+// A permanent rejection is reported. It ends Live if no other process is left.
+func TestLiveRejections(t *testing.T) {
 	refusing := client(t, refuser(t))
 	_, err := Collect(t.Context(), Config{Processes: []tap.Process{refusing}, Warn: func(err error) { t.Error("said twice", err) }})
 	require.ErrorContains(t, err, "not you")
 	require.True(t, Refused(err))
 
-	other := process(t, false)
+	other := process(t)
 	collect := func(within time.Duration) (warned, rows int) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -131,20 +125,19 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, err)
 		return warned, len(seen)
 	}
-	warned, rows := collect(2 * time.Second)
-	for within := 4 * time.Second; warned+rows < 2 && within < time.Minute; within *= 2 { // on a machine that is slow
+	warned, rows := collect(time.Second / 2)
+	for within := time.Second; warned+rows < 2 && within < time.Minute; within *= 2 { // on a machine that is slow
 		warned, rows = collect(within)
 	}
 	require.Equal(t, 1, warned)
-	require.Equal(t, 1, rows, "of the process that has linkerd's tap only")
+	require.Equal(t, 1, rows, "of the other process")
 }
 
-// The program is told of rows and requests by messages, and when nobody wants
-// them nothing is left.
+// The program gets rows and requests as messages, and releases all streams at the end.
 func TestFollower(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	msgs := make(chan tea.Msg, 1000)
-	f := &follower{ctx: ctx, config: Config{Processes: []tap.Process{process(t, true), client(t, "127.0.0.1:1")}, Every: 100 * time.Millisecond}}
+	f := &follower{ctx: ctx, config: Config{Processes: []tap.Process{process(t), client(t, "127.0.0.1:1")}, Every: 100 * time.Millisecond}}
 	f.send = func(msg tea.Msg) { msgs <- msg }
 	f.running.Go(f.rows)
 	stop := f.watch(7, &tappb.WatchRequest{})
@@ -166,7 +159,7 @@ func TestFollower(t *testing.T) {
 	f.running.Wait()
 }
 
-func TestBatchIsBounded(t *testing.T) {
+func TestBatchLimit(t *testing.T) {
 	var b batch
 	for range maxBatch + 3 {
 		b.add(tap.ProcessEvent{})

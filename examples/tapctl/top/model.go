@@ -8,13 +8,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is implemented by follower. Tests replace it.
+// watching is the interface of follower that model uses, so that tests can replace it.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }
 
-// model is the state of the interactive program. It is a stack of screens: rows, the
-// requests of one row, one request, and the help on top.
+// model is the state of the interactive program. Its screens form a stack: the rows, the
+// requests of one row, one request, and the help. Only the uppermost screen is shown.
 type model struct {
 	config Config
 	source watching
@@ -26,26 +26,27 @@ type model struct {
 	requests      *requests
 	detail        *detail
 	help          bool
-	numbers       int // number of lists of requests so far
+	numbers       int // number of lists of requests that were opened so far
 
 	news    error
 	newsAt  time.Time
 	refused []error // rejections of processes, which are not retried
-	over    error   // all processes have rejected the request
+	over    error   // error if all processes have rejected the request
 }
 
-// newsLast is the time for which an error is shown. A lasting error is reported again
-// before that time ends.
+// newsLast is how long an error is shown. A problem that continues is reported again within
+// this time.
 const newsLast = 15 * time.Second
 
 func newModel(c Config, source watching) *model {
 	return &model{config: c, source: source, now: time.Now, table: newTable(c)}
 }
 
-// Init returns nil, because follower sends the rows.
+// Init implements [tea.Model]. It returns nil, because follower sends the rows.
 func (m *model) Init() tea.Cmd { return nil }
 
-// Update handles a message.
+// Update implements [tea.Model]. It handles one message: a key, a new size, or data of
+// follower.
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -72,8 +73,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// addError stores an error. Rejections are stored with the rows or requests that they are
-// about, because they are not repeated. Other errors are shown for newsLast.
+// addError stores an error to be shown. A permanent rejection is stored with the table or
+// the list that it concerns, because it is not reported again. Any other error is shown for
+// newsLast.
 func (m *model) addError(news newsMsg) {
 	switch {
 	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):
@@ -86,7 +88,7 @@ func (m *model) addError(news newsMsg) {
 	}
 }
 
-// press handles a key.
+// press handles a key. The command that it returns may quit or suspend the program.
 func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 	key := msg.String()
 	switch {

@@ -7,13 +7,14 @@ import (
 	"strconv"
 )
 
-// failed reports whether the request has ended and the rows do not count it as a success.
+// failed reports whether the request has ended as a failure. The rows of the table count
+// failures by the same rule.
 func (r *record) failed() bool {
 	return r.end != nil && (r.code() == 0 || r.end.Failed(r.code()))
 }
 
-// code returns the HTTP status, or 0 without a response. It returns 200 if the event of
-// the response was lost but its end shows that it existed.
+// code returns the HTTP status, or 0 without a response. If the ResponseInit was dropped
+// but the ResponseEnd proves a response, it returns 200.
 func (r *record) code() int {
 	switch {
 	case r.response != nil:
@@ -24,7 +25,8 @@ func (r *record) code() int {
 	return 0
 }
 
-// status returns the outcome of a request in one or two words.
+// status returns the result of the request in one or two words. While the request is open,
+// the text ends with "…".
 func (r *record) status() string {
 	code := ""
 	if r.response != nil {
@@ -52,7 +54,8 @@ func join(code, s string) string {
 	return code + " " + s
 }
 
-// peer returns the pod and the port of an address, or else the address.
+// peer returns the label pod of a client or endpoint, with the port. Without the label, it
+// returns addr, or "?" if addr is unknown.
 func peer(labels map[string]string, addr netip.AddrPort) string {
 	switch pod := labels["pod"]; {
 	case pod != "" && addr.IsValid():

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// page has lines of at most width columns.
+// page collects the lines of a screen. Each has at most width columns.
 type page struct {
 	width int
 	lines []string
@@ -20,7 +20,7 @@ type page struct {
 
 func (p *page) blank() { p.lines = append(p.lines, "") }
 
-// put appends a name and a value, which may take several lines.
+// put appends a name and its value. A long value is wrapped into several lines.
 func (p *page) put(name, value string) {
 	const names = 11
 	head := text.Pad(name, names, false)
@@ -41,7 +41,8 @@ func (p *page) fields(fields []tap.Field) {
 	}
 }
 
-// node appends the explanation of a layer and of the layers below it.
+// node appends n, one node of an explanation. It then appends the children and the inner
+// nodes of n. depth is the number of levels of indentation.
 func (p *page) node(depth int, n layer.Node) {
 	parts := make([]string, 0, len(n.State))
 	for _, a := range n.State {

@@ -1,22 +1,47 @@
 package top
 
 import (
+	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/gotower/gotower/examples/tapctl/text"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Write prints the rows as a table without truncating cells.
-func Write(w io.Writer, rows []*tappb.Row, c Columns) error {
+// Write writes the rows to w as a table. It does not shorten the texts.
+func Write(w io.Writer, rows []*tappb.Row, c Columns) error { return write(w, rows, c, 0, 0) }
+
+// WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen: it
+// has shorter texts and the first rows only. Elsewhere WriteScreen is [Write].
+func WriteScreen(out *os.File, rows []*tappb.Row, c Columns) error {
+	width, height, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		width, height = 0, 0
+	}
+	return write(out, rows, c, width, height)
+}
+
+// write writes the rows to w as a table that fits a screen of the given size. 0 means no
+// limit.
+func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 	if c.HideSources {
 		rows = withoutSources(rows)
 	}
-	g := &grid{}
+	g, more := &grid{}, 0
+	if most := max(1, height-3); height > 0 && len(rows) > most { // titles, the number of other rows, prompt
+		rows, more = rows[:most], len(rows)-most
+	}
 	all := columns(shown{hideSources: c.HideSources, routes: c.Routes, direction: bothDirections(rows), wide: c.Wide})
 	for _, c := range all {
-		g.columns = append(g.columns, gridColumn{title: c.title, right: c.right, width: c.width})
+		column := gridColumn{title: c.title, right: c.right, width: c.width}
+		if width > 0 {
+			column.width, column.least = c.tight, c.least
+		}
+		g.columns = append(g.columns, column)
 	}
 	for _, r := range rows {
 		cells := make([]cell, 0, len(all))
@@ -26,19 +51,22 @@ func Write(w io.Writer, rows []*tappb.Row, c Columns) error {
 		g.cells = append(g.cells, cells)
 	}
 	var b strings.Builder
-	widths := g.widths(0)
+	widths := g.widths(width)
 	head := make([]cell, len(g.columns))
 	for i, c := range g.columns {
 		head[i] = cell{text: c.title}
 	}
 	for _, cells := range append([][]cell{head}, g.cells...) {
-		b.WriteString(g.line(cells, widths, window{}, plain) + "\n")
+		b.WriteString(g.line(cells, widths, window{width: width}, plain) + "\n")
+	}
+	if more > 0 {
+		fmt.Fprintf(&b, "%d more rows\n", more)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// bothDirections reports whether rows has inbound and outbound requests.
+// bothDirections reports whether rows has both inbound and outbound rows.
 func bothDirections(rows []*tappb.Row) bool {
 	for _, r := range rows {
 		if r.GetDirection() != rows[0].GetDirection() {
@@ -48,7 +76,7 @@ func bothDirections(rows []*tappb.Row) bool {
 	return false
 }
 
-// row is a row as JSON, with the columns of `linkerd viz top`. Times are in
+// row is a row as JSON, with the columns of `linkerd viz top`. Durations are in
 // milliseconds.
 type row struct {
 	Source      string  `json:"source"`
@@ -62,7 +90,7 @@ type row struct {
 	SuccessRate float64 `json:"success_rate"`
 }
 
-// wideRow is a row as JSON with all columns.
+// wideRow is a row as JSON with all columns of the table.
 type wideRow struct {
 	row
 
@@ -76,8 +104,8 @@ type wideRow struct {
 	P99       float64 `json:"p99_ms"`
 }
 
-// WriteJSON prints the rows as a JSON array of objects. It omits rows of which no request
-// has ended.
+// WriteJSON writes the rows to w as a JSON array of objects. It omits a row if no request
+// of the row has ended yet.
 func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 	if c.HideSources {
 		rows = withoutSources(rows)

@@ -37,6 +37,20 @@ func TestWrite(t *testing.T) {
 		b.String())
 }
 
+// A table for a screen is as wide as the screen, and leaves room for the prompt.
+func TestWriteScreen(t *testing.T) {
+	var rows []*tappb.Row
+	for range 9 {
+		rows = append(rows, &tappb.Row{Source: "web-0", Destination: "voting-0", Method: "POST", Path: "/" + strings.Repeat("x", 60), Count: 1, Successes: 1})
+	}
+	var b strings.Builder
+	require.NoError(t, write(&b, rows, Columns{}, 80, 6))
+	require.Equal(t, ""+
+		"Source Destination Method Path              Count  Best Worst  Last Success Rate\n"+
+		strings.Repeat("web-0  voting-0    POST   /xx…xxxxxxxxxxxx      1   0µs   0µs   0µs      100.00%\n", 3)+
+		"6 more rows\n", b.String())
+}
+
 // Rows that differ by their source alone are added up, with quantiles that are
 // no better than the true ones.
 func TestWithoutSources(t *testing.T) {

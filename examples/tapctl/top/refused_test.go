@@ -23,8 +23,8 @@ func refusal(name, why string) error {
 	return fmt.Errorf("%s: %w", name, status.Error(codes.PermissionDenied, why))
 }
 
-// A process that refused is not asked again, and so does not say it again.
-func TestRefusalsStay(t *testing.T) {
+// A process that rejected the request is not called again and reports no second error.
+func TestRejectionsStay(t *testing.T) {
 	m, _ := newScreen(100, 40)
 	screen := func() string { return strings.Join(m.lines(), "\n") }
 	later := func(d time.Duration) { now := m.now().Add(d); m.now = func() time.Time { return now } }
@@ -56,15 +56,15 @@ func TestRefusalsStay(t *testing.T) {
 	require.NotContains(t, screen(), "connection refused", "of what nobody looks at any more")
 }
 
-// When no process is left to ask there is nothing more to show.
-func TestTheEnd(t *testing.T) {
+// If no process is left, the program ends.
+func TestModelNoProcessLeft(t *testing.T) {
 	m, _ := newScreen(100, 40)
 	_, cmd := m.Update(overMsg{errRefused})
 	require.Equal(t, errRefused, m.over)
 	require.Equal(t, tea.QuitMsg{}, cmd())
 }
 
-func TestFollowerEndsWithTheLastProcess(t *testing.T) {
+func TestFollowerEnds(t *testing.T) {
 	addr := refuser(t)
 	for _, n := range []int{1, 2} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -92,8 +92,9 @@ func TestFollowerEndsWithTheLastProcess(t *testing.T) {
 	}
 }
 
-// What is asked for often is a price that those who are watched pay.
-func TestHowOften(t *testing.T) {
+// The interval of updates is not shorter than necessary, because each update costs the
+// processes time.
+func TestUpdateInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tt := range []struct{ left, most, want time.Duration }{
 			{0, Refresh, Refresh},
@@ -113,7 +114,7 @@ func TestHowOften(t *testing.T) {
 	})
 }
 
-// asking keeps how often it is asked to answer, and does not.
+// asking records the interval of the requests and does not respond.
 type asking struct {
 	tappb.UnimplementedTapServer
 
@@ -126,8 +127,8 @@ func (a asking) Top(req *tappb.TopRequest, s grpc.ServerStreamingServer[tappb.To
 	return s.Context().Err()
 }
 
-// Who wants but the last answer asks no more often than who watches.
-func TestCollectAsksSeldom(t *testing.T) {
+// Collect requests updates no more often than Live.
+func TestCollectInterval(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()

@@ -1,7 +1,6 @@
 package top
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -14,12 +13,13 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxRequests limits the list of requests.
+// maxRequests is the number of requests that the list of a row keeps. Older ones are
+// removed.
 const maxRequests = 500
 
-// requests is the screen with the live requests of one row.
+// requests is the screen with the list of live requests of one row.
 type requests struct {
-	number int // number in the messages for this list
+	number int // identifies this list in messages
 	row    rowOf
 	stop   func()
 
@@ -41,7 +41,7 @@ type seenID struct {
 	id   tap.StreamID
 }
 
-// record has the events of one request.
+// record is one request, with those of its events that have arrived so far.
 type record struct {
 	seenID
 
@@ -57,17 +57,17 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
-// PerProcess returns the share of one process in a rate of requests per second, at least
-// one.
+// PerProcess returns the share of one process in maxRPS, the maximum rate of requests per
+// second of all processes. It is at least 1.
 func PerProcess(maxRPS, processes int) uint32 {
 	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
 }
 
-// ask returns the request for the processes.
+// ask returns the message that tapctl sends to each process, in order to watch the requests
+// of the row.
 func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	return &tappb.WatchRequest{
 		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
-		MaxRps: PerProcess(cmp.Or(c.MaxRPS, 100), len(c.Processes)),
 	}
 }
 
@@ -106,7 +106,9 @@ func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 	}
 }
 
-// visible returns the shown requests, the newest first.
+// visible returns the requests of the list, the newest first. It omits successes if the
+// user has selected failures only. While the list is paused, visible returns the requests
+// from the beginning of the pause.
 func (q *requests) visible() []*record {
 	all := q.all
 	if q.paused {
@@ -169,8 +171,8 @@ func (q *requests) lines(width, height int) drawn {
 	return drawn{q.row.title(), q.counts(len(all)), help, body}
 }
 
-// grid returns the grid of all. It has no columns for properties that all requests of the
-// row share.
+// grid returns a grid with a line for each request of all. It omits a column if all
+// requests of the row have the same value in it.
 func (q *requests) grid(all []*record) *grid {
 	g := &grid{columns: []gridColumn{{title: "Time", width: 12}, {title: "Source", least: 10}, {title: "Destination", least: 11}}}
 	paths := !q.row.onePath()

@@ -11,31 +11,34 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowOf is the condition that selects the requests of a row.
+// rowOf is the condition that selects the requests that row counts.
 type rowOf struct {
 	row       *tappb.Row
 	anySource bool // the row is a sum over sources
 }
 
-// Names of the row of further requests and of requests without a route, and the
-// maximum length of a name. See tap.Registry.Top.
+// A process has a maximum number of rows, see tap.Registry.Top. When it has all of them,
+// one further row with the path or route otherRows counts all other requests. defaultRoute
+// is the route of the row of requests without a route. maxName is the maximum length in
+// bytes of a text in a row.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
 	maxName      = 256
 )
 
-// other reports whether the row is the one for further requests, which the process
-// counts together when its table is full. It can contain any request.
+// other reports whether the row counts the requests that have no row of their own, because
+// the process has the maximum number of rows. Such a row can contain any request.
 func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
 
-// onePath reports whether all requests of the row have one method and path.
+// onePath reports whether all requests of the row have the same method and path.
 func (r rowOf) onePath() bool {
 	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
-// match returns base combined with the conditions of the row that a process can check.
-// The method has checks all conditions of the row.
+// match returns base combined with those conditions of the row that a process can check.
+// The process may therefore send more requests than the row counts. The method has selects
+// the exact requests.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {
@@ -65,14 +68,15 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return match.All(all...)
 }
 
-// host returns the address, as a prefix, of a row that is named by an address.
+// host returns a network that contains only the address in name. ok is false if name is not
+// an address but the name of a pod.
 func host(name string) (netip.Prefix, bool) {
 	addr, err := netip.ParseAddr(name)
 	return netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), err == nil
 }
 
-// has reports whether the request of an event belongs to the row. from is the name of the
-// process.
+// has reports whether the row counts the request of e, which must be a RequestInit. from is
+// the name of the process that sent e.
 func (r rowOf) has(from string, e tap.Event) bool {
 	row := r.row
 	if r.other() {
@@ -92,8 +96,9 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name of an address in a row. If own is true, the address is on the
-// side of the process and has the name of the process.
+// name returns the name of a client or endpoint as in a row: the label pod, or else the
+// address. If both are unknown and own is true, it returns from, the name of the watched
+// process. own reports whether the client or endpoint is that process.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":
@@ -108,7 +113,7 @@ func name(labels map[string]string, addr netip.AddrPort, from string, own bool) 
 
 func cut(s string) string { return s[:min(len(s), maxName)] }
 
-// title returns the title of the page of a row.
+// title returns the title of the screen with the requests of the row.
 func (r rowOf) title() string {
 	if r.other() {
 		return "all requests, those of " + otherRows + " among them"

@@ -16,7 +16,7 @@ import (
 )
 
 // Each request belongs to the row that tap counts it in, and to no other row.
-func TestRowsHaveTheirRequests(t *testing.T) {
+func TestRowOfHas(t *testing.T) {
 	long := "/" + strings.Repeat("x", 300)
 	addr := netip.MustParseAddrPort
 	events := []tap.Event{
@@ -59,7 +59,7 @@ func TestRowsHaveTheirRequests(t *testing.T) {
 }
 
 // The row (other) does not name its requests.
-func TestTitle(t *testing.T) {
+func TestRowOfTitle(t *testing.T) {
 	for _, tt := range []struct {
 		row  *tappb.Row
 		want string
@@ -74,7 +74,7 @@ func TestTitle(t *testing.T) {
 }
 
 // The match of a row selects all its requests.
-func TestWhatIsAskedFor(t *testing.T) {
+func TestRowOfMatch(t *testing.T) {
 	long := "/" + strings.Repeat("x", 255)
 	for _, tt := range []struct {
 		row       *tappb.Row

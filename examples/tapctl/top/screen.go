@@ -14,19 +14,19 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// The messages of follower to a model.
+// The following types are the messages that follower sends to the model.
 type (
 	rowsMsg struct{ answer *tappb.TopResponse }
 	overMsg struct{ err error } // all processes have rejected the request
 
-	// newsMsg is an error of a process. If number is 0, it concerns the rows, and
-	// otherwise the list of requests with this number.
+	// newsMsg is an error of a process. number identifies the list of requests that the
+	// error concerns. 0 means that the error concerns the rows.
 	newsMsg struct {
 		number int
 		err    error
 	}
 
-	// seenMsg has events for the list of requests with this number.
+	// seenMsg has new events for one list of requests, which number identifies.
 	seenMsg struct {
 		number int
 		seen   []seenAt
@@ -34,7 +34,7 @@ type (
 	}
 )
 
-// seenAt is an event with the time of its arrival.
+// seenAt is an event with the time at which it arrived.
 type seenAt struct {
 	tap.ProcessEvent
 
@@ -42,7 +42,7 @@ type seenAt struct {
 }
 
 // onScreen runs the interactive program until ctx ends, the user quits, or no process is
-// left.
+// left. It returns the last rows, and an error if all processes rejected the request.
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +64,8 @@ func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error)
 	return m.latest.GetRows(), m.over
 }
 
-// follower sends the updates of the processes to a program.
+// follower watches the processes, and sends their rows and events as messages to the
+// program.
 type follower struct {
 	ctx     context.Context //nolint:containedctx // the run of the program
 	config  Config
@@ -84,14 +85,14 @@ func (f *follower) rows() {
 	}
 }
 
-// watch sends the events of the requests that match req to the program, in messages with the
-// given number, until stop is called.
+// watch watches the requests that match req, until stop is called. It sends their events to
+// the program, in messages with the given number.
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}
 	f.running.Go(func() {
 		defer cancel()
-		for seen, err := range tap.Follow(ctx, f.config.Processes, req, tap.WithMaxRPS(f.config.MaxRPS)) {
+		for seen, err := range f.config.source().Watch(ctx, req, cmp.Or(f.config.MaxRPS, 100)) {
 			switch {
 			case ctx.Err() != nil:
 				return
@@ -119,8 +120,8 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	return cancel
 }
 
-// batch collects events for the next message to the program. Events beyond maxBatch are
-// counted and dropped.
+// batch collects events until follower sends them to the program in one message. When it
+// has maxBatch events, it drops further events and counts them in lost.
 type batch struct {
 	mu   sync.Mutex
 	seen []seenAt

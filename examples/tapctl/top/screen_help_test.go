@@ -24,8 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden views anew")
 
-// asked is a source of requests that shows none, and remembers what it was
-// asked for.
+// asked is a source without requests that records what the model requests.
 type asked struct {
 	reqs    []*tappb.WatchRequest
 	stopped int
@@ -138,7 +137,7 @@ func exchange(stream uint64, ended bool) []seenAt {
 	return all
 }
 
-// golden compares what is on the screen, with its colours, with a file.
+// golden compares the screen, with its colors, with a file.
 func golden(t *testing.T, m *model, name string) {
 	t.Helper()
 	lines := m.lines()

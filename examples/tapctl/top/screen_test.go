@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What people see, at two sizes.
+// The screens at two sizes.
 func TestViews(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {140, 40}} {
 		m, a := newScreen(size[0], size[1])
@@ -43,7 +43,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// A note stands where there is room for it, on the screen of rows alone.
+// The note is shown only on the screen of rows, and only if there is room for it.
 func TestNote(t *testing.T) {
 	m, _ := newScreen(80, 24)
 	m.config.Note = "whose?\n  look"
@@ -59,9 +59,8 @@ func TestNote(t *testing.T) {
 	require.Len(t, m.lines(), 19)
 }
 
-// What is wrong is shown as long as it lasts; rows that are missing for that are
-// not said to be none.
-func TestNews(t *testing.T) {
+// An error is shown while it lasts. Missing rows are then not reported as an empty table.
+func TestScreenErrors(t *testing.T) {
 	m, _ := newScreen(80, 24)
 	m.Update(rowsMsg{&tappb.TopResponse{}})
 	m.Update(newsMsg{err: errRefused})
@@ -110,8 +109,7 @@ func TestSort(t *testing.T) {
 	require.Contains(t, body(m)[0], "Best▴")
 }
 
-// The selection stays with its row, whatever happens to the order; at the top
-// it stays at the top.
+// The selection stays with its row when the order changes. At the top it stays at the top.
 func TestSelection(t *testing.T) {
 	m, _ := newScreen(100, 30)
 	m.Update(someRows())
@@ -196,19 +194,17 @@ func TestColumns(t *testing.T) {
 	require.Contains(t, body(m)[0], " Dir ")
 }
 
-func TestRequestsOfARow(t *testing.T) {
+func TestRequestsOfRow(t *testing.T) {
 	m, a := newScreen(100, 30)
-	m.config.MaxRPS = 7
 	press(m, "enter")
 	require.Empty(t, a.reqs, "no row, no requests")
 	m.Update(someRows())
 	press(m, "down", "down", "enter")
 	req := a.reqs[0]
 	require.True(t, req.GetFields() && req.GetExplain())
-	require.EqualValues(t, 3, req.GetMaxRps(), "half of what both may show")
 	require.Len(t, req.GetMatch().GetAll().GetMatches(), 2)
-	m.config.MaxRPS = math.MaxInt
-	require.EqualValues(t, math.MaxInt32, m.requests.ask(&m.config).GetMaxRps(), "as many as can be asked for")
+	require.EqualValues(t, 3, PerProcess(7, 2), "half of what both may show")
+	require.EqualValues(t, math.MaxInt32, PerProcess(math.MaxInt, 2), "as many as can be asked for")
 
 	m.Update(seenMsg{number: 2, seen: exchange(0, true)})
 	require.Empty(t, m.requests.all, "that was for another list")
@@ -242,9 +238,8 @@ func TestRequestsOfARow(t *testing.T) {
 	require.Equal(t, 2, m.requests.number)
 }
 
-// However many requests are seen, the list is bounded, and the events of those
-// that have left it go nowhere.
-func TestRequestsAreBounded(t *testing.T) {
+// The list of requests is bounded. Events of removed requests are ignored.
+func TestRequestsBounded(t *testing.T) {
 	m, _ := newScreen(100, 30)
 	m.Update(someRows())
 	press(m, "down", "down", "enter")
@@ -269,9 +264,9 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-// Whatever is pressed, at whatever size: what is drawn fits the screen, and
-// holds nothing that a terminal would obey but colours.
-func TestAnything(t *testing.T) {
+// For any keys and any size, the drawn lines fit the screen and have no control characters
+// except colors.
+func TestScreenAnyInput(t *testing.T) {
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "enter", "esc", "backspace", "a", "d", "left", "right", "p", "w", "h", "r", "f", "/", "?",
 		"1", "5", "9", "x", "o", "ctrl+u",
@@ -305,7 +300,7 @@ func TestAnything(t *testing.T) {
 	})
 }
 
-// A screen is drawn in a moment, with as many rows as there may be.
+// BenchmarkLines draws a screen with the maximum number of rows.
 func BenchmarkLines(b *testing.B) {
 	m, _ := newScreen(140, 40)
 	msg := rowsMsg{&tappb.TopResponse{}}

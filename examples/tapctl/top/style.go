@@ -1,7 +1,7 @@
 package top
 
-// style is the parameters of a terminal control sequence. Colors mark failures only. If
-// NO_COLOR is set, bubbletea removes the colors.
+// style is the parameter of a terminal control sequence for colors and fonts. Colors mark
+// only failures. bubbletea removes the colors if NO_COLOR is set.
 type style string
 
 const (
@@ -20,10 +20,10 @@ func (s style) of(t string) string {
 	return "\x1b[" + string(s) + "m" + t + "\x1b[m"
 }
 
-// within returns t in style s inside text of style base.
-func (s style) within(t string, base style) string {
+// within returns part in the style s, for a part of a text that has the style base.
+func (s style) within(part string, base style) string {
 	if base == plain {
-		return s.of(t)
+		return s.of(part)
 	}
-	return "\x1b[" + string(base) + ";" + string(s) + "m" + t + "\x1b[m\x1b[" + string(base) + "m"
+	return "\x1b[" + string(base) + ";" + string(s) + "m" + part + "\x1b[m\x1b[" + string(base) + "m"
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// table is the screen of rows.
+// table is the screen that shows the table of rows.
 type table struct {
 	title   string
 	columns Columns
@@ -23,14 +23,15 @@ type table struct {
 	paused  *tappb.TopResponse
 	cursor  cursor
 	left    int  // columns of the screen to the left of the window
-	chosen  bool // the user has selected whether it is wide
+	chosen  bool // whether the user has selected Columns.Wide
 }
 
 func newTable(c Config) table {
 	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
 
-// take sets new rows, or keeps them for later while the table is paused.
+// take replaces the rows by the rows of answer. While the table is paused, it only stores
+// answer, which is shown at the end of the pause.
 func (t *table) take(answer *tappb.TopResponse) {
 	if t.paused != nil {
 		t.paused = answer
@@ -49,7 +50,9 @@ func (t *table) refresh() {
 
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
-// all returns the columns on a screen of this width.
+// all returns the columns of the table on a screen with the given width. It includes the
+// columns of the wide table if width is at least 120, or if the user has selected them.
+// If the user has selected the narrow table, it omits them.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
 	if !t.chosen {
@@ -60,7 +63,7 @@ func (t *table) all(width int) []column {
 	})
 }
 
-// visible returns the rows that match the filter, sorted.
+// visible returns the rows that match the filter, in the order that the user has selected.
 func (t *table) visible(width int) []*tappb.Row {
 	what := strings.ToLower(t.filter)
 	rows := make([]*tappb.Row, 0, len(t.rows))
@@ -85,7 +88,8 @@ func keys(rows []*tappb.Row) []string {
 	return all
 }
 
-// selected returns the row under the cursor, or nil without rows.
+// selected returns the row under the cursor, or nil if the table is empty. height is the
+// number of lines of the table, including its titles.
 func (t *table) selected(height int) *tappb.Row {
 	rows := t.visible(0)
 	t.cursor.place(keys(rows), height-1)
@@ -95,7 +99,7 @@ func (t *table) selected(height int) *tappb.Row {
 	return rows[t.cursor.at]
 }
 
-// press handles a key. height is that of the table with its titles.
+// press handles a key. height is the number of lines of the table, including its titles.
 func (t *table) press(key string, height int) {
 	if by, ok := step(key, height-1); ok {
 		t.cursor.move(by, keys(t.visible(0)))
@@ -136,8 +140,8 @@ func (t *table) pause() {
 	t.refresh()
 }
 
-// sortBy sorts by the column with number n. Only the columns that are always shown have a
-// number. A second call for the same column reverses the order.
+// sortBy sorts by column n, from 0. It counts only the columns that are always shown. A
+// second call for the same column reverses the order.
 func (t *table) sortBy(n int) {
 	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
 	if n >= len(all) {
@@ -147,7 +151,8 @@ func (t *table) sortBy(n int) {
 	t.sort = all[n].title
 }
 
-// lines returns the table in height lines, of which the first has the titles.
+// lines returns the content of the screen. The body has at most height lines, including the
+// line of titles.
 func (t *table) lines(width, height int) drawn {
 	rows := t.visible(width)
 	t.cursor.place(keys(rows), height-1)
@@ -195,7 +200,7 @@ func successStyle(r *tappb.Row) style {
 	return failing
 }
 
-// counts returns the second line of the screen: the sums over rows.
+// counts returns the second line of the screen, which has the sums of all rows.
 func (t *table) counts(rows []*tappb.Row) string {
 	if t.answer == nil {
 		return ""

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
-// View draws the top screen.
+// View implements [tea.Model]. It draws the uppermost screen.
 func (m *model) View() tea.View {
 	v := tea.NewView(strings.Join(m.lines(), "\n"))
 	v.AltScreen = true
@@ -20,11 +20,10 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// body returns the number of lines of the top screen itself, between the header and the
-// errors.
+// body returns the number of lines of the screen between the header and the errors.
 func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.newsLines())) }
 
-// note returns the lines of Config.Note, if the screen is high enough.
+// note returns the lines of Config.Note. It returns nil if the screen has no room for them.
 func (m *model) note() []string {
 	lines := strings.Split(m.config.Note, "\n")
 	if m.config.Note == "" || m.requests != nil || m.help || m.height < 18+len(lines) {
@@ -33,8 +32,8 @@ func (m *model) note() []string {
 	return lines
 }
 
-// drawn is the content of a screen: its title, its sums, its keys, and the lines of its
-// body.
+// drawn is the content of a screen: its title, the line with its sums, its keys, and the
+// lines of its body.
 type drawn struct {
 	title, counts string
 	keys, body    []string
@@ -64,7 +63,7 @@ func (m *model) lines() []string {
 	return lines[max(0, len(lines)-m.height):] // the last lines are the most useful ones
 }
 
-// screen returns the content of the top screen.
+// screen returns the content of the uppermost screen.
 func (m *model) screen() drawn {
 	switch {
 	case m.help:
@@ -81,13 +80,14 @@ func (m *model) screen() drawn {
 	return d
 }
 
-// top returns the first line.
+// top returns the first line of the screen, with the title of the content.
 func (m *model) top(title string) string {
 	name := "tapctl top"
 	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)
 }
 
-// newsLines returns the errors as lines, new errors first.
+// newsLines returns the current errors as lines, the newest error first. There are at most
+// three lines.
 func (m *model) newsLines() []string {
 	wrong := m.refused
 	if m.requests != nil {
@@ -109,10 +109,11 @@ func (m *model) newsLines() []string {
 	return lines
 }
 
-// fresh reports whether a recent error exists that is retried.
+// fresh reports whether the last error that is not a rejection must still be shown, because
+// it occurred within newsLast.
 func (m *model) fresh() bool { return m.news != nil && m.now().Sub(m.newsAt) <= newsLast }
 
-// nothing returns the lines that explain an empty table.
+// nothing returns the lines that explain to the user why the table is empty.
 func (m *model) nothing() []string {
 	if m.table.filter != "" && len(m.table.rows) > 0 {
 		return []string{"", "  No row has " + text.Clean(m.table.filter) + " in it. esc shows all again."}
@@ -131,7 +132,7 @@ func (m *model) nothing() []string {
 	return lines
 }
 
-// wrap breaks s at spaces into lines of at most width columns.
+// wrap breaks s at spaces into lines of at most width columns. A longer word is shortened.
 func wrap(s string, width int) []string {
 	var lines []string
 	line := ""

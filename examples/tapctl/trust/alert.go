@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// alertOf returns the TLS alert with which the server ended the connection.
+// alertOf returns the TLS alert with which the server ended the connection. ok is false if
+// err is not the result of an alert.
 func alertOf(err error) (alert string, ok bool) {
 	// crypto/tls has no exported type for alerts of the peer.
 	var remote *net.OpError
@@ -18,8 +19,8 @@ func alertOf(err error) (alert string, ok bool) {
 	return strings.TrimPrefix(remote.Err.Error(), "tls: "), true
 }
 
-// explainAlert returns the reason and the advice for an alert of the server, which is
-// about the client.
+// explainAlert returns the error for a TLS alert of the server, with advice. Such an alert
+// usually rejects the client certificate.
 func (h *handshake) explainAlert(alert string, err error) *Error {
 	reason := "it refused: " + alert
 	switch {
@@ -33,13 +34,15 @@ func (h *handshake) explainAlert(alert string, err error) *Error {
 	return &Error{reason, adviceOther, err}
 }
 
-// ended reports whether the peer closed the connection without an alert.
+// ended reports whether err means that the server closed the connection without a TLS
+// alert.
 func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isOurs reports whether this process closed the connection or its timeout expired.
+// isOurs reports whether this process caused err, because it closed the connection or
+// because its timeout expired.
 func isOurs(err error) bool {
 	var late net.Error
 	return errors.Is(err, net.ErrClosed) || errors.As(err, &late) && late.Timeout()

@@ -8,18 +8,22 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Credentials are the gRPC credentials for one server. They are safe for concurrent use.
+// Credentials are the gRPC transport credentials of a client for one server. They are safe
+// for concurrent use. Create them with [New].
 type Credentials struct {
 	files  Files
+	own    *identity.Identity // replaces files; nil means files
 	server Server
 }
 
 var _ credentials.TransportCredentials = (*Credentials)(nil)
 
-// New returns credentials for s. It reads the files once, to validate them. The error is
-// an [Error].
+// New returns credentials for the server s with the files f. It reads the files once to
+// validate them. An error has the type [*Error].
 func New(f Files, s Server) (*Credentials, error) {
 	if err := f.Check(s); err != nil {
 		return nil, err
@@ -27,10 +31,17 @@ func New(f Files, s Server) (*Credentials, error) {
 	if _, err := f.read(s); err != nil {
 		return nil, err
 	}
-	return &Credentials{f, s}, nil
+	return &Credentials{files: f, server: s}, nil
 }
 
-// Expected returns the name that the server must prove.
+// FromIdentity returns credentials for the server s with the certificate and the trust anchors
+// of an identity. s must have an identity.
+func FromIdentity(own *identity.Identity, s Server) *Credentials {
+	return &Credentials{own: own, server: s}
+}
+
+// Expected returns the name that the server must prove: the required identity, or else the
+// host name.
 func (c *Credentials) Expected() string {
 	if c.server.Identity != "" {
 		return c.server.Identity
@@ -38,9 +49,10 @@ func (c *Credentials) Expected() string {
 	return c.server.Name
 }
 
-// ClientHandshake completes a TLS handshake on conn. Until the server has sent data, the
-// errors of the returned connection are about the handshake, too. [FindError] finds their
-// text in an error of gRPC.
+// ClientHandshake completes a TLS handshake on conn. With TLS 1.3, a server may reject the
+// client after the client has completed the handshake. Until the server has sent data, an
+// error of the returned connection is therefore explained as an error of the handshake.
+// [FindError] finds the explanation in an error of gRPC.
 func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, err := c.handshake(ctx, conn)
 	if err != nil {
@@ -53,11 +65,12 @@ func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Co
 	}, nil
 }
 
-// preface is the HTTP/2 connection preface of a client, with empty SETTINGS.
+// preface is the HTTP/2 connection preface of a client, with an empty SETTINGS frame.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-// Probe completes a TLS handshake on conn with an HTTP/2 server and verifies both
-// certificates. The error is an [Error]. conn cannot be used afterwards.
+// Probe completes a TLS handshake with an HTTP/2 server on conn. It waits for data of the
+// server, because the server then has verified the client certificate. The error is an
+// [Error]. conn cannot be used afterwards.
 func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	h, refused := c.handshake(ctx, conn)
 	if refused != nil {
@@ -78,26 +91,28 @@ func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	return nil // a silent server is detected by gRPC
 }
 
-// Speaks reports whether the server at conn uses TLS. It does not verify the certificate.
+// Speaks reports whether the server at conn uses TLS, by a handshake. It does not verify
+// the certificate, and sends no application data.
 func Speaks(ctx context.Context, conn net.Conn) bool {
-	anybody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
-	return tls.Client(conn, anybody).HandshakeContext(ctx) == nil
+	unverified := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // no data is sent
+	return tls.Client(conn, unverified).HandshakeContext(ctx) == nil
 }
 
-// ServerHandshake returns an error, because these are credentials of a client.
+// ServerHandshake returns an error, because these are credentials for a client.
 func (*Credentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("trust: a server needs credentials of its own")
 }
 
-// Info returns the name and version of the security protocol.
+// Info returns "tls" as the security protocol.
 func (*Credentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
-// Clone returns c, which is immutable.
+// Clone returns c itself, because c is immutable.
 func (c *Credentials) Clone() credentials.TransportCredentials { return c }
 
-// OverrideServerName returns an error, because [Server] has the name.
+// OverrideServerName returns an error, because the server name comes from the [Server] of
+// New.
 func (*Credentials) OverrideServerName(string) error {
 	return errors.New("trust: the server has the name that it was given")
 }

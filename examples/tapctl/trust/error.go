@@ -5,40 +5,43 @@ import (
 	"strings"
 )
 
-// Error is the reason of a failed connection.
+// Error is the reason of a failed connection, with advice for the user.
 type Error struct {
 	Reason string // the problem
 	Advice string // how to fix it
 	Err    error  // the cause
 }
 
-// Error returns the reason and the advice.
+// Error returns the reason and the advice as one text.
 func (e *Error) Error() string { return e.Reason + ". " + e.Advice }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// mark begins the text of a marked error. FindError needs it, because gRPC keeps only
-// the text of an error.
+// mark is the beginning of the text of an error of type marked. FindError searches for it,
+// because gRPC keeps only the text of an error.
 const mark = "by TLS: "
 
-// marked wraps an Error that is returned to gRPC.
+// marked wraps an Error that a handshake returns to gRPC. The text of marked begins with
+// mark.
 type marked struct{ err *Error }
 
 func (m marked) Error() string { return mark + m.err.Error() }
 
 func (m marked) Unwrap() error { return m.err }
 
-// FindError returns the text of an [Error] that the text of a gRPC error contains.
+// FindError returns the text of the [Error] that is contained in text, the text of a gRPC
+// error. ok is false if text contains no Error.
 func FindError(text string) (found string, ok bool) {
 	_, found, ok = strings.Cut(text, mark)
 	return found, ok
 }
 
-// AdviceShow is the advice for a client without a certificate.
+// AdviceShow is the advice for the case that the server requires a client certificate and
+// tapctl has none.
 const AdviceShow = "The server requires a client certificate: --cert FILE and --key FILE"
 
-// The advice names the flags of tapctl.
+// The texts of the advice in errors. The flags in them are those of tapctl.
 const (
 	adviceAnchors  = "--cacert is a PEM file with the trust anchors of servers"
 	adviceIdentity = "--server-identity is a name as in the certificate of the server"

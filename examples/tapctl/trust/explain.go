@@ -13,7 +13,8 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// explain returns the reason of a failed handshake, with advice.
+// explain returns an Error with the reason of err, a failed handshake, and advice for the
+// user.
 func (h *handshake) explain(err error) *Error {
 	if own := (*Error)(nil); errors.As(err, &own) {
 		return own
@@ -39,8 +40,8 @@ func (h *handshake) explain(err error) *Error {
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }
 
-// explainServer returns the reason and the advice for an invalid certificate of the
-// server.
+// explainServer explains err if it reports an invalid certificate of the server. Otherwise
+// it returns nil.
 func (h *handshake) explainServer(err error) *Error {
 	var (
 		host x509.HostnameError
@@ -48,7 +49,7 @@ func (h *handshake) explainServer(err error) *Error {
 	)
 	if errors.As(err, &host) {
 		seen := first(host.Certificate)
-		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNobody(seen)), adviceName(seen), err}
+		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNone(seen)), adviceName(seen), err}
 	}
 	reason, advice := err.Error(), adviceChain(err)
 	if errors.Is(err, identity.ErrPeerIdentity) && errors.As(err, &peer) {
@@ -67,8 +68,8 @@ func (h *handshake) explainServer(err error) *Error {
 	return &Error{reason, advice, err}
 }
 
-// adviceChain returns the advice for an invalid certificate chain, or "" for other
-// errors.
+// adviceChain returns the advice for err if it reports an invalid certificate chain. It
+// returns "" for other errors.
 func adviceChain(err error) string {
 	var (
 		invalid x509.CertificateInvalidError
@@ -87,13 +88,14 @@ func adviceChain(err error) string {
 	return ""
 }
 
-// noAuthority reports whether the issuer of a certificate is not a CA. The text of the
-// error is compared, because crypto/x509 does not export the cause.
+// noAuthority reports whether err means that the certificate of the issuer is not that of a
+// CA. It compares the text of err, because crypto/x509 does not export the cause.
 func noAuthority(err x509.UnknownAuthorityError) bool {
 	return strings.Contains(err.Error(), x509.ConstraintViolationError{}.Error())
 }
 
-// first returns the first name in a certificate by which a server can be identified.
+// first returns a name by which the server with the certificate c can be identified: the
+// first DNS name, or else the first URI. It returns "" if the certificate has neither.
 func first(c *x509.Certificate) string {
 	switch {
 	case c == nil:
@@ -116,7 +118,7 @@ func (h *handshake) seen() string {
 	return first(certs[0])
 }
 
-func orNobody(name string) string {
+func orNone(name string) string {
 	if name == "" {
 		return "none"
 	}

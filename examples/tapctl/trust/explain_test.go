@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that turns us away may be gone before its reason is read.
-func TestExplainEnd(t *testing.T) {
+// A server that rejects the client may close the connection before the client reads the
+// reason.
+func TestExplainClosedConnection(t *testing.T) {
 	for _, tt := range []struct {
 		err          error
 		asked, shown bool

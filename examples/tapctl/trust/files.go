@@ -13,27 +13,28 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Files are PEM files, which are read for each connection.
+// Files has the paths of PEM files. The files are read again for each connection.
 type Files struct {
 	Anchors string // trust anchors; "" means those of the system
 	Cert    string // the client certificate and its chain; "" means no certificate
 	Key     string // the key of Cert; "" if it is in the same file
 }
 
-// Server is the expected server.
+// Server specifies the names that the server must prove by its certificate.
 type Server struct {
 	Name     string // TLS server name (SNI): a DNS name, or an IP address, which is not sent
 	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means the host Name
 }
 
-// proof is the content of Files.
+// proof has the content of the Files, read for one connection.
 type proof struct {
-	verifier *identity.Identity // of Server.Identity; nil without one
+	verifier *identity.Identity // verifies Server.Identity; nil without an identity
 	roots    *x509.CertPool     // nil means those of the system
 	cert     *tls.Certificate   // nil means no certificate
 }
 
-// Check returns an [Error] if the flags lack a file that s requires.
+// Check returns an [Error] if s has an identity and f has no Anchors, or if f has a Key and
+// no Cert. It does not read the files.
 func (f Files) Check(s Server) error {
 	switch {
 	case s.Identity != "" && f.Anchors == "":
@@ -44,7 +45,8 @@ func (f Files) Check(s Server) error {
 	return nil
 }
 
-// read reads the files. An error names the flag of its file.
+// read reads the files for a connection to s. The advice of an error names the flag of the
+// file that caused it.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
 	if err := p.readAnchors(f.Anchors, s); err != nil {
@@ -123,7 +125,7 @@ func readPair(path, keyPath string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// current returns an error if a certificate has expired or is not valid yet.
+// current returns an error if the certificate c has expired or is not valid yet.
 func current(c *x509.Certificate) error {
 	switch t := time.Now(); {
 	case t.After(c.NotAfter):
@@ -138,7 +140,8 @@ func now() string { return clock(time.Now()) }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// withoutPrefix returns the text of err without the prefixes of package identity.
+// withoutPrefix returns the text of err, without the prefixes that package identity adds to
+// its errors.
 func withoutPrefix(err error) string {
 	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "identity: "), "trust anchors: ")
 }

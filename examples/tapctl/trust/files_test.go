@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust/trusttest"
 )
 
-// What is wrong with a file is said when tapctl starts, by its name.
+// At the start, tapctl reports invalid files by their names.
 func TestFiles(t *testing.T) {
 	ca, dir := trusttest.New(t), t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -7,16 +7,26 @@ import (
 	"sync/atomic"
 )
 
-// handshake is a TLS handshake of a client and its result.
+// handshake is the state of one TLS handshake of the client.
 type handshake struct {
 	expected string
 	conn     *tls.Conn
-	asked    atomic.Bool // the server requested the client certificate
-	shown    bool        // the client has a certificate
+	asked    atomic.Bool // whether the server requested the client certificate
+	shown    bool        // whether the client has a certificate
 }
 
 func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
 	h := &handshake{expected: c.Expected()}
+	if c.own != nil {
+		cfg := c.own.Client(c.server.Name, c.server.Identity, "h2")
+		certificate := cfg.GetClientCertificate
+		h.shown = true
+		cfg.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			h.asked.Store(true)
+			return certificate(request)
+		}
+		return h, h.complete(ctx, conn, cfg)
+	}
 	p, err := c.files.read(c.server)
 	if err != nil {
 		return nil, h.explain(err)
@@ -36,15 +46,21 @@ func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake,
 		}
 		return p.cert, nil
 	}
-	h.conn = tls.Client(conn, cfg)
-	if err := h.conn.HandshakeContext(ctx); err != nil {
-		return nil, h.explain(err)
-	}
-	return h, nil
+	return h, h.complete(ctx, conn, cfg)
 }
 
-// secured is a connection after the handshake of the client. The server may still reject
-// the client certificate until the client has received data.
+// complete completes the handshake on conn.
+func (h *handshake) complete(ctx context.Context, conn net.Conn, cfg *tls.Config) *Error {
+	h.conn = tls.Client(conn, cfg)
+	if err := h.conn.HandshakeContext(ctx); err != nil {
+		return h.explain(err)
+	}
+	return nil
+}
+
+// secured is a connection after the handshake of the client. It explains errors until the
+// client has received data, because the server may reject the client certificate until
+// then.
 type secured struct {
 	*tls.Conn
 

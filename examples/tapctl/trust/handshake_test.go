@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// waits is how long a test waits for what must come at last.
+// waits is how long a test waits for an event.
 const waits = 10 * time.Second
 
 // serve answers the first byte of each connection with the name of the client,
@@ -64,7 +64,7 @@ func listen(t *testing.T, each func(net.Conn)) (addr string) {
 	return l.Addr().String()
 }
 
-// ask connects, and returns who the server says that we are.
+// ask connects, and returns the client identity that the server reports.
 func ask(t *testing.T, c *Credentials, addr string) (who string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waits)
@@ -98,8 +98,8 @@ const (
 	spiffe = "spiffe://cluster.local/ns/default/sa/web"
 )
 
-// Each way in which TLS fails has a reason and an advice, the same from a
-// connection and from a probe.
+// Each failure of TLS has a reason and advice, which are the same for a connection and a
+// probe.
 func TestHandshake(t *testing.T) {
 	ca, other, dir := trusttest.New(t), trusttest.New(t), t.TempDir()
 	mine, stranger := filepath.Join(dir, "mine.pem"), filepath.Join(dir, "stranger.pem")
@@ -183,8 +183,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A certificate, and trust anchors, that were renewed are those of the next
-// connection. One that is renewed too late is not shown.
+// A new connection uses renewed certificates and trust anchors. An expired certificate is
+// not sent.
 func TestRotation(t *testing.T) {
 	ca, next, dir := trusttest.New(t), trusttest.New(t), t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -221,8 +221,8 @@ func TestRotation(t *testing.T) {
 	require.ErrorContains(t, err, "Renew the client certificate")
 }
 
-// A server that never says anything is waited for as long as ctx is.
-func TestMuteServer(t *testing.T) {
+// The handshake with a silent server lasts until ctx ends.
+func TestSilentServer(t *testing.T) {
 	ca := trusttest.New(t)
 	c, err := New(Files{Anchors: ca.File}, Server{Identity: web})
 	require.NoError(t, err)

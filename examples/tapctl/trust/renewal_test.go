@@ -13,16 +13,16 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust/trusttest"
 )
 
-// A certificate that is renewed between the reading of it and of its key is the
-// new one.
+// If a certificate is renewed between the reads of the certificate and its key, the new
+// pair is used.
 func TestRenewalBetweenReads(t *testing.T) {
 	ca, dir := trusttest.New(t), t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	trusttest.Write(t, at("cert.pem"), at("first.pem"), ca.Issue(t, "first"))
 	trusttest.Write(t, at("new-cert.pem"), at("new-key.pem"), ca.Issue(t, "second"))
 
-	// Who opens the key waits until somebody writes it, and has read the
-	// certificate by then.
+	// Opening the key for reading waits until renew opens it for writing. The certificate
+	// has been read by then.
 	require.NoError(t, syscall.Mkfifo(at("key.pem"), 0o600))
 	renewed := make(chan error, 1)
 	go func() { renewed <- renew(at) }()
@@ -33,8 +33,7 @@ func TestRenewalBetweenReads(t *testing.T) {
 	require.Equal(t, []string{"second"}, p.cert.Leaf.DNSNames)
 }
 
-// renew replaces both files while the key is being read, which is then the new
-// one.
+// renew replaces both files while the key is read. The key that is read is the new one.
 func renew(at func(string) string) error {
 	pipe, err := os.OpenFile(at("key.pem"), os.O_WRONLY, 0)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust/trusttest"
 )
 
-// A certificate that is refused for what it is has nothing to do with a name, an
-// authority that is not known, or a port in clear.
-func TestUnfitCertificates(t *testing.T) {
+// An invalid certificate has its own advice, different from that of a wrong name, an
+// unknown authority or a cleartext port.
+func TestInvalidCertificates(t *testing.T) {
 	ca := trusttest.New(t)
 	sign := x509.KeyUsageCertSign
 	for _, tt := range []struct {
@@ -50,7 +50,7 @@ func TestUnfitCertificates(t *testing.T) {
 	}
 }
 
-// What crypto/x509 says otherwise of a chain.
+// Other errors of crypto/x509 about a chain.
 func TestExplainChains(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

@@ -12,7 +12,8 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// Certificate returns an unsigned certificate with these DNS names and URIs, in this order.
+// Certificate returns an unsigned certificate with the given DNS names and URIs, in the
+// given order.
 func Certificate(t testing.TB, names ...string) *x509.Certificate {
 	t.Helper()
 	const dns, uri = 2, 6 // RFC 5280, section 4.2.1.6

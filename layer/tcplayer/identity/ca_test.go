@@ -58,7 +58,7 @@ func sign(t testing.TB, template, parent *x509.Certificate, public crypto.Public
 	return cert
 }
 
-// ca is what a certificate says of one that signs others.
+// ca returns the template of a CA certificate.
 func ca(name string) *x509.Certificate {
 	return &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -71,7 +71,7 @@ func newAuthority(t testing.TB) *authority {
 	return newAuthorityUntil(t, ca("issuer").NotAfter)
 }
 
-// newAuthorityUntil returns an authority whose issuer expires at end.
+// newAuthorityUntil returns an authority with an issuer that expires at end.
 func newAuthorityUntil(t testing.TB, end time.Time) *authority {
 	t.Helper()
 	rootKey, a := newKey(t), &authority{t: t, key: newKey(t)}

@@ -16,19 +16,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Run gets certificates from the CA at conn until ctx ends, and then returns nil. It renews a
-// certificate after 70 % of its remaining life, limited by MinRefresh and MaxRefresh. After a
-// failure it logs to Log and retries after a backoff. The current certificate stays in use until it
-// expires. The renewal timer stops while the machine is suspended.
+// Run requests certificates from the CA at conn until ctx ends, and then returns nil. It
+// renews a certificate after 70 % of its remaining life, limited by MinRefresh and
+// MaxRefresh. After a failure it logs to Log and retries after a backoff. The current
+// certificate stays in use until it expires. The time in which the machine is suspended
+// does not count for the renewal.
 //
 // Run accepts a certificate if it is for Key and Name, its chain leads to Roots, and it
 // allows use by servers and clients. No certificate of the chain may have expired.
 //
 // The caller closes conn. A call on conn must fail at once while conn is not connected,
-// which is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two
-// dials, so set grpc.WithConnectParams according to Backoff.
+// which is the default (no grpc.WaitForReady). gRPC waits up to 120 s between two dials, so
+// set grpc.WithConnectParams according to Backoff.
 //
-// Run returns an error if it is already running, and for a [Static] Identity.
+// Run returns an error if it is already running, or if the Identity is a [Static] one.
 func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	if !i.renews {
 		return errors.New("identity: Run does not support a Static identity")
@@ -54,7 +55,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	return nil
 }
 
-// requestCertificate requests a certificate from the CA and verifies it.
+// requestCertificate requests a certificate from the CA within Timeout and verifies it.
 func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityClient) (*certificate, error) {
 	token, err := i.cfg.Token()
 	if err != nil {
@@ -73,7 +74,7 @@ func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityCli
 	return cert, nil
 }
 
-// renewed puts cert into use and returns the time of the next request.
+// renewed makes cert the current certificate and returns the time of the next request.
 func (i *Identity) renewed(cert *certificate) time.Time {
 	life := time.Until(cert.expires)
 	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
@@ -92,7 +93,7 @@ func (i *Identity) renewed(cert *certificate) time.Time {
 	return next
 }
 
-// failed records and logs err, and returns the time of the next request.
+// failed records and logs err, and returns the time at which to retry.
 func (i *Identity) failed(err error) time.Time {
 	i.mu.Lock()
 	wait := i.cfg.Backoff.Delay(i.failures)
@@ -108,7 +109,7 @@ func (i *Identity) failed(err error) time.Time {
 	return next
 }
 
-// accept verifies the response of the CA and returns its certificate.
+// accept verifies the response of the CA and returns the certificate in it.
 func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	chain, err := parseChain(rsp.GetLeafCertificate(), rsp.GetIntermediateCertificates())
 	if err != nil {
@@ -135,7 +136,8 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	return &certificate{cert, expires}, nil
 }
 
-// parseChain parses a certificate and its intermediate certificates, all in DER.
+// parseChain parses the certificate leaf and its intermediate certificates others, all in
+// DER. The leaf comes first in the result.
 func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	first, err := x509.ParseCertificate(leaf)
 	if err != nil {
@@ -152,7 +154,8 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn verifies the certificate of this identity as a peer would, and returns its expiration.
+// verifyOwn verifies the certificate of this identity as servers and clients would, and
+// returns its expiration. The chain begins with the certificate.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
@@ -169,7 +172,8 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 }
 
 // verify verifies a chain for one key usage. It returns the earliest expiration of a
-// certificate in the chain.
+// certificate in the chain. If there are several verified chains, it uses the one that
+// lasts longest.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
 	others := x509.NewCertPool()
 	for _, c := range chain[1:] {

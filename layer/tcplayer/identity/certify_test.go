@@ -92,7 +92,7 @@ func TestCertify(t *testing.T) {
 	}
 }
 
-func TestRefreshIsClamped(t *testing.T) {
+func TestRefreshLimits(t *testing.T) {
 	for _, tt := range []struct {
 		life, min, max, until, want time.Duration
 	}{
@@ -102,7 +102,7 @@ func TestRefreshIsClamped(t *testing.T) {
 		{life: 4 * time.Second, min: time.Second, want: 2800 * time.Millisecond},
 		{life: 70 * time.Hour, want: 24 * time.Hour},
 		{life: 70 * time.Hour, max: 30 * time.Minute, want: 30 * time.Minute},
-		{life: 70 * time.Hour, until: time.Hour, want: 42 * time.Minute},                // what the CA says shortens
+		{life: 70 * time.Hour, until: time.Hour, want: 42 * time.Minute},                // ValidUntil of the CA shortens the life
 		{life: time.Hour, until: 70 * time.Hour, want: 42 * time.Minute},                // and does not lengthen
 		{life: 40 * 24 * time.Hour, max: 40 * 24 * time.Hour, want: 7 * 24 * time.Hour}, // the issuer lives for 10 days
 	} {
@@ -133,7 +133,7 @@ func TestRefreshIsClamped(t *testing.T) {
 }
 
 // Answers that must not be used, each with why.
-func TestCertifyRefuses(t *testing.T) {
+func TestCertifyRejects(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	key := newKey(t)
 	for name, tt := range map[string]struct {
@@ -203,7 +203,7 @@ func TestCertifyRefuses(t *testing.T) {
 }
 
 // A failure is logged and retried. The current certificate stays in use.
-func TestCertifyGoesOn(t *testing.T) {
+func TestCertifyContinuesAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, stranger := newAuthority(t), newAuthority(t)
 		const fine, refuse, bad, silent = "fine", "refuse", "bad", "silent"
@@ -287,7 +287,7 @@ func TestCertifyGoesOn(t *testing.T) {
 	})
 }
 
-func TestCertifyEndsWhileItAsks(t *testing.T) {
+func TestCertifyContextEndsDuringRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		conn, stop := serveCA(t, func(ctx context.Context, _ *pb.CertifyRequest) (*pb.CertifyResponse, error) {
@@ -309,8 +309,8 @@ func TestCertifyEndsWhileItAsks(t *testing.T) {
 	})
 }
 
-// A certificate that is over before it is to be renewed is said to be.
-func TestCertifyWarnsOfShortLives(t *testing.T) {
+// A warning is logged for a certificate that expires before its renewal.
+func TestCertifyWarnsOfShortLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		conn, stop := serveCA(t, func(_ context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {

@@ -78,7 +78,7 @@ const secret = "the-combination-of-the-safe"
 
 // Where a peer does not prove its name, nothing of a request leaves: neither in
 // clear, nor to the wrong one in TLS. Row 19 of the reliability criteria.
-func TestNothingInClear(t *testing.T) {
+func TestHandshakeSendsNoCleartext(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	certs := func(cert tls.Certificate) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{cert}}
@@ -159,7 +159,7 @@ func TestNothingInClear(t *testing.T) {
 // senders send the secret, each in its way.
 var senders = map[string]func(t *testing.T, addr string, cfg *tls.Config) error{
 	"tcplayer": func(t *testing.T, addr string, cfg *tls.Config) error {
-		_, err := says(t, addr, cfg, secret)
+		_, err := sendText(t, addr, cfg, secret)
 		return err
 	},
 	"httplayer": func(t *testing.T, addr string, cfg *tls.Config) error {

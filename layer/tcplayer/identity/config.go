@@ -22,27 +22,27 @@ import (
 
 // Config is the configuration of an [Identity]. [Load] reads it from files.
 type Config struct {
-	Name       string                 // the identity: a DNS-like name or a SPIFFE ID
+	Name       string                 // name of the identity: a DNS-like name or a SPIFFE ID
 	ServerName string                 // TLS server name; default: Name, if it is DNS-like
 	Roots      []byte                 // trust anchors, PEM
 	Key        crypto.Signer          // private key: ECDSA P-256 for linkerd's proxies; see Request
-	CSR        []byte                 // certificate signing request for Name and Key, DER; see Request
-	Token      func() ([]byte, error) // returns the token of a request to the CA; see TokenFile
+	CSR        []byte                 // certificate signing request for Name and Key, DER
+	Token      func() ([]byte, error) // returns the token for a request to the CA; see TokenFile
 
-	// MinRefresh and MaxRefresh limit the time between two renewals. The defaults are
-	// 10 s and 24 h.
+	// MinRefresh and MaxRefresh limit the time between two renewals. The defaults are 10 s
+	// and 24 h.
 	MinRefresh, MaxRefresh time.Duration
 
 	Timeout     time.Duration // limit of a request to the CA; default: 10 s
-	Backoff     layer.Backoff // after a failed request; default: layer.DefaultBackoff
+	Backoff     layer.Backoff // between failed requests; default: layer.DefaultBackoff
 	Log         *slog.Logger  // nil means no log
 	Instruments Instruments
 }
 
 // Instruments are the metrics of an [Identity]. A nil metric is not recorded.
 type Instruments struct {
-	Expiration metrics.Gauge   // expiration of the certificate, in seconds since 1970
-	Refreshes  metrics.Counter // number of certificates
+	Expiration metrics.Gauge   // time at which the certificate expires, in seconds since 1970
+	Refreshes  metrics.Counter // number of received certificates
 }
 
 func (i Instruments) orDiscard() Instruments {
@@ -55,7 +55,6 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// withDefaults replaces zero values by defaults.
 func (c Config) withDefaults() Config {
 	if c.ServerName == "" && caller.IsDNS(c.Name) {
 		c.ServerName = c.Name
@@ -76,7 +75,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns all errors of c. c must have its defaults.
+// check returns all errors of c, joined. The caller must have set the defaults. It must
+// check Roots itself.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
@@ -101,7 +101,8 @@ func (c Config) checkServerName() error {
 	return nil
 }
 
-// checkRequest checks Key and CSR as the CA would.
+// checkRequest returns an error if the CA would reject CSR, or if CSR is not for Key and
+// Name.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
 		return errors.New("no Key")
@@ -131,10 +132,15 @@ func sameKey(a, b crypto.PublicKey) bool {
 
 // Load returns a [Config] from the inputs of linkerd's proxy:
 //
-//   - dir contains key.p8, a private key (PKCS#8, DER), and csr.der, its certificate signing request for name (DER); [Generate] makes both
-//   - anchors is the PEM text of the trust anchors, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS, or the name of a PEM file
-//   - tokenFile is the name of a file with the token for the CA; it is read now and before each request
-//   - name is the identity; serverName is the TLS server name, or "" for name
+//   - dir is the directory of key.p8, a private key (PKCS#8, DER), and of csr.der, its certificate
+//     signing request for name (DER). [Generate] writes both.
+//   - anchors is the PEM text of the trust anchors, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS,
+//     or the name of a PEM file.
+//   - tokenFile is the name of a file with the token for the CA. It is read by Load and again
+//     before each request.
+//   - name is the name of the identity.
+//   - serverName is the TLS server name. If it is "", name is the server name
+//     and must be DNS-like.
 //
 // The error has one line for each problem, with the name of the file.
 func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
@@ -160,8 +166,8 @@ func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	return c, nil
 }
 
-// TokenFile returns a function that reads the token from the file at path. An empty
-// file is an error.
+// TokenFile returns a function for Config.Token that reads the token from the file at path.
+// The function returns an error for an empty file.
 func TokenFile(path string) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		token, err := readFile(path)
@@ -208,7 +214,7 @@ func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path) //nolint:gosec // the configuration names it, not a peer
 }
 
-// prefix returns err with text before it, or nil.
+// prefix returns err with text before its message. It returns nil for a nil err.
 func prefix(text string, err error) error {
 	if err == nil {
 		return nil
@@ -216,8 +222,8 @@ func prefix(text string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// parseRoots parses PEM trust anchors. Text between blocks is ignored. A truncated block or a block
-// of another type is an error, because a trust anchor would be missing.
+// parseRoots parses trust anchors in PEM. Text between blocks is ignored. A truncated block
+// or a block of another type is an error, because a trust anchor could be missing.
 func parseRoots(data []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	n := 0

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A CA that may sign for some names only signs for another, said to be made of
-// parts: crypto/x509 passes over that, and we must not believe it.
-func TestACertificateBeyondTheConstraintsOfItsCA(t *testing.T) {
+// A CA with name constraints signs for a name outside them that is encoded in parts.
+// crypto/x509 ignores such a name, and the verification must not accept it.
+func TestVerifyNameConstraints(t *testing.T) {
 	const other = "destination.team-b.example"
 	rootKey, teamKey, key := newKey(t), newKey(t), newKey(t)
 	root := sign(t, ca("root"), ca("root"), rootKey.Public(), rootKey)

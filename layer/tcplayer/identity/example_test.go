@@ -28,7 +28,7 @@ func someCA() (authority *ca.Authority, conn *grpc.ClientConn, stop func()) {
 		panic(err)
 	}
 	server := grpc.NewServer()
-	ca.Register(server, authority, func(string, []byte) error { return nil })
+	ca.Register(server, authority, func(context.Context, string, []byte) error { return nil })
 	go server.Serve(l)
 	conn, err = grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -57,7 +57,7 @@ func certified(ctx context.Context, name string, authority *ca.Authority, conn *
 	return i
 }
 
-// Two proxies: each proves its name to the other before anything is said.
+// Two proxies prove their names to each other before they send data.
 func Example() {
 	authority, conn, stop := someCA()
 	defer stop()

@@ -15,32 +15,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Identity is a name and its certificate, which [Identity.Run] renews. It is safe for
-// concurrent use.
+// Identity has a name and the certificate that proves it. [Identity.Run] renews the
+// certificate. An Identity is safe for concurrent use.
 type Identity struct {
-	cfg       Config // with defaults
+	cfg       Config // configuration, with defaults
 	roots     *x509.CertPool
-	renews    bool                        // false for Static
-	certifies atomic.Bool                 // whether Run is running
-	current   atomic.Pointer[certificate] // nil before the first certificate
+	renews    bool                        // Run may be called; false for Static
+	certifies atomic.Bool                 // Run is running
+	current   atomic.Pointer[certificate] // current certificate; nil before the first
 	certified chan struct{}               // closed after the first certificate
 
 	mu        sync.Mutex
-	refreshes int
-	failures  int       // since the last success
-	err       error     // of the last request, or nil
+	refreshes int       // number of received certificates
+	failures  int       // failed requests since the last success
+	err       error     // error of the last request; nil after a success
 	next      time.Time // time of the next request
 }
 
-// certificate is a verified certificate.
+// certificate is a verified certificate with its private key.
 type certificate struct {
 	tls.Certificate
 
 	expires time.Time // earliest expiration of a certificate in its chain
 }
 
-// New returns an Identity without a certificate. [Identity.Run] requests one. The error
-// lists all problems of c.
+// New returns an Identity without a certificate. [Identity.Run] requests one. New returns
+// an error that lists all problems of c.
 func New(c Config) (*Identity, error) {
 	c = c.withDefaults()
 	roots, err := parseRoots(c.Roots)
@@ -50,9 +50,10 @@ func New(c Config) (*Identity, error) {
 	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
 }
 
-// Static returns an Identity with a fixed certificate. Its name is the first name of
-// the certificate. Its server name is the first DNS-like name, or "". The certificate
-// must be valid under roots, and its PrivateKey must implement [crypto.Signer].
+// Static returns an Identity with a fixed certificate. The name of the Identity is the
+// first name in the certificate. Its TLS server name is the first DNS-like name, or ""
+// without one. The certificate must be valid under roots, and its PrivateKey must implement
+// [crypto.Signer].
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
 		return nil, errors.New("identity: Static needs a certificate, its key and roots")
@@ -88,14 +89,14 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	return i, nil
 }
 
-// Name returns the identity.
+// Name returns the name of the identity.
 func (i *Identity) Name() string { return i.cfg.Name }
 
-// ServerName returns the TLS server name. It is "" for a [Static] identity whose names
-// are all URIs.
+// ServerName returns the TLS server name. It is "" for a [Static] Identity that has only
+// URIs as names.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
-// use makes cert the certificate of new handshakes.
+// use makes cert the certificate for new handshakes.
 func (i *Identity) use(cert *certificate) {
 	i.cfg.Instruments.Expiration.Set(float64(cert.expires.Unix()))
 	if i.current.Swap(cert) == nil {
@@ -103,9 +104,9 @@ func (i *Identity) use(cert *certificate) {
 	}
 }
 
-// Ready waits for the first certificate. After that it returns nil, even if the
-// certificate has expired, as in linkerd's proxy. If ctx ends, the error is a
-// [layer.Error] that matches the cause of ctx and includes the last failure.
+// Ready waits for the first certificate. Afterwards it always returns nil, even if the
+// certificate has expired, as in linkerd's proxy. If ctx ends first, the error is a
+// [layer.Error] that matches the cause of ctx and wraps the error of the last request.
 func (i *Identity) Ready(ctx context.Context) error {
 	select {
 	case <-i.certified:
@@ -126,8 +127,8 @@ func (i *Identity) Ready(ctx context.Context) error {
 
 var errNoCertificate = errors.New("no certificate yet")
 
-// handshakeCertificate returns the current certificate. It returns an error before the
-// first certificate and after the current one has expired.
+// handshakeCertificate returns the current certificate for a handshake. It returns an error
+// before the first certificate, and if the current certificate has expired.
 func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {
@@ -145,7 +146,8 @@ func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Describe returns the names, the expiration, the number of certificates and the last failure.
+// Describe shows the names, the expiration, the number of received certificates and the
+// last failure.
 func (i *Identity) Describe() layer.Node {
 	n := layer.Node{Name: "identity", State: layer.State{{Key: "name", Value: i.cfg.Name}}}
 	add := func(key string, value any) { n.State = append(n.State, layer.Attr{Key: key, Value: value}) }

@@ -59,7 +59,7 @@ func TestLoad(t *testing.T) {
 	assert.Equal(t, web, i.ServerName())
 }
 
-func TestLoadSaysAllThatIsWrong(t *testing.T) {
+func TestLoadErrors(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	_, err := Load(none, none, none, "a b", "c d")
 	for _, says := range []string{
@@ -104,7 +104,7 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 	fails("cannot sign", anchors, token, web, "")
 }
 
-func TestGenerateSaysWhatIsWrong(t *testing.T) {
+func TestGenerateErrors(t *testing.T) {
 	dir := t.TempDir()
 	require.ErrorContains(t, Generate(filepath.Join(dir, "none"), web), "the directory for the key must exist")
 	require.ErrorContains(t, Generate(dir, "a b"), "must be DNS-like")
@@ -122,7 +122,7 @@ func TestGenerateSaysWhatIsWrong(t *testing.T) {
 	assert.NoFileExists(t, elsewhere, "no link is followed")
 }
 
-func TestNewSaysAllThatIsWrong(t *testing.T) {
+func TestNewErrors(t *testing.T) {
 	_, err := New(Config{Name: "spiffe://x/", MinRefresh: time.Hour, MaxRefresh: time.Minute})
 	for _, says := range []string{
 		"is a URI and needs a TLS server name", "no Key", "no Token", "MaxRefresh 1m0s must not be less than MinRefresh 1h0m0s",

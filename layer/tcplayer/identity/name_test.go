@@ -103,7 +103,7 @@ func named(t testing.TB, names ...asn1.RawValue) *x509.Certificate {
 }
 
 // The tests of linkerd's verifier, by their names there.
-func TestIdentitiesAsLinkerd(t *testing.T) {
+func TestNamesAsLinkerd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		names []asn1.RawValue
 		match string
@@ -123,7 +123,7 @@ func TestIdentitiesAsLinkerd(t *testing.T) {
 		"in another case, URI":                            {[]asn1.RawValue{uri(id)}, strings.Replace(id, "component", "COMPONENT", 1), false},
 		"a URI as a DNS name":                             {[]asn1.RawValue{dns(id)}, id, false},
 		"a DNS name as a URI":                             {[]asn1.RawValue{uri("foo")}, "foo", false},
-		"nobody":                                          {[]asn1.RawValue{dns(foo)}, "", false},
+		"no name":                                         {[]asn1.RawValue{dns(foo)}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			der := extension(t, tt.names...)

@@ -21,8 +21,8 @@ const (
 	csrFile = "csr.der" // certificate signing request, DER
 )
 
-// Request generates an ECDSA P-256 key and its certificate signing request (DER) for
-// name. They are the Key and the CSR of a [Config].
+// Request generates an ECDSA P-256 key and a certificate signing request (DER) for name.
+// They are the values of Key and CSR in a [Config].
 func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	if err := caller.Check(name); err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
@@ -46,9 +46,10 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	return private, csr, nil
 }
 
-// Generate writes key.p8 and csr.der for name into dir, which [Load] reads. linkerd's
-// proxy-identity does the same. dir must exist and should be in memory. Only the owner
-// can read the files. Existing files are replaced.
+// Generate writes a new private key to key.p8 and its certificate signing request for name
+// to csr.der, both in the directory dir. [Load] reads them. linkerd's proxy-identity writes
+// the same files. The directory must exist and should be in memory. Only the owner can read
+// the files. Existing files are replaced.
 func Generate(dir, name string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -69,8 +70,8 @@ func Generate(dir, name string) error {
 	return errors.Join(replace(filepath.Join(dir, keyFile), der), replace(filepath.Join(dir, csrFile), csr))
 }
 
-// replace writes a new file, readable by the owner only. It removes an existing one,
-// which could have other permissions.
+// replace writes data to a new file that only the owner can read. It first removes an
+// existing file, which could have other permissions.
 func replace(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("identity: %w", err)

@@ -15,7 +15,7 @@ import (
 )
 
 // Both ends are given new certificates again and again, and no handshake fails.
-func TestRotationLosesNoHandshake(t *testing.T) {
+func TestRotationHandshakes(t *testing.T) {
 	const rotations, handshakes = 20, 500
 	a := newAuthority(t)
 	var renewed [2]number
@@ -49,7 +49,7 @@ func TestRotationLosesNoHandshake(t *testing.T) {
 	for range 4 {
 		clients.Go(func() {
 			for !enough() && !t.Failed() {
-				got, err := says(t, addr, cfg, "hello")
+				got, err := sendText(t, addr, cfg, "hello")
 				assert.NoError(t, err)
 				assert.Equal(t, other+" says hello ", got)
 				done.Add(1)

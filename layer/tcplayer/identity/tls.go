@@ -12,16 +12,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ErrPeerIdentity is the error for a peer that did not prove the expected identity. No
-// application data was sent to it.
+// ErrPeerIdentity reports that a peer did not prove the expected identity. The peer
+// received no application data.
 var ErrPeerIdentity = errors.New("peer not verified")
 
-// Server returns a TLS 1.3 config for servers with this identity. Client certificates are optional;
-// see [PeerIdentity]. Those that clients send are verified. Handshakes fail without a valid
-// certificate. Any server name is accepted, because tcplayer.DetectTLS checks it.
+// Server returns a TLS 1.3 config for servers with this identity. Clients may have a
+// certificate, which is then verified; see [PeerIdentity]. Handshakes fail while this
+// identity has no valid certificate. Any server name is accepted, because
+// tcplayer.DetectTLS checks it.
 //
-// alpn lists the accepted protocols. The handshake fails if the client offers only
-// others. Without alpn, ALPN is ignored, as in linkerd's proxy.
+// The arguments alpn are the accepted protocols. The handshake fails if the client offers
+// only other protocols. Without alpn, ALPN is ignored, as in linkerd's proxy.
 func (i *Identity) Server(alpn ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -33,22 +34,25 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 	}
 }
 
-// Client returns a TLS 1.3 config for connections to the server serverName, which must prove the
-// identity peer, a DNS-like name or a URI. The certificate of this identity is sent if the server
-// requests it. An empty serverName means peer, if that is DNS-like.
+// Client returns a TLS 1.3 config for connections to a server that must prove the identity
+// peer, a DNS-like name or a URI. The client sends serverName as SNI. An empty serverName
+// means peer, if peer is DNS-like. The client sends the certificate of this identity if the
+// server requests it.
 //
-// If the server does not prove peer, the handshake fails with a [layer.Error] that
-// matches [ErrPeerIdentity] and includes the expected and the actual identity. It also
-// fails if the server requests a certificate and this identity has no valid one.
+// If the server does not prove peer, the handshake fails with a [layer.Error]. It matches
+// [ErrPeerIdentity] and has the expected and the actual identity. The handshake also fails
+// if the server requests a certificate and this identity has no valid one.
 //
-// alpn lists the offered protocols. The config may be cloned, but VerifyConnection must stay,
-// because it verifies the peer. [PeerIdentity] does not work for these connections.
+// The arguments alpn are the offered protocols. The config may be cloned, but
+// VerifyConnection must stay, because it verifies the peer. [PeerIdentity] does not work
+// for these connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, i.handshakeCertificate, alpn)
 }
 
-// Bootstrap is [Identity.Client] for connections before this process has a valid
-// certificate, such as the one to the CA. The server must still prove its identity.
+// Bootstrap is like [Identity.Client], but it also works before this process has a valid
+// certificate. It is for the connection to the CA. The server must still prove its
+// identity.
 func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, func() (*tls.Certificate, error) {
 		if cert, err := i.handshakeCertificate(); err == nil {
@@ -74,7 +78,8 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 	}
 }
 
-// verifyPeer returns an error if chain does not prove the identity peer.
+// verifyPeer returns an error unless the certificate at the start of chain is valid and
+// proves the identity peer.
 func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	refused := func(seen string, err error) error {
 		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
@@ -95,7 +100,7 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	return nil
 }
 
-// has reports whether names contains name. DNS names ignore case.
+// has reports whether names contains name. The comparison of DNS names ignores case.
 func has(names []string, name string) bool {
 	return name != "" && slices.ContainsFunc(names, func(n string) bool { return same(n, name) })
 }
@@ -104,7 +109,8 @@ func same(a, b string) bool {
 	return a == b || !caller.IsURI(a) && !caller.IsURI(b) && strings.EqualFold(a, b)
 }
 
-// list formats names for a message. It limits their number, because a peer chooses them.
+// list formats names for an error message. It shows at most four of them, because a peer
+// chooses their number.
 func list(names []string) string {
 	const most = 4
 	switch more := len(names) - most; {
@@ -116,11 +122,12 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// PeerIdentity returns the identity that a client proved on a connection to an [Identity.Server].
-// ok is false without a client certificate. If the certificate has several names, the result is the
-// first DNS-like name or URI, as in linkerd's proxy. A DNS-like name can have upper-case letters.
+// PeerIdentity returns the name that a client proved on a connection to a server with an
+// [Identity.Server] config. It returns false without a client certificate. If the
+// certificate has several names, the result is the first DNS-like name or URI, as in
+// linkerd's proxy. A DNS-like name can have upper-case letters.
 //
-// state comes from tcplayer.TLSState, from the TLS field of an http.Request, or from
+// The state comes from tcplayer.TLSState, from the TLS field of an http.Request, or from
 // the State of gRPC's credentials.TLSInfo.
 func PeerIdentity(state tls.ConnectionState) (name string, ok bool) {
 	name = caller.Client(&state)

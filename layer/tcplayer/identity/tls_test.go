@@ -49,8 +49,8 @@ func served(t testing.TB, cfg *tls.Config, name string) (addr string) {
 	return l.Addr().String()
 }
 
-// says connects through an Endpoint, says so much, and returns the answer.
-func says(t testing.TB, addr string, cfg *tls.Config, what string) (string, error) {
+// sendText connects through an Endpoint, sends a text, and returns the response.
+func sendText(t testing.TB, addr string, cfg *tls.Config, what string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waits)
 	defer cancel()
@@ -85,18 +85,18 @@ func TestMutualTLS(t *testing.T) {
 				sni = server.ServerName()
 			}
 			addr := served(t, server.Server(), sni)
-			got, err := says(t, addr, client.Client(tt.sni, tt.server), "hello")
+			got, err := sendText(t, addr, client.Client(tt.sni, tt.server), "hello")
 			require.NoError(t, err)
 			assert.Equal(t, tt.client+" says hello ", got)
-			got, err = says(t, addr, client.Client(tt.sni, tt.server, "h2"), "hello")
+			got, err = sendText(t, addr, client.Client(tt.sni, tt.server, "h2"), "hello")
 			require.NoError(t, err, "ALPN is ignored")
 			assert.Equal(t, tt.client+" says hello ", got)
 
 			addr = served(t, server.Server("transport.l5d.io/v1"), sni)
-			got, err = says(t, addr, client.Client(tt.sni, tt.server, "transport.l5d.io/v1"), "hello")
+			got, err = sendText(t, addr, client.Client(tt.sni, tt.server, "transport.l5d.io/v1"), "hello")
 			require.NoError(t, err)
 			assert.Equal(t, tt.client+" says hello transport.l5d.io/v1", got)
-			_, err = says(t, addr, client.Client(tt.sni, tt.server, "h2"), "hello")
+			_, err = sendText(t, addr, client.Client(tt.sni, tt.server, "h2"), "hello")
 			require.ErrorContains(t, err, "no application protocol")
 		})
 	}
@@ -134,7 +134,7 @@ func TestServer(t *testing.T) {
 				require.ErrorContains(t, err, tt.says)
 				return
 			}
-			got, err := says(t, addr, cfg, "hello")
+			got, err := sendText(t, addr, cfg, "hello")
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, got)
 		})
@@ -143,7 +143,7 @@ func TestServer(t *testing.T) {
 
 // Handshakes fail without a certificate and after its expiration (G1 of linkerd's
 // tests), on a client too if the server asks for one.
-func TestWithoutACertificate(t *testing.T) {
+func TestHandshakeWithoutCertificate(t *testing.T) {
 	a := newAuthority(t)
 	peer := a.static(other)
 	i, err := New(a.config(web))
@@ -151,23 +151,23 @@ func TestWithoutACertificate(t *testing.T) {
 	own, theirs := served(t, i.Server(), web), served(t, peer.Server(), other)
 	check := func(why string) {
 		t.Helper()
-		_, err := says(t, own, peer.Client("", web), "hello")
+		_, err := sendText(t, own, peer.Client("", web), "hello")
 		require.ErrorContains(t, err, "tls: internal error")
-		_, err = says(t, theirs, i.Client("", other), "hello")
+		_, err = sendText(t, theirs, i.Client("", other), "hello")
 		require.ErrorContains(t, err, why)
-		got, err := says(t, theirs, i.Bootstrap("", other), "hello")
+		got, err := sendText(t, theirs, i.Bootstrap("", other), "hello")
 		require.NoError(t, err)
 		assert.Equal(t, "a stranger says hello ", got)
-		_, err = says(t, theirs, i.Bootstrap(other, web), "hello")
+		_, err = sendText(t, theirs, i.Bootstrap(other, web), "hello")
 		require.ErrorIs(t, err, ErrPeerIdentity, "the server must prove its name all the same")
 	}
 	check("no certificate yet")
 	i.use(&certificate{a.pair(web, time.Hour), time.Now().Add(time.Hour)})
-	got, err := says(t, own, peer.Client("", web), "hello")
+	got, err := sendText(t, own, peer.Client("", web), "hello")
 	require.NoError(t, err)
 	assert.Equal(t, other+" says hello ", got)
 	for _, cfg := range []*tls.Config{i.Client("", other), i.Bootstrap("", other)} {
-		got, err = says(t, theirs, cfg, "hello")
+		got, err = sendText(t, theirs, cfg, "hello")
 		require.NoError(t, err)
 		assert.Equal(t, web+" says hello ", got)
 	}

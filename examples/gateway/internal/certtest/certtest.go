@@ -18,12 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Cert is a certificate of its own authority.
+// Cert is a certificate with its key, and the certificate authority that issued it.
 type Cert struct {
 	CA, Chain, Key []byte // in PEM
 }
 
-// New returns a certificate for names, each a DNS name or an IP address.
+// New returns a certificate for names, which are DNS names and IP addresses. It creates a
+// certificate authority that issues the certificate.
 func New(t *testing.T, names ...string) Cert {
 	t.Helper()
 	caKey, ca := key(t), &x509.Certificate{
@@ -64,7 +65,9 @@ func block(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// Write writes the certificate to base.crt and base.key, and its authority to ca.
+// Write writes the certificate chain to the file base.crt, the key to base.key, and the
+// certificate of the authority to the file with the path ca. If ca is "", the last file is
+// not written.
 func (c Cert) Write(t *testing.T, base, ca string) {
 	t.Helper()
 	for name, data := range map[string][]byte{base + ".crt": c.Chain, base + ".key": c.Key, ca: c.CA} {
@@ -74,7 +77,7 @@ func (c Cert) Write(t *testing.T, base, ca string) {
 	}
 }
 
-// TLS returns the certificate for a server or a client.
+// TLS returns the certificate and its key for a server or a client.
 func (c Cert) TLS(t *testing.T) tls.Certificate {
 	t.Helper()
 	pair, err := tls.X509KeyPair(c.Chain, c.Key)
@@ -82,7 +85,7 @@ func (c Cert) TLS(t *testing.T) tls.Certificate {
 	return pair
 }
 
-// Pool returns the authority.
+// Pool returns a pool with the certificate of the authority.
 func (c Cert) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.CA)

@@ -1,5 +1,4 @@
-// Package trusttest has a certificate authority for tests and writes its certificates to
-// files.
+// Package trusttest issues certificates for tests and writes them to files.
 package trusttest
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CA is a certificate authority that issues certificates.
+// CA is a certificate authority for tests, either a root or an intermediate.
 type CA struct {
 	Pool *x509.CertPool
 	File string // PEM file with the certificate of the CA
@@ -32,7 +31,8 @@ type CA struct {
 	shown [][]byte // CA certificates in the chains of issued certificates
 }
 
-// New returns a new root CA.
+// New returns a new root CA. It writes the certificate of the CA to a temporary file, and
+// stores the path in the field File.
 func New(t testing.TB) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -51,28 +51,29 @@ func New(t testing.TB) *CA {
 	return ca
 }
 
-// valid sets the validity of c to today and its serial number to a new one.
+// valid makes the certificate c valid for one hour before and after now, and sets a new
+// serial number. It returns c.
 func valid(c *x509.Certificate) *x509.Certificate {
 	c.SerialNumber = big.NewInt(time.Now().UnixNano())
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	return c
 }
 
-// Issue returns a certificate for servers and clients with these names: DNS
-// names, IP addresses and URIs.
+// Issue returns a certificate for servers and clients. names are DNS names, IP addresses
+// and URIs.
 func (ca *CA) Issue(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return ca.issue(t, valid(&x509.Certificate{}), names)
 }
 
-// ForClients is Issue for certificates of clients only.
+// ForClients returns a certificate like [CA.Issue], but only for clients.
 func (ca *CA) ForClients(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	return ca.issue(t, valid(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), names)
 }
 
-// Below returns an intermediate CA whose certificate ca issues from template. The chains
-// of the new CA contain that certificate.
+// Below returns a new intermediate CA. Its certificate is issued by ca and has the fields
+// of template. The certificate chains that the new CA issues contain this certificate.
 func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -85,7 +86,7 @@ func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	return &CA{Pool: ca.Pool, File: ca.File, cert: cert, key: key, shown: append([][]byte{der}, ca.shown...)}
 }
 
-// Expired is Issue for certificates that expired an hour ago.
+// Expired returns a certificate like [CA.Issue], but the certificate expired an hour ago.
 func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	c := valid(&x509.Certificate{})
@@ -120,8 +121,8 @@ func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certi
 	return tls.Certificate{Certificate: append([][]byte{der}, ca.shown...), PrivateKey: key, Leaf: leaf}
 }
 
-// Write writes a certificate to certFile and its key to keyFile, which may be the same
-// file. An existing file is replaced atomically, as renewals do it.
+// Write writes the certificates of cert to certFile and the key to keyFile. They may be the
+// same file. It replaces existing files atomically, as renewals do.
 func Write(t testing.TB, certFile, keyFile string, cert tls.Certificate) {
 	t.Helper()
 	var certs []byte

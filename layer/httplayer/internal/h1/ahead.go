@@ -1,14 +1,15 @@
 package h1
 
-// States of reading ahead: it is allowed while a handler runs and the request
-// body has ended.
+// States of reading ahead, which is reading bytes of the next request. Reading ahead is
+// allowed while a handler runs, once the request body has ended.
 const (
 	aheadNone uint32 = iota
 	aheadAllowed
 	aheadRunning
 )
 
-// startReadAhead is called by the sweeper.
+// startReadAhead starts the goroutine of readAhead if reading ahead is allowed. The sweeper
+// calls it.
 func (c *ServerConn) startReadAhead() {
 	if c.ahead.Load() != aheadAllowed {
 		return
@@ -20,8 +21,9 @@ func (c *ServerConn) startReadAhead() {
 	}
 }
 
-// readAhead reads the next request while the handler runs, up to a full buffer,
-// to notice that the client leaves.
+// readAhead reads bytes of the next request into the buffer while the handler runs, until
+// the buffer is full. A failed read cancels the current request, so that the handler is
+// notified when the client closes the connection.
 func (c *ServerConn) readAhead(done chan<- struct{}) {
 	defer close(done)
 	for c.ahead.Load() == aheadRunning {
@@ -31,7 +33,8 @@ func (c *ServerConn) readAhead(done chan<- struct{}) {
 	}
 }
 
-// stopReadAhead makes the serving goroutine the only one that reads.
+// stopReadAhead ends the goroutine of readAhead and waits until it has ended. After that,
+// only the goroutine that serves the request reads.
 func (c *ServerConn) stopReadAhead() {
 	if c.ahead.Swap(aheadNone) == aheadRunning {
 		c.interrupt()

@@ -10,7 +10,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// framing is how a body ends.
+// framing specifies how the end of a body is recognized: by Content-Length, by chunked
+// coding, or by the end of the connection.
 type framing uint8
 
 const (
@@ -19,37 +20,40 @@ const (
 	byClose
 )
 
-// body is a received body, of either side.
+// body is the body of a received message: a request on a server connection, or a response
+// on a client connection.
 type body struct {
 	framing framing
 	src     *source
 	owner   bodyOwner
-	trailer http.Header // gets the trailers; not nil if byChunks
-	wait    *wait       // measures the time in which Read waits; may be nil
+	trailer http.Header // receives the trailers; not nil if framing is byChunks
+	wait    *wait       // measures the time that Read waits for the peer; may be nil
 
-	closed atomic.Bool // by the user
+	closed atomic.Bool // Close was called
 
-	mu       sync.Mutex // held while Read waits
-	expected bool       // the sender waits for 100 Continue
-	began    bool       // after the first chunk
-	last     bool       // after the chunk of size 0
-	left     int64      // of the body, or of the chunk
-	err      error      // after the end
-	rest     bool       // discard reads what the user did not
+	mu       sync.Mutex // guards the fields below; held while Read waits
+	expected bool       // the sender waits for 100 Continue before it sends the body
+	began    bool       // the first chunk line has been read
+	last     bool       // the chunk line of size 0 has been read
+	left     int64      // unread bytes of the body or of the current chunk
+	err      error      // result of later reads; set when the body ends or fails
+	rest     bool       // discard is reading the rest of the closed body
 }
 
-// bodyOwner is the connection of a body.
+// bodyOwner is the connection that a body is received on.
 type bodyOwner interface {
-	// proceed asks the sender to send the body.
+	// proceed requests the body from the sender, by 100 Continue if the sender waits for
+	// that.
 	proceed() error
-	// interrupt ends a Read in progress, because the body was closed.
+	// interrupt ends the Read in progress, because the body is being closed.
 	interrupt()
-	// bodyEnded is called once: the body was read, or it was closed or failed.
+	// bodyEnded is called once, when the body was read to its end, was closed, or failed.
+	// whole is true if the body was read to its end.
 	bodyEnded(whole bool)
 }
 
-// Read is part of [io.Reader]. The end is returned with the last bytes if it is
-// known then.
+// Read is part of [io.Reader]. It returns io.EOF together with the last bytes if the end of
+// the body is already known.
 func (b *body) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +76,8 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// endLocked ends the body if err is not nil.
+// endLocked records err as the end of the body and calls bodyEnded. It does nothing if err
+// is nil or the body has ended already. The caller holds b.mu.
 func (b *body) endLocked(err error) {
 	if err == nil || b.err != nil {
 		return
@@ -81,8 +86,9 @@ func (b *body) endLocked(err error) {
 	b.owner.bodyEnded(err == io.EOF) //nolint:errorlint // set by read itself
 }
 
-// Close is part of [io.Closer]. It interrupts a Read in progress. If the rest of the body
-// is in the buffer, Close discards it.
+// Close is part of [io.Closer]. It interrupts a Read in progress. If the unread rest of a
+// body with Content-Length is in the buffer, Close discards it, so that the connection can
+// be reused.
 func (b *body) Close() error {
 	b.closed.Store(true)
 	if !b.mu.TryLock() {
@@ -99,8 +105,8 @@ func (b *body) Close() error {
 	return nil
 }
 
-// discard reads at most limit further bytes of a closed body. It reports whether
-// the body has ended.
+// discard reads and drops at most limit bytes of a closed body. It reports whether the end
+// of the body was reached.
 func (b *body) discard(limit int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,14 +127,15 @@ func (b *body) discard(limit int64) bool {
 	return false
 }
 
-// whole reports whether the body was read up to its end.
+// whole reports whether the body was read or discarded up to its end.
 func (b *body) whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err == io.EOF //nolint:errorlint // set by read itself
 }
 
-// Pending is described by [message.Pending].
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes. It returns 0 and false while a Read is in progress.
 func (b *body) Pending() (n int, eof bool) {
 	if !b.mu.TryLock() {
 		return 0, false // a Read waits
@@ -191,8 +198,9 @@ func (b *body) read(p []byte) (n int, err error) {
 	}
 }
 
-// nextChunk reads up to the data of the next chunk, from the buffer only. At the
-// end of the body it returns io.EOF.
+// nextChunk parses the line before the next chunk, from buffered bytes only. It returns
+// true if data of a chunk follows, and false if more bytes are needed. At the end of the
+// body it parses the trailers and returns io.EOF.
 func (b *body) nextChunk() (ready bool, err error) {
 	if !b.last {
 		n, size, err := chunkLine(b.src.unread(), !b.began)
@@ -208,7 +216,8 @@ func (b *body) nextChunk() (ready bool, err error) {
 	return false, b.readTrailers()
 }
 
-// readTrailers returns io.EOF after the trailers, and nil if bytes are missing.
+// readTrailers parses the trailers from buffered bytes only and stores the valid ones. It
+// returns io.EOF after the end of the trailers, and nil if more bytes are needed.
 func (b *body) readTrailers() error {
 	text := b.src.unread()
 	if len(text) < 2 {
@@ -234,7 +243,7 @@ func (b *body) readTrailers() error {
 	return io.EOF
 }
 
-// maxTrailers is the maximum size of trailers.
+// maxTrailers is the maximum size of the trailers of a body, in bytes.
 const maxTrailers = 64 << 10
 
 func (b *body) fill() error {
@@ -248,8 +257,8 @@ func (b *body) fill() error {
 	}
 }
 
-// fetch reads bytes of the body. It returns buffered bytes before it reads from the
-// connection.
+// fetch reads bytes of the body into p. It returns buffered bytes if there are any.
+// Otherwise it reads from the connection.
 func (b *body) fetch(p []byte) (n int, err error) {
 	const direct = 2 << 10 // bytes for which the copy costs less than another read
 	if b.src.buffered() == 0 && b.framing == byChunks && len(p) < direct {
@@ -272,7 +281,9 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried returns errInterrupted if the interrupted read has to be repeated.
+// retried converts err, the error of a read of the connection, for the reader of the body. If
+// Close interrupted the read, the result is http.ErrBodyReadAfterClose. If the result is
+// errInterrupted, the caller must repeat the read.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

@@ -14,33 +14,36 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ClientConfig is the configuration of client connections.
+// ClientConfig is the configuration of client connections. All connections of an endpoint
+// share it.
 type ClientConfig struct {
-	MaxHeaderBytes int // of a response with its 1xx responses; 1 MiB if 0
+	// MaxHeaderBytes is the maximum size of the headers of a response, including its 1xx
+	// responses, in bytes. The default is 1 MiB.
+	MaxHeaderBytes int
 
-	// Released is called once per RoundTrip, possibly before it returns. If
-	// reusable is false, the connection is closed.
+	// Released is called once for each RoundTrip, when its exchange ends. This may happen
+	// before RoundTrip returns. If reusable is false, the connection is closed.
 	Released func(c *ClientConn, reusable bool)
 }
 
-// ClientConn is a connection to a server. It serves one request at a time, from
-// RoundTrip to Released.
+// ClientConn is a connection to a server. It serves one request at a time. An exchange
+// begins with RoundTrip and ends with the call of Released.
 type ClientConn struct {
 	source
 	cfg  *ClientConfig
 	head head
 	out  writer
-	used bool        // a request was sent on it
-	busy atomic.Bool // between RoundTrip and Released
+	used bool        // at least one request was sent on the connection
+	busy atomic.Bool // an exchange is in progress
 	sock socket
 
-	cause  atomic.Pointer[error] // why the connection was closed
+	cause  atomic.Pointer[error] // reason for which the connection was closed; nil while it is open
 	watch  reqctx.Registration
-	keep   bool // the messages permit another request
+	keep   bool // the current request and its response permit another request
 	sender *sender
 }
 
-// NewClientConn returns a client connection. It starts no goroutine.
+// NewClientConn returns a client connection on conn. It starts no goroutine.
 func NewClientConn(conn net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg}
 	c.conn, c.failed = conn, c.readError
@@ -49,9 +52,10 @@ func NewClientConn(conn net.Conn, cfg *ClientConfig) *ClientConn {
 	return c
 }
 
-// Stale reports whether the server has closed an idle connection or has sent
-// bytes without a request. It does not block. On systems other than Unix it
-// reports only whether this side has closed the connection.
+// Stale reports whether the connection cannot be used for another request. It returns true
+// if either side has closed the connection, or if the server has sent bytes without a
+// request. Stale does not block. On systems other than Unix it reports only whether this
+// side has closed the connection.
 func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.sock.readable() }
 
 var (
@@ -64,20 +68,21 @@ var (
 	errInformedLarge = fmt.Errorf("response: %w", errTooLarge)
 )
 
-// Close closes the connection, and ends the exchange in progress.
+// Close closes the connection and ends the exchange in progress with an error.
 func (c *ClientConn) Close() error {
 	c.fail(errClosed)
 	return nil
 }
 
-// fail closes the connection. The first cause that it is called with stays.
+// fail closes the connection because of cause. Only the first call has an effect.
 func (c *ClientConn) fail(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		_ = c.conn.Close()
 	}
 }
 
-// ContextDone is part of [reqctx.Watcher]. Closing a TLS connection may block.
+// ContextDone is part of [reqctx.Watcher]. It closes the connection on a new goroutine,
+// because closing a TLS connection may block.
 func (c *ClientConn) ContextDone(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		go c.conn.Close()
@@ -85,14 +90,15 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release reports the end of the exchange, once.
+// release ends the exchange in progress by a call of Released. Without one it does nothing.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		c.cfg.Released(c, reusable)
 	}
 }
 
-// readError returns the cause for which the connection was closed, or err if it is open.
+// readError returns the cause for which this side closed the connection. If this side has
+// not closed it, readError returns err.
 func (c *ClientConn) readError(err error) error {
 	if cause := c.cause.Load(); cause != nil {
 		return *cause
@@ -100,28 +106,28 @@ func (c *ClientConn) readError(err error) error {
 	return err
 }
 
-// RoundTrip sends a request and returns its response. The body of a response to an
-// upgrade or to CONNECT is an [io.ReadWriteCloser] with CloseWrite. It closes the
-// request body, except with [message.ErrNotSent].
+// RoundTrip sends a request and returns its response. It closes the request body, unless
+// the error is [message.ErrNotSent]. If the response accepts an upgrade or CONNECT, its
+// body is an [io.ReadWriteCloser] with CloseWrite.
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.busy.Store(true)
 	ctx := req.Context()
 	if reqctx.Ended(ctx) {
-		closeBody(req)
+		message.CloseBody(req)
 		c.release(true)
 		return nil, context.Cause(ctx)
 	}
 	length := lengthOfRequest(req)
 	peeks := length == 0 && c.sock.canExchange() // exchange finds a stale connection
 	if c.used && (c.cause.Load() != nil || !peeks && c.sock.readable()) {
-		return nil, c.give(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
+		return nil, c.failRoundTrip(fmt.Errorf("%w: %w", message.ErrNotSent, errStale))
 	}
 	c.out.begin()
 	b, err := appendRequest(c.out.b, req, length)
 	c.out.b = b
 	if err != nil {
 		c.out.end()
-		closeBody(req)
+		message.CloseBody(req)
 		c.release(true)
 		return nil, err
 	}
@@ -130,40 +136,34 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	err = c.send(req, length)
 	c.used = true
 	if err != nil {
-		return nil, c.give(err)
+		return nil, c.failRoundTrip(err)
 	}
 	n, err := c.receive(req)
 	if err != nil || c.cause.Load() != nil { // a server may answer because this side closes
-		return nil, c.give(err)
+		return nil, c.failRoundTrip(err)
 	}
 	return c.newResponse(req, n), nil
 }
 
-// give ends an exchange that failed before its response. It closes the connection and
-// returns the error of RoundTrip.
-func (c *ClientConn) give(err error) error {
+// failRoundTrip ends an exchange that failed before its response. It closes the connection
+// and returns the error for RoundTrip to return.
+func (c *ClientConn) failRoundTrip(err error) error {
 	err = c.readError(err)
 	c.watch.Stop()
 	c.fail(err)
-	c.cut()
+	c.stopSender()
 	c.drop()
 	c.release(false)
 	return err
 }
 
-func closeBody(req *http.Request) {
-	if req.Body != nil {
-		_ = req.Body.Close()
-	}
-}
-
-// send sends the headers and the bytes of the body that are in memory. A sender
-// sends the rest.
+// send sends the headers of req and the bytes of its body that are in memory. If more bytes
+// follow, it starts a sender for them.
 func (c *ClientConn) send(req *http.Request, length int64) error {
 	out := &c.out
 	out.chunked, out.left = length < 0, length
 	whole := length == 0
-	if !whole && !expects(req) {
+	if !whole && !message.ExpectsContinue(req.Header) {
 		var err error
 		if whole, err = out.copyPending(req.Body); err != nil {
 			return c.sent(req, err)
@@ -182,8 +182,9 @@ func (c *ClientConn) send(req *http.Request, length int64) error {
 	return nil
 }
 
-// exchange sends a request that is in memory and reads the first bytes of its response. An
-// error of the read is returned by the next read.
+// exchange sends a request that is completely in memory and reads the first bytes of its
+// response. If only the read failed, exchange returns nil, and the next read of the
+// connection returns the error.
 func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	out := &c.out
 	if err := out.complete(req.Trailer); err != nil {
@@ -205,21 +206,23 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	return out.err
 }
 
-// sent is called when the request was sent by the calling goroutine, or failed.
-// If nothing was sent and the body is unread, the request can be sent again.
+// sent ends the sending of a request on the calling goroutine and returns the error for
+// RoundTrip. The error matches [message.ErrNotSent] if the connection caused err before a
+// byte was sent and before the body was read. Otherwise sent closes the request body.
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()
 	if err != nil && out.broken && !out.sent && !out.moved && c.cause.Load() == nil {
 		return fmt.Errorf("%w: %w", message.ErrNotSent, err)
 	}
-	closeBody(req)
+	message.CloseBody(req)
 	return err
 }
 
-// receive reads up to the headers of the final response. It returns their length.
+// receive reads the headers of the final response and returns their length. It forwards the
+// 1xx responses before it by [message.Inform].
 func (c *ClientConn) receive(req *http.Request) (int, error) {
-	const mostInforms = 5 // without 100
+	const mostInforms = 5 // 1xx responses that are accepted, other than 100
 	limit := headerLimit(c.cfg.MaxHeaderBytes)
 	for informs := 0; ; {
 		n, err := c.readHeaders(limit)
@@ -258,7 +261,8 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 	}
 }
 
-// readHeaders returns the length of the next headers.
+// readHeaders reads until the buffer has complete headers and returns their length. It
+// fails if they are longer than limit.
 func (c *ClientConn) readHeaders(limit int) (int, error) {
 	for searched := 0; ; {
 		n := findEnd(c.unread(), searched)
@@ -278,14 +282,15 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 	}
 }
 
-// response is a response and its body.
+// response is a response with its body, in one allocation.
 type response struct {
 	http.Response
 	body   body
 	values [8]string
 }
 
-// newResponse builds the response of the parsed headers of n bytes.
+// newResponse builds the response from the parsed headers, which are the first n unread
+// bytes.
 func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	h := &c.head
 	text := string(c.unread()[:n])
@@ -327,7 +332,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		b.framing = byChunks
 		rsp.TransferEncoding = chunkedCoding
 		b.trailer = make(http.Header)
-		announce(b.trailer, rsp.Header["Trailer"])
+		message.Announce(b.trailer, rsp.Header["Trailer"])
 		rsp.Trailer = b.trailer
 	case h.length == 0:
 		rsp.Body = http.NoBody
@@ -347,8 +352,9 @@ func (*ClientConn) proceed() error { return nil }
 // interrupt is part of bodyOwner.
 func (c *ClientConn) interrupt() { c.fail(http.ErrBodyReadAfterClose) }
 
-// bodyEnded is part of bodyOwner. The connection is reused if the exchange is
-// complete and nothing else has arrived.
+// bodyEnded is part of bodyOwner. The connection can be reused if the request was sent
+// completely and the response was read completely. In addition, both messages must permit
+// reuse, and no further bytes may have arrived.
 func (c *ClientConn) bodyEnded(whole bool) {
 	reusable := whole && c.keep && c.buffered() == 0 && c.finished()
 	if !c.watch.IsZero() && !c.watch.Stop() {
@@ -357,13 +363,14 @@ func (c *ClientConn) bodyEnded(whole bool) {
 	c.watch = reqctx.Registration{}
 	if !reusable {
 		c.fail(errClosed)
-		c.cut()
+		c.stopSender()
 	}
 	c.drop()
 	c.release(reusable && c.cause.Load() == nil)
 }
 
-// tunnelBody is the body of a response that made a tunnel of the connection.
+// tunnelBody is the body of a response that turned the connection into a tunnel. It reads
+// from and writes to the connection.
 type tunnelBody struct {
 	conn *ClientConn
 	once sync.Once
@@ -379,16 +386,17 @@ func (t *tunnelBody) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite closes the direction to the server.
+// CloseWrite closes the sending half of the connection to the server.
 func (t *tunnelBody) CloseWrite() error { return closeWrite(t.conn.conn) }
 
-// Close closes the connection. A Read in progress may still use its buffer.
+// Close closes the connection. A Read in progress fails, but may still write to its buffer
+// after Close has returned.
 func (t *tunnelBody) Close() error {
 	t.once.Do(func() {
 		c := t.conn
 		c.watch.Stop()
 		c.fail(errClosed)
-		c.cut()
+		c.stopSender()
 		c.release(false)
 	})
 	return nil

@@ -332,7 +332,7 @@ func TestClientCancel(t *testing.T) {
 	}
 }
 
-func TestClientLeftBody(t *testing.T) {
+func TestClientAbandonedBody(t *testing.T) {
 	p := newPool(t, script(t, func(conn net.Conn, r *bufio.Reader) {
 		http.ReadRequest(r)
 		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
@@ -359,8 +359,8 @@ func TestClientBodyErrors(t *testing.T) {
 		want   string
 	}{
 		"fails": {io.MultiReader(strings.NewReader("abc"), failing{}), 10, "fails"},
-		"short": {strings.NewReader("abc"), 4, errBodyShort.Error()},
-		"long":  {strings.NewReader("abc"), 2, errBodyLong.Error()},
+		"short": {strings.NewReader("abc"), 4, message.ErrShortBody.Error()},
+		"long":  {strings.NewReader("abc"), 2, message.ErrLongBody.Error()},
 		"panic": {panicking{}, 10, "odd"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -399,6 +399,7 @@ func TestClientEarlyResponse(t *testing.T) {
 }
 
 func TestClientExpect(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		first, body string
 		least       time.Duration

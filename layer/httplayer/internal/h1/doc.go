@@ -1,12 +1,12 @@
-// Package h1 is an HTTP/1.1 engine for proxying.
+// Package h1 is an HTTP/1.1 engine for proxies.
 //
-// One goroutine per server connection parses a request, calls the handler,
-// which sends it on by a [ClientConn] in the same goroutine, and writes the
-// response. A second goroutine exists only while a request body is sent that is
-// not in memory, in tunnels, and to notice that the client of a slow request has
-// left. Time limits are checked by a sweep.Sweeper, so that no deadline is set
-// per request.
+// Each server connection has one goroutine. It parses a request, calls the handler and
+// writes the response. The handler of a proxy forwards the request by a [ClientConn] on the
+// same goroutine. A second goroutine runs only to send a request body that is not in memory,
+// to copy a tunnel, and to read ahead during a slow request. Reading ahead detects that the
+// client has closed the connection. A sweep.Sweeper checks the time limits, so that no
+// deadline is set per request.
 //
-// Nothing is forwarded verbatim: messages are parsed strictly (RFC 9112),
-// serialized again, and checked while they are serialized.
+// The engine parses messages strictly (RFC 9112). It never forwards the received bytes of
+// headers or chunk lines, but serializes each message again and checks it.
 package h1

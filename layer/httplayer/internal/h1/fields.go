@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// appendField appends a field without checks.
+// appendField appends one header field without checking it.
 func appendField(b []byte, name, value string) []byte {
 	b = append(b, name...)
 	b = append(b, ": "...)
@@ -17,9 +17,9 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendFields appends the fields of a header except those that the engine
-// writes itself and those of one connection. It returns the name of an invalid
-// field, or "".
+// appendFields appends the fields of header. It skips the hop-by-hop fields and the fields
+// that the engine writes itself. If a field is invalid, it returns the name of that field,
+// and otherwise "".
 func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	options := header["Connection"]
 	for name, values := range header {
@@ -48,7 +48,8 @@ func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	return b, ""
 }
 
-// checkName reports whether a field name is valid, and whether it is canonical.
+// checkName reports whether name is a valid field name, and whether it is in canonical
+// form.
 func checkName(name string) (valid, canonical bool) {
 	word := true
 	canonical = true
@@ -65,8 +66,8 @@ func checkName(name string) (valid, canonical bool) {
 	return name != "", canonical
 }
 
-// appendTrailers appends trailers and the empty line. An invalid trailer is left
-// out, because the message cannot be rejected any more.
+// appendTrailers appends the trailers and the empty line that ends them. It skips invalid
+// trailers, because the message can no longer be rejected.
 func appendTrailers(b []byte, trailer http.Header) []byte {
 	for name, values := range trailer {
 		if !message.ValidTrailer(http.CanonicalHeaderKey(name)) {
@@ -81,7 +82,8 @@ func appendTrailers(b []byte, trailer http.Header) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendTrailerNames appends the field Trailer with the names of a trailer.
+// appendTrailerNames appends the field Trailer with the valid names in trailer. It appends
+// nothing without a valid name.
 func appendTrailerNames(b []byte, trailer http.Header) []byte {
 	separator := "Trailer: "
 	for name := range trailer {
@@ -99,8 +101,9 @@ func appendTrailerNames(b []byte, trailer http.Header) []byte {
 
 func invalidRequest(reason string) error { return &message.RequestError{Reason: reason} }
 
-// appendTarget appends the target of a request to a server or, if the request
-// was received by a proxy in absolute form, to a proxy.
+// appendTarget appends the request target. For CONNECT this is the host and port. For a
+// request that was received in absolute form it is an absolute URL. Otherwise it is "*" for
+// OPTIONS *, or a path with its query.
 func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
 	from := len(b)
 	u := req.URL
@@ -147,7 +150,7 @@ func appendPath(b []byte, u *url.URL) []byte {
 	return b
 }
 
-// validAuthority reports whether b is a host and a port.
+// validAuthority reports whether b is a host and a port, separated by a colon.
 func validAuthority[T string | []byte](b T) bool {
 	if !message.All(b, message.HostByte) {
 		return false
@@ -159,8 +162,8 @@ func validAuthority[T string | []byte](b T) bool {
 	return port > 1 && port < len(b) && b[port-1] == ':'
 }
 
-// lengthOfRequest returns the length of the body of a request: 0 if it has none,
-// and -1 if it is sent in chunks.
+// lengthOfRequest returns the length of the body of a request. It returns 0 without a
+// body, and -1 if the length is unknown and the body is sent in chunks.
 func lengthOfRequest(req *http.Request) int64 {
 	switch {
 	case req.Body == nil || req.Body == http.NoBody || req.Method == http.MethodConnect:
@@ -173,7 +176,8 @@ func lengthOfRequest(req *http.Request) int64 {
 	return -1
 }
 
-// appendRequest appends the headers of a request.
+// appendRequest appends the request line and the headers of req, up to the empty line. The
+// length is the result of lengthOfRequest.
 func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	method := req.Method
 	if method == "" {
@@ -213,7 +217,7 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	switch {
 	case length == 0:
 		usual := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
-		if usual && req.RequestURI == "" || // a received request is sent as it is
+		if usual && req.RequestURI == "" || // a received request is not changed
 			req.Header["Content-Length"] != nil && method != http.MethodConnect {
 			b = append(b, "Content-Length: 0\r\n"...)
 		}
@@ -228,12 +232,13 @@ func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	return append(b, '\r', '\n'), nil
 }
 
-// isOld reports whether a received request has the version HTTP/1.0.
+// isOld reports whether req is a received request with the version HTTP/1.0.
 func isOld(req *http.Request) bool {
 	return req.ProtoMajor == 1 && req.ProtoMinor == 0 && req.RequestURI != ""
 }
 
-// appendOptions appends the field Connection and the fields that need it.
+// appendOptions appends the field Connection of a request. It also appends the fields
+// Upgrade and TE, because Connection must list their names.
 func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	separator := "Connection: "
 	option := func(name string) {
@@ -267,7 +272,8 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// upgradeOf returns the protocols of an upgrade, or "".
+// upgradeOf returns the protocols of an upgrade that header requests or accepts, or ""
+// without an upgrade.
 func upgradeOf(header http.Header) string {
 	values := header["Upgrade"]
 	if len(values) == 0 || !message.Listed(header["Connection"], "Upgrade") {
@@ -276,7 +282,6 @@ func upgradeOf(header http.Header) string {
 	return strings.Join(values, ", ")
 }
 
-// closesAfter reports whether a request asks the server to close the connection. In a
-// received request, the field Close is about the connection of the client and does not
-// count.
+// closesAfter reports whether req asks the server to close the connection. It ignores
+// req.Close of a received request, because that is about the connection of the client.
 func closesAfter(req *http.Request) bool { return req.Close && req.RequestURI == "" }

@@ -3,6 +3,7 @@ package h1
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -21,7 +22,14 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // pool is a simple upstream: idle connections, and dialing.
 type pool struct {
@@ -87,7 +95,7 @@ func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		c, err := p.get(req.Context())
 		if err != nil {
-			closeBody(req)
+			message.CloseBody(req)
 			return nil, err
 		}
 		p.mu.Lock()

@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// SyntaxError is a received message that is malformed or not supported.
+// SyntaxError reports that a received message is malformed or uses an unsupported feature.
 type SyntaxError struct {
-	Status int // of the response, if the message is a request
+	Status int // status of the response to a malformed request
 	Reason string
 }
 
@@ -47,22 +47,23 @@ var (
 	errVersion     = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
 )
 
-// maxFields is the maximum number of fields of a message.
+// maxFields is the maximum number of header fields of a message.
 const maxFields = 1000
 
-// span is a part of the buffer that contains the parsed message.
+// span is a range of bytes in the buffer that contains the parsed message.
 type span struct{ from, to int32 }
 
 func (s span) in(b []byte) []byte { return b[s.from:s.to] }
 func (s span) of(t string) string { return t[s.from:s.to] }
 
-// field is a parsed header field. The parser makes its name canonical in the buffer.
+// field is a parsed header field. Its name is canonical, because the parser rewrites the
+// name in the buffer.
 type field struct {
 	name, value span
-	drop        bool // Host and Transfer-Encoding are not in the header
+	drop        bool // leave the field out of the header map: Host and Transfer-Encoding
 }
 
-// head is the start line and the fields of a message.
+// head is the parsed start line and header fields of a message.
 type head struct {
 	fields []field
 
@@ -70,24 +71,24 @@ type head struct {
 	host           span
 	hosts          int
 	status         int
-	minor          int   // of the version
-	length         int64 // of Content-Length, or -1
+	minor          int   // minor version of HTTP/1
+	length         int64 // value of Content-Length; -1 without one
 	chunked        bool
-	closes, keeps  bool // options of Connection
+	closes, keeps  bool // Connection has the options close and keep-alive
 	request        bool
-	expects        bool // 100-continue
-	hop            bool // has hop-by-hop fields
+	expects        bool // Expect: 100-continue is present
+	hop            bool // hop-by-hop fields are present
 }
 
 func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
 
-// persists reports whether the message permits another one on the connection.
+// persists reports whether another message may follow on the connection after this one.
 func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
 
 const headerEnd = "\r\n\r\n"
 
-// findEnd returns the length of the headers including the empty line, or 0 if that is
-// missing. It skips the first searched bytes, because an earlier call has examined them.
+// findEnd returns the length of the headers at the start of b, including the empty line. It
+// returns 0 if the empty line is missing. An earlier call has already searched b[:searched].
 func findEnd(b []byte, searched int) int {
 	from := max(searched-len(headerEnd)+1, 0)
 	i := bytes.Index(b[from:], []byte(headerEnd))
@@ -97,7 +98,8 @@ func findEnd(b []byte, searched int) int {
 	return from + i + len(headerEnd)
 }
 
-// parseRequest parses headers that end with the first empty line.
+// parseRequest parses the headers of a request. They are all of b and end with the first
+// empty line.
 func (h *head) parseRequest(b []byte) error {
 	h.reset()
 	h.request = true
@@ -138,11 +140,12 @@ func (h *head) parseRequest(b []byte) error {
 	return h.checkFraming()
 }
 
-// parseVersion parses the 8 bytes of a version.
-func (h *head) parseVersion(b []byte, otherwise error) error {
+// parseVersion parses the version in the first 8 bytes of b. It returns malformed if they
+// are not a version, and errVersion if the version is not supported.
+func (h *head) parseVersion(b []byte, malformed error) error {
 	digit := func(c byte) bool { return c >= '0' && c <= '9' }
 	if string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
-		return otherwise
+		return malformed
 	}
 	if b[5] != '1' || b[7] > '1' {
 		return errVersion
@@ -177,7 +180,8 @@ func (h *head) parseResponse(b []byte) error {
 	return h.parseFields(b, line+1)
 }
 
-// checkFraming returns why the length of a body is ambiguous.
+// checkFraming returns an error if the headers do not define the length of the body
+// unambiguously.
 func (h *head) checkFraming() error {
 	switch {
 	case h.chunked && h.length >= 0:
@@ -188,7 +192,8 @@ func (h *head) checkFraming() error {
 	return nil
 }
 
-// parseFields parses the lines from i to the empty one, which is the end of b.
+// parseFields parses the field lines of b from offset i up to the empty line. The empty
+// line must be the end of b.
 func (h *head) parseFields(b []byte, i int) error {
 	for b[i] != '\r' {
 		from := i
@@ -228,7 +233,8 @@ func (h *head) parseFields(b []byte, i int) error {
 	return nil
 }
 
-// endOfName makes the name at i canonical and returns its end.
+// endOfName makes the field name at offset i canonical in b, and returns the offset of its
+// end.
 func endOfName(b []byte, i int) int {
 	word := true
 	for class := message.Class[b[i]]; class&message.TokenByte != 0; class = message.Class[b[i]] {
@@ -244,7 +250,7 @@ func endOfName(b []byte, i int) int {
 	return i
 }
 
-// trim returns b[from:to] without the white space around it.
+// trim returns the span of b[from:to] without leading and trailing white space.
 func trim(b []byte, from, to int) span {
 	for from < to && (b[from] == ' ' || b[from] == '\t') {
 		from++
@@ -255,7 +261,8 @@ func trim(b []byte, from, to int) span {
 	return span{int32(from), int32(to)}
 }
 
-// interpret records the meaning of a field for framing and for the connection.
+// interpret records what a field means for the framing of the body and for the connection.
+// It returns an error if the value is invalid or not supported.
 func (h *head) interpret(f *field, name, value []byte) error {
 	switch string(name) {
 	case "Host":
@@ -272,7 +279,7 @@ func (h *head) interpret(f *field, name, value []byte) error {
 		if h.length >= 0 {
 			return errLengths
 		}
-		h.length = parseLength(value)
+		h.length = message.ParseLength(value)
 		if h.length < 0 {
 			return errLength
 		}
@@ -303,21 +310,8 @@ func (h *head) interpret(f *field, name, value []byte) error {
 	return nil
 }
 
-func parseLength(value []byte) int64 {
-	if len(value) == 0 || len(value) > 18 {
-		return -1
-	}
-	var n int64
-	for _, c := range value {
-		if c < '0' || c > '9' {
-			return -1
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n
-}
-
-// equalFold compares ASCII. The second string is in lower case.
+// equalFold reports whether b equals lower, ignoring the case of ASCII letters in b. lower
+// is in lower case.
 func equalFold(b []byte, lower string) bool {
 	if len(b) != len(lower) {
 		return false
@@ -333,8 +327,9 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// header builds the map of the fields. Names and values are parts of text, the
-// string of the parsed bytes, and the slices of values are parts of values.
+// header returns the parsed fields as a map. text has the parsed bytes as a string, and the
+// names and values in the map are substrings of it. The argument values is empty memory for
+// the slices in the map. header allocates other memory if its capacity is too small.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {
@@ -362,12 +357,13 @@ func (h *head) header(text string, values []string) http.Header {
 	return header
 }
 
-// maxExtension is the maximum length of chunk extensions.
+// maxExtension is the maximum length of the extensions of one chunk, in bytes.
 const maxExtension = 256
 
-// chunkLine parses the line before the data of a chunk: the CRLF of the chunk
-// before unless it is the first one, the size and extensions, which are ignored.
-// It returns n = 0 if more bytes are needed.
+// chunkLine parses the line before the data of a chunk. The line has the size of the chunk
+// and extensions, which are ignored. If first is false, chunkLine first expects the CRLF
+// that ends the previous chunk. It returns the length n of the parsed bytes, or 0 if more
+// bytes are needed.
 func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	if !first {
 		if len(b) > 0 && b[0] != '\r' || len(b) > 1 && b[1] != '\n' {
@@ -400,7 +396,8 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	return n + end + 1, size, nil
 }
 
-// chunkSize parses up to 16 hexadecimal digits. A size that is too large is -1.
+// chunkSize parses up to 16 hexadecimal digits at the start of line. The size is -1 if it
+// is too large.
 func chunkSize(line []byte) (digits int, size int64) {
 	for digits < len(line) {
 		c := line[digits]

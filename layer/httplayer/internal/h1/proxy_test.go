@@ -355,6 +355,7 @@ func TestProxyConcurrently(t *testing.T) {
 
 // A net/http server that sees an early response and an unread body.
 func TestProxyEarlyResponse(t *testing.T) {
+	t.Parallel()
 	for hop, addr := range hops(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "too large", http.StatusRequestEntityTooLarge)

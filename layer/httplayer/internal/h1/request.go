@@ -9,23 +9,23 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// request is a request being served, and its context.
+// request is a request that the server is serving, and its context.
 type request struct {
 	reqctx.Context
 	conn   *ServerConn
 	url    url.URL
-	body   body // unused if the request has none
+	body   body // body of the request, if hasBody
 	stream stream
-	reads  wait // for the body
-	writes wait // for the response
+	reads  wait // waits for the request body
+	writes wait // waits while the response is written
 	values [12]string
 
 	hasBody bool
-	slow    bool // the limits for slow bodies apply
-	old     bool // HTTP/1.0
+	slow    bool // the limits on slow bodies apply
+	old     bool // the version is HTTP/1.0
 	head    bool // the method is HEAD
 	connect bool
-	keep    bool // the connection stays open
+	keep    bool // the connection stays open after the response
 
 	started bool // the response has started; guarded by conn.mu
 	expects bool // the client waits for 100 Continue; guarded by conn.mu
@@ -44,8 +44,8 @@ func (r *request) Value(key any) any {
 
 var chunkedCoding = []string{"chunked"}
 
-// newRequest builds the request of the parsed headers, which are the first n
-// unread bytes.
+// newRequest builds the request from the parsed headers, which are the first n unread
+// bytes.
 func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	h := &c.head
 	text := string(c.unread()[:n])
@@ -97,39 +97,18 @@ func (r *request) addBody(req *http.Request) {
 		req.TransferEncoding = chunkedCoding
 		b.trailer = make(http.Header)
 		req.Trailer = b.trailer
-		announce(b.trailer, req.Header["Trailer"])
+		message.Announce(b.trailer, req.Header["Trailer"])
 	}
-	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !streams(req.Header) {
+	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !message.IsRPC(req.Header) {
 		r.slow = true
 		b.wait = &r.reads
 	}
 	req.Body = b
 }
 
-// announce adds the names that a Trailer field lists to trailer.
-func announce(trailer http.Header, values []string) {
-	for _, value := range values {
-		for name := range strings.SplitSeq(value, ",") {
-			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); message.ValidTrailer(name) {
-				trailer[name] = nil
-			}
-		}
-	}
-}
-
-// streams reports whether pauses are normal in a body with these headers, such as that of
-// gRPC.
-func streams(header http.Header) bool {
-	for _, value := range header["Content-Type"] {
-		if strings.HasPrefix(value, "application/grpc") || strings.HasPrefix(value, "application/connect") {
-			return true
-		}
-	}
-	return false
-}
-
-// removeHop removes the fields of the connection: all of them for an exchange,
-// else only Trailer, as net/http does.
+// removeHop removes hop-by-hop fields from the header of req. If an Exchange serves the
+// request, it removes all of them. If an http.Handler serves it, it removes only Trailer,
+// as net/http does.
 func (r *request) removeHop(req *http.Request) {
 	delete(req.Header, "Trailer")
 	if r.conn.cfg.Exchange == nil {
@@ -142,8 +121,8 @@ func (r *request) removeHop(req *http.Request) {
 	message.RemoveHopByHop(req.Header)
 }
 
-// methodOf returns a constant for a common method. Otherwise a metric label would keep the
-// memory of all headers.
+// methodOf returns method, as a constant if the method is common. A substring would keep
+// the memory of all headers alive, for example in a metric label.
 func methodOf(method string) string {
 	switch method {
 	case http.MethodGet:
@@ -158,7 +137,8 @@ func methodOf(method string) string {
 	return method
 }
 
-// parseTarget sets the URL, and the host of an absolute target.
+// parseTarget sets r.url according to the request target. It also sets req.Host if the
+// target has an authority.
 func (r *request) parseTarget(req *http.Request) error {
 	target := req.RequestURI
 	switch {
@@ -195,7 +175,8 @@ func (r *request) parseTarget(req *http.Request) error {
 	return nil
 }
 
-// plainTarget parses a path and a query in which nothing is escaped.
+// plainTarget sets u according to a target that is a path with an optional query and needs
+// no unescaping. It returns false for any other target.
 func plainTarget(target string, u *url.URL) bool {
 	if target[0] != '/' || len(target) > 1 && target[1] == '/' {
 		return false

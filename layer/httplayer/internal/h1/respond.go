@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// statusLines are those of the statuses that net/http knows.
+// statusLines has the status lines of the statuses that net/http has a text for, by status.
 var statusLines = func() (lines [600]string) {
 	for status := range lines {
 		if text := http.StatusText(status); text != "" {
@@ -31,9 +31,9 @@ func appendStatus(b []byte, status int) []byte {
 	return append(b, ' ', '\r', '\n')
 }
 
-// start writes the headers of a response into the buffer. It decides how the body
-// is framed, and whether the connection stays open. The names of a trailer are
-// announced.
+// start writes the headers of a response into the buffer. It decides which framing marks
+// the end of the body, and whether the connection stays open. It announces the names in
+// trailer if the body is chunked.
 func (c *ServerConn) start(r *request, status int, header http.Header, length int64, trailer http.Header) error {
 	if status < 101 || status > 999 {
 		return errors.New("invalid status " + strconv.Itoa(status))
@@ -70,7 +70,8 @@ func (c *ServerConn) start(r *request, status int, header http.Header, length in
 	return nil
 }
 
-// appendFraming appends the fields that are about the body and the connection.
+// appendFraming appends the fields that describe the framing of the body and the
+// connection. It clears r.keep if the end of the connection marks the end of the body.
 func (c *ServerConn) appendFraming(
 	b []byte, r *request, status int, header http.Header, length int64, trailer http.Header,
 ) []byte {
@@ -90,7 +91,7 @@ func (c *ServerConn) appendFraming(
 		b = append(b, '\r', '\n')
 	case r.head || status == http.StatusNotModified:
 	case r.old:
-		r.keep = false // its end is the end of the body
+		r.keep = false // the end of the connection ends the body
 	default:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 		b = appendTrailerNames(b, trailer)
@@ -105,12 +106,12 @@ func (c *ServerConn) appendFraming(
 	return b
 }
 
-// isTunnel reports whether a response makes a tunnel of the connection.
+// isTunnel reports whether a response with this status turns the connection into a tunnel.
 func isTunnel(r *request, status int) bool {
 	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
 }
 
-// respond sends the response of an exchange.
+// respond sends the response of an exchange and closes its body.
 func (c *ServerConn) respond(r *request, rsp *http.Response) error {
 	body := rsp.Body
 	if body == nil {
@@ -146,8 +147,8 @@ func (c *ServerConn) respond(r *request, rsp *http.Response) error {
 	return c.out.finish(rsp.Trailer)
 }
 
-// lengthOf returns the length of a response body, or -1 if it is unknown. A ContentLength
-// of 0 may mean that it was not set.
+// lengthOf returns the length of the body of rsp, or -1 if it is unknown. It treats a
+// ContentLength of 0 with a body as unset.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength
@@ -158,13 +159,13 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	return -1
 }
 
-// stream is the [message.Stream] of a request.
+// stream is the [message.Stream] of a request. It sends the response of a handler.
 type stream struct{ *request }
 
 var _ message.Stream = (*stream)(nil)
 
-// Inform is part of [message.Stream]. It sends 100 Continue at most once, and only
-// to a client that expects it.
+// Inform is part of [message.Stream]. It sends 100 Continue at most once, and only to a
+// client that expects it. HTTP/1.0 clients receive no 1xx responses.
 func (s *stream) Inform(status int, header http.Header) error {
 	r, c := s.request, s.conn
 	c.mu.Lock()
@@ -191,7 +192,7 @@ func (s *stream) WriteHeader(status int, header http.Header, length int64, end b
 	var trailer http.Header
 	if announced := header["Trailer"]; len(announced) > 0 {
 		trailer = make(http.Header)
-		announce(trailer, announced)
+		message.Announce(trailer, announced)
 	}
 	if err := s.conn.start(s.request, status, header, length, trailer); err != nil {
 		return err

@@ -9,29 +9,24 @@ import (
 )
 
 const (
-	continueTimeout = time.Second           // a request with Expect waits so long for 100 Continue
-	finishTimeout   = 50 * time.Millisecond // a complete response waits so long for the last write of its request
+	continueTimeout = time.Second           // then a body is sent without 100 Continue
+	finishTimeout   = 50 * time.Millisecond // see finished
 )
 
-// sender sends a request body that is not in memory.
+// sender sends a request body that is not in memory, on a goroutine of its own.
 type sender struct {
 	conn    *ClientConn
 	req     *http.Request
-	proceed chan bool     // whether the server asks for the body; nil without Expect
-	done    chan struct{} // closed at the end
-	err     error         // set before done is closed
+	proceed chan bool     // receives whether the server wants the body; nil without Expect
+	done    chan struct{} // closed when the sender has ended
+	err     error         // result; set before done is closed
 }
 
-// expects reports whether req has Expect: 100-continue, so that the server decides whether
-// the body is sent.
-func expects(req *http.Request) bool {
-	return message.Listed(req.Header["Expect"], "100-continue")
-}
-
-// startSender sends the body on a goroutine, which gets the writer.
+// startSender starts a sender for the body of req. The goroutine of the sender owns the
+// buffer of c.out until it ends.
 func (c *ClientConn) startSender(req *http.Request) {
 	s := &sender{conn: c, req: req, done: make(chan struct{})}
-	if expects(req) {
+	if message.ExpectsContinue(req.Header) {
 		s.proceed = make(chan bool, 1)
 	}
 	c.sender = s
@@ -39,12 +34,12 @@ func (c *ClientConn) startSender(req *http.Request) {
 	c.out.buf, c.out.b = nil, nil
 }
 
-// run sends the body. out is a copy of the writer, because the ClientConn may be closed
-// earlier.
+// run sends the body and then closes done. It uses its own copy of the writer, because the
+// ClientConn may clear c.out earlier.
 func (s *sender) run(out writer) {
 	defer close(s.done)
 	defer out.end()
-	defer closeBody(s.req)
+	defer message.CloseBody(s.req)
 	if s.err = s.await(); s.err != nil {
 		return
 	}
@@ -58,8 +53,8 @@ func (s *sender) run(out writer) {
 	}
 }
 
-// await waits for 100 Continue, at most continueTimeout. It returns errNotAsked if the
-// server has answered instead.
+// await waits for 100 Continue if the request expects it. It returns nil after 100 Continue
+// or continueTimeout, and errNotAsked if a final response arrived first.
 func (s *sender) await() error {
 	if s.proceed == nil {
 		return nil
@@ -76,8 +71,8 @@ func (s *sender) await() error {
 	return nil
 }
 
-// decide reports to the sender whether the server asks for the body. Only the first call
-// has an effect.
+// decide notifies the sender whether the server wants the body. Only the first call has an
+// effect.
 func (s *sender) decide(asked bool) {
 	select {
 	case s.proceed <- asked:
@@ -85,8 +80,9 @@ func (s *sender) decide(asked bool) {
 	}
 }
 
-// finished reports whether the whole request was sent. It waits for at most finishTimeout,
-// because a response may arrive shortly before the last write has returned.
+// finished reports whether the whole request was sent without an error. It waits up to
+// finishTimeout for the sender, because a response may arrive shortly before the last write
+// returns.
 func (c *ClientConn) finished() bool {
 	s := c.sender
 	if s == nil {
@@ -107,8 +103,9 @@ func (c *ClientConn) finished() bool {
 	return s.err == nil
 }
 
-// cut ends the sending of a body after the connection was closed.
-func (c *ClientConn) cut() {
+// stopSender ends the sender, if there is one, after the connection was closed. It closes
+// the request body to end a Read in progress.
+func (c *ClientConn) stopSender() {
 	s := c.sender
 	if s == nil {
 		return
@@ -118,6 +115,6 @@ func (c *ClientConn) cut() {
 	select {
 	case <-s.done:
 	default:
-		closeBody(s.req) // ends a Read in progress
+		message.CloseBody(s.req) // ends a Read in progress
 	}
 }

@@ -17,18 +17,18 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Phases of a server connection.
+// Phases of a server connection, which the sweeper checks against the time limits.
 const (
-	phaseHead  uint32 = iota + 1 // a part of the headers has been received, or it is the first request
-	phaseIdle                    // between requests, with a buffer
-	phaseRest                    // between requests, without a buffer
-	phaseServe                   // the handler runs
+	phaseHead  uint32 = iota + 1 // receiving headers, or waiting for the first request
+	phaseIdle                    // waiting for the next request, with a buffer
+	phaseRest                    // waiting for the next request, without a buffer
+	phaseServe                   // the handler or the exchange runs
 )
 
 const (
-	restAfter  = 200 * time.Millisecond // an idle connection keeps its buffer for so long
-	lingerTime = 500 * time.Millisecond // for a client to receive the last response
-	drainSize  = 256 << 10              // of the rest of a body that is read for the next request
+	restAfter  = 200 * time.Millisecond // an idle connection returns its buffer after this time
+	lingerTime = 500 * time.Millisecond // time for the client to receive the last response
+	drainSize  = 256 << 10              // unread bytes of a request body that are discarded
 )
 
 var (
@@ -41,7 +41,7 @@ var (
 	past = time.Unix(1, 0)
 )
 
-// ServerConn is a connection of a server.
+// ServerConn is a connection from a client. It serves one request at a time.
 type ServerConn struct {
 	source
 	cfg    *message.ServerConfig
@@ -51,26 +51,26 @@ type ServerConn struct {
 	slot   *sweep.Slot
 	head   head
 	out    writer
-	first  [1]byte // read by a resting connection
+	first  [1]byte // first byte of the next request, read without a buffer
 
 	current   atomic.Pointer[request]
-	stop      atomic.Pointer[error] // why nothing more is read
-	draining  atomic.Bool
-	closeIdle atomic.Bool
-	rest      atomic.Bool // the buffer of an idle connection is to be returned
+	stop      atomic.Pointer[error] // reason for which reading ended; nil while it continues
+	closeIdle atomic.Bool           // the connection closes when it is idle
+	rest      atomic.Bool           // the sweeper asks an idle connection to return its buffer
+	drained   time.Duration         // time since draining began; used by the sweeper only
 
-	ahead     atomic.Uint32 // see readAhead
+	ahead     atomic.Uint32 // aheadNone, aheadAllowed or aheadRunning
 	aheadDone chan struct{}
 	tunnels   bool // the connection has become a tunnel
 
 	mu       sync.Mutex
 	detached *hijackedConn
-	readBy   time.Time // deadline of the handler, or of a discarded body
-	writeBy  bool      // the handler has set a write deadline
+	readBy   time.Time // read deadline, set by the handler or to discard a body; guarded by mu
+	writeBy  bool      // the handler has set a write deadline; guarded by mu
 }
 
-// NewServerConn returns a server connection. Its requests have the values of ctx,
-// and the end of ctx ends the connection. The sweeper of cfg is not nil.
+// NewServerConn returns a server connection on conn. The contexts of its requests have the
+// values of ctx. The connection ends when ctx ends. The sweeper of cfg must not be nil.
 func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig) *ServerConn {
 	c := &ServerConn{cfg: cfg, ctx: ctx, base: reqctx.Detach(ctx)}
 	c.conn, c.failed = conn, c.readError
@@ -81,14 +81,14 @@ func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig
 	return c
 }
 
-// Serve serves the connection until it ends and closes it. A hijacked connection
-// ends when the handler closes it. The error is nil after an end between
-// requests, a [SyntaxError] after a malformed request, else the reason.
+// Serve serves requests until the connection ends, and then closes it. If a handler hijacks
+// the connection, Serve returns when the handler closes it. The error is nil if the
+// connection ended between requests. It is a [SyntaxError] after a malformed request.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phaseHead)
 	watch := reqctx.Watch(c.ctx, c)
+	defer watch.Stop()
 	defer func() {
-		watch.Stop()
 		c.slot.Remove()
 		if r := c.current.Swap(nil); r != nil { // the handler has ended its goroutine
 			r.Cancel(nil)
@@ -119,32 +119,33 @@ func (c *ServerConn) Serve() error {
 	}
 }
 
-// Drain makes the connection close after the current or next response.
-func (c *ServerConn) Drain() { c.draining.Store(true) }
-
-// drains reports whether the connection, or its server, is draining.
+// drains reports whether the next response closes the connection.
 func (c *ServerConn) drains() bool {
-	return c.draining.Load() || c.cfg.Draining != nil && c.cfg.Draining.Load()
+	return c.closeIdle.Load() || c.cfg.Draining != nil && c.cfg.Draining.Load()
 }
 
-// CloseIdle closes the connection if it is between requests, else after the
-// current one.
+// CloseIdle closes the connection if it is idle. Otherwise the connection closes after the
+// current request.
 func (c *ServerConn) CloseIdle() {
-	c.draining.Store(true)
 	c.closeIdle.Store(true)
 	c.interrupt()
 }
 
-// Close closes the connection, and cancels the context of its request.
+// Close closes the connection and cancels the context of the current request.
 func (c *ServerConn) Close() error {
 	c.abort(net.ErrClosed)
 	return c.conn.Close()
 }
 
-// ContextDone is part of [reqctx.Watcher].
-func (c *ServerConn) ContextDone(cause error) { c.abort(cause) }
+// ContextDone is part of [reqctx.Watcher]. It closes the connection on a new goroutine,
+// because closing a TLS connection may block.
+func (c *ServerConn) ContextDone(cause error) {
+	c.abort(cause)
+	go func() { _ = panics.Contain(func() { _ = c.conn.Close() }) }()
+}
 
-// abort ends reading and writing, and the current request.
+// abort ends reading and writing and cancels the context of the current request, all with
+// cause. A hijacked connection stays open.
 func (c *ServerConn) abort(cause error) {
 	c.stop.CompareAndSwap(nil, &cause)
 	c.mu.Lock()
@@ -157,13 +158,14 @@ func (c *ServerConn) abort(cause error) {
 	}
 }
 
-// stopReading ends reading.
+// stopReading ends reading with cause. Writing is still possible.
 func (c *ServerConn) stopReading(cause error) {
 	c.stop.CompareAndSwap(nil, &cause)
 	c.interrupt()
 }
 
-// interrupt makes a read in progress return errInterrupted.
+// interrupt makes the read in progress return errInterrupted. It does not affect a hijacked
+// connection.
 func (c *ServerConn) interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +174,8 @@ func (c *ServerConn) interrupt() {
 	}
 }
 
-// setReadDeadline sets the deadline that an interruption restores.
+// setReadDeadline sets the read deadline of the connection. The zero time means none. An
+// interruption restores this deadline.
 func (c *ServerConn) setReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,8 +183,10 @@ func (c *ServerConn) setReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// readError returns the reason of a failed read: the cause set by stopReading, an exceeded
-// deadline, errInterrupted, or err.
+// readError returns the error to report for a read that failed with err. For a timeout it
+// returns the cause passed to stopReading, if that was called. Otherwise it returns
+// os.ErrDeadlineExceeded if the read deadline has passed, and errInterrupted if it has not.
+// For any other error it cancels the current request, except in a tunnel, and returns err.
 func (c *ServerConn) readError(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		if r := c.current.Load(); r != nil && !c.tunnels {
@@ -205,9 +210,14 @@ func (c *ServerConn) readError(err error) error {
 	return errInterrupted
 }
 
-// Sweep is part of [sweep.Conn].
+// Sweep is part of [sweep.Conn]. It enforces the time limits of the current phase.
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	over := func(age, limit time.Duration) bool { return limit > 0 && age > limit }
+	if c.drains() {
+		if c.drained += sweep.Interval; c.drained > c.cfg.DrainTimeout && !c.closeIdle.Load() {
+			c.CloseIdle()
+		}
+	}
 	switch phase {
 	case phaseHead:
 		if over(age, c.cfg.HeaderTimeout) {
@@ -241,7 +251,8 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	}
 }
 
-// tooSlow reports whether a body pauses for too long or arrives at a too low rate.
+// tooSlow reports whether the body that w measures pauses for too long or arrives too
+// slowly.
 func (c *ServerConn) tooSlow(w *wait) bool {
 	pause := w.sweep()
 	if c.cfg.BodyIdle > 0 && pause > c.cfg.BodyIdle {
@@ -252,7 +263,8 @@ func (c *ServerConn) tooSlow(w *wait) bool {
 		float64(w.bytes.Load()) < float64(c.cfg.MinBodyRate)*w.total.Seconds()
 }
 
-// readHeaders reads the headers of the next request and returns their length.
+// readHeaders reads until the buffer has the complete headers of the next request. It
+// returns their length.
 func (c *ServerConn) readHeaders() (int, error) {
 	limit := headerLimit(c.cfg.MaxHeaderBytes)
 	for searched := 0; ; {
@@ -288,7 +300,9 @@ func (c *ServerConn) readHeaders() (int, error) {
 	}
 }
 
-// waitWithoutBuffer waits for the first byte of the next request.
+// waitWithoutBuffer waits for the first byte of the next request. Before that it returns
+// the buffer of the idle connection to the pool. When the byte arrives, it takes a buffer
+// that starts with this byte.
 func (c *ServerConn) waitWithoutBuffer() error {
 	c.release()
 	c.head.fields = nil
@@ -308,7 +322,8 @@ func (c *ServerConn) waitWithoutBuffer() error {
 	}
 }
 
-// serve serves the request with the parsed headers of n bytes.
+// serve serves the next request. Its parsed headers are the first n unread bytes. serve
+// reports whether the connection can serve another request.
 func (c *ServerConn) serve(n int) (keep bool, err error) {
 	r, req, err := c.newRequest(n)
 	if err != nil {
@@ -341,7 +356,8 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	return err == nil && whole && r.keep && c.stop.Load() == nil, err
 }
 
-// exchange calls the exchange and sends its response.
+// exchange calls the [message.Exchange] of the configuration and sends the response that it
+// returns.
 func (c *ServerConn) exchange(r *request, req *http.Request) error {
 	err := panics.Do("exchange", func() error {
 		rsp, err := c.cfg.Exchange(req)
@@ -359,8 +375,8 @@ func (c *ServerConn) exchange(r *request, req *http.Request) error {
 	return err
 }
 
-// endBody ends the use of the request body. It reports whether the next request
-// can be read. If drain is false, it does not read the rest.
+// endBody closes the request body and reports whether it was read to its end, so that the
+// next request can be read. If drain is true, it first discards a short unread rest.
 func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !r.hasBody {
 		return true
@@ -380,7 +396,8 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 	return r.body.discard(drainSize)
 }
 
-// finish ends a request.
+// finish ends the current request: it stops reading ahead, cancels the context of the
+// request, and clears the deadlines of the handler.
 func (c *ServerConn) finish(r *request) {
 	c.stopReadAhead()
 	c.current.Store(nil)
@@ -400,7 +417,7 @@ func (c *ServerConn) finish(r *request) {
 	}
 }
 
-// proceed is part of bodyOwner: it sends 100 Continue.
+// proceed is part of bodyOwner. It sends 100 Continue.
 func (c *ServerConn) proceed() error {
 	if r := c.current.Load(); r != nil {
 		return r.stream.Inform(http.StatusContinue, nil)
@@ -408,14 +425,15 @@ func (c *ServerConn) proceed() error {
 	return nil
 }
 
-// bodyEnded is part of bodyOwner.
+// bodyEnded is part of bodyOwner. It allows reading ahead after a complete body.
 func (c *ServerConn) bodyEnded(whole bool) {
 	if whole {
 		c.ahead.CompareAndSwap(aheadNone, aheadAllowed)
 	}
 }
 
-// reject answers a request that cannot be served.
+// reject answers a malformed request with its status. It returns the error for Serve to
+// return, which is nil if the connection ended between requests.
 func (c *ServerConn) reject(err error) error {
 	syntax, ok := errors.AsType[*SyntaxError](err)
 	switch {
@@ -433,8 +451,9 @@ func (c *ServerConn) reject(err error) error {
 	return err
 }
 
-// linger closes the sending half and reads for a moment, because a client that is
-// still sending would get a reset, which destroys the response.
+// linger closes the sending half and discards received bytes for at most lingerTime. If the
+// connection were closed at once, a client that is still sending could receive a reset and
+// lose the response.
 func (c *ServerConn) linger() {
 	if cause := c.stop.Load(); cause != nil && *cause != message.ErrSlowBody { //nolint:errorlint // set by Sweep
 		return

@@ -131,6 +131,7 @@ func TestServerAccepts(t *testing.T) {
 }
 
 func TestServerChunks(t *testing.T) {
+	t.Parallel()
 	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
 	for body, want := range map[string]string{
 		"3\r\nabc\r\n0\r\n\r\n":                           "abc",
@@ -214,6 +215,7 @@ func TestServerRemovesHopByHop(t *testing.T) {
 }
 
 func TestServerTimeouts(t *testing.T) {
+	t.Parallel()
 	const limit = 60 * time.Millisecond
 	readErr := make(chan error, 1)
 	s := serve(t, &message.ServerConfig{
@@ -241,34 +243,39 @@ func TestServerTimeouts(t *testing.T) {
 }
 
 func TestServerBodyRate(t *testing.T) {
-	readErr := make(chan error, 1)
-	s := serve(t, &message.ServerConfig{
-		BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, err := io.Copy(io.Discard, r.Body)
-			readErr <- err
-		}),
-	})
+	t.Parallel()
 	for contentType, want := range map[string]error{"text/plain": message.ErrSlowBody, "application/grpc": io.ErrUnexpectedEOF} {
-		conn := dial(t, s.addr)
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\nContent-Type: %s\r\n\r\n", contentType)
-		stop := time.After(1500 * time.Millisecond)
-		var got error
-		for got == nil {
-			select {
-			case got = <-readErr:
-			case <-stop:
-				conn.Close()
-				got = <-readErr
-			case <-time.After(20 * time.Millisecond):
-				io.WriteString(conn, "a")
+		t.Run(contentType, func(t *testing.T) {
+			t.Parallel()
+			readErr := make(chan error, 1)
+			s := serve(t, &message.ServerConfig{
+				BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
+				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, err := io.Copy(io.Discard, r.Body)
+					readErr <- err
+				}),
+			})
+			conn := dial(t, s.addr)
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\nContent-Type: %s\r\n\r\n", contentType)
+			stop := time.After(1500 * time.Millisecond)
+			var got error
+			for got == nil {
+				select {
+				case got = <-readErr:
+				case <-stop:
+					conn.Close()
+					got = <-readErr
+				case <-time.After(20 * time.Millisecond):
+					io.WriteString(conn, "a")
+				}
 			}
-		}
-		require.ErrorIs(t, got, want)
+			require.ErrorIs(t, got, want)
+		})
 	}
 }
 
 func TestServerWriteTimeout(t *testing.T) {
+	t.Parallel()
 	writeErr := make(chan error, 1)
 	s := serve(t, &message.ServerConfig{
 		WriteTimeout: 100 * time.Millisecond,
@@ -283,7 +290,8 @@ func TestServerWriteTimeout(t *testing.T) {
 	require.Error(t, <-writeErr)
 }
 
-func TestServerNoticesDeparture(t *testing.T) {
+func TestServerDetectsClosedClient(t *testing.T) {
+	t.Parallel()
 	for name, request := range map[string]string{
 		"no body":   "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
 		"pipelined": "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /2",
@@ -308,6 +316,7 @@ func TestServerNoticesDeparture(t *testing.T) {
 
 // A slow handler does not lose what the client has pipelined.
 func TestServerReadAhead(t *testing.T) {
+	t.Parallel()
 	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(60 * time.Millisecond)
 		echo(w, r)
@@ -327,7 +336,8 @@ func TestServerReadAhead(t *testing.T) {
 	}
 }
 
-func TestServerRests(t *testing.T) {
+func TestServerIdleWithoutBuffer(t *testing.T) {
+	t.Parallel()
 	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(echo)})
 	conn := dial(t, s.addr)
 	r := bufio.NewReader(conn)
@@ -357,7 +367,6 @@ func TestServerDrain(t *testing.T) {
 	io.WriteString(busy, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-started
 	for _, c := range s.all() {
-		c.Drain()
 		c.CloseIdle()
 	}
 	got, err := io.ReadAll(idle)
@@ -489,6 +498,7 @@ type failing struct{}
 func (failing) Read([]byte) (int, error) { return 0, errors.New("fails") }
 
 func TestServerHijack(t *testing.T) {
+	t.Parallel()
 	s := serve(t, &message.ServerConfig{IdleTimeout: 50 * time.Millisecond, HeaderTimeout: 50 * time.Millisecond,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(50 * time.Millisecond) // a reader ahead is running
@@ -509,6 +519,7 @@ func TestServerHijack(t *testing.T) {
 }
 
 func TestServerDeadlines(t *testing.T) {
+	t.Parallel()
 	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		if r.ContentLength > 0 {
@@ -556,7 +567,7 @@ func TestServerPipe(t *testing.T) {
 
 // A goroutine of a handler that still reads the body is stopped, and takes nothing
 // of the next request.
-func TestServerLeftReader(t *testing.T) {
+func TestServerAbandonedReader(t *testing.T) {
 	ended := make(chan error, 10)
 	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -593,6 +604,7 @@ func TestServerLeftReader(t *testing.T) {
 
 // A handler that ends its goroutine ends the connection, and nothing else is left.
 func TestServerGoexit(t *testing.T) {
+	t.Parallel()
 	done := make(chan struct{}, 2)
 	for _, body := range []string{"", "Content-Length: 5\r\n"} {
 		conn, there := net.Pipe()
@@ -613,7 +625,7 @@ func TestServerGoexit(t *testing.T) {
 }
 
 // The upstream request is canceled when the client leaves.
-func TestProxyNoticesDeparture(t *testing.T) {
+func TestProxyDetectsClosedClient(t *testing.T) {
 	started, gone := make(chan struct{}, 1), make(chan struct{}, 1)
 	s, p := proxy(t, script(t, func(conn net.Conn, r *bufio.Reader) {
 		http.ReadRequest(r)

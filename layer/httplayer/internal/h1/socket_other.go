@@ -4,8 +4,8 @@ package h1
 
 import "net"
 
-// socket cannot look at what a connection has received on this system. The next
-// request finds out that the server has closed the connection.
+// socket has no access to the received bytes of a connection on this system. If the server
+// has closed a connection, only the next request on it shows this.
 type socket struct{}
 
 func (*socket) init(net.Conn)     {}

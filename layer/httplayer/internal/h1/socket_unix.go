@@ -9,33 +9,34 @@ import (
 	"syscall"
 )
 
-// socket gives access to the socket below a client connection. It is used by one goroutine
-// at a time.
+// socket gives access to the file descriptor below a client connection. One goroutine at a
+// time uses it.
 type socket struct {
-	raw    syscall.RawConn // nil without a socket
-	plain  bool            // the bytes of the connection are those of the socket
-	meter  meter           // counts the bytes of an exchange; may be nil
+	raw    syscall.RawConn // nil if the connection has no file descriptor
+	plain  bool            // bytes reach the socket unchanged, as without TLS
+	meter  meter           // counts the bytes of exchange; may be nil
 	peekFD func(fd uintptr)
 	stepFD func(fd uintptr) bool
 
 	b     [1]byte
-	quiet bool // nothing has arrived
+	quiet bool // set by peek: no bytes, end or error have arrived
 
-	// The exchange in progress.
-	check   bool   // peek first
-	out, in []byte // not sent; space for the response
+	// State of the exchange in progress.
+
+	check   bool   // look for a stale connection before the write
+	out, in []byte // bytes to write; space for the response
 	written int
 	n       int
 	err     error
 }
 
-// meter is a wrapper of a connection that only counts bytes, such as that of
-// tcplayer.Meter.
+// meter is a wrapper of a connection that counts bytes and does not change them, such as
+// the wrapper of tcplayer.Meter. exchange reports its bytes to it.
 type meter interface {
 	Transferred(read, written int, err error)
 }
 
-// init finds the socket of a connection, or the socket below it.
+// init finds the socket of conn. It looks below wrappers that have a NetConn method.
 func (s *socket) init(conn net.Conn) {
 	s.plain = true
 	for {
@@ -59,25 +60,27 @@ func (s *socket) init(conn net.Conn) {
 	s.raw, s.peekFD, s.stepFD = raw, s.peek, s.step
 }
 
-// peek sets quiet.
+// peek sets s.quiet to true if nothing has arrived on the socket, and else to false. It
+// does not consume bytes.
 func (s *socket) peek(fd uintptr) {
 	_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	s.quiet = err == syscall.EAGAIN || err == syscall.EINTR
 }
 
-// readable reports whether bytes, the end, or an error have arrived.
+// readable reports whether bytes, the end of the stream or an error have arrived on the
+// socket. It returns false without a socket.
 func (s *socket) readable() bool {
 	return s.raw != nil && (s.raw.Control(s.peekFD) != nil || !s.quiet)
 }
 
-// canExchange reports whether the bytes of the connection are those of the socket, so that
-// exchange may be called.
+// canExchange reports whether exchange may be called: the connection has a socket, and
+// writes to the connection reach the socket unchanged.
 func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 
-// exchange writes out and then reads once into in. If check is set and bytes or the end
-// have arrived, it writes nothing and returns errStale. It does not try to read before the
-// response has arrived, which saves a system call. No event is lost, because the wait is
-// registered before the write.
+// exchange writes out and then reads once into in. If check is true and bytes or the end of
+// the stream have arrived before the write, it writes nothing and returns errStale. It
+// reads only when the socket is readable, which saves a system call. After a short write it
+// does not read, and the caller writes the rest.
 func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error) {
 	s.out, s.in, s.check, s.written, s.n, s.err = out, in, check, 0, 0, nil
 	err = s.raw.Read(s.stepFD)
@@ -91,8 +94,8 @@ func (s *socket) exchange(out, in []byte, check bool) (written, n int, err error
 	return s.written, s.n, err
 }
 
-// step makes the next system calls of an exchange. It returns false to wait until fd is
-// readable.
+// step makes the next system call of an exchange. It returns true when the exchange is
+// complete, and false to be called again when fd is readable.
 func (s *socket) step(fd uintptr) bool {
 	if s.check {
 		s.check = false
@@ -124,7 +127,8 @@ func (s *socket) step(fd uintptr) bool {
 	return true
 }
 
-// retry calls a system call until it is not interrupted. n is never negative.
+// retry makes a system call on fd, and repeats it while a signal interrupts it. The result
+// n is never negative.
 func retry(call func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	for {
 		n, err = call(int(fd), p)

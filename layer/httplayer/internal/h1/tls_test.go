@@ -19,6 +19,7 @@ import (
 
 // Interruptions of a read and the look for a stale connection work through TLS.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	t.Cleanup(certificate.Close)

@@ -12,7 +12,8 @@ import (
 
 var errNoTunnel = errors.New("the response of a tunnel has no Upgrade field or no writable body")
 
-// closeWrite closes the sending half of a connection that supports it.
+// closeWrite closes the sending half of conn. It returns http.ErrNotSupported if conn has
+// no CloseWrite method.
 func closeWrite(conn any) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -20,8 +21,9 @@ func closeWrite(conn any) error {
 	return http.ErrNotSupported
 }
 
-// tunnel sends the headers of a response that makes a tunnel. It copies in both
-// directions until both have ended, one has failed, or the context ends.
+// tunnel sends the headers of rsp, which turns the connection into a tunnel. It then copies
+// bytes in both directions. It returns when both directions have ended, one has failed, or
+// the context of the request ends.
 func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	upstream, ok := rsp.Body.(io.ReadWriteCloser)
 	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && upgradeOf(rsp.Header) == "" {
@@ -82,7 +84,8 @@ func copyTunnel(dst io.Writer, src io.Reader) error {
 	}
 }
 
-// tunnelSource reads the bytes of a tunnel. It returns buffered bytes first.
+// tunnelSource reads the bytes of a tunnel from a source. It returns the buffered bytes
+// first.
 type tunnelSource struct{ *source }
 
 func (s tunnelSource) Read(p []byte) (int, error) {
@@ -105,8 +108,8 @@ type tunnelSink struct{ conn net.Conn }
 func (s tunnelSink) Write(p []byte) (int, error) { return s.conn.Write(p) }
 func (s tunnelSink) CloseWrite() error           { return closeWrite(s.conn) }
 
-// hijackedConn is a connection that a handler has hijacked. Its Read first returns bytes
-// that were received with the request.
+// hijackedConn is a connection that a handler has hijacked. Its Read first returns the
+// bytes that were received after the request, and then reads from the connection.
 type hijackedConn struct {
 	net.Conn
 	ahead  []byte
@@ -131,7 +134,8 @@ func (c *hijackedConn) Close() error {
 	return err
 }
 
-// CloseWrite closes the sending half, if the connection supports it.
+// CloseWrite closes the sending half. It returns an error if the connection does not
+// support this.
 func (c *hijackedConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // NetConn returns the underlying connection.

@@ -7,16 +7,16 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// wait measures how long one goroutine waits for the peer. The goroutine counts,
-// and the sweeper, which alone uses the other fields, observes the count. A nil
-// one measures nothing.
+// wait measures how long one goroutine waits for the peer. The goroutine counts the start
+// and the end of each wait. The sweeper observes the count at each interval. Methods on a
+// nil wait do nothing.
 type wait struct {
-	count atomic.Uint32 // odd while it waits
-	bytes atomic.Int64  // moved since reset
+	count atomic.Uint32 // number of starts and ends; odd during a wait
+	bytes atomic.Int64  // bytes that were read
 
-	seen  uint32
-	age   time.Duration // of the current wait
-	total time.Duration // of all waits
+	seen  uint32        // count at the previous sweep; used by the sweeper only
+	age   time.Duration // duration of the current wait; used by the sweeper only
+	total time.Duration // duration of all waits; used by the sweeper only
 }
 
 func (w *wait) begin() {
@@ -32,7 +32,8 @@ func (w *wait) end(n int) {
 	}
 }
 
-// sweep is called once per interval. It returns the age of the current wait.
+// sweep is called once per interval. It updates the durations and returns the duration of
+// the current wait, or 0 between two waits.
 func (w *wait) sweep() time.Duration {
 	count := w.count.Load()
 	switch {

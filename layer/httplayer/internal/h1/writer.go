@@ -8,31 +8,27 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-var (
-	errBodyLong  error = &message.RequestError{Reason: "body is longer than its Content-Length"}
-	errBodyShort error = &message.RequestError{Reason: "body is shorter than its Content-Length"}
-)
-
-// writer sends one message. It has a buffer between begin and end.
+// writer serializes and sends one message at a time. The method begin takes a buffer for a
+// message from the pool, and the method end returns it.
 type writer struct {
 	conn net.Conn
-	wait *wait // measures the time in which it waits; may be nil
+	wait *wait // measures the time that writes wait for the peer; may be nil
 
 	buf     *buffer
-	b       []byte // not sent
-	chunk   int    // offset of the open chunk in b, or -1
+	b       []byte // bytes in the buffer that are not sent
+	chunk   int    // offset of the unfinished chunk in b; -1 without one
 	chunked bool
-	left    int64 // of the Content-Length, or -1
-	moved   bool  // a part of the body was added
+	left    int64 // bytes that are missing to Content-Length; -1 without a length
+	moved   bool  // at least one byte of the body was added
 	sent    bool  // the connection has accepted bytes
-	broken  bool  // err is of the connection
+	broken  bool  // err is an error of the connection
 	err     error
 }
 
 const (
 	chunkHead = len("0000\r\n")
 	chunkTail = len("\r\n")
-	spare     = chunkTail + len("0\r\n\r\n") // to end a chunk and the body
+	spare     = chunkTail + len("0\r\n\r\n") // space to end a chunk and the body
 	minSpace  = 512
 )
 
@@ -49,8 +45,8 @@ func (w *writer) end() {
 	}
 }
 
-// space returns free space of the buffer for the next bytes of the body. The caller reads
-// into it and then calls add.
+// space returns free space of the buffer for the next bytes of the body. The caller writes
+// to it and then calls add. If the buffer is nearly full, space first sends it.
 func (w *writer) space() []byte {
 	need := minSpace + spare
 	if w.chunked && w.chunk < 0 {
@@ -66,11 +62,12 @@ func (w *writer) space() []byte {
 	return w.b[len(w.b) : cap(w.b)-spare]
 }
 
-// add appends n bytes of the space.
+// add appends the n bytes that the caller wrote to the result of space. It fails if the
+// body becomes longer than its Content-Length.
 func (w *writer) add(n int) error {
 	if w.left >= 0 {
 		if int64(n) > w.left {
-			w.err = errBodyLong
+			w.err = message.ErrLongBody
 			return w.err
 		}
 		w.left -= int64(n)
@@ -80,7 +77,8 @@ func (w *writer) add(n int) error {
 	return w.err
 }
 
-// endChunk writes the size of the open chunk.
+// endChunk completes the unfinished chunk in the buffer: it writes the size before the
+// data. It removes a chunk without data.
 func (w *writer) endChunk() {
 	if w.chunk < 0 {
 		return
@@ -98,7 +96,7 @@ func (w *writer) endChunk() {
 	w.chunk = -1
 }
 
-// flush sends the buffered bytes.
+// flush ends the current chunk and sends the buffered bytes.
 func (w *writer) flush() error {
 	w.endChunk()
 	if w.err == nil && len(w.b) > 0 {
@@ -116,7 +114,7 @@ func (w *writer) send(p []byte) {
 	w.broken, w.err = err != nil, err
 }
 
-// enlarge takes a big buffer for a long body.
+// enlarge replaces the buffer by a big one, for a long body.
 func (w *writer) enlarge() {
 	if cap(w.b) >= bigSize {
 		return
@@ -127,7 +125,7 @@ func (w *writer) enlarge() {
 	w.buf = large
 }
 
-// Write appends a part of the body.
+// Write is part of [io.Writer]. It appends p to the body.
 func (w *writer) Write(p []byte) (n int, err error) {
 	if len(p) > smallSize {
 		w.enlarge()
@@ -150,19 +148,20 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// finish ends the body and sends the rest.
+// finish ends the body and sends the buffered bytes.
 func (w *writer) finish(trailer http.Header) error {
 	_ = w.complete(trailer)
 	return w.flush()
 }
 
-// complete ends the body in the buffer. Trailers need chunks.
+// complete adds the end of the body to the buffer. It adds the trailers only if the body is
+// chunked.
 func (w *writer) complete(trailer http.Header) error {
 	w.endChunk()
 	switch {
 	case w.err != nil:
 	case w.left > 0:
-		w.err = errBodyShort
+		w.err = message.ErrShortBody
 	case w.chunked:
 		w.b = append(w.b, '0', '\r', '\n')
 		w.b = appendTrailers(w.b, trailer)
@@ -170,8 +169,8 @@ func (w *writer) complete(trailer http.Header) error {
 	return w.err
 }
 
-// copyPending copies the bytes that body returns without waiting, as far as the buffer has
-// space. It reports whether the body has ended.
+// copyPending appends the bytes of body that can be read without waiting, as long as they
+// fit into the buffer. It reports whether the body has ended.
 func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
 	for {
 		n, eof := message.Pending(body)
@@ -184,8 +183,8 @@ func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
 	}
 }
 
-// copyOnce calls Read of body once and appends the bytes. It returns an error of body or of
-// the connection.
+// copyOnce calls Read of body once and appends the bytes. It reports whether the body has
+// ended. The error is of body or of the connection.
 func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	space := w.space()
 	if w.err != nil {
@@ -205,8 +204,8 @@ func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	return false, err
 }
 
-// copyBody sends the body up to its end. It sends the buffered bytes
-// before it waits for more.
+// copyBody appends body up to its end. Before it waits for body, it sends the buffered
+// bytes.
 func (w *writer) copyBody(body io.Reader) error {
 	for {
 		if n, eof := message.Pending(body); n == 0 && !eof {

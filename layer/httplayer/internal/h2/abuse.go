@@ -8,8 +8,8 @@ import (
 
 const (
 	maxGlitches      = 1000
-	glitchesDecay    = 50 // per second
-	glitchesAnswered = 5  // are paid off by a response
+	glitchesDecay    = 50 // subtracted per second
+	glitchesAnswered = 5  // subtracted for each response
 	glitchesPerByte  = 1024
 
 	glitchControl = 1                    // PING, PRIORITY, an unknown or empty frame, a tiny WINDOW_UPDATE
@@ -18,21 +18,22 @@ const (
 	glitchLarge   = 2 * glitchesAnswered // a header list that is too large
 	tinyUpdate    = 64
 
-	youngStream = 250 * time.Millisecond // the reset of an older stream is not counted
+	youngStream = 250 * time.Millisecond // resets of older streams are not counted
 	youngTicks  = uint32(youngStream / sweep.Interval)
 )
 
-// bucket counts events that are allowed at a rate and in a burst. The credit of
-// time, responses and bytes is computed only when the limit is reached.
+// bucket limits how many events of one kind the peer may cause. The count may reach limit
+// in a burst. It decreases with time, with responses and with transferred bytes. The
+// decrease is computed only when the count exceeds limit.
 type bucket struct {
 	used, limit int
-	at          time.Time // of the last computation
-	answered    uint32
+	at          time.Time // time of the last computation
+	answered    uint32    // number of responses at the last computation
 }
 
-// glitch counts frames of the peer that cost work and do not help a request. It
-// returns an error if they are too many for the time, the responses and the bytes
-// that were transferred.
+// glitch adds n to the count of frames that cost work but contribute nothing to a request.
+// If the count stays above its limit after the decrease for time, responses and transferred
+// bytes, glitch returns an error. The error ends the connection.
 func (c *conn) glitch(n int) error {
 	b := &c.glitches
 	if b.used += n; b.used <= b.limit {
@@ -44,8 +45,10 @@ func (c *conn) glitch(n int) error {
 	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
 }
 
-// countReset counts the reset of a young stream, by the peer or because of its
-// error.
+// countReset counts that the stream st was reset, by the peer or because of an error of the
+// peer. It counts only streams younger than youngStream, on a server with MaxStreamResets.
+// It returns an error if more streams were reset than the elapsed time and the responses
+// permit.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// TestHonestClients has many cancellations and control frames that must not be
+// TestServerAcceptsHonestClients has many cancellations and control frames that must not be
 // taken for an attack.
-func TestHonestClients(t *testing.T) {
+func TestServerAcceptsHonestClients(t *testing.T) {
 	s := serve(t, message.ServerConfig{MaxStreamResets: 100, Handler: handler()})
 	t.Run("cancels answered streams", func(t *testing.T) {
 		c := dial(t, s.addr, &ClientConfig{})

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// buffer is a pooled byte slice. The bytes before off have been read.
+// buffer is a pooled byte slice. The first off bytes have been read.
 type buffer struct {
 	b    []byte
 	off  int
-	next *buffer // of a queue
+	next *buffer // next buffer of a queue
 }
 
 const (
@@ -24,7 +24,8 @@ var (
 	largeBuffers  = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, largeBuffer)} }}
 )
 
-// newBuffer returns an empty buffer for n bytes, or for 64 KiB if n is larger.
+// newBuffer returns an empty buffer from a pool. It has room for at least n bytes, or for
+// 64 KiB if n is larger.
 func newBuffer(n int) *buffer {
 	pool := &largeBuffers
 	switch {
@@ -36,7 +37,7 @@ func newBuffer(n int) *buffer {
 	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pools have nothing else
 }
 
-// release returns the buffer to its pool. A nil buffer is allowed.
+// release returns the buffer to its pool. It does nothing for a nil buffer.
 func (b *buffer) release() {
 	if b == nil {
 		return
@@ -53,7 +54,7 @@ func (b *buffer) release() {
 	}
 }
 
-// unread returns the bytes that have not been read. A nil buffer is allowed.
+// unread returns the bytes that have not been read. It returns nil for a nil buffer.
 func (b *buffer) unread() []byte {
 	if b == nil {
 		return nil
@@ -61,8 +62,8 @@ func (b *buffer) unread() []byte {
 	return b.b[b.off:]
 }
 
-// grown returns a buffer with the unread bytes of b and room for n more. It
-// releases b if it returns another one.
+// grown returns a buffer that has the unread bytes of b and room for n more bytes. This is
+// b itself if b has enough room. Otherwise grown releases b.
 func (b *buffer) grown(n int) *buffer {
 	if cap(b.b)-len(b.b) >= n {
 		return b
@@ -74,13 +75,13 @@ func (b *buffer) grown(n int) *buffer {
 	return larger
 }
 
-// queue is a list of buffers with received bytes.
+// queue is a linked list of buffers with received bytes.
 type queue struct {
 	first, last *buffer
 	n           int // unread bytes
 }
 
-// write appends p.
+// write appends p to the queue.
 func (q *queue) write(p []byte) {
 	q.n += len(p)
 	for len(p) > 0 {
@@ -99,7 +100,7 @@ func (q *queue) write(p []byte) {
 	}
 }
 
-// read moves bytes to p.
+// read moves bytes from the queue to p, and returns their number.
 func (q *queue) read(p []byte) (n int) {
 	for q.first != nil && n < len(p) {
 		k := copy(p[n:], q.first.unread())
@@ -116,7 +117,7 @@ func (q *queue) read(p []byte) (n int) {
 	return n
 }
 
-// clear drops all bytes.
+// clear drops all bytes and releases the buffers.
 func (q *queue) clear() {
 	for b := q.first; b != nil; {
 		next := b.next
@@ -126,7 +127,7 @@ func (q *queue) clear() {
 	*q = queue{}
 }
 
-// Frames.
+// The following methods append frames.
 
 func (b *buffer) frame(n int, typ, flags byte, id uint32) {
 	b.b = appendFrame(b.b, n, typ, flags, id)

@@ -7,42 +7,44 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ClientConfig is the configuration of the connections of an endpoint. The zero
-// value has the defaults.
+// ClientConfig is the configuration of the connections of an endpoint. The zero value
+// selects the defaults: windows of 256 KiB per stream and 1 MiB per connection, and no
+// PING.
 type ClientConfig struct {
 	StreamWindow int
 	ConnWindow   int
-	Secure       bool // the scheme is https, unless the request specifies one
+	Secure       bool // the scheme is https if the request specifies none
 
-	// A server that sends nothing for PingInterval while there are streams is
-	// sent a PING. The connection ends if it sends nothing for PingTimeout more,
-	// whose default is 20 s. An interval of 0 disables this.
+	// PingInterval enables PING frames. If the server sends nothing for PingInterval while
+	// streams are open, the client sends a PING. The connection ends if the server then
+	// sends nothing for PingTimeout. PingInterval 0 disables this, and PingTimeout 0 means
+	// 20 s.
 	PingInterval time.Duration
 	PingTimeout  time.Duration
 
-	// Changed is called without locks when a method of the connection may return
-	// another value than before: on SETTINGS, on GOAWAY, at the end, and when a
-	// full connection has room. It must not block. Drain and Close do not call it
-	// themselves.
+	// Changed is called after SETTINGS, after a GOAWAY, when a slot of a full connection
+	// becomes free, and when the connection ends. The results of Usable, Limit, Reserve
+	// and Err may then differ from before. Drain and Close do not call Changed
+	// themselves. It is called without locks and must not block.
 	Changed func(c *ClientConn)
 }
 
-// ClientConn is the client side of a connection.
+// ClientConn is the client side of a connection. It is safe for concurrent use.
 type ClientConn struct {
 	conn
 	cfg      *ClientConfig
 	settledC chan struct{}
 	done     chan struct{}
-	goAwayOf *ConnError // the last GOAWAY with an error, with the mu of the connection
+	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
 }
 
 const (
-	unsettledStreams = 100  // limit before the first SETTINGS
-	unlimitedStreams = 1000 // and if SETTINGS do not have one
+	unsettledStreams = 100  // before the first SETTINGS of the server
+	unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCURRENT_STREAMS
 )
 
-// NewClientConn returns the client side of a connection, and starts its
-// goroutines.
+// NewClientConn returns the client side of the connection nc. It sends the preface and
+// starts the reading goroutine.
 func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg, settledC: make(chan struct{}), done: make(chan struct{})}
 	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow))
@@ -65,15 +67,15 @@ func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	return c
 }
 
-// Settled returns a channel that is closed when the first SETTINGS of the server
-// have arrived or the connection has ended.
+// Settled returns a channel that is closed when the first SETTINGS of the server have
+// arrived, or when the connection has ended.
 func (c *ClientConn) Settled() <-chan struct{} { return c.settledC }
 
 // Done returns a channel that is closed when the connection has ended.
 func (c *ClientConn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection cannot be used: it has ended, or the server has
-// sent a GOAWAY with an error.
+// Err returns the reason why the connection cannot be used. It returns nil while the
+// connection is open, unless the server has sent a GOAWAY with an error code.
 func (c *ClientConn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +85,8 @@ func (c *ClientConn) Err() error {
 	return c.err
 }
 
-// Usable reports whether the connection accepts requests, now or when a stream
-// has ended.
+// Usable reports whether the connection accepts new requests. It returns true even if all
+// slots are taken, because a slot becomes free when a stream ends.
 func (c *ClientConn) Usable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,14 +97,15 @@ func (c *ClientConn) usable() bool {
 	return c.err == nil && !c.leaving && c.nextID <= maxStreamID-2*unlimitedStreams
 }
 
-// Active returns the number of streams in progress and of reserved ones.
+// Active returns the number of slots that are taken, by open streams and by calls of
+// Reserve.
 func (c *ClientConn) Active() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.slots
 }
 
-// Limit returns how many streams the server allows.
+// Limit returns the number of streams that the server allows at the same time.
 func (c *ClientConn) Limit() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,8 +119,8 @@ func (c *ClientConn) limit() int {
 	return unsettledStreams
 }
 
-// Reserve takes a slot for one RoundTrip. It returns false if all are taken or the
-// connection accepts no requests.
+// Reserve takes a slot for one call of RoundTrip. It returns false if all slots are taken
+// or the connection accepts no new requests.
 func (c *ClientConn) Reserve() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,14 +131,15 @@ func (c *ClientConn) Reserve() bool {
 	return true
 }
 
-// Release returns a slot that is not used.
+// Release returns a slot that Reserve took and that RoundTrip will not use.
 func (c *ClientConn) Release() {
 	c.mu.Lock()
 	c.freeSlot()
 	c.unlock()
 }
 
-// Drain accepts no more requests. The connection ends after the last stream.
+// Drain makes the connection reject new requests. The connection closes after its last
+// stream has ended. The server receives a GOAWAY.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,13 +151,15 @@ func (c *ClientConn) Drain() {
 	c.kick()
 }
 
-// Close ends the connection and its streams.
+// Close closes the connection and ends its streams with an error.
 func (c *ClientConn) Close() error {
 	c.fail(errConnClosed)
 	return nil
 }
 
-// goAway handles a GOAWAY: the server has not processed streams above last.
+// goAway handles a GOAWAY of the server. Streams with an ID above last end with
+// REFUSED_STREAM, because the server has not processed them. The connection closes after
+// its other streams have ended.
 func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	if err := c.glitch(glitchControl); err != nil {
 		return err

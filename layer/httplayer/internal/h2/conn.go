@@ -11,81 +11,85 @@ import (
 )
 
 const (
-	smallRead   = 2 << 10                // size of the read buffer that belongs to a connection
-	lastWrite   = time.Second            // limit for writing the final GOAWAY
-	lingerTime  = 500 * time.Millisecond // for the peer to read the last output
-	lingerBytes = 256 << 10
-	resetMemory = 64 // streams that were reset and may still receive frames
+	smallRead   = 512                    // size of the read buffer of an idle connection
+	lastWrite   = time.Second            // time limit for writing the final GOAWAY
+	lingerTime  = 500 * time.Millisecond // time for the peer to read the last output
+	lingerBytes = 256 << 10              // received bytes that are dropped meanwhile
+	resetMemory = 64                     // streams reset by this side that are remembered
 )
 
-// conn is a connection of either role.
+// conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
+// belongs to the reader, which is the goroutine that reads frames. The last group is
+// guarded by mu.
 type conn struct {
 	nc     net.Conn
-	server *ServerConn // one of these is nil
-	client *ClientConn
+	server *ServerConn // nil on a client
+	client *ClientConn // nil on a server
 	limits
 
-	// Of the reader.
+	// The fields up to started are used by the reader only.
+
 	small    [smallRead]byte
-	large    *buffer // replaces small while more input is expected than fits
-	in       []byte  // small or the bytes of large
+	large    *buffer // used instead of small while more input is expected; may be nil
+	in       []byte  // small, or the memory of large
 	r, w     int     // in[r:w] is unprocessed
 	dec      decoder
 	fields   []field
 	block    headerBlock
-	prefaced bool // the preface of a client was read
-	settled  bool // the first SETTINGS was read
-	lastID   uint32
-	found    *stream // by the last find
-	touched  []*stream
-	starting []*serverStream
-	received int64 // bytes to give back to the window of the connection
-	recvLeft int64
-	moved    int64 // useful bytes, for glitches
+	prefaced bool            // the preface of the client was read
+	settled  bool            // the first SETTINGS of the peer were read
+	lastID   uint32          // highest stream ID that a client has used
+	found    *stream         // result of the last call of find
+	touched  []*stream       // streams that endBatch wakes
+	starting []*serverStream // new streams that endBatch starts
+	received int64           // bytes for the next WINDOW_UPDATE of the connection
+	recvLeft int64           // bytes that the peer may still send on the connection
+	moved    int64           // transferred bytes that count against glitches
 	glitches bucket
 	resets   bucket
 	started  time.Time
 
-	reads    atomic.Uint32 // number of Reads
-	answered atomic.Uint32 // final responses that were begun
-	grown    atomic.Int64  // by which stream windows exceed their initial size
-	rtt      atomic.Int64  // of the first SETTINGS, in ns
-	writes   atomic.Uint32 // number of Writes that began and of those that returned
+	reads    atomic.Uint32 // number of calls of Read
+	answered atomic.Uint32 // number of final responses that have begun
+	grown    atomic.Int64  // bytes by which all stream windows exceed their initial size
+	rtt      atomic.Int64  // round-trip time of the first SETTINGS, in ns; 0 before
+	writes   atomic.Uint32 // number of starts and returns of Write; odd during a Write
 
 	mu          sync.Mutex
-	err         error // the connection has ended
-	stop        error // the reader has to end the connection with it
+	err         error // reason for which the connection ended; nil before
+	stop        error // reason for which the reader has to end the connection
 	streams     map[uint32]*stream
 	enc         encoder
-	out         *buffer // to be written
-	lastData    int     // offset in out of a DATA frame of stream lastDataID
+	out         *buffer // queued frames; may be nil
+	lastData    int     // offset in out of the last DATA frame, if lastDataID is not 0
 	lastDataID  uint32
-	writing     bool
+	writing     bool // the writer goroutine runs
 	writer      func()
-	sendWindow  int64
-	peerWindow  int64 // initial window of streams
+	sendWindow  int64 // bytes that this side may still send
+	peerWindow  int64 // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
-	blocked     []*stream // waiting for the connection
-	ownResets   [resetMemory]uint32
+	blocked     []*stream // streams that wait for room in the output or in sendWindow
+	ownResets   []uint32  // ring of the last streams that this side reset
 	resetNext   int
 	nextID      uint32
-	lastStream  uint32 // that a server accepted
-	slots       int    // open streams, and reserved ones of a client
-	greeted     bool   // SETTINGS were received
-	leaving     bool   // no new streams
-	closing     bool   // to be closed after the last stream
-	changed     bool   // the Changed function has to be called
-	alive       keepalive
+	lastStream  uint32     // highest stream that a server accepted
+	slots       int        // open streams; on a client also reserved slots
+	greeted     bool       // SETTINGS of the peer were received
+	leaving     bool       // the connection opens or accepts no new streams
+	closing     bool       // the connection closes after its last stream
+	changed     bool       // the Changed function of the client has to be called
+	alive       *keepalive // nil if no PINGs are sent
 }
 
-// limits are those of the receiving side.
+// limits has the limits that this side sets for the peer in SETTINGS.
 type limits struct {
 	maxStreams, maxFrame, maxHeader int
 	streamWindow, connWindow        int64
 }
 
-// newLimits replaces limits of 0 by the defaults.
+// newLimits returns the limits with the given values. It replaces 0 by the default and
+// limits each value to its valid range.
 func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) limits {
 	or := func(n, otherwise int) int {
 		if n <= 0 {
@@ -114,7 +118,8 @@ func (c *conn) init(nc net.Conn, l limits) {
 	c.glitches.limit = maxGlitches
 }
 
-// hello queues the first SETTINGS.
+// hello queues the first SETTINGS, with the given settings and those of c.limits. It also
+// enlarges the window of the connection.
 func (c *conn) hello(list ...setting) {
 	out := c.output()
 	list = append(list, setting{settingInitialWindowSize, uint32(c.streamWindow)},
@@ -128,7 +133,7 @@ func (c *conn) hello(list ...setting) {
 	}
 }
 
-// unlock unlocks mu and calls the Changed function of a client if it is due.
+// unlock unlocks mu and then calls the Changed function of a client if c.changed is set.
 func (c *conn) unlock() {
 	changed := c.changed
 	c.changed = false
@@ -138,12 +143,14 @@ func (c *conn) unlock() {
 	}
 }
 
-// quiet reports whether no stream is in progress, with mu held.
+// quiet reports whether no stream is open, no handler runs and no slot is reserved. The
+// caller holds mu.
 func (c *conn) quiet() bool {
 	return len(c.streams) == 0 && (c.server == nil || c.server.handlers == 0) && (c.client == nil || c.slots == 0)
 }
 
-// fail ends the connection at once. The reader ends its streams.
+// fail closes the connection because of err. The reader then notices this and ends the
+// streams.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -153,7 +160,8 @@ func (c *conn) fail(err error) {
 	_ = c.nc.Close()
 }
 
-// interrupt makes the reader end the connection with err.
+// interrupt makes the reader end the connection with err. Unlike fail, it lets the reader
+// send a GOAWAY first.
 func (c *conn) interrupt(err error) {
 	c.mu.Lock()
 	if c.stop == nil {
@@ -163,7 +171,8 @@ func (c *conn) interrupt(err error) {
 	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
-// readLoop handles the input until the connection ends. It returns the reason.
+// readLoop reads and handles frames until the connection ends. It returns the reason of the
+// end.
 func (c *conn) readLoop() error {
 	for {
 		n, err := c.nc.Read(c.in[c.w:])
@@ -181,9 +190,10 @@ func (c *conn) readLoop() error {
 	}
 }
 
-// makeRoom prepares the buffer for the next Read. A large one is used while a
-// Read fills the buffer or a frame is larger than the small one, so that an idle
-// connection has a small one.
+// makeRoom prepares the buffer for the next Read. It moves unprocessed bytes to the start.
+// It switches to the large buffer after a Read that filled the small one, and for a frame
+// that does not fit into the small one. It switches back when no bytes are left to process,
+// unless the last Read filled the buffer.
 func (c *conn) makeRoom() {
 	rest, full := c.in[c.r:c.w], c.w == len(c.in)
 	need := frameHead
@@ -202,7 +212,9 @@ func (c *conn) makeRoom() {
 	c.r, c.w = 0, copy(c.in, rest)
 }
 
-// endBatch starts the new streams and wakes those for which frames arrived.
+// endBatch is called after the frames of one Read were handled. It wakes the streams that
+// received something and starts the new streams. It sends a WINDOW_UPDATE for the received
+// bytes when they amount to a quarter of the window of the connection.
 func (c *conn) endBatch() {
 	for i, st := range c.touched {
 		c.touched[i] = nil
@@ -226,7 +238,7 @@ func (c *conn) endBatch() {
 	}
 }
 
-// touch makes endBatch wake the stream.
+// touch records that st must be woken by endBatch.
 func (c *conn) touch(st *stream) {
 	if !st.touched {
 		st.touched = true
@@ -234,7 +246,8 @@ func (c *conn) touch(st *stream) {
 	}
 }
 
-// end ends the connection and its streams. It returns the reason.
+// end closes the connection and ends its streams. It first sends a GOAWAY if this side
+// detected an error. It returns the reason of the end, which is err or an earlier one.
 func (c *conn) end(err error) error {
 	c.mu.Lock()
 	switch {
@@ -273,7 +286,9 @@ func (c *conn) end(err error) error {
 	c.slots -= len(all)
 	c.out.release()
 	c.out, c.lastDataID = nil, 0
-	c.alive.stop()
+	if c.alive != nil {
+		c.alive.timer.Stop()
+	}
 	c.changed = true
 	c.unlock()
 	_ = c.nc.Close()
@@ -287,8 +302,9 @@ func (c *conn) end(err error) error {
 	return err
 }
 
-// linger drops input until the peer closes the connection, because a close with
-// unread input would reset it before the peer has read the GOAWAY.
+// linger closes the sending half and drops received bytes until the peer closes the
+// connection, or for lingerTime. If the connection were closed with unread input, the peer
+// would receive a reset before it has read the GOAWAY.
 func (c *conn) linger() {
 	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
@@ -296,7 +312,7 @@ func (c *conn) linger() {
 	}
 }
 
-// find returns an open stream, or nil.
+// find returns the open stream with the given ID, or nil. The reader calls it.
 func (c *conn) find(id uint32) *stream {
 	if st := c.found; st != nil && st.id == id && !st.removed.Load() {
 		return st
@@ -308,7 +324,8 @@ func (c *conn) find(id uint32) *stream {
 	return st
 }
 
-// unopened reports whether the stream has not been opened.
+// unopened reports whether the stream with the given ID has never been opened. A frame on
+// such a stream is a protocol error.
 func (c *conn) unopened(id uint32) bool {
 	if c.server != nil {
 		return id%2 == 0 || id > c.lastID
@@ -318,25 +335,30 @@ func (c *conn) unopened(id uint32) bool {
 	return id%2 == 0 || id >= c.nextID
 }
 
-// queueReset queues RST_STREAM, with mu held. The peer may send frames of the
-// stream until it has read it.
+// queueReset queues RST_STREAM and records the stream in ownResets. The peer may send
+// frames of the stream until it has read the RST_STREAM. The caller holds mu.
 func (c *conn) queueReset(id, code uint32) {
 	c.output().rstStream(id, code)
-	c.ownResets[c.resetNext%resetMemory] = id
-	c.resetNext++
+	if len(c.ownResets) < resetMemory {
+		c.ownResets = append(c.ownResets, id)
+	} else {
+		c.ownResets[c.resetNext%resetMemory] = id
+		c.resetNext++
+	}
 	c.kick()
 }
 
-// wasReset reports whether the stream of a server was ignored after a GOAWAY, or
-// is one of the last that were reset here.
+// wasReset reports whether frames of the closed stream id must be ignored. It returns true
+// if the peer opened the stream after the final GOAWAY, or if the stream is one of the last
+// ones that this side reset.
 func (c *conn) wasReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leaving && id > c.lastStream || slices.Contains(c.ownResets[:], id)
+	return c.leaving && id > c.lastStream || slices.Contains(c.ownResets, id)
 }
 
-// remove takes a stream out of the table, with mu held. The slot of a client is
-// free then.
+// remove removes a stream that has ended from c.streams and frees its slot. The caller
+// holds mu.
 func (c *conn) remove(st *stream) {
 	if st.removed.Swap(true) {
 		return
@@ -349,7 +371,8 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
-// freeSlot counts a stream less, with mu held.
+// freeSlot decrements the number of slots in use. If the connection is closing, it wakes
+// the writer, because the writer closes the connection. The caller holds mu.
 func (c *conn) freeSlot() {
 	if c.client != nil && (c.slots >= c.client.limit() || c.closing) {
 		c.changed = true
@@ -362,23 +385,18 @@ func (c *conn) freeSlot() {
 
 const defaultPingTimeout = 20 * time.Second
 
-// keepalive is the timer of a connection that sends a PING to a silent peer.
+// keepalive is the state for sending PINGs to a peer that has sent nothing for some time.
 type keepalive struct {
 	interval, timeout time.Duration
-	timer             *time.Timer // nil: no PING
-	reads             uint32      // when the timer was set
-	pinged            bool
+	timer             *time.Timer
+	reads             uint32 // value of conn.reads when the timer was set
+	pinged            bool   // a PING was sent in the last interval
 }
 
-func (k *keepalive) stop() {
-	if k.timer != nil {
-		k.timer.Stop()
-	}
-}
-
-// keepAlive starts the timer. A peer that sends nothing in an interval is sent a
-// PING, and the connection ends after a timeout without input. The PING is sent
-// at most two intervals after the last input. A client without streams sends none.
+// keepAlive starts the timer for PINGs, unless interval is 0. A peer that sends nothing
+// during an interval receives a PING. The connection ends if the peer then sends nothing
+// for the timeout. A client without open streams sends no PING. The PING follows at most
+// two intervals after the last input.
 func (c *conn) keepAlive(interval, timeout time.Duration) {
 	if interval <= 0 {
 		return
@@ -388,13 +406,13 @@ func (c *conn) keepAlive(interval, timeout time.Duration) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.alive = keepalive{interval: interval, timeout: timeout, timer: time.AfterFunc(interval, c.checkAlive)}
+	c.alive = &keepalive{interval: interval, timeout: timeout, timer: time.AfterFunc(interval, c.checkAlive)}
 }
 
 func (c *conn) checkAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := &c.alive
+	k := c.alive
 	if c.err != nil {
 		return
 	}

@@ -22,6 +22,7 @@ import (
 
 // TestTLS has TLS connections of crypto/tls on each side of a proxy.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	origin := httptest.NewUnstartedServer(handler())
 	origin.EnableHTTP2 = true
 	origin.StartTLS()

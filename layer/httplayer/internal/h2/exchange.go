@@ -16,7 +16,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// serve serves a stream on its worker.
+// serve serves a stream by the Exchange or the Handler of the configuration. It runs on a
+// worker.
 func (c *ServerConn) serve(s *serverStream) {
 	switch {
 	case s.tooLarge:
@@ -33,7 +34,8 @@ func (c *ServerConn) serve(s *serverStream) {
 	s.release()
 }
 
-// exchange serves a stream by the Exchange. A panic is an error.
+// exchange calls the Exchange of the configuration for s and sends the response. It returns
+// a panic as an error and logs it, unless it is [http.ErrAbortHandler].
 func (c *ServerConn) exchange(s *serverStream) (err error) {
 	defer func() {
 		p, ok := errors.AsType[*panics.Error](err)
@@ -49,11 +51,11 @@ func (c *ServerConn) exchange(s *serverStream) (err error) {
 	return s.respond(rsp)
 }
 
-// abort resets the stream because of err.
+// abort resets the stream with the error code for err.
 func (s *serverStream) abort(err error) { s.reset(message.ResetCode(err), err) }
 
-// release ends a stream after its handler. A client that still sends the request
-// is asked to stop.
+// release ends the stream after its handler has returned. If the request has not arrived
+// completely, it resets the stream, so that the client stops sending.
 func (s *serverStream) release() {
 	c := s.c.server
 	if !s.removed.Load() {
@@ -76,7 +78,7 @@ func (s *serverStream) release() {
 	s.ctx.Release()
 }
 
-// respond sends a response and closes its body.
+// respond sends the response of an exchange and closes its body.
 func (s *serverStream) respond(rsp *http.Response) error {
 	if rsp.Body == nil {
 		rsp.Body = http.NoBody
@@ -114,8 +116,8 @@ func (s *serverStream) respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers, and the part of the body that out has read. end is
-// true if no body follows.
+// start queues the headers of a response. If out is not nil, it also queues the bytes of
+// the body that out has already read. If out is nil and end is true, no body follows.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)
@@ -142,8 +144,9 @@ func (s *serverStream) start(status int, header http.Header, length int64, end b
 	return nil
 }
 
-// queueHeader queues the HEADERS of the final response, with the mu of the
-// connection held.
+// queueHeader queues the HEADERS of the final response. It adds content-length unless
+// length is -1, and announces the given trailers. The caller holds the mutex of the
+// connection.
 func (s *serverStream) queueHeader(status int, header http.Header, length int64, announced http.Header, end bool) {
 	c := s.c
 	s.begun = true
@@ -161,7 +164,8 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	c.endBlock(&s.stream, from, end)
 }
 
-// trailer announces trailers.
+// trailer appends the field Trailer with the valid names in trailer. It appends nothing
+// without a valid name.
 func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
 	var names []string
 	for name := range trailer {
@@ -195,7 +199,7 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 	return nil
 }
 
-// sendContinue sends the 100 response that the client waits for.
+// sendContinue sends a 100 Continue response, unless the handler has sent one already.
 func (s *serverStream) sendContinue() {
 	s.expects = false
 	s.c.mu.Lock()
@@ -252,7 +256,7 @@ func (s *serverStream) readExpired() { s.failBody(os.ErrDeadlineExceeded) }
 
 func (s *serverStream) writeExpired() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) }
 
-// failBody makes reading the request body fail. The response can still be sent.
+// failBody makes reads of the request body return err. The response can still be sent.
 func (s *serverStream) failBody(err error) {
 	s.mu.Lock()
 	if s.receiveErr == nil && !s.eof {
@@ -262,12 +266,13 @@ func (s *serverStream) failBody(err error) {
 	s.mu.Unlock()
 }
 
-// closer closes a tunnel when the context of its request ends.
+// closer closes the upstream side of a tunnel when the context of the request ends.
 type closer struct{ io.Closer }
 
 func (c *closer) ContextDone(error) { go c.Close() }
 
-// tunnel sends the headers and copies both directions until both have ended.
+// tunnel sends the headers of a response that accepts CONNECT. It then copies bytes between
+// the stream and to, until both directions have ended.
 func (s *serverStream) tunnel(rsp *http.Response, to io.ReadWriteCloser) error {
 	defer to.Close()
 	watch := reqctx.Watch(&s.ctx, &closer{to})

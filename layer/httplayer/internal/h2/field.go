@@ -7,10 +7,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// fieldName has the properties of a field name. They are found once.
+// fieldName has the properties of a field name. They are computed once per name.
 type fieldName struct {
 	lower, canonical string
-	index            uint8 // in the static table, or 0
+	index            uint8 // index in the static table; 0 if it is not there
 	kind             nameKind
 }
 
@@ -19,29 +19,29 @@ type nameKind uint8
 const (
 	plainName nameKind = iota
 	pseudoName
-	connectionName // not allowed in HTTP/2
+	connectionName // hop-by-hop field, which is not allowed in HTTP/2
 	teName
 	lengthName
 	trailerName
 	hostName
-	invalidName // or a valid name with an invalid value
+	invalidName // invalid name, or a valid name in a field with an invalid value
 )
 
-// field is a decoded field. An invalid value is reported by the kind of the
-// name.
+// field is a decoded header field. A field with an invalid value has a name of the kind
+// invalidName.
 type field struct {
 	name  *fieldName
 	value string
 }
 
-const fieldOverhead = 32 // RFC 7541, section 4.1
+const fieldOverhead = 32 // bytes per entry of a dynamic table (RFC 7541, section 4.1)
 
 func (f *field) size() int { return len(f.name.lower) + len(f.value) + fieldOverhead }
 
 const staticEntries = 61
 
 var (
-	knownNames  = make(map[string]*fieldName) // by the lower-case form
+	knownNames  = make(map[string]*fieldName) // keys are in lower case
 	byCanonical = make(map[string]*fieldName)
 	staticTable = makeStaticTable()
 
@@ -56,7 +56,8 @@ var (
 	nameDate      = knownNames["date"]
 )
 
-// makeStaticTable makes the table of RFC 7541, appendix A, and the known names.
+// makeStaticTable returns the static table of RFC 7541, appendix A. It also registers the
+// names in the table and other common names in knownNames and byCanonical.
 func makeStaticTable() (table [staticEntries + 1]field) {
 	const entries = `:authority| :method|GET :method|POST :path|/ :path|/index.html :scheme|http :scheme|https
  :status|200 :status|204 :status|206 :status|304 :status|400 :status|404 :status|500 accept-charset|
@@ -114,15 +115,16 @@ func newName(lower string) *fieldName {
 
 func isUpper(r rune) bool { return r >= 'A' && r <= 'Z' }
 
-// invalidValue returns a field whose value is invalid. It has the same size.
+// invalidValue returns a copy of f with a name of the kind invalidName, because the value of
+// f is invalid. The size of the field stays the same.
 func (f *field) invalidValue() field {
 	name := *f.name
 	name.kind, name.index = invalidName, 0
 	return field{&name, f.value}
 }
 
-// makeHeader makes a header of fields. Their values are in slab, as far as it
-// has room.
+// makeHeader returns a header with the given fields. The slices of values use the memory of
+// slab as long as it has room.
 func makeHeader(fields []field, slab []string) http.Header {
 	h := make(http.Header, len(fields))
 	for i := range fields {
@@ -142,8 +144,10 @@ func makeHeader(fields []field, slab []string) http.Header {
 	return h
 }
 
-// named reports whether one of fields has the name. Fields of the same name
-// may have different pointers to it.
+// named reports whether a field in fields has the given name. It compares names as text,
+// because two fieldName values may have the same name. For more than 32 fields it returns
+// true without a comparison, because the caller then looks the name up in the header map,
+// which is faster.
 func named(fields []field, name *fieldName) bool {
 	if len(fields) > 32 { // looking it up in the map is faster
 		return true

@@ -10,7 +10,7 @@ import (
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Frame types, flags and settings (RFC 9113, sections 6 and 6.5.2; RFC 8441).
+// Frame types (RFC 9113, section 6).
 const (
 	frameData = iota
 	frameHeaders
@@ -24,6 +24,7 @@ const (
 	frameContinuation
 )
 
+// Flags of frames (RFC 9113, section 6).
 const (
 	flagEndStream  = 0x1
 	flagAck        = 0x1
@@ -32,6 +33,7 @@ const (
 	flagPriority   = 0x20
 )
 
+// Settings (RFC 9113, section 6.5.2, and RFC 8441).
 const (
 	settingHeaderTableSize = iota + 1
 	settingEnablePush
@@ -44,24 +46,24 @@ const (
 )
 
 const (
-	frameHead       = 9
-	keepalivePing   = 0x676f746f77657232 // the payload
+	frameHead       = 9                  // size of the header of a frame
+	keepalivePing   = 0x676f746f77657232 // payload of the PING of keepAlive
 	minMaxFrame     = 16 << 10
-	maxMaxFrame     = 60 << 10 // so that a frame fits into a read buffer
+	maxMaxFrame     = 60 << 10 // accepted from the peer, so that a frame fits into a read buffer
 	maxWindow       = 1<<31 - 1
 	maxStreamID     = 1<<31 - 1
 	defaultWindow   = 65535
 	defaultStreams  = 250
 	defaultHeaders  = 64 << 10
-	maxQueuedData   = largeBuffer - minMaxFrame - 64 // a sender waits above it
-	maxQueuedOutput = 1 << 20                        // the connection ends above it
+	maxQueuedData   = largeBuffer - minMaxFrame - 64 // senders wait while more is queued
+	maxQueuedOutput = 1 << 20                        // the connection ends when more is queued
 )
 
-// ConnError is the error of a connection that ended because of an HTTP/2 error.
+// ConnError is the error of a connection that ended with an HTTP/2 error code.
 type ConnError struct {
 	Code   uint32
-	Remote bool   // the peer sent it in a GOAWAY
-	Reason string // of the GOAWAY
+	Remote bool   // true if the peer sent the error in a GOAWAY
+	Reason string // text in the GOAWAY
 }
 
 // Error is part of the error interface.
@@ -85,7 +87,8 @@ func calmError(reason string) error {
 	return &ConnError{Code: message.CodeEnhanceYourCalm, Reason: reason}
 }
 
-// streamError ends a stream, by RST_STREAM.
+// streamError is an error of the peer that ends one stream, by RST_STREAM, and not the
+// connection.
 type streamError struct {
 	id, code uint32
 	reason   string
@@ -106,5 +109,5 @@ var (
 	errWriteTimeout = errors.New("HTTP/2 connection ended: write timeout")
 )
 
-// frameLength returns the length in the head of a frame.
+// frameLength returns the payload length in the header of a frame.
 func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }

@@ -101,6 +101,13 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
+// written returns a copy of the output, because the writer may still run.
+func (c *fakeConn) written() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.out.Bytes())
+}
+
 // answered reports whether HEADERS, RST_STREAM or GOAWAY was written.
 func (c *fakeConn) answered() bool {
 	c.mu.Lock()
@@ -153,7 +160,7 @@ func FuzzServer(f *testing.F) {
 			},
 		})
 		require.Error(t, c.Serve())
-		checkFrames(t, nc.out.Bytes())
+		checkFrames(t, nc.written())
 	})
 }
 
@@ -203,7 +210,7 @@ func FuzzClient(f *testing.F) {
 		}
 		<-c.Done()
 		require.Zero(t, c.Active())
-		checkFrames(t, nc.out.Bytes()[len(preface):])
+		checkFrames(t, nc.written()[len(preface):])
 	})
 }
 

@@ -3,12 +3,13 @@ package h2
 import (
 	"errors"
 	"hash/maphash"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// The dynamic tables of both directions have at most this size, which is the
-// default of RFC 9113.
+// tableSize is the maximum size of the dynamic tables of both directions, in bytes. It is
+// the default of RFC 9113.
 const tableSize = 4096
 
 var (
@@ -18,21 +19,25 @@ var (
 	hashSeed = maphash.MakeSeed()
 )
 
-// decoder is the HPACK decoder of a connection.
+// decoder is the HPACK decoder of a connection. Only the goroutine that reads frames uses it.
 type decoder struct {
-	table     []field // the dynamic table; the newest is the last
-	first     int     // of table that is not evicted
+	table     []field // dynamic table; the newest entry is last
+	first     int     // index in table of the oldest entry that is not evicted
 	size, max int
-	names     map[string]*fieldName
-	values    *[cachedValues]cachedValue // of literals that are not indexed, made for the first
-	scratch   []byte
+	names     map[string]*fieldName // received names that are not in knownNames
+
+	// values is a cache of values that are not indexed; may be nil. The sweeper clears it on
+	// an idle connection.
+	values atomic.Pointer[[cachedValues]cachedValue]
+
+	scratch []byte // decoded bytes of a Huffman string
 }
 
-// cachedValue avoids the allocation of a repeated literal value. A value is
-// stored at its second sight.
+// cachedValue is an entry of a cache of received values, which saves the allocation of a
+// repeated value. A value is stored when it is received for the second time.
 type cachedValue struct {
 	raw, value string
-	seen       uint64 // hash of the last value that was not found
+	seen       uint64 // hash of the last value that was looked up and not found
 }
 
 const (
@@ -74,7 +79,8 @@ func (d *decoder) at(i uint64) (field, bool) {
 	return d.table[uint64(len(d.table))-i], true
 }
 
-// readInt reads an integer with a prefix of so many bits.
+// readInt decodes an integer with a prefix of the given number of bits (RFC 7541, section
+// 5.1). It returns the bytes after it as rest.
 func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
 	if len(p) == 0 {
 		return 0, nil, false
@@ -96,7 +102,7 @@ func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// rawString is a string literal as it was received.
+// rawString is a string literal before decoding. It may be Huffman-coded.
 type rawString struct {
 	b       []byte
 	huffman bool
@@ -115,7 +121,8 @@ func readString(p []byte) (s rawString, rest []byte, ok bool) {
 	return s, p[n:], true
 }
 
-// plain returns the bytes of s. They may be in scratch.
+// plain returns the decoded bytes of s. They are valid until the next call of plain,
+// because they may use the memory of d.scratch.
 func (d *decoder) plain(s rawString) ([]byte, bool) {
 	if !s.huffman {
 		return s.b, true
@@ -148,8 +155,9 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns a value and whether its bytes are valid. If it is not indexed,
-// it may be cached.
+// value returns the decoded value of a field. It uses the cache unless the field is
+// indexed. The result valid reports whether the bytes are allowed in a field value, and ok
+// whether s is well-formed.
 func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
@@ -175,17 +183,21 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 	return value, valid, true
 }
 
-// cached returns the entry that has the value, or the one to store it in, which
-// is nil at the first sight. There are two entries for each hash.
+// cached looks up s in the cache of values. If the value is cached, it returns the entry of
+// the value and true. Otherwise it returns false and the entry in which to store the value,
+// or nil. It is nil when s is looked up for the first time, because a value is stored only
+// when it is repeated. Each hash has two entries.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
-	if d.values == nil {
-		d.values = new([cachedValues]cachedValue)
+	values := d.values.Load()
+	if values == nil {
+		values = new([cachedValues]cachedValue)
+		d.values.Store(values)
 	}
 	hash := maphash.Bytes(hashSeed, s.b)
 	if s.huffman {
 		hash++
 	}
-	first, second := &d.values[hash%cachedValues], &d.values[hash%cachedValues^1]
+	first, second := &values[hash%cachedValues], &values[hash%cachedValues^1]
 	for _, at := range [...]*cachedValue{first, second} {
 		if at.raw == string(s.b) && s.huffman == (len(at.raw) != len(at.value)) {
 			return at, true
@@ -202,8 +214,9 @@ func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	return at, false
 }
 
-// decode appends the fields of a block to out. Of a list larger than limit it
-// returns a part and errLongList; the dynamic table is up to date then.
+// decode decodes a header block and appends its fields to out. If the list is larger than
+// limit, it returns a part of the fields and errLongList. The dynamic table is up to date
+// even then.
 func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error) {
 	for start := true; len(p) > 0; start = false {
 		b := p[0]

@@ -5,19 +5,20 @@ import (
 	"net/http"
 )
 
-// encoder is the HPACK encoder of a connection. A field enters the dynamic
-// table at its second sight, so that unique values do not evict others. Strings
-// are not compressed, because repeated ones are indexed.
+// encoder is the HPACK encoder of a connection. It adds a field to the dynamic table when
+// the field is sent for the second time, so that unique values do not evict others. It does
+// not Huffman-code strings, because repeated strings are indexed.
 type encoder struct {
 	max, size      int
-	lowest         int  // of max since the last update that was sent
-	update         bool // a table size update has to be sent
-	newest, oldest uint64
-	sizes          []int // of the entries oldest+1 to newest
-	slots          []slot
+	lowest         int    // lowest value of max since the last size update was sent
+	update         bool   // a size update of the table has to be sent
+	newest, oldest uint64 // numbers of the newest entry and of the last evicted entry
+	sizes          []int  // sizes of the entries oldest+1 to newest
+	slots          []slot // recently sent fields, by hash
 }
 
-// slot has the last field with a hash, and its number in the dynamic table.
+// slot has the last sent field with a certain hash, and its number in the dynamic table.
+// The number is 0 if the field is not in the table.
 type slot struct {
 	name, value string
 	number      uint64
@@ -31,7 +32,8 @@ const (
 
 func newEncoder() encoder { return encoder{max: tableSize} }
 
-// setMax applies SETTINGS_HEADER_TABLE_SIZE of the peer.
+// setMax applies SETTINGS_HEADER_TABLE_SIZE of the peer. The table never becomes larger
+// than tableSize.
 func (e *encoder) setMax(n uint32) {
 	e.max = int(min(n, tableSize))
 	if !e.update {
@@ -61,7 +63,7 @@ func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// start appends the table size update that a block begins with if it is due.
+// start begins a header block. It appends a size update of the table if one has to be sent.
 func (e *encoder) start(b []byte) []byte {
 	if e.update {
 		e.update = false
@@ -75,7 +77,8 @@ func (e *encoder) start(b []byte) []byte {
 	return b
 }
 
-// field appends a field. If n is nil, the name is key, in any case.
+// field appends one header field. If n is nil, the name is key, which may have upper-case
+// letters. Otherwise key is ignored.
 func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	static := uint64(0)
 	if n != nil {
@@ -110,8 +113,8 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot of a field, or one to be used for it. There are two for
-// each hash. One that is in the table is kept, if possible.
+// slot returns the slot that has the field, or else the slot in which to store it. Each
+// hash has two slots. A new field preferably replaces one that is not in the dynamic table.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
@@ -141,8 +144,8 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// header appends a valid header without the fields that the engine writes itself
-// and those that are not allowed in HTTP/2.
+// header appends the fields of h, which must be valid. It skips the fields that the engine
+// writes itself and the fields that HTTP/2 does not allow.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
 		n := byCanonical[key]
@@ -163,7 +166,7 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 	return b
 }
 
-// status appends the pseudo-header field of a response.
+// status appends the pseudo-header field :status of a response.
 func (e *encoder) status(b []byte, status int) []byte {
 	if status == http.StatusOK {
 		return append(b, 0x88)
@@ -171,7 +174,7 @@ func (e *encoder) status(b []byte, status int) []byte {
 	return e.field(b, nameStatus, "", statusCodes[status])
 }
 
-// statusCodes avoids the allocation of a formatted status.
+// statusCodes has each status as text, so that a response does not allocate it.
 var statusCodes = func() (codes [1000]string) {
 	for i := range codes {
 		codes[i] = string([]byte{'0' + byte(i/100), '0' + byte(i/10%10), '0' + byte(i%10)})

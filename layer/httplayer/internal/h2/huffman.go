@@ -1,7 +1,7 @@
 package h2
 
-// huffmanLengths are the lengths of the codes of RFC 7541, appendix B. The code
-// is canonical, so the lengths define it.
+// huffmanLengths has the length of the code of each byte (RFC 7541, appendix B). The
+// lengths define the codes, because the code is canonical.
 var huffmanLengths = [256]uint8{
 	13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
 	28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -21,10 +21,10 @@ var huffmanLengths = [256]uint8{
 	26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 }
 
-// huffmanRange is the codes of one length.
+// huffmanRange describes the Huffman codes of one length. They are consecutive numbers.
 type huffmanRange struct {
 	length       uint
-	first, limit uint64 // left-aligned in 32 bits; limit is exclusive
+	first, limit uint64 // codes, aligned to the upper end of 32 bits; limit is exclusive
 	symbols      []byte
 }
 
@@ -32,7 +32,7 @@ type huffmanShort struct{ symbol, length uint8 }
 
 var (
 	huffmanRanges = makeHuffmanRanges()
-	huffmanShorts = makeHuffmanShorts() // by the next 8 bits; length 0 is a longer code
+	huffmanShorts = makeHuffmanShorts() // index: next 8 bits; length 0 for longer codes
 )
 
 func makeHuffmanRanges() (ranges []huffmanRange) {
@@ -66,7 +66,7 @@ func makeHuffmanShorts() (shorts [256]huffmanShort) {
 	return shorts
 }
 
-// appendHuffman appends the decoded form of b, or reports that it is malformed.
+// appendHuffman appends the decoded form of b to out. It returns false if b is malformed.
 func appendHuffman(out, b []byte) ([]byte, bool) {
 	var acc uint64 // its low bits are not yet decoded
 	bits := uint(0)
@@ -94,7 +94,8 @@ func appendHuffman(out, b []byte) ([]byte, bool) {
 	return out, len(b) == 0 && bits < 8 && acc&(1<<bits-1) == 1<<bits-1
 }
 
-// longRange returns the range of a code, or nil for the code of EOS.
+// longRange returns the range to which the code at the start of top belongs. It returns nil
+// for the code of EOS. top has the next 32 bits of the input.
 func longRange(top uint64) *huffmanRange {
 	for i := range huffmanRanges {
 		if r := &huffmanRanges[i]; top < r.limit {

@@ -399,6 +399,7 @@ func TestServerSlowBody(t *testing.T) {
 }
 
 func TestServerWriteTimeout(t *testing.T) {
+	t.Parallel()
 	errs := make(chan error, 200)
 	addr := serve(t, message.ServerConfig{
 		WriteTimeout: 100 * time.Millisecond,
@@ -652,6 +653,7 @@ func TestTunnel(t *testing.T) {
 }
 
 func TestServerIdleMemory(t *testing.T) {
+	t.Parallel()
 	s := serve(t, message.ServerConfig{Handler: handler()})
 	p := rawClient(t, s.addr)
 	for i := range uint32(40) {

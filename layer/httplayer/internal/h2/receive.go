@@ -9,15 +9,15 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headerBlock is an unfinished header block.
+// headerBlock is a received header block that is not complete.
 type headerBlock struct {
-	id     uint32 // 0 if there is none
-	flags  byte
-	frames int
+	id     uint32 // stream ID; 0 if no block has begun
+	flags  byte   // flags of the HEADERS frame
+	frames int    // number of CONTINUATION frames
 	buf    *buffer
 }
 
-// process handles the complete frames of the read buffer.
+// process handles the complete frames in the read buffer. An error ends the connection.
 func (c *conn) process() error {
 	if !c.prefaced {
 		if ok, err := c.readPreface(); !ok {
@@ -63,13 +63,13 @@ func (c *conn) readPreface() (ok bool, err error) {
 	c.prefaced = true
 	if secure, ok := c.nc.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		state := secure.ConnectionState()
-		c.server.base.TLS = &state
+		c.server.tls = &state
 	}
 	return true, nil
 }
 
-// partHeaders reports whether a part of a HEADERS or CONTINUATION frame, or of
-// the head of a frame, has been read.
+// partHeaders reports whether the read buffer has only a part of a HEADERS or CONTINUATION
+// frame, or of a frame header.
 func (c *conn) partHeaders() bool {
 	b := c.in[c.r:c.w]
 	if len(b) < frameHead {
@@ -78,7 +78,9 @@ func (c *conn) partHeaders() bool {
 	return b[3] == frameHeaders || b[3] == frameContinuation
 }
 
-// failStream resets the stream of a stream error. It returns other errors.
+// failStream resets the stream that err names, if err is a streamError. It returns an error
+// if the connection must end: err itself if err is not a streamError, or a new error if the
+// peer has caused too many errors, resets or unread replies.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {
@@ -102,8 +104,9 @@ func (c *conn) failStream(err error) error {
 	return c.queued()
 }
 
-// queued ends the connection of a peer that makes it queue answers without
-// reading them.
+// queued returns an error if more than maxQueuedOutput bytes are queued for the peer. The
+// error ends the connection. A peer that causes replies without reading them could
+// otherwise use memory without a limit.
 func (c *conn) queued() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,8 +116,8 @@ func (c *conn) queued() error {
 	return nil
 }
 
-// frameSizes has the sizes of the frames whose size is fixed, except PRIORITY,
-// where another size is an error of the stream.
+// frameSizes has the payload sizes of frames that have a fixed size, by frame type.
+// PRIORITY is not in it, because a wrong size is an error of the stream only.
 var frameSizes = [...]int{frameRSTStream: 4, framePing: 8, frameWindowUpdate: 4}
 
 func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
@@ -172,7 +175,7 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 	return c.glitch(glitchControl)
 }
 
-// unpad removes the padding of a frame.
+// unpad returns the payload of a frame without its padding.
 func unpad(flags byte, p []byte) ([]byte, error) {
 	if flags&flagPadded == 0 {
 		return p, nil
@@ -228,7 +231,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	return err
 }
 
-// headerBlock handles a complete header block.
+// headerBlock decodes a complete header block and handles its fields.
 func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
 	fields, err := c.dec.decode(p, c.fields[:0], c.maxHeader)
 	if errors.Is(err, errHPACK) {
@@ -410,7 +413,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	return c.queued()
 }
 
-// applySettings applies the settings of the peer, with mu held.
+// applySettings applies the payload of a SETTINGS frame of the peer. The caller holds mu.
 func (c *conn) applySettings(p []byte) error {
 	for ; len(p) > 0; p = p[6:] {
 		v := binary.BigEndian.Uint32(p[2:])

@@ -11,12 +11,12 @@ import (
 
 func quoted(s string) string { return strconv.Quote(s) }
 
-// requestHead has the pseudo-header fields of a request.
+// requestHead has the pseudo-header fields and the length of a request.
 type requestHead struct {
 	method, path, scheme, authority, protocol string
 	seen                                      uint8
-	length                                    int64 // content-length, or -1
-	sendsZero                                 bool  // a client sends a length of 0
+	length                                    int64 // value of content-length; -1 if unknown
+	sendsZero                                 bool  // a client sends content-length even if it is 0
 }
 
 const (
@@ -27,8 +27,8 @@ const (
 	seenProtocol
 )
 
-// pseudo takes a pseudo-header field. It returns false for an unknown or a
-// repeated one.
+// pseudo records the pseudo-header field f. It returns false if f is unknown or was
+// recorded before.
 func (h *requestHead) pseudo(f *field) bool {
 	var bit uint8
 	switch f.name {
@@ -48,7 +48,8 @@ func (h *requestHead) pseudo(f *field) bool {
 	return bit != 0 && !repeated
 }
 
-// check returns why the pseudo-header fields are invalid, or "".
+// check returns the reason for which the pseudo-header fields are invalid, or "" if they
+// are valid.
 func (h *requestHead) check() string {
 	connect := h.method == http.MethodConnect
 	switch {
@@ -73,8 +74,8 @@ func (h *requestHead) check() string {
 	return ""
 }
 
-// request makes the request of a stream. It returns why the fields are
-// malformed, or "".
+// request builds the request of s from the fields of its header block. It returns the
+// reason for which the fields are malformed, or "".
 func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	var h requestHead
 	i := 0
@@ -102,7 +103,7 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 			if length >= 0 {
 				return "two content-length fields"
 			}
-			if length = message.ContentLength([]string{f.value}); length < 0 {
+			if length = message.ParseLength(f.value); length < 0 {
 				return "invalid content-length"
 			}
 		case hostName:
@@ -118,7 +119,8 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	}
 	s.left = length
 	r := &s.req
-	*r = *c.base.WithContext(&s.ctx)
+	*r = *new(http.Request).WithContext(&s.ctx)
+	r.TLS = c.tls
 	if r.URL = &s.url; !h.parseURL(r.URL) {
 		return "invalid :path"
 	}
@@ -130,8 +132,8 @@ func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	return ""
 }
 
-// finishRequest sets the parts of a request that few or all requests with a body
-// have.
+// finishRequest completes the request from its header fields: it sets Host, Cookie and
+// :protocol, and the body. If end is true, the request has no body.
 func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string, end bool) {
 	r := &s.req
 	if host != "" && h.authority == "" {
@@ -154,20 +156,16 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	}
 	r.Body = &s.body
 	r.Trailer = announced(r.Header)
-	grpc := isGRPC(r.Header)
+	grpc := message.IsRPC(r.Header)
 	if r.Trailer == nil && !grpc && r.Method != http.MethodConnect {
 		r.Trailer = make(http.Header) // copies of the request share it
 	}
 	s.limited = r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0)
-	s.expects = expectsContinue(r.Header)
+	s.expects = message.ExpectsContinue(r.Header)
 }
 
-func isGRPC(h http.Header) bool {
-	t := h["Content-Type"]
-	return len(t) > 0 && (strings.HasPrefix(t[0], "application/grpc") || strings.HasPrefix(t[0], "application/connect"))
-}
-
-// announced removes the field Trailer, and returns a header with its names.
+// announced removes the field Trailer from h. It returns a header with the valid names that
+// the field lists and nil values. It returns nil without the field.
 func announced(h http.Header) http.Header {
 	values := h["Trailer"]
 	if len(values) == 0 {
@@ -175,18 +173,11 @@ func announced(h http.Header) http.Header {
 	}
 	delete(h, "Trailer")
 	trailer := make(http.Header)
-	for _, value := range values {
-		for name := range strings.SplitSeq(value, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if message.ValidTrailer(name) {
-				trailer[name] = nil
-			}
-		}
-	}
+	message.Announce(trailer, values)
 	return trailer
 }
 
-// parseURL sets the URL of a request. It returns false if :path is invalid.
+// parseURL sets u according to :path and :authority. It returns false if :path is invalid.
 func (h *requestHead) parseURL(u *url.URL) bool {
 	if h.method == http.MethodConnect && h.protocol == "" {
 		u.Host = h.authority
@@ -205,8 +196,8 @@ func (h *requestHead) parseURL(u *url.URL) bool {
 	return true
 }
 
-// requestHead returns the pseudo-header fields and the length of a request to
-// send, or a [message.RequestError].
+// requestHead returns the pseudo-header fields and the length that a client sends for req.
+// It returns a [message.RequestError] if req is invalid.
 func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	if req.URL == nil {
 		return h, &message.RequestError{Reason: "no URL"}
@@ -240,11 +231,12 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	return h, nil
 }
 
-// requestPath returns the :path of a request to send. An Opaque URL is its path, so
-// that one with an authority is invalid.
+// requestPath returns the :path of a request to send. If the URL was not changed since the
+// request was received, this is the received target. Otherwise it is the request URI of the
+// URL.
 func requestPath(req *http.Request) string {
 	u := req.URL
-	// The URL of a request that was not edited has the target as it was received.
+	// The URL of a request that was not edited matches the received target.
 	if raw := req.RequestURI; strings.HasPrefix(raw, "/") && u.RawPath == "" && u.Opaque == "" {
 		path, query, asks := strings.Cut(raw, "?")
 		if path == u.Path && query == u.RawQuery && asks == (u.RawQuery != "" || u.ForceQuery) &&
@@ -255,8 +247,8 @@ func requestPath(req *http.Request) string {
 	return u.RequestURI()
 }
 
-// setLength determines the content-length to send. It returns why it is invalid,
-// or "".
+// setLength sets h.length and h.sendsZero for a request to send. It returns the reason for
+// which ContentLength is invalid, or "".
 func (h *requestHead) setLength(req *http.Request) string {
 	h.length = req.ContentLength
 	switch {

@@ -7,7 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headers handles a header block: of a response, or trailers.
+// headers handles a header block from the server. It is the head of a 1xx or final
+// response, or the trailers.
 func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	st := c.find(id)
 	switch {
@@ -58,8 +59,9 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	return nil
 }
 
-// responseHead checks the fields of a response. It returns its status and
-// content-length, which is -1 if there is none, or why it is malformed.
+// responseHead checks the fields of a response. It returns the status and the
+// content-length, which is -1 without that field. If the fields are malformed, it returns
+// the reason.
 func responseHead(fields []field) (status int, length int64, reason string) {
 	if len(fields) == 0 || fields[0].name != nameStatus || len(fields[0].value) != 3 {
 		return 0, 0, "no valid :status"
@@ -78,7 +80,7 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 			if length >= 0 {
 				return 0, 0, "two content-length fields"
 			}
-			if length = message.ContentLength([]string{f.value}); length < 0 {
+			if length = message.ParseLength(f.value); length < 0 {
 				return 0, 0, "invalid content-length"
 			}
 		}
@@ -86,7 +88,7 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 	return status, length, ""
 }
 
-// makeResponse makes the response.
+// makeResponse sets the response of the stream. If end is true, the response has no body.
 func (s *clientStream) makeResponse(status int, length int64, fields []field, end bool) {
 	r := &s.rsp
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
@@ -103,7 +105,8 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 	r.Trailer = announced(r.Header)
 }
 
-// statusLines avoids the allocation of usual values.
+// statusLines has the usual values of Response.Status, so that a response does not allocate
+// them.
 var statusLines = func() (lines [600]string) {
 	for i := 200; i < len(lines); i++ {
 		lines[i] = statusCodes[i] + " " + http.StatusText(i)
@@ -118,8 +121,8 @@ func statusLine(status int) string {
 	return statusCodes[status] + " " + http.StatusText(status)
 }
 
-// receiveInform keeps a 1xx response for RoundTrip, which passes it on. A 100
-// response starts the request body instead.
+// receiveInform queues a 1xx response, which RoundTrip forwards by [message.Inform]. A 100
+// Continue starts sending the request body instead.
 func (s *clientStream) receiveInform(status int, fields []field, end bool) error {
 	if end {
 		return malformed(s.id, "1xx response with END_STREAM")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,8 +14,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// clientStream is all that a response needs. It is not reused, because the
-// caller may keep its parts.
+// clientStream has everything that one request and its response need, in one allocation. It
+// is not reused, because the caller may keep parts of it.
 type clientStream struct {
 	stream
 	req  *http.Request
@@ -25,34 +24,35 @@ type clientStream struct {
 	out  sender
 	slab [8]string
 
-	upload   atomic.Uint32 // state of the request body
-	proceed  chan struct{} // closed when the body may be sent, or never will be; nil if it was not awaited
-	once     sync.Once     // for proceed
-	declined bool          // with the mu of the connection: the response is an error or a redirect
+	upload   atomic.Uint32 // uploadNone, uploadRuns or uploadClosed
+	proceed  chan struct{} // closed to end awaitContinue; nil without Expect
+	once     sync.Once     // closes proceed
+	declined bool          // the status is 300 or above; guarded by conn.mu
 
-	informed int  // of the reader: number of 1xx responses
-	final    bool // of the reader: the final response has arrived
+	informed int  // number of 1xx responses; used by the reader only
+	final    bool // the final response has arrived; used by the reader only
 
-	// With mu.
-	informs  []inform // to be passed on
-	canceled bool     // by the context
+	// The next two fields are guarded by stream.mu.
+
+	informs  []inform // 1xx responses that RoundTrip has to forward
+	canceled bool     // the context of the request ended
 
 	watch   reqctx.Registration
-	watched atomic.Bool // watch is set and in use
+	watched atomic.Bool // watch is set and active
 }
 
 var _ reqctx.Watcher = (*clientStream)(nil)
 
-// inform is a 1xx response.
+// inform is a received 1xx response.
 type inform struct {
 	status int
 	header http.Header
 }
 
-// States of a request body.
+// States of sending a request body.
 const (
 	uploadNone = iota
-	uploadRuns // on a goroutine
+	uploadRuns // a goroutine sends the body
 	uploadClosed
 )
 
@@ -61,10 +61,10 @@ const (
 	continueTimeout = time.Second
 )
 
-// RoundTrip sends a request and returns the headers of its response. It uses a
-// reserved slot, which is free when the stream has ended. The stream is reset
-// when the context of the request ends before the body of the response was
-// closed.
+// RoundTrip sends a request and returns its response when the headers have arrived. It uses
+// a slot that Reserve took. The slot is freed when the stream ends. The end of the context
+// of the request resets the stream, until the body of the response is closed or read to its
+// end.
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := &clientStream{req: req}
 	s.client = s
@@ -78,7 +78,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	expects := false
 	if hasBody && err == nil {
 		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length, announces: len(req.Trailer) > 0}
-		if expects = expectsContinue(req.Header); expects {
+		if expects = message.ExpectsContinue(req.Header); expects {
 			s.proceed = make(chan struct{})
 		} else {
 			err = s.out.fill(false)
@@ -91,7 +91,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		s.out.release()
 		c.Release()
 		if !errors.Is(err, message.ErrNotSent) {
-			closeBody(req)
+			message.CloseBody(req)
 		}
 		return nil, err
 	}
@@ -99,24 +99,14 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		s.upload.Store(uploadRuns)
 		go s.send(expects)
 	} else {
-		closeBody(req)
+		message.CloseBody(req)
 	}
 	return s.await()
 }
 
-func closeBody(req *http.Request) {
-	if req.Body != nil {
-		_ = req.Body.Close()
-	}
-}
-
-func expectsContinue(h http.Header) bool {
-	expect := h["Expect"]
-	return len(expect) > 0 && strings.EqualFold(expect[0], "100-continue")
-}
-
-// open queues the headers and the part of the body that was read. It returns
-// [message.ErrNotSent] only if the body was not read.
+// open opens the stream. It queues the headers and the part of the body that s.out has
+// read. If the connection accepts no streams and the body is unread, the error matches
+// [message.ErrNotSent].
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -151,7 +141,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	return nil
 }
 
-// request appends the pseudo-header fields.
+// request appends the pseudo-header fields of a request.
 func (e *encoder) request(b []byte, h *requestHead) []byte {
 	switch h.method {
 	case http.MethodGet:
@@ -173,7 +163,7 @@ func (e *encoder) request(b []byte, h *requestHead) []byte {
 	return b
 }
 
-// send sends the request body on its own goroutine, and closes it.
+// send sends the request body and closes it. It runs on its own goroutine.
 func (s *clientStream) send(expects bool) {
 	if !expects || s.awaitContinue() {
 		_ = s.out.run()
@@ -183,7 +173,8 @@ func (s *clientStream) send(expects bool) {
 	}
 }
 
-// awaitContinue waits for a 100 response. It reports whether the body is sent.
+// awaitContinue waits for 100 Continue or continueTimeout. It reports whether the body has
+// to be sent.
 func (s *clientStream) awaitContinue() bool {
 	timer := time.NewTimer(continueTimeout)
 	defer timer.Stop()
@@ -196,23 +187,24 @@ func (s *clientStream) awaitContinue() bool {
 	return !s.declined && s.failure() == nil
 }
 
-// startBody starts sending a request body that waits for a 100 response.
+// startBody ends the wait for 100 Continue of a request that expects it.
 func (s *clientStream) startBody() {
 	if s.proceed != nil {
 		s.once.Do(func() { close(s.proceed) })
 	}
 }
 
-// cutRequestBody closes a request body that is being sent, because the stream
-// has ended. It does not wait, because Close of any body may.
-func (s *clientStream) cutRequestBody() {
+// abortRequestBody closes the request body if it is still being sent, because the stream
+// has ended. It closes the body on a new goroutine, because Close may block.
+func (s *clientStream) abortRequestBody() {
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
 		go s.req.Body.Close()
 	}
 	s.startBody()
 }
 
-// ContextDone is part of [reqctx.Watcher]: the context of the request ended.
+// ContextDone is part of [reqctx.Watcher]. It resets the stream when the context of the
+// request ends.
 func (s *clientStream) ContextDone(cause error) {
 	code := message.CodeCancel
 	if canceled, ok := errors.AsType[*message.CanceledError](cause); ok && canceled.Code != message.CodeNo {
@@ -224,14 +216,16 @@ func (s *clientStream) ContextDone(cause error) {
 	s.reset(code, cause)
 }
 
-// unwatch ends the registration with the context of the request.
+// unwatch ends the registration of the stream with the context of the request, so that
+// ContextDone is not called any more.
 func (s *clientStream) unwatch() {
 	if s.watched.Swap(false) {
 		s.watch.Stop()
 	}
 }
 
-// await waits for the headers of the final response.
+// await waits for the final response and returns it when its headers have arrived.
+// Meanwhile it forwards 1xx responses.
 func (s *clientStream) await() (*http.Response, error) {
 	ctx := s.req.Context()
 	s.watch = reqctx.Watch(ctx, s)

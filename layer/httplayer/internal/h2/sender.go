@@ -7,26 +7,21 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-var (
-	errShortBody error = &message.RequestError{Reason: "body shorter than its content-length"}
-	errLongBody  error = &message.RequestError{Reason: "body longer than its content-length"}
-)
-
-// sender sends a body. The zero value has nothing to send.
+// sender reads a body and queues it on a stream. The zero value has nothing to send.
 type sender struct {
 	st      *stream
 	body    io.Reader
-	trailer *http.Header // has its values after the end of the body
-	left    int64        // of the content-length, or -1
-	buf     *buffer      // bytes that were read and not queued
-	eof     bool
-	full    bool // the last Read filled the buffer
+	trailer *http.Header // trailers, which may get their values at the end of the body
+	left    int64        // bytes that are missing to content-length; -1 if unknown
+	buf     *buffer      // bytes that were read and are not queued; may be nil
+	eof     bool         // the end of the body was read
+	full    bool         // the last Read filled the buffer
 
-	announces bool // trailers were known before the body was read
+	announces bool // trailers were present before the body was read
 }
 
-// fill reads the next part of the body. If wait is false, it reads only pending
-// bytes.
+// fill reads the next part of the body into s.buf. If wait is false, it reads only bytes
+// that are available without waiting.
 func (s *sender) fill(wait bool) error {
 	n, eof := message.Pending(s.body)
 	if !wait && n == 0 && !eof {
@@ -50,7 +45,7 @@ func (s *sender) fill(wait bool) error {
 		more, eof := message.Pending(s.body)
 		atEnd := eof && more == 0 || s.left == 0 && s.probes()
 		if atEnd && n > 0 && n < len(room) {
-			continue // for io.EOF
+			continue // the next Read returns io.EOF
 		}
 		if more == 0 || len(s.buf.b) >= largeBuffer {
 			break
@@ -63,18 +58,20 @@ func (s *sender) fill(wait bool) error {
 	return nil
 }
 
-// count checks the result of a Read of the body.
+// count subtracts n from s.left, the number of bytes that must follow. n and err are the
+// result of a Read. It returns an error if the body failed or its length differs from
+// content-length.
 func (s *sender) count(n int, err error) error {
 	if s.left >= 0 {
 		if s.left -= int64(n); s.left < 0 {
-			return errLongBody
+			return message.ErrLongBody
 		}
 	}
 	switch {
 	case err == io.EOF: //nolint:errorlint // a Reader returns exactly this value
 		s.eof = true
 		if s.left > 0 {
-			return errShortBody
+			return message.ErrShortBody
 		}
 	case err != nil:
 		return err
@@ -82,27 +79,30 @@ func (s *sender) count(n int, err error) error {
 	return nil
 }
 
-// probes reports whether a body of known length is read once more for its end,
-// so that the end is in the last frame. That could block a received body.
+// probes reports whether to call Read once more after all bytes of content-length, so that
+// END_STREAM is in the last DATA frame. It returns false for a received body, because that
+// Read could block.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0
 }
 
-// release releases the buffer.
+// release returns the buffer to its pool.
 func (s *sender) release() {
 	s.buf.release()
 	s.buf = nil
 }
 
-// began reports whether the body has something to queue after the headers.
+// began reports whether bytes or the end of the body were read, so that there is something
+// to queue.
 func (s *sender) began() bool { return s.buf != nil || s.eof }
 
-// empty reports whether the body ended without bytes and trailers.
+// empty reports whether the body ended without any bytes left to send and without trailers.
 func (s *sender) empty() bool { return s.eof && s.buf == nil && !hasTrailers(*s.trailer) }
 
-// queue queues the bytes that were read, and the end of the stream. It reports
-// whether the end was queued. With the mu of the connection held.
+// queue queues the bytes that were read and, if the body has ended, the trailers and the
+// end of the stream. It reports whether the end was queued. The caller holds the mutex of
+// the connection.
 func (s *sender) queue() (done bool) {
 	end := s.eof && !hasTrailers(*s.trailer)
 	if s.buf != nil || end {
@@ -120,7 +120,8 @@ func (s *sender) queue() (done bool) {
 	return s.eof
 }
 
-// run sends the rest of the body. If the body fails, it resets the stream.
+// run sends the body from its current position to its end. It blocks until all is queued.
+// If the body fails, it resets the stream.
 func (s *sender) run() error {
 	c := s.st.c
 	defer s.release()
@@ -150,7 +151,8 @@ func (s *sender) run() error {
 	}
 }
 
-// announced returns the trailers that a Trailer field has to announce.
+// announced returns the trailers to announce in a Trailer field. It returns nil if header
+// already has that field or the trailers are not known in advance.
 func (s *sender) announced(header http.Header) http.Header {
 	if !s.announces || len(header["Trailer"]) > 0 {
 		return nil
@@ -158,8 +160,8 @@ func (s *sender) announced(header http.Header) http.Header {
 	return *s.trailer
 }
 
-// validTrailer reports whether a field may be a trailer. n is nil for an unknown
-// name.
+// validTrailer reports whether a field may be a trailer. n is the known name of the field,
+// or nil if its canonical name key is not known.
 func validTrailer(n *fieldName, key string) bool {
 	if n != nil {
 		return n.kind == plainName
@@ -178,7 +180,7 @@ func hasTrailers(h http.Header) bool {
 
 func validValue(value string) bool { return message.ValidValueBytes([]byte(value)) }
 
-// validHeader returns a reason why a header cannot be sent, or "".
+// validHeader returns the reason for which h cannot be sent, or "" if it is valid.
 func validHeader(h http.Header) string {
 	for key, values := range h {
 		if !message.ValidName(key) && byCanonical[key] == nil {
@@ -193,7 +195,8 @@ func validHeader(h http.Header) string {
 	return ""
 }
 
-// validPart returns the header without fields that cannot be sent.
+// validPart returns h without the fields that cannot be sent. It returns h itself if all
+// fields are valid.
 func validPart(h http.Header) http.Header {
 	if validHeader(h) == "" {
 		return h

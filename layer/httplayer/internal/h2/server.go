@@ -2,11 +2,11 @@ package h2
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,40 +22,42 @@ type ServerConn struct {
 	ctx    context.Context //nolint:containedctx // the parent of those of the requests
 	life   context.Context //nolint:containedctx // ends the connection
 	remote string
-	base   http.Request // the template of requests, with TLS
+	tls    *tls.ConnectionState
 
 	slot      *sweep.Slot
-	blockOpen bool // of the reader: phaseBlock
+	blockOpen bool // copy of inPart for the reader
 	sweeps    sweepState
-	ticks     atomic.Uint32 // number of Sweeps
-	drains    atomic.Bool   // the second GOAWAY is due
-	limited   atomic.Int32  // streams in progress whose body has limits
+	ticks     atomic.Uint32 // number of calls of Sweep
+	drains    atomic.Bool   // the second GOAWAY of a drain has to be sent
+	limited   atomic.Int32  // open streams with limits on the request body
 
-	// With the mu of the connection.
-	inPart      bool // copy of blockOpen
+	// The fields below are guarded by mu.
+
+	inPart      bool // a header block or a frame header is not complete
 	idleWorkers []*worker
-	handlers    int
-	returned    sync.Cond // handlers is 0
-	draining    bool
+	handlers    int           // number of handlers that run
+	returned    chan struct{} // closed when handlers becomes 0; nil unless Serve waits
+	draining    bool          // Drain was called
 }
 
-// drainPing is the payload of the PING between the two GOAWAYs.
+// drainPing is the payload of the PING that Drain sends. Its acknowledgment triggers the
+// second GOAWAY.
 const drainPing = 0x676f746f77657231
 
-// NewServerConn returns the server side of a connection. Its requests have the
-// values of ctx, and the connection ends with ctx. Limits of HTTP/2 that are 0 have
-// the defaults: 250 streams, 64 KiB of headers, windows of 256 KiB and 1 MiB.
+// NewServerConn returns the server side of the connection nc. The contexts of its requests
+// have the values of ctx. The connection ends when ctx ends. HTTP/2 limits of 0 select the
+// defaults: 250 streams, 64 KiB of headers, and windows of 256 KiB per stream and 1 MiB per
+// connection.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
 	c := &ServerConn{cfg: cfg, life: ctx, ctx: reqctx.Detach(ctx), remote: nc.RemoteAddr().String()}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
-	c.returned.L = &c.mu
 	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
 	return c
 }
 
-// Serve serves the connection. It returns why it ended, after its handlers have
-// returned.
+// Serve serves the connection until it ends. It waits for the handlers to return, and then
+// returns the reason of the end.
 func (c *ServerConn) Serve() error {
 	c.slot = c.cfg.Sweeper.Add(c, phasePreface)
 	defer c.slot.Remove()
@@ -67,26 +69,28 @@ func (c *ServerConn) Serve() error {
 	c.mu.Unlock()
 	err := c.readLoop()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.handlers > 0 {
-		c.returned.Wait()
+	returned := make(chan struct{})
+	if c.returned = returned; c.handlers == 0 {
+		close(returned)
 	}
 	c.retireWorkers()
+	c.mu.Unlock()
+	<-returned
 	return err
 }
 
-// ContextDone is part of [reqctx.Watcher]: the context of the connection ended.
+// ContextDone is part of [reqctx.Watcher]. It closes the connection when its context ends.
 func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 
-// Close ends the connection and cancels its requests.
+// Close closes the connection and cancels the contexts of its requests.
 func (c *ServerConn) Close() error {
 	c.fail(errConnClosed)
 	return nil
 }
 
-// Drain makes the client open no more streams. The connection ends when all
-// streams have ended. A GOAWAY announces it, and a second one has the last stream
-// when the client has answered a PING.
+// Drain makes the client open no more streams. It sends a GOAWAY and a PING. When the
+// client acknowledges the PING, a second GOAWAY specifies the last accepted stream. The
+// connection closes after its last stream has ended.
 func (c *ServerConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +105,8 @@ func (c *ServerConn) Drain() {
 	c.kick()
 }
 
-// drainAcked is called by the reader and by the sweeper.
+// drainAcked sends the second GOAWAY of a drain, once. The reader calls it when the client
+// acknowledges the PING, and the sweeper after DrainTimeout.
 func (c *ServerConn) drainAcked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,8 +118,8 @@ func (c *ServerConn) drainAcked() {
 	c.kick()
 }
 
-// serverStream is all that a request needs. It is not reused, because handlers
-// may keep its parts.
+// serverStream has everything that one request and its response need, in one allocation. It
+// is not reused, because handlers may keep parts of it.
 type serverStream struct {
 	stream
 	ctx      requestContext
@@ -122,21 +127,23 @@ type serverStream struct {
 	url      url.URL
 	body     body
 	out      sender
-	expects  bool // a 100 response is due when the body is read
-	tooLarge bool // the header list
+	expects  bool // the first Read of the body sends 100 Continue
+	tooLarge bool // the header list is larger than the limit
 	slab     [8]string
 
-	// With the mu of the connection.
-	begun     bool // the final response
+	// The next two fields are guarded by the mu of the connection.
+
+	begun     bool // the final response has begun
 	continued bool // a 100 response was sent
 
-	// Of a body with limits, with mu.
+	// The fields below are guarded by stream.mu.
+
 	limited       bool
-	got           int64
-	pause, waited time.Duration // of Read: since the last bytes, and in all
+	got           int64         // number of received bytes
+	pause, waited time.Duration // time that Read waits: since the last bytes, and in total
 }
 
-// requestContext is the context of a request.
+// requestContext is the context of a request on a server.
 type requestContext struct {
 	reqctx.Context
 	s *serverStream
@@ -153,7 +160,8 @@ func (x *requestContext) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// cancel ends the context of the request because of err.
+// cancel cancels the context of the request because the stream ended with err. The cause is
+// a [message.CanceledError] if the client reset the stream.
 func (s *serverStream) cancel(err error) {
 	if reset, ok := errors.AsType[*message.ResetError](err); ok && reset.Remote {
 		s.ctx.Cancel(&message.CanceledError{Code: reset.Code})
@@ -162,7 +170,8 @@ func (s *serverStream) cancel(err error) {
 	s.ctx.Cancel(nil)
 }
 
-// headers handles a header block: of a new stream, or trailers.
+// headers handles a header block from the client. It opens a new stream, or ends the body
+// of an open stream by trailers.
 func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	if id%2 == 0 {
 		return protocolError("stream with an even number")
@@ -233,7 +242,7 @@ func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) err
 	return st.receiveTrailers(fields, end, tooLarge)
 }
 
-// receiveTrailers ends the received body.
+// receiveTrailers records the trailers of the received body, which ends with them.
 func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	if !end || tooLarge {
 		return malformed(st.id, "trailers without END_STREAM or too large")
@@ -255,13 +264,13 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	return nil
 }
 
-// worker is a goroutine that serves one stream after the other, so that its
-// stack has grown already.
+// worker is a goroutine that serves streams one after the other. Reusing it saves the
+// growth of a new stack.
 type worker struct{ jobs chan *serverStream }
 
-const maxIdleWorkers = 128 // the sweeper ends those of an idle connection
+const maxIdleWorkers = 128 // an idle worker above this number ends
 
-// dispatch gives each stream to a worker.
+// dispatch passes each stream to an idle worker or to a new one.
 func (c *ServerConn) dispatch(streams []*serverStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,10 +304,12 @@ func (c *ServerConn) work(w *worker) {
 	}
 }
 
-// handlerReturned is called with mu held.
+// handlerReturned decrements the number of running handlers. The caller holds mu.
 func (c *ServerConn) handlerReturned() {
 	if c.handlers--; c.handlers == 0 {
-		c.returned.Broadcast()
+		if c.returned != nil {
+			close(c.returned)
+		}
 		c.phaseLocked()
 		if c.closing {
 			c.kick()
@@ -306,7 +317,7 @@ func (c *ServerConn) handlerReturned() {
 	}
 }
 
-// retireWorkers ends the idle workers, with mu held.
+// retireWorkers ends the idle workers. The caller holds mu.
 func (c *ServerConn) retireWorkers() {
 	for _, w := range c.idleWorkers {
 		close(w.jobs)

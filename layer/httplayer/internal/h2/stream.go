@@ -12,46 +12,48 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// stream is the common part of the streams of both roles.
+// stream has the common part of [serverStream] and [clientStream].
 type stream struct {
 	c       *conn
 	id      uint32
-	server  *serverStream // one of these is nil
-	client  *clientStream
-	removed atomic.Bool // from the table of the connection
-	grown   atomic.Int64
+	server  *serverStream // nil on a client
+	client  *clientStream // nil on a server
+	removed atomic.Bool   // the stream is not in the table of the connection
+	grown   atomic.Int64  // bytes by which the receive window exceeds its initial size
 
-	// Of the reader.
-	born    uint32 // tick of the sweeper
-	touched bool
-	left    int64 // of the content-length, or -1
+	// The next three fields are used by the reader only.
+
+	born    uint32 // value of ServerConn.ticks when the stream was opened
+	touched bool   // the stream is in conn.touched
+	left    int64  // bytes that are missing to content-length; -1 if unknown
 
 	trailerSlab [2]string
 
 	mu         sync.Mutex
-	readable   sync.Cond // something below has changed
-	received   queue     // and not read
-	eof        bool      // all was received
+	readable   sync.Cond // signals changes of the fields below
+	received   queue     // received bytes that were not read
+	eof        bool      // the end of the body was received
 	closed     bool      // the body was closed
-	ready      bool      // the response of a client has begun
-	receiveErr error
+	ready      bool      // the final response of a client stream has arrived
+	receiveErr error     // error that ended receiving
 	trailer    http.Header
-	window     int64
-	windowSize int64
-	consumed   int64         // not yet given back to the peer
-	granted    time.Duration // when window was last given back, since the start of the connection
-	reading    bool          // Read waits
+	window     int64         // bytes that the peer may still send
+	windowSize int64         // current size of the receive window
+	consumed   int64         // bytes that were read and not yet returned to the peer
+	granted    time.Duration // time of the last return, since the start of the connection
+	reading    bool          // a Read waits
 	readTimer  *time.Timer
 
-	// With the mu of the connection.
-	sendable   sync.Cond // the window or sendErr has changed
+	// The fields below are guarded by the mu of the connection.
+
+	sendable   sync.Cond // signaled when more may be queued, or when sendErr is set
 	sendWindow int64
-	sendErr    error
-	sentEnd    bool
-	gotEnd     bool // written by the reader
-	stalled    int  // ticks in which the peer gave no window
-	waiting    bool // for sendable
-	blocked    bool // in the list of the connection
+	sendErr    error // error that ended sending
+	sentEnd    bool  // END_STREAM is queued
+	gotEnd     bool  // END_STREAM was received; only the reader writes it
+	stalled    int   // number of sweeps since the window of the peer became exhausted
+	waiting    bool  // a goroutine waits for sendable
+	blocked    bool  // the stream is in conn.blocked
 	writeTimer *time.Timer
 }
 
@@ -65,7 +67,8 @@ func (st *stream) init(c *conn, id uint32) {
 	}
 }
 
-// count compares the received bytes with the content-length.
+// count subtracts n received bytes from st.left. It returns an error if the length of the
+// body differs from content-length. The argument end is true at the end of the body.
 func (st *stream) count(n int, end bool) error {
 	if st.left < 0 {
 		return nil
@@ -77,7 +80,8 @@ func (st *stream) count(n int, end bool) error {
 	return nil
 }
 
-// receive keeps received bytes. Those of a closed body are dropped.
+// receive stores the bytes p of a DATA frame that used flow bytes of the window. It drops
+// the bytes if the body was closed.
 func (st *stream) receive(p []byte, flow int64, end bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -96,7 +100,8 @@ func (st *stream) receive(p []byte, flow int64, end bool) error {
 	return nil
 }
 
-// endReceived notes that the peer has ended the stream.
+// endReceived records that END_STREAM was received. It removes the stream if both
+// directions have ended.
 func (st *stream) endReceived() {
 	c := st.c
 	c.mu.Lock()
@@ -107,14 +112,14 @@ func (st *stream) endReceived() {
 	c.unlock()
 }
 
-// complete reports whether all was received.
+// complete reports whether the whole body was received.
 func (st *stream) complete() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.eof
 }
 
-// reset sends RST_STREAM and ends the stream with err.
+// reset sends RST_STREAM with the given code and ends the stream with err.
 func (st *stream) reset(code uint32, err error) {
 	c := st.c
 	c.mu.Lock()
@@ -125,7 +130,7 @@ func (st *stream) reset(code uint32, err error) {
 	st.end(err)
 }
 
-// end ends both directions with err.
+// end ends both directions of the stream with err and frees its slot. It sends nothing.
 func (st *stream) end(err error) {
 	c := st.c
 	c.mu.Lock()
@@ -138,8 +143,8 @@ func (st *stream) end(err error) {
 	st.failReceive(err)
 }
 
-// failReceive ends the receiving side with err, unless all was received. The
-// bytes that have arrived can still be read.
+// failReceive ends receiving with err, unless the whole body was received. Bytes that have
+// already arrived can still be read. On a server, it cancels the context of the request.
 func (st *stream) failReceive(err error) {
 	st.mu.Lock()
 	if st.receiveErr == nil && !st.eof {
@@ -150,11 +155,11 @@ func (st *stream) failReceive(err error) {
 	if st.server != nil {
 		st.server.cancel(err)
 	} else {
-		st.client.cutRequestBody()
+		st.client.abortRequestBody()
 	}
 }
 
-// discard drops received bytes, also those that arrive later.
+// discard drops the received bytes and those that arrive later.
 func (st *stream) discard() {
 	st.mu.Lock()
 	st.closed = true
@@ -163,7 +168,8 @@ func (st *stream) discard() {
 	st.mu.Unlock()
 }
 
-// read reads received bytes. It returns io.EOF with the last ones.
+// read waits for received bytes and reads them into p. It returns io.EOF together with the
+// last bytes.
 func (st *stream) read(p []byte) (n int, err error) {
 	st.mu.Lock()
 	for st.received.n == 0 && !st.eof && st.receiveErr == nil && !st.closed {
@@ -200,13 +206,13 @@ func (st *stream) read(p []byte) (n int, err error) {
 
 const (
 	maxStreamWindow = 4 << 20
-	maxGrown        = 16 << 20 // of all streams of a connection
+	maxGrown        = 16 << 20 // sum of the growth of all streams of a connection
 	fastGrant       = 2 * time.Millisecond
 )
 
-// consume returns how much window to give back after n more bytes were read,
-// with mu held. The window doubles if half of it was used in less than two round
-// trips, because it limits the peer then.
+// consume records that n more bytes were read. It returns the number of bytes that must be
+// added to the window of the peer. It doubles the window if half of it was used within two
+// round trips, because the window then limits the peer. The caller holds st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -224,7 +230,8 @@ func (st *stream) consume(n int) (give int64) {
 	return give
 }
 
-// grow takes n bytes of those by which the windows of the connection may grow.
+// grow adds n bytes to the growth of the stream window. It returns false if the growth of
+// all windows of the connection would exceed maxGrown.
 func (st *stream) grow(n int64) bool {
 	if st.c.grown.Add(n) > maxGrown {
 		st.c.grown.Add(-n)
@@ -237,21 +244,24 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink returns the bytes that grow has taken.
+// shrink removes the growth of the stream window from the sum for the connection, because
+// the stream has ended.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
-// pending reports how many bytes can be read without waiting, and whether the
-// body ends after them.
+// pending returns the number of bytes that can be read without waiting. If eof is true, the
+// body ends after these bytes.
 func (st *stream) pending() (n int, eof bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.received.n, st.eof && !st.closed && st.receiveErr == nil
 }
 
-// body is the received body of a stream.
+// body is the body that a stream receives: of a request on a server, or of a response on a
+// client.
 type body struct{ st *stream }
 
-// Read is part of [io.Reader].
+// Read is part of [io.Reader]. The first Read sends 100 Continue to a client that expects
+// it.
 func (b *body) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -266,23 +276,27 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Pending returns the result of [stream.pending].
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
 func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
 
-// ended sets the trailers.
+// ended sets the trailers of the request or response, because the body was read to its end.
+// It drops unannounced trailers of requests of gRPC, Connect and CONNECT, which have no map
+// for them, because these protocols have no request trailers.
 func (b *body) ended() {
-	var to *http.Header
 	if s := b.st.server; s != nil {
-		to = &s.req.Trailer
-	} else {
-		to = &b.st.client.rsp.Trailer
-		b.st.client.unwatch()
-	}
-	if *to == nil {
-		*to = b.st.trailer // does not change after the end
+		if s.req.Trailer != nil {
+			maps.Copy(s.req.Trailer, b.st.trailer)
+		}
 		return
 	}
-	maps.Copy(*to, b.st.trailer)
+	s := b.st.client
+	s.unwatch()
+	if s.rsp.Trailer == nil {
+		s.rsp.Trailer = b.st.trailer // does not change after the end
+		return
+	}
+	maps.Copy(s.rsp.Trailer, b.st.trailer)
 }
 
 // Close is part of [io.Closer]. Close of a response body resets the stream, unless both
@@ -295,7 +309,7 @@ func (b *body) Close() error {
 		if !st.removed.Load() {
 			st.reset(message.CodeCancel, context.Canceled)
 		}
-		st.client.cutRequestBody()
+		st.client.abortRequestBody()
 	}
 	return nil
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Phases of a connection for the sweeper.
+// Phases of a server connection, which the sweeper checks against the time limits.
 const (
-	phasePreface = iota // before the first SETTINGS
-	phaseBlock          // in an unfinished header block
-	phaseIdle
-	phaseActive
+	phasePreface = iota // before the first SETTINGS of the client
+	phaseBlock          // a header block or a frame header is not complete
+	phaseIdle           // without streams and handlers
+	phaseActive         // with streams or handlers
 )
 
 const (
-	retireAfter  = time.Second // the workers of an idle connection end
+	retireAfter  = time.Second // the idle workers of an idle connection end after this time
 	defaultDrain = 5 * time.Second
 )
 
-// phaseLocked enters the phase of the current state, with mu held.
+// phaseLocked enters the phase that corresponds to the state of the connection. The caller
+// holds mu.
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
 	switch {
@@ -38,7 +39,8 @@ func (c *ServerConn) phaseLocked() {
 	}
 }
 
-// inBlock notes whether a header block or a frame head is unfinished.
+// inBlock sets whether only a part of a header block or of a frame header has arrived. The
+// reader calls it.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.blockOpen {
 		return
@@ -50,26 +52,28 @@ func (c *ServerConn) inBlock(open bool) {
 	c.mu.Unlock()
 }
 
-// sweepState is the state of a connection between two calls of Sweep.
+// sweepState is state that the sweeper keeps between two calls of Sweep.
 type sweepState struct {
-	writes  uint32 // at the last check
-	writing time.Duration
-	drain   time.Duration
-	bodies  []*serverStream
+	writes  uint32          // value of conn.writes at the last sweep
+	writing time.Duration   // duration of the current Write
+	drain   time.Duration   // time since the first GOAWAY of a drain
+	bodies  []*serverStream // scratch of sweepStreams
 }
 
-// Sweep is part of [sweep.Conn]. It enforces all time limits.
+// Sweep is part of [sweep.Conn]. It enforces the time limits of the configuration.
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	c.ticks.Add(1)
 	if (phase == phasePreface || phase == phaseBlock) && over(age, c.cfg.HeaderTimeout) {
 		go c.interrupt(calmError("header timeout"))
 	}
-	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) {
+	if phase == phaseIdle && over(age, c.cfg.IdleTimeout) || c.cfg.Draining != nil && c.cfg.Draining.Load() {
 		c.Drain()
 	}
 	if phase == phaseIdle && age == retireAfter {
 		c.mu.Lock()
 		c.retireWorkers()
+		c.enc.slots = nil // allocated again by the next response
+		c.dec.values.Store(nil)
 		c.mu.Unlock()
 	}
 	c.sweepWrite()
@@ -83,7 +87,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
 
-// sweepWrite ends a connection whose Write makes no progress.
+// sweepWrite closes the connection if a Write makes no progress for WriteTimeout.
 func (c *ServerConn) sweepWrite() {
 	s := &c.sweeps
 	writes := c.writes.Load()
@@ -96,7 +100,8 @@ func (c *ServerConn) sweepWrite() {
 	}
 }
 
-// sweepDrain sends the second GOAWAY to a client that does not answer the PING.
+// sweepDrain sends the second GOAWAY of a drain after DrainTimeout, if the client has not
+// acknowledged the PING before.
 func (c *ServerConn) sweepDrain() {
 	limit := c.cfg.DrainTimeout
 	if limit <= 0 {
@@ -107,8 +112,8 @@ func (c *ServerConn) sweepDrain() {
 	}
 }
 
-// sweepStreams enforces the limits of request bodies, and of clients that give
-// no window.
+// sweepStreams enforces the limits on request bodies. It also resets the streams that could
+// not send for WriteTimeout because the client gave no window.
 func (c *ServerConn) sweepStreams() {
 	var failed []*stream
 	c.mu.Lock()
@@ -135,8 +140,8 @@ func (c *ServerConn) sweepStreams() {
 	c.sweeps.bodies = c.sweeps.bodies[:0]
 }
 
-// sweepBody fails a limited request body that arrives too slowly while the
-// handler waits for it.
+// sweepBody fails a request body with limits if it arrives too slowly. It counts only the
+// time in which the handler waits in Read.
 func (s *serverStream) sweepBody(cfg *message.ServerConfig) {
 	s.mu.Lock()
 	slow := false

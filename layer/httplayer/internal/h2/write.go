@@ -3,12 +3,16 @@ package h2
 import (
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 )
 
-const writeChunk = 64 << 10 // of one Write, so that its progress can be observed
+// writeChunk is the largest size of one Write in bytes. Long output is written in parts, so
+// that the sweeper can observe progress.
+const writeChunk = 64 << 10
 
-// output returns the buffer of frames to be written, with mu held.
+// output returns the buffer for frames to be sent. It takes a new one if needed. The caller
+// holds mu.
 func (c *conn) output() *buffer {
 	if c.out == nil {
 		c.out = newBuffer(mediumBuffer)
@@ -16,8 +20,9 @@ func (c *conn) output() *buffer {
 	return c.out
 }
 
-// kick starts the writer, with mu held. The writer also closes a connection that
-// is closing.
+// kick starts the writer if frames are queued and the writer does not run. It also starts
+// the writer if the connection is closing, because the writer closes the connection. The
+// caller holds mu.
 func (c *conn) kick() {
 	if !c.writing && c.err == nil && (c.out != nil || c.closing) {
 		c.writing = true
@@ -25,7 +30,8 @@ func (c *conn) kick() {
 	}
 }
 
-// writeQueued writes until nothing is queued.
+// writeQueued is the writer. It sends the queued frames until none are queued. It closes
+// the connection if it is closing and all streams have ended.
 func (c *conn) writeQueued() {
 	runtime.Gosched() // goroutines that are ready add to the same Write
 	var failed error
@@ -53,7 +59,7 @@ func (c *conn) writeQueued() {
 	}
 }
 
-// write writes all of b.
+// write writes all of b to the connection, in parts of at most writeChunk bytes.
 func (c *conn) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
@@ -68,8 +74,9 @@ func (c *conn) write(b []byte) error {
 	return nil
 }
 
-// halfClose ends the sending side, so that the peer reads all before the end.
-// The reader closes the connection when the peer has closed it, or soon.
+// halfClose closes the sending half, so that the peer can read all output first. The reader
+// closes the connection when the peer has closed it, or after lingerTime. A client closes
+// the connection at once.
 func (c *conn) halfClose() {
 	half, ok := c.nc.(interface{ CloseWrite() error })
 	if c.client != nil || !ok || half.CloseWrite() != nil {
@@ -79,18 +86,27 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
-// wakeBlocked wakes the senders that wait for the connection, with mu held.
+// wakeBlocked wakes the stream that has waited longest for room in the output or for window
+// of the peer, if there are both. When that stream runs, it wakes the next one. If all were
+// woken at once, most of them would find no room. The caller holds mu.
 func (c *conn) wakeBlocked() {
-	for i, st := range c.blocked {
-		c.blocked[i] = nil
-		st.blocked = false
-		st.sendable.Signal()
+	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
+	if len(c.blocked) == 0 || full && c.err == nil {
+		return
 	}
-	c.blocked = c.blocked[:0]
+	st := c.blocked[0]
+	c.unblock(0)
+	st.sendable.Signal()
 }
 
-// beginBlock begins a header block, with mu held. It leaves room for the head of
-// a HEADERS frame.
+// unblock removes the stream with the index i from c.blocked. The caller holds mu.
+func (c *conn) unblock(i int) {
+	c.blocked[i].blocked = false
+	c.blocked = slices.Delete(c.blocked, i, i+1)
+}
+
+// beginBlock begins a header block in the output, with room for the header of a HEADERS
+// frame before it. It returns the output and the offset of the block. The caller holds mu.
 func (c *conn) beginBlock() (out *buffer, from int) {
 	out = c.output()
 	out.b = append(out.b, make([]byte, frameHead)...)
@@ -99,8 +115,9 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 	return out, from
 }
 
-// endBlock completes the header block that begins at from: a HEADERS frame, and
-// CONTINUATION frames.
+// endBlock completes the header block at the offset from. It makes a HEADERS frame of it,
+// and CONTINUATION frames if it is large. If end is true, it sets END_STREAM. The caller
+// holds mu.
 func (c *conn) endBlock(st *stream, from int, end bool) {
 	out := c.out
 	flags := byte(0)
@@ -126,8 +143,8 @@ func (c *conn) endBlock(st *stream, from int, end bool) {
 	}
 }
 
-// queueTrailers ends a stream with trailers, or without them if there are none.
-// With mu held.
+// queueTrailers ends the sending side of the stream. It queues the valid trailers, or only
+// END_STREAM without a valid trailer. The caller holds mu.
 func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	if !hasTrailers(trailer) {
 		c.queueData(st, nil, true)
@@ -148,8 +165,9 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 	c.endBlock(st, from, true)
 }
 
-// queueData queues as much of p as the windows and the output allow, and the end
-// of the stream if all was queued. It returns the number of bytes. With mu held.
+// queueData queues as many bytes of p as the windows and the output permit, and returns
+// their number. If all bytes are queued and end is true, it also queues END_STREAM. The
+// caller holds mu.
 func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 	c.output()
 	for n < len(p) {
@@ -175,13 +193,14 @@ func (c *conn) queueData(st *stream, p []byte, end bool) (n int) {
 	return n
 }
 
-// isLastData reports whether a DATA frame of st is the last frame of the output.
+// isLastData reports whether the last queued frame is a DATA frame of st. The caller holds
+// mu.
 func (c *conn) isLastData(st *stream) bool {
 	return c.lastDataID == st.id && c.lastData+frameHead+frameLength(c.out.b[c.lastData:]) == len(c.out.b)
 }
 
-// appendData appends p to the last frame if it is DATA of st and has room, else
-// it appends a frame.
+// appendData appends p to the output. It extends the last frame if that is a DATA frame of
+// st with room. Otherwise it adds a DATA frame. The caller holds mu.
 func (c *conn) appendData(st *stream, p []byte) {
 	c.out = c.out.grown(frameHead + len(p))
 	out := c.out
@@ -198,7 +217,8 @@ func (c *conn) appendData(st *stream, p []byte) {
 	out.b = append(out.b, p...)
 }
 
-// failure returns why the stream cannot send, with the mu of the connection held.
+// failure returns the reason for which the stream cannot send, or nil. The caller holds the
+// mutex of the connection.
 func (st *stream) failure() error {
 	if st.sendErr != nil {
 		return st.sendErr
@@ -206,7 +226,8 @@ func (st *stream) failure() error {
 	return st.c.err
 }
 
-// endSent notes that END_STREAM is queued, with the mu of the connection held.
+// endSent records that END_STREAM is queued. It removes the stream if both directions have
+// ended. The caller holds the mutex of the connection.
 func (st *stream) endSent() {
 	st.sentEnd = true
 	if st.gotEnd {
@@ -214,7 +235,8 @@ func (st *stream) endSent() {
 	}
 }
 
-// waitSendable waits until more can be queued, with the mu of the connection held.
+// waitSendable waits until the stream may queue more bytes, or has failed. The caller holds
+// the mutex of the connection, which is unlocked during the wait.
 func (st *stream) waitSendable() {
 	c := st.c
 	c.kick()
@@ -225,10 +247,15 @@ func (st *stream) waitSendable() {
 	st.waiting = true
 	st.sendable.Wait()
 	st.waiting = false
+	if st.blocked { // another event has woken it
+		c.unblock(slices.Index(c.blocked, st))
+	}
+	c.wakeBlocked()
 }
 
-// send queues all of p, and waits for windows and for the writer. Large data is
-// written soon, small data with the next flush.
+// send queues all bytes of p. It waits for the windows of the peer and for room in the
+// output. If a frame of at least 4 KiB is queued, send starts the writer. Fewer bytes wait
+// for the next flush.
 func (st *stream) send(p []byte) (n int, err error) {
 	const flushed = 4 << 10
 	c := st.c

@@ -9,29 +9,31 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// Exchange serves a request of a proxy. It returns a response, whose body the connection
-// closes, or an error, which aborts the request. HTTP/1.1 then closes the connection, and
-// HTTP/2 resets the stream with the code of [ResetCode]. Hop-by-hop fields are removed from
-// the request, except those of an upgrade and TE: trailers.
+// Exchange serves one request of a proxy. The connection closes the body of the returned
+// response. A returned error aborts the request: HTTP/1.1 then closes the connection, and
+// HTTP/2 resets the stream with the code of [ResetCode]. Before the call, the connection
+// removes the hop-by-hop fields from the request, except those of an upgrade and TE:
+// trailers.
 type Exchange func(req *http.Request) (*http.Response, error)
 
-// ServerConfig is the configuration of the connections of a server. One of
-// Exchange and Handler is set. A limit of 0 is none.
+// ServerConfig is the configuration of the connections of a server. Exactly one of Exchange
+// and Handler is set. A limit of 0 means unlimited.
 type ServerConfig struct {
 	Exchange Exchange
 	Handler  http.Handler
 	Sweeper  *sweep.Sweeper
 	Log      *slog.Logger // not nil
-	Draining *atomic.Bool // the server is draining; may be nil
+	Draining *atomic.Bool // set to true when the server begins to drain; may be nil
 
-	MaxHeaderBytes int           // of a request
-	HeaderTimeout  time.Duration // from the first byte to the end of the headers
-	IdleTimeout    time.Duration // between requests
-	BodyIdle       time.Duration // pause of a request body
-	MinBodyRate    int           // bytes per second of a request body, after BodyIdle
-	WriteTimeout   time.Duration // without progress of a write
+	MaxHeaderBytes int           // largest size of the headers of a request, in bytes
+	HeaderTimeout  time.Duration // longest time from the first byte of the headers to their end
+	IdleTimeout    time.Duration // longest time between two requests
+	BodyIdle       time.Duration // longest pause while a request body arrives
+	MinBodyRate    int           // lowest rate of a request body, in bytes per second
+	WriteTimeout   time.Duration // longest time in which a write makes no progress
 
-	// HTTP/2
+	// The limits of HTTP/2.
+
 	MaxStreams      int
 	MaxStreamResets int
 	StreamWindow    int
@@ -39,5 +41,5 @@ type ServerConfig struct {
 	MaxFrameSize    int
 	PingInterval    time.Duration
 	PingTimeout     time.Duration
-	DrainTimeout    time.Duration // between the two GOAWAYs at most
+	DrainTimeout    time.Duration // longest time between the two GOAWAYs of a drain
 }

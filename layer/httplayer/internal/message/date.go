@@ -13,7 +13,8 @@ type date struct {
 
 var today atomic.Pointer[date]
 
-// Date returns the value of a Date field of now. It is formatted once a second.
+// Date returns the value of a Date field for the current time. It formats the value at most
+// once a second and caches it.
 func Date() string {
 	now := time.Now()
 	if d := today.Load(); d != nil && d.second == now.Unix() {

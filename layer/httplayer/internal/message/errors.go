@@ -9,17 +9,18 @@ import (
 )
 
 var (
-	// ErrNotSent means that nothing of the request was sent, and that its body
-	// is unread.
+	// ErrNotSent reports that no byte of the request was sent and that its body is unread.
+	// The request can be sent on another connection.
 	ErrNotSent = errors.New("request not sent")
 
-	// ErrNotProcessed means that the server reported that it did not process
-	// the request: REFUSED_STREAM, or a GOAWAY with a lower last stream.
+	// ErrNotProcessed reports that the server did not process the request. The server sent
+	// REFUSED_STREAM for it, or a GOAWAY with a last stream ID that is below the stream ID
+	// of the request.
 	ErrNotProcessed = errors.New("request not processed by the server")
 )
 
-// ErrSlowBody is the error of reading a request body that arrives too slowly. It
-// is a timeout and matches [layer.ErrIdleTimeout].
+// ErrSlowBody is the error of reading a request body that arrives too slowly. Its Timeout
+// method returns true, and it matches [layer.ErrIdleTimeout].
 var ErrSlowBody error = slowBodyError{}
 
 type slowBodyError struct{}
@@ -29,18 +30,24 @@ func (slowBodyError) Timeout() bool        { return true }
 func (slowBodyError) Temporary() bool      { return false }
 func (slowBodyError) Is(target error) bool { return target == layer.ErrIdleTimeout }
 
-// RequestError is a request that cannot be sent, because a part of it is
-// invalid.
+// RequestError reports that a request cannot be sent because a part of it is invalid.
+// Reason names the part.
 type RequestError struct{ Reason string }
 
 // Error is part of the error interface.
 func (e *RequestError) Error() string { return "invalid request: " + e.Reason }
 
-// ResetError is a stream that was reset with an HTTP/2 error code.
+// The errors of a sent body that differs in length from its Content-Length.
+var (
+	ErrLongBody  error = &RequestError{Reason: "body is longer than its Content-Length"}
+	ErrShortBody error = &RequestError{Reason: "body is shorter than its Content-Length"}
+)
+
+// ResetError reports that a stream was reset with an HTTP/2 error code.
 type ResetError struct {
 	Code   uint32
-	Remote bool   // the peer sent the RST_STREAM
-	Reason string // of a local reset; may be empty
+	Remote bool   // true if the peer sent the RST_STREAM
+	Reason string // reason of a reset by this side; may be empty
 }
 
 // Error is part of the error interface.
@@ -54,12 +61,13 @@ func (e *ResetError) Error() string {
 	return "stream reset: " + CodeName(e.Code)
 }
 
-// Is reports whether target is ErrNotProcessed and the peer refused the stream.
+// Is reports whether target is ErrNotProcessed and the peer reset the stream with
+// REFUSED_STREAM.
 func (e *ResetError) Is(target error) bool {
 	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream
 }
 
-// Codes of HTTP/2 (RFC 9113, section 7).
+// HTTP/2 error codes (RFC 9113, section 7).
 const (
 	CodeNo uint32 = iota
 	CodeProtocol
@@ -83,7 +91,8 @@ var codeNames = [...]string{
 	"INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
 }
 
-// CodeName returns the name of an HTTP/2 error code.
+// CodeName returns the name of an HTTP/2 error code, such as PROTOCOL_ERROR. The name of an
+// unknown code has its number.
 func CodeName(code uint32) string {
 	if int(code) < len(codeNames) {
 		return codeNames[code]
@@ -91,8 +100,9 @@ func CodeName(code uint32) string {
 	return fmt.Sprintf("error code %d", code)
 }
 
-// ResetCode returns the code with which a stream is reset because of err. It is the code of
-// the reset in err, if any, and otherwise INTERNAL_ERROR.
+// ResetCode returns the HTTP/2 error code with which a stream is reset because of err. This
+// is the code of the [ResetError] or [CanceledError] in err, unless that is NO_ERROR.
+// Otherwise it is CANCEL for an error of a context, and INTERNAL_ERROR for any other error.
 func ResetCode(err error) uint32 {
 	if reset, ok := errors.AsType[*ResetError](err); ok && reset.Code != CodeNo {
 		return reset.Code
@@ -106,8 +116,9 @@ func ResetCode(err error) uint32 {
 	return CodeInternal
 }
 
-// CanceledError is the cause of a request context that ended because the client reset the
-// stream. It matches [context.Canceled].
+// CanceledError is the cause of a request context that was canceled because the client
+// reset the stream. Code is the HTTP/2 error code of the reset. The error matches
+// [context.Canceled].
 type CanceledError struct{ Code uint32 }
 
 // Error is part of the error interface.

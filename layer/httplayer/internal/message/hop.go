@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// IsHopByHop reports whether a field with a canonical name is a hop-by-hop field. The
-// engine does not forward such a field but writes its own.
+// IsHopByHop reports whether the field with the given canonical name is a hop-by-hop field.
+// The engines do not forward such a field. If the protocol needs the field, they write one
+// of their own.
 func IsHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
@@ -15,8 +16,9 @@ func IsHopByHop(name string) bool {
 	return false
 }
 
-// RemoveHopByHop removes the hop-by-hop fields, and those that Connection names, from a
-// received header. It keeps the fields of an upgrade and TE: trailers.
+// RemoveHopByHop removes the hop-by-hop fields and the fields that Connection names from
+// the header of a received message. It keeps Connection and Upgrade if they request an
+// upgrade, and the field TE with the value trailers.
 func RemoveHopByHop(h http.Header) {
 	upgrade := h["Upgrade"]
 	upgrades := len(upgrade) > 0 && Listed(h["Connection"], "Upgrade")
@@ -39,7 +41,8 @@ func RemoveHopByHop(h http.Header) {
 	}
 }
 
-// Listed reports whether a list in field values has the token, in any case.
+// Listed reports whether one of the values, each a comma-separated list, contains the
+// token. Case is ignored.
 func Listed(values []string, token string) bool {
 	for _, value := range values {
 		for value != "" {

@@ -7,19 +7,20 @@ import (
 	"net/textproto"
 )
 
-// Informer sends 1xx responses to the client of a request.
+// Informer sends informational (1xx) responses to the client of a request.
 type Informer interface {
 	Inform(status int, header http.Header) error
 }
 
 type informerKey struct{}
 
-// InformerKey is the key of the [Informer] in the context of a request.
+// InformerKey is the context key under which the context of a received request has its
+// [Informer].
 var InformerKey any = informerKey{}
 
-// Inform passes on a 1xx response that was received for a request with ctx. An
-// [httptrace.ClientTrace] with Got1xxResponse gets it, else the Informer of ctx,
-// if there is one.
+// Inform forwards a 1xx response that an upstream sent for a request with the context ctx.
+// If ctx has an [httptrace.ClientTrace] with Got1xxResponse, that function receives the
+// response. Otherwise the [Informer] of ctx receives it, if ctx has one.
 func Inform(ctx context.Context, status int, header http.Header) error {
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.Got1xxResponse != nil {
 		return trace.Got1xxResponse(status, textproto.MIMEHeader(header))

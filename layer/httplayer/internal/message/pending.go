@@ -5,15 +5,16 @@ import (
 	"net/http"
 )
 
-// pender is a body that knows what it holds.
+// pender is a body that reports how many bytes it has buffered.
 type pender interface {
-	// Pending returns how many bytes Read returns without waiting. If eof is
-	// true, the body ends after them.
+	// Pending returns the number of bytes that Read can return without waiting. If eof is
+	// true, the body ends after these bytes.
 	Pending() (n int, eof bool)
 }
 
-// Pending reports what can be read from a body without waiting: see the method
-// of that name of a body of this engine. Any other body has nothing pending.
+// Pending returns the number of bytes that can be read from body without waiting. If eof is
+// true, the body ends after these bytes. If body does not belong to an HTTP engine, n is 0.
+// eof is then true only for a nil body and the empty body of net/http.
 func Pending(body io.Reader) (n int, eof bool) {
 	if p, ok := body.(pender); ok {
 		return p.Pending()

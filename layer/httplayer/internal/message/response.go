@@ -22,10 +22,10 @@ var (
 	errShortBody   = errors.New("the handler wrote less than its Content-Length")
 )
 
-// ServeHandler calls h for a request and ends its response on s. If it returns
-// an error, the response is incomplete and has to be aborted. If hijacked is
-// true, the connection belongs to the handler. A panic is such an error. It is
-// logged unless it is [http.ErrAbortHandler].
+// ServeHandler calls h for a request and completes the response on s. If hijacked is true,
+// the connection belongs to the handler. If err is not nil, the response is incomplete and
+// the caller must abort it. A panic of h is returned as an error, and is logged unless it
+// is [http.ErrAbortHandler].
 func ServeHandler(h http.Handler, s Stream, req *http.Request, log *slog.Logger) (hijacked bool, err error) {
 	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
 	defer w.release()
@@ -53,28 +53,30 @@ func call(h http.Handler, w *ResponseWriter, req *http.Request) (err error) {
 	return nil
 }
 
-// ResponseWriter is the writer of an [http.Handler] over a [Stream]. Like that
-// of net/http it detects the content type, adds Content-Length to a short body,
-// and sends trailers that the Trailer field or [http.TrailerPrefix] announces.
+// ResponseWriter is the [http.ResponseWriter] of a handler. It writes the response to a
+// [Stream]. Like the response writer of net/http, it detects the content type, adds
+// Content-Length to a short body, and sends trailers. The handler announces trailers by the
+// Trailer field or by [http.TrailerPrefix].
 type ResponseWriter struct {
 	stream Stream
-	head   bool // the method is HEAD
+	head   bool // the method of the request is HEAD
 	header http.Header
 
 	status   int         // 0 before WriteHeader
-	sent     http.Header // copy of header at WriteHeader, if the handler may have changed it since
-	length   int64       // of Content-Length, or -1
+	sent     http.Header // copy of header, if the handler may change it after WriteHeader
+	length   int64       // value of Content-Length; -1 if unknown
 	written  int64
-	first    *firstBytes // of the body, before started
+	first    *firstBytes // buffered start of the body, until the response is started
 	started  bool        // stream.WriteHeader was called
-	declared []string    // trailers of the Trailer field
+	declared []string    // names of the valid trailers in the Trailer field
 	trailer  http.Header
 	hijacked bool
-	err      error // of the stream
+	err      error // error of the stream
 	done     atomic.Bool
 }
 
-// firstBytes of a body are kept to find out its length and type.
+// firstBytes buffers the start of a body, until its length and content type are known or
+// the buffer is full.
 type firstBytes struct{ b []byte }
 
 const firstSize = 4 << 10
@@ -97,8 +99,8 @@ func (w *ResponseWriter) Header() http.Header {
 	return w.header
 }
 
-// WriteHeader is part of [http.ResponseWriter]. A status of 1xx except 101 sends
-// an informational response.
+// WriteHeader is part of [http.ResponseWriter]. A 1xx status other than 101 sends an
+// informational response and leaves the final status open.
 func (w *ResponseWriter) WriteHeader(status int) {
 	if status < 100 || status > 999 {
 		panic("invalid status code " + strconv.Itoa(status))
@@ -113,15 +115,24 @@ func (w *ResponseWriter) WriteHeader(status int) {
 	}
 }
 
-// ContentLength returns the length that the values of a Content-Length field
-// specify, or -1 if there is not one valid value.
+// ContentLength returns the length that values, the values of a Content-Length field,
+// specify. It returns -1 if values is not exactly one valid number.
 func ContentLength(values []string) int64 {
-	if len(values) != 1 || values[0] == "" || len(values[0]) > 18 {
+	if len(values) != 1 {
+		return -1
+	}
+	return ParseLength(values[0])
+}
+
+// ParseLength returns the length that value specifies in at most 18 digits, or -1 if value
+// is invalid.
+func ParseLength[T string | []byte](value T) int64 {
+	if len(value) == 0 || len(value) > 18 {
 		return -1
 	}
 	var n int64
-	for i := range len(values[0]) {
-		digit := values[0][i] - '0'
+	for i := range len(value) {
+		digit := value[i] - '0'
 		if digit > 9 {
 			return -1
 		}
@@ -130,7 +141,8 @@ func ContentLength(values []string) int64 {
 	return n
 }
 
-// BodyAllowed reports whether a response with this status may have a body.
+// BodyAllowed reports whether a response with this status may have a body. It returns false
+// for 1xx, 204 and 304.
 func BodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -168,7 +180,9 @@ func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
 	return n, err
 }
 
-// admit checks that n more bytes of the body may be written.
+// admit adds n to w.written, because n more bytes of the body will be written. It returns
+// an error if they may not be written. If the handler has not set a status, admit sets it
+// to 200.
 func (w *ResponseWriter) admit(n int) error {
 	if w.hijacked {
 		return http.ErrHijacked
@@ -192,8 +206,9 @@ func (w *ResponseWriter) admit(n int) error {
 	return nil
 }
 
-// start writes the headers and the first bytes of the body. The next bytes follow.
-// If whole is true, nothing follows.
+// start sends the headers, followed by the bytes in w.first. The caller then writes next,
+// which start uses only to detect the content type. If whole is true, the body ends after
+// w.first.
 func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.started = true
 	header := w.header
@@ -221,7 +236,8 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 	return w.err
 }
 
-// detect sets Content-Type by the begin of the body.
+// detect sets Content-Type according to the first bytes of the body, which are first
+// followed by next. It leaves a header that has Content-Type or Content-Encoding unchanged.
 func detect(header http.Header, first, next []byte) {
 	if _, ok := header["Content-Type"]; ok || len(first)+len(next) == 0 || header.Get("Content-Encoding") != "" {
 		return
@@ -235,8 +251,9 @@ func detect(header http.Header, first, next []byte) {
 	header["Content-Type"] = []string{http.DetectContentType(first)}
 }
 
-// declareTrailers notes the announced trailers. Those with http.TrailerPrefix
-// move out of header, because their names are invalid.
+// declareTrailers adds the valid names in the Trailer field of header to w.declared. It
+// moves the fields with [http.TrailerPrefix] from header to w.trailer, because their names
+// are invalid as headers.
 func (w *ResponseWriter) declareTrailers(header http.Header) {
 	for _, value := range header["Trailer"] {
 		for name := range strings.SplitSeq(value, ",") {
@@ -265,8 +282,8 @@ func (w *ResponseWriter) setTrailer(name string, values []string) {
 	w.trailer[name] = values
 }
 
-// ValidTrailer reports whether a field, by its canonical name, may be a trailer:
-// it is neither of one connection, nor of the framing, nor of the routing.
+// ValidTrailer reports whether the field with the given canonical name may be a trailer.
+// Fields of one hop, of the message framing and of the routing may not.
 func ValidTrailer(name string) bool {
 	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
 }
@@ -297,7 +314,8 @@ func (w *ResponseWriter) finish() error {
 // Flush is part of [http.Flusher].
 func (w *ResponseWriter) Flush() { _ = w.FlushError() }
 
-// FlushError sends the headers and the buffered bytes.
+// FlushError sends the headers and the buffered bytes of the body.
+// [http.ResponseController] calls it.
 func (w *ResponseWriter) FlushError() error {
 	if err := w.admit(0); err != nil {
 		return err
@@ -335,7 +353,8 @@ type copyBuffer [copySize]byte
 
 var copyPool = sync.Pool{New: func() any { return new(copyBuffer) }}
 
-// ReadFrom is part of [io.ReaderFrom]. It spares io.Copy a buffer.
+// ReadFrom is part of [io.ReaderFrom]. It uses a pooled buffer, so that [io.Copy] does not
+// allocate one.
 func (w *ResponseWriter) ReadFrom(src io.Reader) (total int64, err error) {
 	b := copyPool.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
 	defer copyPool.Put(b)
@@ -356,11 +375,12 @@ func (w *ResponseWriter) ReadFrom(src io.Reader) (total int64, err error) {
 	}
 }
 
-// SetReadDeadline, SetWriteDeadline and EnableFullDuplex are used by
-// [http.ResponseController].
+// SetReadDeadline sets the deadline for reading the request body. [http.ResponseController]
+// calls it.
 func (w *ResponseWriter) SetReadDeadline(t time.Time) error { return w.stream.SetReadDeadline(t) }
 
-// SetWriteDeadline sets the deadline of writing the response.
+// SetWriteDeadline sets the deadline for writing the response. [http.ResponseController]
+// calls it.
 func (w *ResponseWriter) SetWriteDeadline(t time.Time) error { return w.stream.SetWriteDeadline(t) }
 
 // EnableFullDuplex does nothing, because responses are always full duplex.

@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// Stream is the sending side of one response, of either protocol. Its methods
-// are called by one goroutine at a time, except Inform.
+// Stream is the sending side of one response, over HTTP/1.1 or HTTP/2. One goroutine at a
+// time calls its methods. Only Inform may be called concurrently.
 type Stream interface {
-	// Inform sends a 1xx response, unless the response has started.
+	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
-	// WriteHeader starts the response. The length is -1 if it is unknown, and
-	// has precedence over the field Content-Length. If end is true, neither a
-	// body nor trailers follow. It is buffered. The header is encoded before it
-	// returns.
+	// WriteHeader buffers the status and the headers of the response. length is the length
+	// of the body, or -1 if it is unknown. It takes precedence over the field
+	// Content-Length. If end is true, neither a body nor trailers follow. The stream does
+	// not keep header, because WriteHeader encodes it before it returns.
 	WriteHeader(status int, header http.Header, length int64, end bool) error
 
-	// Write sends a part of the body. It is buffered.
+	// Write buffers a part of the body. It sends full buffers.
 	Write(p []byte) (int, error)
 
-	// Finish ends the response with trailers, which may be nil. It is called
-	// for each complete response, also if WriteHeader had end.
+	// Finish ends the response with the trailers, which may be nil. It is called for each
+	// complete response, even if end was true in WriteHeader.
 	Finish(trailer http.Header) error
 
-	// Flush sends the buffered bytes.
+	// Flush sends the buffered headers and bytes of the body.
 	Flush() error
 
-	// Hijack takes over the connection, in HTTP/1.1 only.
+	// Hijack passes the connection to the caller. Only HTTP/1.1 supports it.
 	Hijack() (net.Conn, *bufio.ReadWriter, error)
 
-	// SetReadDeadline and SetWriteDeadline set the deadlines of the request
-	// body and of the response.
+	// SetReadDeadline sets the deadline for reading the request body. SetWriteDeadline sets
+	// the deadline for writing the response.
 	SetReadDeadline(t time.Time) error
 	SetWriteDeadline(t time.Time) error
 }

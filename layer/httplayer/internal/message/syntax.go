@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// Classes of bytes in messages.
+// Classes of bytes in messages. Each is one bit of an entry of [Class].
 const (
-	TokenByte  = 1 << iota // of a token (RFC 9110, section 5.6.2)
-	ValueByte              // of a field value: VCHAR, SP, HTAB, obs-text
-	TargetByte             // of a request target: VCHAR without '#'
-	PathByte               // of a path, neither escaped nor unescaped by net/url
-	HostByte               // of a host with an optional port
+	TokenByte  = 1 << iota // allowed in a token (RFC 9110, section 5.6.2)
+	ValueByte              // allowed in a field value: VCHAR, SP, HTAB, obs-text
+	TargetByte             // allowed in a request target: VCHAR without '#'
+	PathByte               // allowed in a path and neither escaped nor unescaped by net/url
+	HostByte               // allowed in a host with an optional port
 	LowerByte
 	UpperByte
 )
 
-// Class has the classes of each byte.
+// Class has the classes of each byte, as a set of bits.
 var Class = makeClass()
 
 func makeClass() (class [256]uint8) {
@@ -42,7 +42,7 @@ func makeClass() (class [256]uint8) {
 	return class
 }
 
-// All reports whether each byte of s is of the class.
+// All reports whether each byte of s belongs to the class.
 func All[T string | []byte](s T, class uint8) bool {
 	for i := range len(s) {
 		if Class[s[i]]&class == 0 {
@@ -55,10 +55,11 @@ func All[T string | []byte](s T, class uint8) bool {
 // ValidName reports whether s is a token, such as a field name or a method.
 func ValidName(s string) bool { return s != "" && All(s, TokenByte) }
 
-// ValidValue reports whether a field value may have these bytes.
+// ValidValue reports whether each byte of s is allowed in a field value.
 func ValidValue[T string | []byte](s T) bool { return All(s, ValueByte) }
 
-// ValidValueBytes is ValidValue, eight bytes at a time.
+// ValidValueBytes returns the same result as ValidValue. It is faster because it checks
+// eight bytes at a time.
 func ValidValueBytes(b []byte) bool {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	for len(b) >= 8 {
@@ -73,6 +74,6 @@ func ValidValueBytes(b []byte) bool {
 	return All(b, ValueByte)
 }
 
-// ValidHost reports whether s may be an authority without userinfo. An empty
-// one is valid.
+// ValidHost reports whether s is a valid authority without userinfo. The empty string is
+// valid.
 func ValidHost(s string) bool { return All(s, HostByte) }

@@ -1,6 +1,6 @@
-// Package sweep checks the connections of a server at regular intervals. It
-// replaces a timer or a deadline for each phase of each request by one atomic
-// store.
+// Package sweep checks the connections of a server at regular intervals. A connection
+// records each phase of a request with one atomic store. This replaces a timer or a
+// deadline for each phase.
 package sweep
 
 import (
@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// Interval is the time between two checks of a connection, and so the accuracy
-// of its limits.
+// Interval is the time between two checks of a connection. Limits are enforced with this
+// accuracy.
 const Interval = 20 * time.Millisecond
 
-// Conn is checked at every interval.
+// Conn is a connection that a [Sweeper] checks at every interval.
 type Conn interface {
-	// Sweep is called with the current phase and the time since it was entered,
-	// a multiple of Interval and possibly 0. It must not block.
+	// Sweep is called with the current phase and the time since the connection entered it.
+	// The time is a multiple of Interval and may be 0. Sweep must not block.
 	Sweep(phase uint32, age time.Duration)
 }
 
-// Sweeper checks connections on one goroutine, which exists while there are
-// any. The zero value is ready to use.
+// Sweeper checks all registered connections on one goroutine. The goroutine runs while
+// connections are registered. The zero value is ready to use.
 type Sweeper struct {
 	tick atomic.Uint32
 
 	mu    sync.Mutex
 	slots map[*Slot]struct{}
-	stop  chan struct{} // of the goroutine
+	stop  chan struct{} // closed to end the goroutine; nil if none runs
 }
 
-// Slot is a registered connection.
+// Slot is the registration of one connection with a [Sweeper].
 type Slot struct {
 	sweeper *Sweeper
 	conn    Conn
-	state   atomic.Uint64 // phase and tick
+	state   atomic.Uint64 // phase in the upper 32 bits, tick of its start in the lower 32
 }
 
-// Add registers a connection in the given phase.
+// Add registers the connection c, which is in the given phase.
 func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	slot := &Slot{sweeper: s, conn: c}
 	slot.Enter(phase)
@@ -54,15 +54,16 @@ func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	return slot
 }
 
-// Enter records that a phase begins now.
+// Enter records that the connection enters a phase now.
 func (x *Slot) Enter(phase uint32) {
 	x.state.Store(uint64(phase)<<32 | uint64(x.sweeper.tick.Load()))
 }
 
-// Phase returns the current phase.
+// Phase returns the phase that was entered last.
 func (x *Slot) Phase() uint32 { return uint32(x.state.Load() >> 32) }
 
-// Remove ends the checks. One may still be in progress.
+// Remove ends the checks of the connection. When Remove returns, a check that has begun may
+// still be in progress.
 func (x *Slot) Remove() {
 	s := x.sweeper
 	s.mu.Lock()

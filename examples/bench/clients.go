@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// clientCounts is the result of the role clients. Generations is the number of the latest
+// configuration that a response had.
+type clientCounts struct {
+	Requests, Failed, Generations int
+	First                         string // failed request
+}
+
+// sendDuringReloads is the role of the clients that send requests while a gateway reloads. args are the
+// address of the gateway and the number of its routes. Each client reuses its connections and
+// sends a request every few milliseconds. The method is DELETE, because net/http does not
+// repeat it if a connection closes after the request was written. The command returns the
+// counts after all open requests have ended.
+func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
+	const many, pause = 16, 4 * time.Millisecond
+	routes, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{MaxIdleConnsPerHost: many}
+	var (
+		mu     sync.Mutex
+		counts clientCounts
+		open   sync.WaitGroup
+	)
+	stop := make(chan struct{})
+	ask := func(url string) {
+		generation, err := generationOf(transport, url)
+		mu.Lock()
+		defer mu.Unlock()
+		counts.Requests++
+		counts.Generations = max(counts.Generations, generation)
+		if err != nil {
+			if counts.Failed++; counts.Failed == 1 {
+				counts.First = err.Error()
+			}
+		}
+	}
+	for i := range many {
+		open.Go(func() {
+			for tick := time.NewTicker(pause); ; {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+					ask("http://" + args[0] + routePath(i*routes/many) + smallPath)
+				}
+			}
+		})
+	}
+	ready("", func(string) (any, error) {
+		close(stop)
+		open.Wait()
+		return counts, nil
+	})
+	select {}
+}
+
+// generationOf sends one request. It returns the number of the configuration that the
+// response has. Each response other than status 200 is an error.
+func generationOf(transport http.RoundTripper, url string) (int, error) {
+	req, err := http.NewRequest(http.MethodDelete, url, http.NoBody) //nolint:noctx,gosec // it ends with the process; the gateway
+	if err != nil {
+		return 0, err
+	}
+	req.Host = name
+	rsp, err := transport.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer rsp.Body.Close()
+	if _, err := io.Copy(io.Discard, rsp.Body); err != nil {
+		return 0, err
+	}
+	if rsp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("status %s", rsp.Status)
+	}
+	return strconv.Atoi(rsp.Header.Get(generationHeader))
+}

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// The numbers of routes with which gateways are compared, and the rate of their open loop in
+// requests per second.
+const (
+	fewRoutes   = 10
+	manyRoutes  = 10_000
+	gatewayRate = 1000
+)
+
+// gatewayLoops returns the loads of gateways in the order of their tables. many is the larger
+// number of routes.
+func gatewayLoops(many int) []loop {
+	few, most := fmt.Sprintf(routesProtocol, fewRoutes), fmt.Sprintf(routesProtocol, many)
+	return []loop{{few, 0}, {few, gatewayRate}, {most, 0}, {most, gatewayRate}}
+}
+
+// gateway is a program that is configured by files. Its configuration has prefix routes,
+// two endpoints, one retry, an access log with one line of JSON for each request, and
+// metrics.
+type gateway struct {
+	name, program string
+	versionArg    string // of the command that prints the version
+	// files returns the files of the program by name.
+	files func(gatewaySettings) map[string]string
+	// args returns the arguments with which the program serves the files in dir.
+	args func(dir string) []string
+	// reload makes the program use its changed files.
+	reload func(ctx context.Context, g gateway, p *process, s gatewaySettings) error
+}
+
+// gatewaySettings are the parts of the configuration that differ between runs. Each
+// response has the header [generationHeader] with the value generation. master is true if
+// nginx has the process that a reload needs. It is false while CPU time is measured.
+type gatewaySettings struct {
+	dir           string
+	listen, admin string
+	backends      []string
+	routes        int
+	generation    int
+	master        bool
+}
+
+// generationHeader is the header of responses that has the number of the configuration.
+const generationHeader = "X-Generation"
+
+// routePath returns the path prefix of the route with the number i.
+func routePath(i int) string { return fmt.Sprintf("/route-%05d", i) }
+
+// signalReload makes the program of p read its files again by SIGHUP.
+func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) error {
+	return p.cmd.Process.Signal(syscall.SIGHUP)
+}
+
+// runGateways runs the rounds, and then the reloads of each gateway.
+func (b *bench) runGateways(ctx context.Context) (err error) {
+	if b.second, err = startRole(ctx, b.otherCPUs, "backend"); err != nil {
+		return err
+	}
+	defer b.second.stop()
+	if err := b.findGateways(ctx); err != nil {
+		return err
+	}
+	if err := b.runRounds(ctx); err != nil {
+		return err
+	}
+	for i := range b.targets[:len(b.targets)*min(b.reloads, 1)] {
+		fmt.Fprintf(b.log, "reloads of %s\n", b.targets[i].name)
+		if err := b.measureReloads(ctx, &b.targets[i]); err != nil {
+			return fmt.Errorf("%s, reloads: %w", b.targets[i].name, err)
+		}
+	}
+	return nil
+}
+
+// findGateways adds the gateways as targets. It builds examples/gateway. The other ones are
+// compared if they are installed.
+func (b *bench) findGateways(ctx context.Context) error {
+	own := filepath.Join(b.dir, "gateway")
+	build := exec.CommandContext(ctx, "go", "build", "-o", own, "github.com/gotower/gotower/examples/gateway") //nolint:gosec // constant
+	if text, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build of examples/gateway: %w: %s", err, text)
+	}
+	for _, g := range gateways(own) {
+		name := g.name
+		if g.program != own {
+			g.program = installed(g.program)
+			text, _ := exec.CommandContext(ctx, g.program, g.versionArg).CombinedOutput() //nolint:gosec // a known gateway
+			version := regexp.MustCompile(`\d+(\.\d+)+`).FindString(string(text))
+			if version == "" {
+				continue
+			}
+			name += " " + version
+		}
+		b.targets = append(b.targets, target{name: name, gateway: &g, samples: make(map[loop][]sample),
+			start: func(ctx context.Context, b *bench, protocol string) (*process, error) {
+				s := b.gatewaySettings(g, 0)
+				if _, err := fmt.Sscanf(protocol, routesProtocol, &s.routes); err != nil {
+					return nil, err
+				}
+				return g.start(ctx, b.proxyCPUs, s)
+			}})
+	}
+	return nil
+}
+
+// installed returns the path of a program that .ci/peers.sh has installed. It returns the
+// name of the program if the directory of that script does not have it.
+func installed(program string) string {
+	dir := os.Getenv("GOTOWER_PEERS")
+	if dir == "" {
+		cache, _ := os.UserCacheDir()
+		dir = filepath.Join(cache, "gotower-peers")
+	}
+	path := filepath.Join(dir, program)
+	if _, err := os.Stat(path); err != nil { //nolint:gosec // the user sets the directory
+		return program
+	}
+	return path
+}
+
+func (b *bench) gatewaySettings(g gateway, routes int) gatewaySettings {
+	s := gatewaySettings{dir: filepath.Join(b.dir, g.name+".files"), backends: []string{b.backend.addr, b.second.addr}, routes: routes}
+	s.listen, s.admin = freeAddress(), freeAddress()
+	return s
+}
+
+// freeAddress returns an address of loopback with a free port, or "" if no port is free.
+func freeAddress() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return ""
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// write writes the files of the gateway. A reader never reads an incomplete file.
+func (g gateway) write(s gatewaySettings) error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	for name, text := range g.files(s) {
+		path := filepath.Join(s.dir, name)
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts the gateway and waits until it serves its last route.
+func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*process, error) {
+	if err := os.RemoveAll(s.dir); err != nil {
+		return nil, err
+	}
+	if err := g.write(s); err != nil {
+		return nil, err
+	}
+	cmd := g.command(ctx, s.dir, g.args(s.dir)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that nginx ends its workers
+	p, err := start(cmd, cpus)
+	if err != nil {
+		return nil, err
+	}
+	p.addr, p.graceful = s.listen, s.master
+	return p, g.wait(ctx, p, s)
+}
+
+func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, g.program, args...) //nolint:gosec // a known gateway
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	return cmd
+}
+
+// wait waits until the gateway uses the generation of s on the last of its routes.
+func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error {
+	transport := &http.Transport{DisableKeepAlives: true}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.listen+routePath(s.routes-1)+smallPath, http.NoBody)
+		if err != nil {
+			return err
+		}
+		req.Host = name
+		if rsp, err := transport.RoundTrip(req); err == nil {
+			_ = rsp.Body.Close()
+			if rsp.StatusCode == http.StatusOK && rsp.Header.Get(generationHeader) == strconv.Itoa(s.generation) {
+				return nil
+			}
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended: %s", g.name, p.errors.String())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not serve generation %d: %w", g.name, s.generation, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// reloads is the result of the reloads of one gateway under load.
+type reloads struct {
+	took             []time.Duration // of each reload, until a new connection uses the new configuration
+	requests, failed int
+}
+
+// measureReloads changes the configuration of the gateway of t while clients send requests.
+// The clients count the failed ones.
+func (b *bench) measureReloads(ctx context.Context, t *target) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	s := b.gatewaySettings(*t.gateway, b.routes)
+	s.master = true
+	p, err := t.gateway.start(ctx, b.proxyCPUs, s)
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	clients, err := startRole(ctx, b.otherCPUs, "clients", p.addr, strconv.Itoa(b.routes))
+	if err != nil {
+		return err
+	}
+	defer clients.stop()
+	for s.generation < b.reloads {
+		s.generation++
+		if err := t.gateway.write(s); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := t.gateway.reload(ctx, *t.gateway, p, s); err != nil {
+			return err
+		}
+		if err := t.gateway.wait(ctx, p, s); err != nil {
+			return err
+		}
+		t.reloads.took = append(t.reloads.took, time.Since(begin))
+		select { // the clients also use the time after a reload, in which old connections end
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	var counts clientCounts
+	if err := clients.ask(&counts); err != nil {
+		return err
+	}
+	if counts.Generations < b.reloads {
+		return fmt.Errorf("the clients have seen %d of %d configurations", counts.Generations, b.reloads+1)
+	}
+	t.reloads.requests, t.reloads.failed = counts.Requests, counts.Failed
+	if counts.Failed > 0 {
+		fmt.Fprintf(b.log, "%s: the first failed request: %s\n", t.name, counts.First)
+	}
+	return nil
+}
+
+// printGateways writes the results of the comparison of gateways to w as Markdown.
+func (b *bench) printGateways(w io.Writer, args string) {
+	b.printHead(w, args)
+	for _, protocol := range []string{b.loops[0].protocol, b.loops[2].protocol} {
+		full, fixed := loop{protocol, 0}, loop{protocol, gatewayRate}
+		fmt.Fprintf(w, "\n%s:\n\n| gateway | requests/s | CPU µs (minimum) | p99 µs | CPU µs at %d/s | p99 µs at %d/s |\n",
+			protocol, gatewayRate, gatewayRate)
+		fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|")
+		for _, t := range b.targets {
+			median := func(l loop, f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
+			fmt.Fprintf(w, "| %s | %.0f | %.1f (%.1f) | %.0f |",
+				t.name, median(full, rate), median(full, cpu), t.quantile(full, cpu, 0), median(full, p99))
+			if reached := median(fixed, rate); reached < 0.9*gatewayRate {
+				fmt.Fprintf(w, " – | only %.0f/s |\n", reached)
+			} else {
+				fmt.Fprintf(w, " %.1f | %.0f |\n", median(fixed, cpu), median(fixed, p99))
+			}
+		}
+	}
+	if b.reloads == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%d reloads with %d routes under load:\n\n", b.reloads, b.routes)
+	fmt.Fprint(w, "| gateway | median of a reload | longest | requests | failed |\n|---|--:|--:|--:|--:|\n")
+	for _, t := range b.targets {
+		r := t.reloads
+		ms := func(q float64) time.Duration { return quantile(r.took, q).Round(time.Millisecond) }
+		fmt.Fprintf(w, "| %s | %v | %v | %d | %d |\n", t.name, ms(0.5), ms(1), r.requests, r.failed)
+	}
+}

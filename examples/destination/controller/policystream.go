@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/wire"
+)
+
+// outboundServer is the gRPC server of the API OutboundPolicies.
+type outboundServer struct {
+	outbound.UnimplementedOutboundPoliciesServer
+	*Controller
+}
+
+// Get returns the outbound policy of the name or address in spec. It fails with NotFound
+// for a target without a policy.
+func (s *outboundServer) Get(_ context.Context, spec *outbound.TrafficSpec) (*outbound.OutboundPolicy, error) {
+	t, err := trafficTarget(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if msg := s.entry(t).outbound(); msg != nil {
+		return msg, nil
+	}
+	return nil, s.unknown(t.String())
+}
+
+// Watch streams the outbound policy of the name or address in spec. It sends the whole
+// policy at the start and after each change. For a target without a policy it fails with
+// NotFound. Proxies then use the profile instead.
+func (s *outboundServer) Watch(spec *outbound.TrafficSpec, stream grpc.ServerStreamingServer[outbound.OutboundPolicy]) error {
+	t, err := trafficTarget(spec)
+	if err != nil {
+		return err
+	}
+	first := func() *outbound.OutboundPolicy { return s.entry(t).outbound() }
+	send := func(msg *outbound.OutboundPolicy) error {
+		if msg == nil {
+			return status.Errorf(codes.NotFound, "%s has no policy", t)
+		}
+		return stream.Send(msg)
+	}
+	return serve(stream.Context(), s.Controller, s.policies, "OutboundPolicies.Watch", t, first, send)
+}
+
+// unknown returns the error for a target without a policy. The code is NotFound, or
+// Unavailable if no configuration has been loaded yet. The caller holds s.mu.
+func (s *outboundServer) unknown(name string) error {
+	if !s.loaded {
+		return status.Error(codes.Unavailable, "the controller has not loaded a configuration")
+	}
+	return status.Errorf(codes.NotFound, "%s has no policy", name)
+}
+
+// trafficTarget returns the name or address in spec as a target. It fails with
+// InvalidArgument if spec has neither or an invalid one.
+func trafficTarget(spec *outbound.TrafficSpec) (target, error) {
+	var t target
+	var err error
+	switch to := spec.GetTarget().(type) {
+	case *outbound.TrafficSpec_Addr:
+		var addr netip.AddrPort
+		if addr, err = addrOf(to.Addr); err == nil {
+			t, err = addrTarget(addr)
+		}
+	case *outbound.TrafficSpec_Authority:
+		t, err = parseTarget(to.Authority)
+	default:
+		err = errors.New("is required")
+	}
+	if err != nil {
+		return target{}, status.Errorf(codes.InvalidArgument, "target %v", err)
+	}
+	return t, nil
+}
+
+// addrOf returns the address in a message of the API.
+func addrOf(a *apinet.TcpAddress) (netip.AddrPort, error) {
+	ip, err := wire.IP(a.GetIp())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address: %w", err)
+	}
+	if a.GetPort() > math.MaxUint16 {
+		return netip.AddrPort{}, fmt.Errorf("port %d must be from 1 to %d", a.GetPort(), math.MaxUint16)
+	}
+	return netip.AddrPortFrom(ip, uint16(a.GetPort())), nil
+}
+
+// inboundServer is the gRPC server of the API InboundServerPolicies.
+type inboundServer struct {
+	inbound.UnimplementedInboundServerPoliciesServer
+	*Controller
+}
+
+// GetPort returns the inbound policy of the port in spec.
+func (s *inboundServer) GetPort(_ context.Context, spec *inbound.PortSpec) (*inbound.Server, error) {
+	key, err := keyOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return nil, status.Error(codes.Unavailable, "the controller has not loaded a configuration")
+	}
+	return s.serverOf(key), nil
+}
+
+// WatchPort streams the inbound policy of the port in spec. It sends the whole policy at
+// the start and after each change.
+func (s *inboundServer) WatchPort(spec *inbound.PortSpec, stream grpc.ServerStreamingServer[inbound.Server]) error {
+	key, err := keyOf(spec)
+	if err != nil {
+		return err
+	}
+	first := func() *inbound.Server { return s.serverOf(key) }
+	return serve(stream.Context(), s.Controller, s.servers, "InboundServerPolicies.WatchPort", key, first, stream.Send)
+}
+
+// keyOf returns the workload and port in spec. It fails with InvalidArgument if the port is
+// invalid.
+func keyOf(spec *inbound.PortSpec) (serverKey, error) {
+	if p := spec.GetPort(); p == 0 || p > math.MaxUint16 {
+		return serverKey{}, status.Errorf(codes.InvalidArgument, "port %d must be from 1 to %d", p, math.MaxUint16)
+	}
+	return serverKey{spec.GetWorkload(), uint16(spec.GetPort())}, nil
+}
+
+func (k serverKey) String() string { return strconv.Itoa(int(k.port)) + " of " + k.workload }

@@ -1,0 +1,179 @@
+package controller
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+)
+
+// Source has the configuration of a controller. The controller looks up only the names and
+// ports that clients request, and keeps those that have open streams. Therefore a source
+// may be much larger than a [Config]. The methods are called under a lock of the
+// controller, and must not call methods of the controller.
+type Source interface {
+	// Destination returns the destination of host:port, and the objects from which it was
+	// made. The host is a name in lower case or an IP address. A name that does not exist
+	// is Absent. An IP address must have only a profile. If endpoints is false, the
+	// endpoints may be left out.
+	Destination(host string, port uint16, endpoints bool) (d Destination, uses []Object)
+
+	// Server returns the inbound policy of a port of a workload, and the objects from which
+	// it was made. The result must not be nil.
+	Server(workload string, port uint16) (msg *inbound.Server, uses []Object)
+}
+
+// Object identifies an object of a [Source], which may not exist. The source defines the
+// meaning of the fields.
+type Object struct{ Kind, Namespace, Name string }
+
+// requested is a name or port with open streams.
+type requested struct {
+	streams int
+	uses    []Object
+	entry   *entry          // of a name; valid only with a source
+	server  *inbound.Server // of a port; valid only with a source
+}
+
+// Use makes s the source of the controller and queues the first message of each stream.
+// It must be called at most once, and not together with [Controller.Set]. When an object of
+// s changes, the caller must call [Controller.Changed].
+func (c *Controller) Use(s Source) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.source = s
+	for key, w := range c.watched {
+		c.refresh(key, w)
+	}
+	c.loaded = true
+}
+
+// Changed looks up the names and ports again that were made from one of the objects, and
+// queues their changes for each stream. It has no effect before [Controller.Use].
+func (c *Controller) Changed(objects ...Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.source == nil {
+		return
+	}
+	keys := make(map[any]struct{})
+	for _, o := range objects {
+		for key := range c.users[o] {
+			keys[key] = struct{}{}
+		}
+	}
+	for key := range keys {
+		c.refresh(key, c.watched[key])
+	}
+}
+
+// refresh looks up key in the source and queues the changes for its streams.
+func (c *Controller) refresh(key any, w *requested) {
+	before := *w
+	c.look(key, w)
+	switch k := key.(type) {
+	case target:
+		c.publishEntry(k, w.entry, before.entry)
+	case serverKey:
+		c.servers.publish(k, changes(c, w.server, before.server))
+	}
+}
+
+// look sets the fields of w, which belongs to key, from the source. If the destination is
+// invalid, the error is logged, and the entry does not change.
+func (c *Controller) look(key any, w *requested) {
+	before := w.uses
+	switch k := key.(type) {
+	case target:
+		e, uses, err := c.find(k)
+		if err != nil {
+			c.log.Error("invalid destination, the last valid one stays active", slog.Any("path", k), slog.Any("reason", err))
+		} else {
+			w.entry = e
+		}
+		w.uses = uses
+	case serverKey:
+		w.server, w.uses = c.source.Server(k.workload, k.port)
+	}
+	c.forget(key, before)
+	for _, o := range w.uses {
+		if c.users[o] == nil {
+			c.users[o] = make(map[any]struct{})
+		}
+		c.users[o][key] = struct{}{}
+	}
+}
+
+// forget removes key from the users of the objects.
+func (c *Controller) forget(key any, objects []Object) {
+	for _, o := range objects {
+		delete(c.users[o], key)
+		if len(c.users[o]) == 0 {
+			delete(c.users, o)
+		}
+	}
+}
+
+// find returns the entry of t in the source, and the objects from which it was made.
+func (c *Controller) find(t target) (*entry, []Object, error) {
+	d, uses := c.source.Destination(t.host, t.port, true)
+	e, errs := compileDestination(t, d)
+	e.addPolicy(t, func(name target) *outbound.OutboundPolicy {
+		d, more := c.source.Destination(name.host, name.port, false)
+		named, mistakes := compileDestination(name, d)
+		uses, errs = append(uses, more...), append(errs, mistakes...)
+		return named.outbound()
+	})
+	return e, uses, errors.Join(errs...)
+}
+
+// entry returns the entry of t, which is nil for a name that is not configured.
+func (c *Controller) entry(t target) *entry {
+	if c.source == nil {
+		return c.entries[t.String()]
+	}
+	if w := c.watched[t]; w != nil {
+		return w.entry
+	}
+	e, _, err := c.find(t)
+	if err != nil {
+		c.log.Error("invalid destination", slog.Any("path", t), slog.Any("reason", err))
+		return nil
+	}
+	return e
+}
+
+// serverOf returns the inbound policy of a port.
+func (c *Controller) serverOf(key serverKey) *inbound.Server {
+	if c.source == nil {
+		return c.inbound.server(key)
+	}
+	if w := c.watched[key]; w != nil {
+		return w.server
+	}
+	msg, _ := c.source.Server(key.workload, key.port)
+	return msg
+}
+
+// hold adds a stream to the watched key, which is a target or a serverKey.
+func (c *Controller) hold(key any) {
+	w := c.watched[key]
+	if w == nil {
+		w = new(requested)
+		c.watched[key] = w
+		if c.source != nil {
+			c.look(key, w)
+		}
+	}
+	w.streams++
+}
+
+// drop removes a stream from the watched key. The last stream removes the key.
+func (c *Controller) drop(key any) {
+	w := c.watched[key]
+	if w.streams--; w.streams == 0 {
+		c.forget(key, w.uses)
+		delete(c.watched, key)
+	}
+}

@@ -1,0 +1,271 @@
+package kube
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/internal/kubeobject"
+)
+
+// Settings are the settings of a cluster. [DefaultSettings] has those of linkerd's chart.
+type Settings struct {
+	ClusterDomain   string                  // of the names of Services
+	TrustDomain     string                  // of identities
+	ControlPlane    string                  // the namespace of the control plane, which is part of identities
+	OpaquePorts     string                  // ports that are opaque without an annotation, such as "25,4000-4100"
+	DefaultInbound  controller.AccessPolicy // of ports without a Server and of pods without an annotation
+	ClusterNetworks []netip.Prefix          // none means the default of linkerd
+	ControllerName  string                  // in the status of routes
+}
+
+// DefaultSettings returns the default settings.
+func DefaultSettings() Settings {
+	return Settings{
+		ClusterDomain: "cluster.local", TrustDomain: "cluster.local", ControlPlane: "linkerd",
+		OpaquePorts: "25,587,3306,4444,5432,6379,9300,11211", DefaultInbound: controller.AllUnauthenticated,
+		ControllerName: "github.com/gotower/destination",
+	}
+}
+
+// The indexes of the stores.
+const (
+	byIP        = "ip"        // of Services and Pods
+	byService   = "service"   // of EndpointSlices: "namespace/service"
+	byParent    = "parent"    // of routes: "kind/namespace/name" of the Services and Servers to which they are attached
+	byReference = "reference" // of routes: the same, and the Services to which they send requests
+)
+
+// cluster has copies of the objects of a cluster. It is the [controller.Source].
+type cluster struct {
+	settings Settings
+	opaque   portSet
+	log      *slog.Logger
+	stores   map[string]cache.Indexer // by kind
+}
+
+func newCluster(s Settings, log *slog.Logger, stores map[string]cache.Indexer) *cluster {
+	return &cluster{settings: s, opaque: parsePorts(s.OpaquePorts), log: log, stores: stores}
+}
+
+// get returns the object with the given name from the store of kind, or nil.
+func get[T any](c *cluster, kind, namespace, name string) *T {
+	item, _, _ := c.stores[kind].GetByKey(namespace + "/" + name)
+	o, _ := item.(*T)
+	return o
+}
+
+// list returns the objects with the given value of an index from the store of kind, the
+// oldest first.
+func list[T any, P interface {
+	*T
+	metav1.Object
+}](c *cluster, kind, index, value string) []P {
+	items, _ := c.stores[kind].ByIndex(index, value)
+	objects := make([]P, 0, len(items))
+	for _, item := range items {
+		if o, ok := item.(P); ok {
+			objects = append(objects, o)
+		}
+	}
+	slices.SortFunc(objects, func(a, b P) int {
+		return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return objects
+}
+
+// lookup is one look-up in the cluster. It collects the objects that the result depends on.
+type lookup struct {
+	*cluster
+
+	used map[controller.Object]struct{}
+}
+
+func (c *cluster) look() *lookup { return &lookup{c, make(map[controller.Object]struct{})} }
+
+func (l *lookup) use(kind, namespace, name string) {
+	l.used[controller.Object{Kind: kind, Namespace: namespace, Name: name}] = struct{}{}
+}
+
+func (l *lookup) uses() []controller.Object { return slices.Collect(maps.Keys(l.used)) }
+
+// The kinds of [controller.Object]. A change of a route or a ServiceProfile counts as a
+// change of its Services.
+const (
+	usesIP        = "IP"        // the name is an IP address
+	usesService   = "Service"   // the Service, its routes and its ServiceProfile
+	usesEndpoints = "Endpoints" // the name is that of the Service
+	usesPod       = "Pod"
+	usesPolicy    = "Policy" // the policies and routes of Servers in a namespace; no name
+)
+
+// service returns a Service, or nil if it does not exist or is of the type ExternalName.
+func (l *lookup) service(n kubeobject.Name) *service {
+	l.use(usesService, n.Namespace, n.Name)
+	s := get[service](l.cluster, "Service", n.Namespace, n.Name)
+	if s == nil || s.external {
+		return nil
+	}
+	return s
+}
+
+// parse returns the Service with the DNS name host. hostname is the name of one of its
+// endpoints, if host is a name such as web-0.web.default.svc.cluster.local.
+func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, ok bool) {
+	rest, ok := strings.CutSuffix(host, ".svc."+c.settings.ClusterDomain)
+	labels := strings.Split(rest, ".")
+	switch {
+	case ok && len(labels) == 2:
+		return "", kubeobject.Name{Namespace: labels[1], Name: labels[0]}, true
+	case ok && len(labels) == 3:
+		return labels[0], kubeobject.Name{Namespace: labels[2], Name: labels[1]}, true
+	}
+	return "", kubeobject.Name{}, false
+}
+
+// dns returns the DNS name of a Service.
+func (c *cluster) dns(n kubeobject.Name) string {
+	return n.Name + "." + n.Namespace + ".svc." + c.settings.ClusterDomain
+}
+
+// identity returns the identity of a service account.
+func (c *cluster) identity(account, namespace string) string {
+	return account + "." + namespace + ".serviceaccount.identity." + c.settings.ControlPlane + "." + c.settings.TrustDomain
+}
+
+// Destination is part of [controller.Source].
+func (c *cluster) Destination(host string, port uint16, endpoints bool) (controller.Destination, []controller.Object) {
+	l := c.look()
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return controller.Destination{Profile: l.address(addr, port)}, l.uses()
+	}
+	hostname, name, ok := c.parse(host)
+	if !ok {
+		return controller.Destination{Absent: true}, nil
+	}
+	s := l.service(name)
+	if s == nil {
+		return controller.Destination{Absent: true}, l.uses()
+	}
+	d := controller.Destination{
+		Labels:  map[string]string{"namespace": s.Namespace, "service": s.Name},
+		Profile: l.profile(s, port),
+	}
+	d.Policy = l.policy(s, port, d.Profile.Opaque)
+	if endpoints {
+		d.Endpoints = l.endpoints(s, port, hostname)
+	}
+	return d, l.uses()
+}
+
+// address returns the profile of an IP address: that of a Service with this cluster IP, or
+// of a pod. It returns nil for another address.
+func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
+	l.use(usesIP, "", addr.String())
+	for _, s := range list[service](l.cluster, "Service", byIP, addr.String()) {
+		l.use(usesService, s.Namespace, s.Name)
+		p := l.profile(s, port)
+		p.Name = l.dns(kubeobject.NameOf(s))
+		return p
+	}
+	for _, p := range list[pod](l.cluster, "Pod", byIP, addr.String()) {
+		ep := l.endpoint(p, netip.AddrPortFrom(addr, port), "")
+		ep.Labels["namespace"] = p.Namespace
+		return &controller.Profile{Opaque: l.isOpaque(p, port), Endpoint: &ep}
+	}
+	return nil
+}
+
+// endpoints returns the endpoints of a port of s. If hostname is not empty, it returns only
+// the endpoint with this name. A port that s does not have is a port of the pods, as with
+// linkerd.
+func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
+	l.use(usesEndpoints, s.Namespace, s.Name)
+	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
+	seen := make(map[netip.AddrPort]bool)
+	var all []controller.Endpoint
+	for _, from := range list[slice](l.cluster, "EndpointSlice", byService, s.Namespace+"/"+s.Name) {
+		target := port
+		if at >= 0 {
+			i := slices.IndexFunc(from.ports, func(p namedPort) bool { return p.name == s.ports[at].name })
+			if i < 0 {
+				continue
+			}
+			target = from.ports[i].port
+		}
+		if s.family != "" && s.family != from.family {
+			continue
+		}
+		for _, e := range from.endpoints {
+			addr := netip.AddrPortFrom(e.addr, target)
+			if seen[addr] || target == 0 || hostname != "" && hostname != e.hostname {
+				continue
+			}
+			seen[addr] = true
+			ep := controller.Endpoint{Addr: addr, Labels: make(map[string]string)}
+			if e.pod != "" {
+				l.use(usesPod, s.Namespace, e.pod)
+				if p := get[pod](l.cluster, "Pod", s.Namespace, e.pod); p != nil {
+					ep = l.endpoint(p, addr, e.zone)
+				}
+			}
+			if e.zone != "" {
+				ep.Labels["zone"] = e.zone
+			}
+			all = append(all, ep)
+		}
+	}
+	return all
+}
+
+// endpoint returns an endpoint of the pod p. It has an identity and a protocol only if the
+// pod has a proxy of this control plane.
+func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.Endpoint {
+	l.use(usesPod, p.Namespace, p.Name)
+	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{
+		"pod": p.Name, "serviceaccount": cmp.Or(p.account, "default"),
+	}}
+	if p.ownerKind != "pod" {
+		ep.Labels[p.ownerKind] = p.ownerName
+	}
+	for label, value := range map[string]string{
+		"pod_template_hash": p.Labels[templateHashLabel], "control_plane_ns": p.Labels[controlPlaneLabel], "zone": zone,
+	} {
+		if value != "" {
+			ep.Labels[label] = value
+		}
+	}
+	if p.proxy == 0 || p.Labels[controlPlaneLabel] != l.settings.ControlPlane || parsePorts(p.Annotations[skipInbound]).has(addr.Port()) {
+		return ep
+	}
+	ep.Identity, ep.Protocol = l.identity(cmp.Or(p.account, "default"), p.Namespace), controller.H2
+	if l.isOpaque(p, addr.Port()) {
+		ep.Protocol, ep.InboundPort = controller.Opaque, p.proxy
+	}
+	return ep
+}
+
+// ports returns the opaque ports of an object with the given annotations.
+func (c *cluster) ports(annotations map[string]string) portSet {
+	if text, ok := annotations[opaquePorts]; ok {
+		return parsePorts(text)
+	}
+	return c.opaque
+}
+
+// isOpaque reports whether a port of the pod p is opaque: by its annotation, by default, or
+// by its Server.
+func (l *lookup) isOpaque(p *pod, port uint16) bool {
+	if l.ports(p.Annotations).has(port) {
+		return true
+	}
+	s := l.serverOf(p, port)
+	return s != nil && s.spec.ProxyProtocol == "opaque"
+}

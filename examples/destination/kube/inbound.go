@@ -1,0 +1,353 @@
+package kube
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/internal/kubeobject"
+)
+
+// Server is part of [controller.Source]. workload is the JSON text that linkerd's injector
+// sets, such as {"ns":"default","pod":"web-1"}.
+func (c *cluster) Server(workload string, port uint16) (*inbound.Server, []controller.Object) {
+	l := c.look()
+	var w struct {
+		NS  string `json:"ns"`
+		Pod string `json:"pod"`
+	}
+	if err := json.Unmarshal([]byte(workload), &w); err != nil {
+		w.NS, w.Pod, _ = strings.Cut(workload, ":") // of old proxies
+	}
+	l.use(usesPod, w.NS, w.Pod)
+	p := get[pod](c, "Pod", w.NS, w.Pod)
+	if p == nil {
+		return controller.DefaultServer(c.settings.DefaultInbound, c.settings.ClusterNetworks, c.opaque.has(port)), l.uses()
+	}
+	if s := l.serverOf(p, port); s != nil {
+		return l.inbound(s, port), l.uses()
+	}
+	return controller.DefaultServer(c.access(p), c.settings.ClusterNetworks, c.ports(p.Annotations).has(port)), l.uses()
+}
+
+// access returns the access policy of the ports of p that have no Server.
+func (c *cluster) access(p *pod) controller.AccessPolicy {
+	access := controller.AccessPolicy(p.Annotations[defaultInbound])
+	if slices.Contains([]controller.AccessPolicy{
+		controller.Deny, controller.AllUnauthenticated, controller.AllAuthenticated, controller.AllTLSUnauthenticated,
+		controller.ClusterUnauthenticated, controller.ClusterAuthenticated, controller.Audit,
+	}, access) {
+		return access
+	}
+	return c.settings.DefaultInbound
+}
+
+// serverOf returns the Server of a port of p, or nil. If several Servers select the port,
+// it returns the oldest.
+func (l *lookup) serverOf(p *pod, port uint16) *resource[server] {
+	l.use(usesPolicy, p.Namespace, "")
+	for _, s := range list[resource[server]](l.cluster, "Server", cache.NamespaceIndex, p.Namespace) {
+		if s.spec == nil || s.spec.PodSelector == nil { // it selects external workloads
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(s.spec.PodSelector)
+		if err == nil && selector.Matches(labels.Set(p.Labels)) && s.spec.selects(p, port) {
+			return s
+		}
+	}
+	return nil
+}
+
+// selects reports whether the port of s, which is a number or the name of a port of a
+// container, is the given port of p.
+func (s *server) selects(p *pod, port uint16) bool {
+	if string(s.Port) == strconv.Itoa(int(port)) {
+		return true
+	}
+	return slices.Contains(p.ports, namedPort{string(s.Port), port})
+}
+
+// inbound returns the policy of the Server s. It leaves out invalid routes, which have a
+// status with the reason. If another part is invalid, it returns a policy that denies all
+// clients, and logs the reason.
+func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
+	to := l.serverObject(s, port)
+	for _, f := range policyFields {
+		var routes []object
+		for _, r := range list[resource[route]](l.cluster, f.kind, byParent, "Server/"+s.GetNamespace()+"/"+s.GetName()) {
+			if r.GetNamespace() != s.GetNamespace() {
+				continue
+			}
+			route, err := l.inboundRoute(s, r)
+			if err == nil {
+				err = l.checkInbound(s, f.field, route)
+			}
+			if err == nil {
+				routes = append(routes, route)
+			}
+		}
+		if len(routes) > 0 {
+			to[f.field] = routes
+		}
+	}
+	authorizations := l.authorizations(s.GetNamespace(), policyGroup, "Server", s.GetName())
+	policies := len(authorizations)
+	authorizations = append(authorizations, l.serverAuthorizations(s)...)
+	if len(authorizations) > 0 {
+		to["authorizationPolicies"] = authorizations
+	}
+	if limit := l.rateLimit(s); limit != nil {
+		to["httpLocalRateLimit"] = limit
+	}
+	file := object{"destinations": object{}, "servers": []object{to}}
+	if n := l.settings.ClusterNetworks; len(n) > 0 {
+		file["clusterNetworks"] = n
+	}
+	cfg, err := parse(file)
+	if err != nil {
+		l.log.Warn("invalid Server denies all clients", "namespace", s.GetNamespace(), "name", s.GetName(), "err", err)
+		return controller.DefaultServer(controller.Deny, nil, s.spec.ProxyProtocol == "opaque")
+	}
+	policy := cfg.Servers[0].Policy
+	for i := range len(authorizations) - policies { // the file has only AuthorizationPolicies
+		a := policy.GetAuthorizations()[policies+i]
+		a.Labels["kind"] = "serverauthorization"
+		a.GetMetadata().GetResource().Kind = a.GetLabels()["kind"]
+	}
+	return policy
+}
+
+// serverObject translates s without its routes and authorization policies.
+func (l *lookup) serverObject(s *resource[server], port uint16) object {
+	to := object{"name": s.GetName(), "port": port}
+	if p := s.spec.ProxyProtocol; p != "" {
+		to["proxyProtocol"] = p
+	}
+	if a := s.spec.AccessPolicy; a != "" {
+		to["accessPolicy"] = a
+	}
+	return to
+}
+
+// inboundRoute translates the route r of the Server s, with its authorization policies.
+func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, error) {
+	to, err := translateRoute(r, func(rule) (object, error) { return make(object), nil })
+	if err != nil {
+		return nil, err
+	}
+	if a := l.authorizations(s.GetNamespace(), gatewayGroup, r.GetKind(), r.GetName()); len(a) > 0 {
+		to["authorizationPolicies"] = a
+	}
+	return to, nil
+}
+
+// checkInbound returns an error if a translated route is invalid for the Server s. field is
+// the field for its kind.
+func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
+	to := l.serverObject(s, 1)
+	to[field] = []object{route}
+	_, err := parse(object{"destinations": object{}, "servers": []object{to}})
+	return err
+}
+
+// authorizations translates the AuthorizationPolicies for an object of a namespace. For a
+// Server, these include the policies for the whole namespace. It leaves out a policy with
+// an invalid reference, so that this policy permits no client.
+func (l *lookup) authorizations(namespace, group, kind, name string) (all []object) {
+	for _, a := range list[resource[authorizationPolicy]](l.cluster, "AuthorizationPolicy", cache.NamespaceIndex, namespace) {
+		if a.spec == nil {
+			continue
+		}
+		target, of := a.spec.TargetRef.Object(namespace, "", "")
+		isTarget := *target.Group == group && target.Kind == kind && of.Name == name
+		isNamespace := kind == "Server" && *target.Group == "" && target.Kind == "Namespace" && of.Name == namespace
+		if !isTarget && !isNamespace {
+			continue
+		}
+		if to, ok := l.authorization(a); ok {
+			all = append(all, to)
+		}
+	}
+	return all
+}
+
+// authorization translates one AuthorizationPolicy. It returns false if a reference is
+// invalid.
+func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) {
+	to := object{"name": a.GetName()}
+	var identities []string
+	var networks []object
+	for _, ref := range a.spec.Required {
+		kind, name := ref.Object(a.GetNamespace(), "", "")
+		found := false
+		switch {
+		case *kind.Group == "" && kind.Kind == "ServiceAccount":
+			identities, found = append(identities, l.identity(name.Name, name.Namespace)), true
+		case *kind.Group == policyGroup && kind.Kind == "MeshTLSAuthentication" && identities == nil:
+			identities = l.identities(name)
+			found = identities != nil
+		case *kind.Group == policyGroup && kind.Kind == "NetworkAuthentication" && networks == nil:
+			networks = l.networks(name)
+			found = networks != nil
+		}
+		if !found {
+			return nil, false
+		}
+	}
+	if identities != nil {
+		to["identities"] = identities
+	}
+	if networks != nil {
+		to["networks"] = networks
+	}
+	if identities == nil {
+		to["unauthenticated"] = true
+	}
+	return to, l.isValid("AuthorizationPolicy", a, permitting(to))
+}
+
+// identities returns the identities that a MeshTLSAuthentication permits: a name, "*", or
+// "*.suffix". It returns nil if the object does not exist.
+func (l *lookup) identities(name kubeobject.Name) []string {
+	l.use(usesPolicy, name.Namespace, "")
+	m := get[resource[meshTLSAuthentication]](l.cluster, "MeshTLSAuthentication", name.Namespace, name.Name)
+	if m == nil || m.spec == nil {
+		return nil
+	}
+	all := slices.Clone(m.spec.Identities)
+	for _, ref := range m.spec.IdentityRefs {
+		kind, name := ref.Object(m.GetNamespace(), "", "")
+		switch {
+		case *kind.Group == "" && kind.Kind == "ServiceAccount":
+			all = append(all, l.identity(name.Name, name.Namespace))
+		case *kind.Group == "" && kind.Kind == "Namespace":
+			all = append(all, l.identity("*", name.Name))
+		}
+	}
+	return all
+}
+
+// networks translates the networks of a NetworkAuthentication. It returns nil if the object
+// does not exist.
+func (l *lookup) networks(name kubeobject.Name) []object {
+	l.use(usesPolicy, name.Namespace, "")
+	n := get[resource[networkAuthentication]](l.cluster, "NetworkAuthentication", name.Namespace, name.Name)
+	if n == nil || n.spec == nil {
+		return nil
+	}
+	return translateNetworks(n.spec.Networks)
+}
+
+func translateNetworks(from []network) (all []object) {
+	for _, n := range from {
+		to := object{"cidr": n.CIDR}
+		if len(n.Except) > 0 {
+			to["except"] = n.Except
+		}
+		all = append(all, to)
+	}
+	return all
+}
+
+// accounts returns the identities of references to service accounts. namespace is the
+// default namespace.
+func (l *lookup) accounts(refs []kubeobject.Reference, namespace string) (all []string) {
+	for _, ref := range refs {
+		_, name := ref.Object(namespace, "", "ServiceAccount")
+		all = append(all, l.identity(name.Name, name.Namespace))
+	}
+	return all
+}
+
+// serverAuthorizations translates the ServerAuthorizations of s. It leaves out an invalid
+// one, which then permits no client.
+func (l *lookup) serverAuthorizations(s *resource[server]) (all []object) {
+	for _, a := range list[resource[serverAuthorization]](l.cluster, "ServerAuthorization", cache.NamespaceIndex, s.GetNamespace()) {
+		if a.spec == nil {
+			continue
+		}
+		selects := a.spec.Server.Name == s.GetName()
+		if selector := a.spec.Server.Selector; !selects && selector != nil {
+			parsed, err := metav1.LabelSelectorAsSelector(selector)
+			selects = err == nil && parsed.Matches(labels.Set(s.GetLabels()))
+		}
+		if !selects {
+			continue
+		}
+		client, to := a.spec.Client, object{"name": a.GetName()}
+		if len(client.Networks) > 0 {
+			to["networks"] = translateNetworks(client.Networks)
+		}
+		switch mesh := client.MeshTLS; {
+		case client.Unauthenticated:
+			to["unauthenticated"] = true
+		case mesh != nil && mesh.Unauthenticated:
+			to["unauthenticatedTLS"] = true
+		case mesh != nil && len(mesh.Identities)+len(mesh.ServiceAccounts) > 0:
+			to["identities"] = append(l.accounts(mesh.ServiceAccounts, a.GetNamespace()), mesh.Identities...)
+		default: // it permits no client
+			continue
+		}
+		if l.isValid("ServerAuthorization", a, permitting(to)) {
+			all = append(all, to)
+		}
+	}
+	return all
+}
+
+// rateLimit translates the HTTPLocalRateLimitPolicy of s, the oldest if there are several.
+// It returns nil without a valid policy.
+func (l *lookup) rateLimit(s *resource[server]) object {
+	for _, p := range list[resource[rateLimitPolicy]](l.cluster, "HTTPLocalRateLimitPolicy", cache.NamespaceIndex, s.GetNamespace()) {
+		if p.spec == nil {
+			continue
+		}
+		kind, name := p.spec.TargetRef.Object(s.GetNamespace(), "", "")
+		if *kind.Group != policyGroup || kind.Kind != "Server" || name.Name != s.GetName() {
+			continue
+		}
+		to := object{"name": p.GetName()}
+		for field, limit := range map[string]map[string]any{"total": p.spec.Total, "identity": p.spec.Identity} {
+			if limit != nil {
+				to[field] = limit
+			}
+		}
+		overrides := make([]object, 0, len(p.spec.Overrides))
+		for _, o := range p.spec.Overrides {
+			overrides = append(overrides, object{
+				"requestsPerSecond": o.Rate, "identities": l.accounts(o.Clients, p.GetNamespace()),
+			})
+		}
+		if len(overrides) > 0 {
+			to["overrides"] = overrides
+		}
+		limited := l.serverObject(s, 1)
+		limited["httpLocalRateLimit"] = to
+		if l.isValid("HTTPLocalRateLimitPolicy", p, limited) {
+			return to
+		}
+	}
+	return nil
+}
+
+// permitting returns a server with the authorization policy a, for [lookup.isValid].
+func permitting(a object) object {
+	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
+}
+
+// isValid reports whether server, which has the translation of the policy o, is valid. If it
+// is not, isValid logs the reason, and that o has no effect.
+func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
+	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
+	if err != nil {
+		l.log.Warn("invalid policy has no effect", "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName(), "err", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,46 @@
+// Package kube serves the Services and policies of a Kubernetes cluster by the destination
+// controller:
+//
+//	API server ─▶ informers ─▶ stores ──▶ cluster, a controller.Source ──▶ controller   watch.go
+//	                  │          ▲          destinations: cluster.go, profile.go, route.go
+//	                  │          │          inbound policies: inbound.go
+//	                  ├──────────┼────────▶ Controller.Changed, with the affected objects
+//	                  └──────────┴────────▶ status of routes, by the leader             status.go
+//
+// The informers keep only the parts of objects that the controller uses (object.go). A
+// change is translated only for the names and ports that have open streams.
+package kube
+
+import (
+	"embed"
+	"io/fs"
+	"strings"
+)
+
+// RBAC has the rights of the controller, as YAML documents: a ClusterRole and a Role with
+// their bindings. The service account is linkerd-destination in the namespace linkerd.
+//
+//go:embed rbac.yaml
+var RBAC string
+
+//go:embed crds/*.yaml
+var crds embed.FS
+
+// CRDs returns the CustomResourceDefinitions of the kinds that the controller reads, as
+// YAML documents. They have only the fields that it reads. Install them only in a cluster
+// without the definitions of the Gateway API and of linkerd.
+func CRDs() string {
+	var all []string
+	err := fs.WalkDir(crds, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var text []byte
+			text, err = crds.ReadFile(path)
+			all = append(all, string(text))
+		}
+		return err
+	})
+	if err != nil {
+		panic("kube: " + err.Error()) // the files are embedded
+	}
+	return strings.Join(all, "---\n")
+}

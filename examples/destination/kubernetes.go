@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/destination/kube"
+	"github.com/gotower/gotower/examples/internal/kubeobject"
+)
+
+// kubernetes has the flags of the source in an API server.
+type kubernetes struct {
+	on         bool
+	kubeconfig string
+	settings   kube.Settings
+	inbound    string
+	networks   string
+	lease      string
+}
+
+func (k *kubernetes) flags(f *flag.FlagSet) {
+	k.settings = kube.DefaultSettings()
+	s := &k.settings
+	f.BoolVar(&k.on, "kubernetes", false, "read the objects of a Kubernetes cluster instead of a file")
+	f.StringVar(&k.kubeconfig, "kubeconfig", "", "`file` with the API server; default: that of the cluster in which the program runs")
+	f.StringVar(&s.ClusterDomain, "cluster-domain", s.ClusterDomain, "`domain` of the names of Services")
+	f.StringVar(&s.TrustDomain, "identity-trust-domain", s.TrustDomain, "`domain` of the identities of pods")
+	f.StringVar(&s.ControlPlane, "controller-namespace", s.ControlPlane, "`namespace` of the control plane")
+	f.StringVar(&s.OpaquePorts, "default-opaque-ports", s.OpaquePorts, "`ports` that are opaque without an annotation")
+	f.StringVar(&k.inbound, "default-inbound-policy", string(s.DefaultInbound), "access `policy` of ports without a Server")
+	f.StringVar(&k.networks, "cluster-networks", "", "comma-separated `networks` of the cluster; default: those of linkerd's chart")
+	f.StringVar(&s.ControllerName, "controller-name", s.ControllerName, "`name` of this controller in the status of routes")
+	f.StringVar(&k.lease, "lease", "linkerd-destination", "`name` of the Lease of the leader election; empty: no status is written")
+}
+
+// serve watches the objects of the cluster and serves them until ctx ends. It listens when
+// all existing objects have been read, so that a client does not wait for a controller that
+// has just started.
+func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen string, log *slog.Logger, stdout io.Writer) error {
+	k.settings.DefaultInbound = controller.AccessPolicy(k.inbound)
+	for text := range strings.SplitSeq(k.networks, ",") {
+		if text == "" {
+			continue
+		}
+		n, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return fmt.Errorf("destination: -cluster-networks: %w", err)
+		}
+		k.settings.ClusterNetworks = append(k.settings.ClusterNetworks, n)
+	}
+	var kubeconfig []byte
+	if k.kubeconfig != "" {
+		var err error
+		if kubeconfig, err = os.ReadFile(k.kubeconfig); err != nil {
+			return fmt.Errorf("destination: -kubeconfig: %w", err)
+		}
+	}
+	cfg, err := kubeobject.ClientConfig(kubeconfig)
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	host, err := os.Hostname() // in a cluster, it is the name of the pod
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	w, err := kube.New(cfg, k.settings, c, log)
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	ready := make(chan struct{})
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		lease := kube.Lease{Namespace: k.settings.ControlPlane, Name: k.lease, Identity: fmt.Sprintf("%s-%d", host, os.Getpid())}
+		return w.Run(ctx, lease, func() { close(ready) })
+	})
+	group.Go(func() error {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return nil
+		}
+		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+		if err != nil {
+			return fmt.Errorf("destination: %w", err)
+		}
+		fmt.Fprintf(stdout, "serving the cluster %s on %s\n", cfg.Host, lis.Addr())
+		return c.Serve(ctx, lis)
+	})
+	return group.Wait()
+}

@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+)
+
+var update = flag.Bool("update", false, "write the expected files of testdata")
+
+// read returns the objects of a file. CERTIFICATE and KEY in the file are a certificate.
+func read(t *testing.T, path string) (all []*unstructured.Unstructured) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	certtest.New(t, "books.example").Write(t, filepath.Join(dir, "books"), filepath.Join(dir, "ca.crt"))
+	for word, file := range map[string]string{"CERTIFICATE": "books.crt", "KEY": "books.key"} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		require.NoError(t, err)
+		text = bytes.ReplaceAll(text, []byte(": "+word), []byte(": "+base64.StdEncoding.EncodeToString(content)))
+	}
+	d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		u := new(unstructured.Unstructured)
+		err := d.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err)
+		if u.Object != nil {
+			all = append(all, u)
+		}
+	}
+}
+
+func settings() *config.KubernetesRoutes {
+	return &config.KubernetesRoutes{
+		ControllerName: "example.com/gateway", Addresses: []config.Text{"192.0.2.1", "lb.example"}, IngressHTTP: ":80", IngressHTTPS: ":443",
+	}
+}
+
+// Each file of testdata has objects. The file with the suffix .want.yaml has the
+// configuration and the status of the objects:
+//
+//	go test ./examples/gateway/kube -run TestTranslate -update
+func TestTranslate(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(t, err)
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".want.yaml") })
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			objects := read(t, file)
+			r := translate(t, objects, Unusable{Addresses: map[string]string{":81": "in use"}})
+			want := strings.TrimSuffix(file, ".yaml") + ".want.yaml"
+			got := string(r.Text) + "---\n" + statusText(t, r)
+			if *update {
+				require.NoError(t, os.WriteFile(want, []byte(got), 0o600))
+			}
+			expected, err := os.ReadFile(want)
+			require.NoError(t, err)
+			require.Equal(t, string(expected), got)
+
+			// The order of the objects has no effect.
+			slices.Reverse(objects)
+			require.Equal(t, string(r.Text), string(translate(t, objects, Unusable{Addresses: map[string]string{":81": "in use"}}).Text))
+		})
+	}
+}
+
+func translate(t *testing.T, all []*unstructured.Unstructured, u Unusable) *Result {
+	t.Helper()
+	o := new(Objects)
+	for _, object := range all {
+		require.NoError(t, o.Add(object))
+	}
+	r, err := Translate(o, settings(), u)
+	require.NoError(t, err)
+	return r
+}
+
+func statusText(t *testing.T, r *Result) string {
+	t.Helper()
+	type line struct {
+		Object string `json:"object"`
+		Status any    `json:"status"`
+	}
+	var all []line
+	for _, s := range r.Statuses {
+		name := s.Object.Name
+		if s.Object.Namespace != "" {
+			name = s.Object.String()
+		}
+		all = append(all, line{s.Kind + " " + name, s})
+	}
+	text, err := yaml.Marshal(all)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// The status of other controllers and unchanged transition times are kept.
+func TestStatusMerge(t *testing.T) {
+	object, err := yaml.YAMLToJSON([]byte(`
+kind: HTTPRoute
+metadata: {name: books, namespace: shop, generation: 3}
+status:
+  parents:
+  - controllerName: other
+    parentRef: {name: theirs}
+    conditions: []
+  - controllerName: example.com/gateway
+    parentRef: {name: gone}
+    conditions: []
+  - controllerName: example.com/gateway
+    parentRef: {name: ours}
+    conditions:
+    - {type: Accepted, status: "True", reason: Accepted, message: "", observedGeneration: 2, lastTransitionTime: "2020-01-01T00:00:00Z"}
+    - {type: ResolvedRefs, status: "True", reason: ResolvedRefs, message: "", observedGeneration: 2, lastTransitionTime: "2020-01-01T00:00:00Z"}
+    - {type: PartiallyInvalid, status: "True", reason: UnsupportedValue, message: "", lastTransitionTime: "2020-01-01T00:00:00Z"}
+    - {type: Audited, status: "True", reason: Audited, message: "", lastTransitionTime: "2020-01-01T00:00:00Z"}
+`))
+	require.NoError(t, err)
+	u := &unstructured.Unstructured{}
+	require.NoError(t, u.UnmarshalJSON(object))
+	s := &Status{Kind: "HTTPRoute", Parents: []ParentStatus{{
+		ControllerName: "example.com/gateway", ParentRef: ParentReference{Reference: ObjectReference{Name: "ours"}},
+		Conditions: []Condition{is("Accepted", ""), isNot("ResolvedRefs", "BackendNotFound", "no Service")},
+	}}}
+	status, err := s.Merge(u, "example.com/gateway", "2026-01-01T00:00:00Z")
+	require.NoError(t, err)
+	text, err := yaml.Marshal(status)
+	require.NoError(t, err)
+	assert.YAMLEq(t, `
+parents:
+- controllerName: other
+  parentRef: {name: theirs}
+  conditions: []
+- controllerName: example.com/gateway
+  parentRef: {name: ours}
+  conditions:
+  - {type: Accepted, status: "True", reason: Accepted, message: "", observedGeneration: 3, lastTransitionTime: "2020-01-01T00:00:00Z"}
+  - {type: ResolvedRefs, status: "False", reason: BackendNotFound, message: no Service, observedGeneration: 3, lastTransitionTime: "2026-01-01T00:00:00Z"}
+  - {type: Audited, status: "True", reason: Audited, message: "", lastTransitionTime: "2020-01-01T00:00:00Z"}
+`, string(text))
+
+	u.Object["status"] = status
+	status, err = s.Merge(u, "example.com/gateway", "2027-01-01T00:00:00Z")
+	require.NoError(t, err)
+	assert.Nil(t, status, "nothing changes")
+}
+
+func TestHostIntersection(t *testing.T) {
+	for _, c := range []struct {
+		a, b, want string
+		ok         bool
+	}{
+		{"", "", "", true},
+		{"", "books.example", "books.example", true},
+		{"*.example", "", "*.example", true},
+		{"*.example", "books.example", "books.example", true},
+		{"*.example", "eu.books.example", "eu.books.example", true},
+		{"*.example", "*.books.example", "*.books.example", true},
+		{"*.example", "example", "", false},
+		{"*.example", "*.example", "*.example", true},
+		{"books.example", "*.example", "books.example", true},
+		{"books.example", "carts.example", "", false},
+		{"*.books.example", "*.carts.example", "", false},
+		{"*.example", "counterexample", "", false},
+	} {
+		got, ok := intersect(c.a, c.b)
+		assert.Equal(t, c.want, got, "%s and %s", c.a, c.b)
+		assert.Equal(t, c.ok, ok, "%s and %s", c.a, c.b)
+		got, ok = intersect(c.b, c.a)
+		assert.Equal(t, c.want, got, "%s and %s", c.b, c.a)
+		assert.Equal(t, c.ok, ok, "%s and %s", c.b, c.a)
+	}
+}

@@ -1,0 +1,42 @@
+package kube
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Namespace is the default namespace of the control plane.
+const Namespace = "linkerd"
+
+//go:embed rbac.yaml
+var rbac string
+
+// RBAC returns the manifests of the ServiceAccount linkerd-identity and its rights, in YAML.
+// namespace is the namespace of the control plane.
+func RBAC(namespace string) string {
+	return strings.ReplaceAll(rbac, "namespace: "+Namespace+"}", "namespace: "+namespace+"}")
+}
+
+// Client returns a client of the API server that the file kubeconfig specifies. If kubeconfig
+// is empty, it is the API server of the cluster in which the process runs.
+func Client(kubeconfig string) (kubernetes.Interface, error) {
+	cfg, err := rest.InClusterConfig()
+	if kubeconfig != "" {
+		cfg, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	cfg.QPS = -1 // a Reviewer has its own limits
+	cfg.UserAgent = "gotower-identity"
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %w", err)
+	}
+	return client, nil
+}

@@ -1,0 +1,15 @@
+// Package kube connects the certificate authority of package ca with a Kubernetes cluster.
+//
+//	proxy ── Certify: name, token, CSR ──▶ ca ── Reviewer.Check ──▶ API server: TokenReview
+//	                                        ▲
+//	        Source.Run: trust anchors, issuer │
+//	 ConfigMap linkerd-identity-trust-roots ──┴── mounted Secret: tls.crt, tls.key
+//
+// A [Reviewer] validates the token of a request. It must be a token of the ServiceAccount
+// that the requested name contains, for the audience of the authority. Kubernetes projects
+// such tokens into pods.
+//
+// A [Source] provides the trust anchors and the issuer, and replaces them when they change.
+//
+// No message of this package contains a token or a key.
+package kube

@@ -1,0 +1,132 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authn "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Audience is the audience of the tokens that a [Reviewer] accepts.
+const Audience = "identity.l5d.io"
+
+// The limits of a Reviewer: the number of concurrent requests to the API server, the time
+// that a request waits for one of them, and the time limit of a request.
+const (
+	maxReviews    = 32
+	maxWait       = 2 * time.Second
+	reviewTimeout = 5 * time.Second
+)
+
+// Reviewer validates the tokens of Kubernetes ServiceAccounts by requests to the API server
+// (TokenReview). It is safe for concurrent use.
+//
+// It sends at most 32 concurrent requests. It does not cache results, so that a deleted
+// ServiceAccount receives no certificate. The API server itself may cache a result for ten
+// seconds.
+type Reviewer struct {
+	client kubernetes.Interface
+	suffix string // of the names of all ServiceAccounts
+	log    *slog.Logger
+	slots  *semaphore.Weighted
+}
+
+// NewReviewer returns a Reviewer for the names of a trust domain. namespace is the namespace
+// of the control plane, which is a part of all names.
+func NewReviewer(client kubernetes.Interface, namespace, domain string, log *slog.Logger) *Reviewer {
+	return &Reviewer{
+		client: client, log: log, slots: semaphore.NewWeighted(maxReviews),
+		suffix: ".serviceaccount.identity." + namespace + "." + domain,
+	}
+}
+
+// Check returns nil if token is a valid token of the ServiceAccount in name, such as
+// web.default.serviceaccount.identity.linkerd.cluster.local. It is a ca.Check.
+//
+// The errors have the codes of linkerd: InvalidArgument if the API server does not know the
+// token, and FailedPrecondition for a token of another audience or ServiceAccount. The code
+// is Unavailable if the API server does not answer, and ResourceExhausted if too many
+// requests wait for it.
+func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
+	account, ok := strings.CutSuffix(name, r.suffix)
+	if !ok || strings.Count(account, ".") != 1 {
+		return status.Errorf(codes.FailedPrecondition, "%q is not certified: must be SERVICEACCOUNT.NAMESPACE%s", name, r.suffix)
+	}
+	answer, err := r.review(ctx, token)
+	if err != nil {
+		return err
+	}
+	owner, err := r.owner(&answer.Status, token)
+	if err != nil {
+		return err
+	}
+	if owner != name {
+		return status.Errorf(codes.FailedPrecondition, "%q is not certified: the token is of %q", name, owner)
+	}
+	return nil
+}
+
+// review sends a TokenReview to the API server and returns its answer.
+func (r *Reviewer) review(ctx context.Context, token []byte) (*authn.TokenReview, error) {
+	wait, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	if r.slots.Acquire(wait, 1) != nil {
+		return nil, status.Error(codes.ResourceExhausted, "too many tokens are being reviewed")
+	}
+	defer r.slots.Release(1)
+	ctx, cancel = context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	answer, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authn.TokenReview{
+		Spec: authn.TokenReviewSpec{Token: string(token), Audiences: []string{Audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		r.log.Error("the API server did not review a token", "err", redacted(err.Error(), token))
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			return nil, status.Error(codes.Internal, "the authority may not review tokens")
+		}
+		return nil, status.Error(codes.Unavailable, "the API server does not review tokens now")
+	}
+	return answer, nil
+}
+
+// owner returns the name of the ServiceAccount that the API server has found for token.
+func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, error) {
+	switch {
+	case s.Error != "":
+		return "", status.Errorf(codes.InvalidArgument, "the token is invalid: %s", redacted(s.Error, token))
+	case !s.Authenticated:
+		return "", status.Error(codes.FailedPrecondition, "the token is not authenticated")
+	case !slices.Contains(s.Audiences, Audience):
+		return "", status.Errorf(codes.FailedPrecondition, "the token is for the audiences %q, must be for %s", s.Audiences, Audience)
+	}
+	parts := strings.Split(s.User.Username, ":")
+	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" ||
+		validation.IsDNS1123Label(parts[2]) != nil || validation.IsDNS1123Label(parts[3]) != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "the token is of the user %q, must be of a service account", s.User.Username)
+	}
+	return parts[3] + "." + parts[2] + r.suffix, nil
+}
+
+// maxReason is the maximum length of a text of the API server in an error.
+const maxReason = 300
+
+// redacted returns text without the parts of token, and at most maxReason bytes of it.
+func redacted(text string, token []byte) string {
+	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
+		if len(secret) >= 8 {
+			text = strings.ReplaceAll(text, secret, "[redacted]")
+		}
+	}
+	return fmt.Sprintf("%.*s", maxReason, text)
+}

@@ -1,0 +1,171 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// The ConfigMap of the trust anchors, and its key with certificates in PEM.
+const (
+	AnchorsConfigMap = "linkerd-identity-trust-roots"
+	AnchorsKey       = "ca-bundle.crt"
+)
+
+// The files of the issuer, which are the keys of a Secret of the type kubernetes.io/tls. The
+// first has the certificate, and intermediate certificates if a trust anchor did not sign it.
+const (
+	CertFile = "tls.crt"
+	KeyFile  = "tls.key"
+)
+
+// filePeriod is the interval in which the files of the issuer are read. maxFile is their
+// maximum size.
+const (
+	filePeriod = 5 * time.Second
+	maxFile    = 1 << 20
+)
+
+// Source provides the trust anchors from the ConfigMap [AnchorsConfigMap], and the issuer
+// from the files [CertFile] and [KeyFile] of a directory, where a Secret is mounted.
+type Source struct {
+	Client    kubernetes.Interface
+	Namespace string // of the ConfigMap
+	Dir       string // of the issuer's files
+	Log       *slog.Logger
+
+	// Replace is called with the first and with each changed content of the ConfigMap and
+	// the files, all in PEM. Its error is logged, and the previous content stays in use. It
+	// is not called again before a further change.
+	Replace func(anchors, cert, key []byte) error
+}
+
+// content is what a Source has read.
+type content struct{ anchors, cert, key []byte }
+
+func (c content) equal(o content) bool {
+	return bytes.Equal(c.anchors, o.anchors) && bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key)
+}
+
+// Run watches the ConfigMap and the files until ctx ends. It calls Replace when both exist,
+// and after each change. If the ConfigMap or a file is removed, the last content stays in
+// use. A repeated error is logged once.
+func (s *Source) Run(ctx context.Context) {
+	changed := make(chan []byte)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		s.watch(ctx, changed)
+	}()
+	defer func() { <-watching }()
+	ticker := time.NewTicker(filePeriod)
+	defer ticker.Stop()
+	var tried content
+	var anchors []byte
+	logged := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case anchors = <-changed:
+		case <-ticker.C:
+		}
+		next, err := s.read(anchors)
+		if err == nil {
+			if next.equal(tried) {
+				continue
+			}
+			tried = next
+			if err = s.Replace(next.anchors, next.cert, next.key); err == nil {
+				s.Log.Info("the issuer and the trust anchors are loaded")
+				logged = ""
+				continue
+			}
+		}
+		if err.Error() != logged {
+			logged = err.Error()
+			s.Log.Error("the issuer and the trust anchors are not loaded: the previous ones stay in use", "err", err)
+		}
+	}
+}
+
+// read reads the files and returns their content, together with anchors.
+func (s *Source) read(anchors []byte) (c content, err error) {
+	if anchors == nil {
+		return c, fmt.Errorf("no ConfigMap %s/%s with the key %s yet", s.Namespace, AnchorsConfigMap, AnchorsKey)
+	}
+	c.anchors = anchors
+	c.cert, err = readFile(filepath.Join(s.Dir, CertFile))
+	if err != nil {
+		return c, err
+	}
+	c.key, err = readFile(filepath.Join(s.Dir, KeyFile))
+	return c, err
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	return data, err
+}
+
+// watch sends the trust anchors to changed, at first and after each change, until ctx ends.
+// It continues while the API server cannot be reached, and logs the error.
+func (s *Source) watch(ctx context.Context, changed chan<- []byte) {
+	ctx = klog.NewContext(ctx, klog.Logger{}) // errors are logged by s.Log
+	maps := s.Client.CoreV1().ConfigMaps(s.Namespace)
+	only := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", AnchorsConfigMap).String()
+		return o
+	}
+	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return maps.List(ctx, only(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return maps.Watch(ctx, only(o))
+		},
+	}, s.Client), &corev1.ConfigMap{}, 0)
+	send := func(o any) {
+		m, ok := o.(*corev1.ConfigMap)
+		if !ok || m.Name != AnchorsConfigMap || m.Data[AnchorsKey] == "" {
+			return
+		}
+		select {
+		case changed <- []byte(m.Data[AnchorsKey]):
+		case <-ctx.Done():
+		}
+	}
+	failed := func(_ context.Context, _ *cache.Reflector, err error) {
+		s.Log.Warn("the trust anchors cannot be watched", "config_map", AnchorsConfigMap, "err", err)
+	}
+	handler := cache.ResourceEventHandlerFuncs{AddFunc: send, UpdateFunc: func(_, now any) { send(now) }}
+	_, err := informer.AddEventHandler(handler)
+	if err = errors.Join(err, informer.SetWatchErrorHandlerWithContext(failed)); err != nil {
+		s.Log.Error("the trust anchors cannot be watched", "err", err)
+		return
+	}
+	informer.RunWithContext(ctx)
+}

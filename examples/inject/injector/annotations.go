@@ -1,0 +1,197 @@
+package injector
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// InjectAnnotation determines whether a pod is injected. Its values are enabled, disabled
+// and ingress, which is enabled with a proxy in ingress mode.
+const InjectAnnotation = "linkerd.io/inject"
+
+// ConfigPrefix is the prefix of the annotations that configure a proxy.
+const ConfigPrefix = "config.linkerd.io/"
+
+// options has the settings of one pod: those of [Config] and those of its annotations.
+type options struct {
+	proxyImage, initImage, pullPolicy               string
+	inbound, outbound, control, admin               int
+	uid, gid                                        int
+	skipInbound, skipOutbound, skipSubnets          string
+	closeWait, waitBeforeExit                       int // seconds
+	opaquePorts, requireIdentityPorts, inboundPorts string
+	defaultPolicy, logLevel, logFormat, accessLog   string
+	inboundConnect, outboundConnect, shutdownGrace  string
+	requests, limits                                corev1.ResourceList
+	externalProfiles, ingress, native, await, tap   bool
+	shutdownEndpoint                                bool
+}
+
+func (c Config) options() options {
+	return options{
+		proxyImage: c.ProxyImage, initImage: c.InitImage, pullPolicy: c.PullPolicy,
+		inbound: 4143, outbound: 4140, control: 4190, admin: 4191, uid: 2102, gid: -1,
+		skipInbound: "4567,4568", skipOutbound: "4567,4568", opaquePorts: c.OpaquePorts, defaultPolicy: c.DefaultPolicy,
+		logLevel: "warn,linkerd=info,hickory=error", logFormat: "plain",
+		inboundConnect: "100ms", outboundConnect: "1000ms",
+		native: c.Native, await: true, tap: c.TapAccount != "",
+		requests: corev1.ResourceList{}, limits: corev1.ResourceList{},
+	}
+}
+
+// setters returns the function that sets the value of each annotation, without its prefix.
+func (o *options) setters() map[string]func(string) error {
+	return map[string]func(string) error{
+		"proxy-image": text(&o.proxyImage), "init-image": text(&o.initImage),
+		"proxy-version": tag(&o.proxyImage), "init-image-version": tag(&o.initImage),
+		"image-pull-policy": oneOf(&o.pullPolicy, "Always", "IfNotPresent", "Never"),
+
+		"inbound-port": number(&o.inbound, 1, 65535), "outbound-port": number(&o.outbound, 1, 65535),
+		"control-port": number(&o.control, 1, 65535), "admin-port": number(&o.admin, 1, 65535),
+		"proxy-uid": number(&o.uid, 1, 1<<31-1), "proxy-gid": number(&o.gid, 1, 1<<31-1),
+
+		"skip-inbound-ports": text(&o.skipInbound), "skip-outbound-ports": text(&o.skipOutbound),
+		"skip-subnets": text(&o.skipSubnets), "close-wait-timeout": duration(&o.closeWait),
+
+		"opaque-ports": text(&o.opaquePorts), "pod-inbound-ports": text(&o.inboundPorts),
+		"proxy-require-identity-inbound-ports": text(&o.requireIdentityPorts),
+		"default-inbound-policy":               text(&o.defaultPolicy),
+
+		"proxy-log-level": text(&o.logLevel), "proxy-log-format": oneOf(&o.logFormat, "plain", "json"),
+		"access-log": oneOf(&o.accessLog, "apache", "json"),
+
+		"proxy-inbound-connect-timeout":  text(&o.inboundConnect),
+		"proxy-outbound-connect-timeout": text(&o.outboundConnect),
+		"shutdown-grace-period":          text(&o.shutdownGrace),
+		"proxy-wait-before-exit-seconds": number(&o.waitBeforeExit, 0, 3600),
+
+		"proxy-cpu-request": quantity(o.requests, "cpu"), "proxy-cpu-limit": quantity(o.limits, "cpu"),
+		"proxy-memory-request": quantity(o.requests, "memory"), "proxy-memory-limit": quantity(o.limits, "memory"),
+		"proxy-ephemeral-storage-request": quantity(o.requests, "ephemeral-storage"),
+		"proxy-ephemeral-storage-limit":   quantity(o.limits, "ephemeral-storage"),
+
+		"enable-external-profiles":    either(&o.externalProfiles, "true", "false"),
+		"proxy-enable-native-sidecar": either(&o.native, "true", "false"),
+		"disable-tap":                 either(&o.tap, "false", "true"),
+		"proxy-await":                 either(&o.await, "enabled", "disabled"),
+		"proxy-admin-shutdown":        either(&o.shutdownEndpoint, "enabled", "disabled"),
+	}
+}
+
+// set applies annotations, and returns warnings for those that are ignored.
+func (o *options) set(annotations map[string]string) (warnings []string, err error) {
+	setters := o.setters()
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		name, ok := configName(key)
+		if !ok {
+			continue
+		}
+		if setters[name] == nil {
+			warnings = append(warnings, "annotation "+key+" is ignored, because it is unknown")
+		} else if err := setters[name](annotations[key]); err != nil {
+			errs = append(errs, fmt.Errorf("annotation %s: %q %w", key, annotations[key], err))
+		}
+	}
+	switch mode := annotations[InjectAnnotation]; mode {
+	case "", "enabled", "disabled":
+	case "ingress":
+		o.ingress = true
+	default:
+		errs = append(errs, fmt.Errorf("annotation %s: %q must be enabled, disabled or ingress", InjectAnnotation, mode))
+	}
+	return warnings, errors.Join(errs...)
+}
+
+// configName returns the name of an annotation of a proxy without its prefix.
+func configName(key string) (name string, ok bool) {
+	for _, prefix := range []string{ConfigPrefix, "config.alpha.linkerd.io/", "config.beta.linkerd.io/"} {
+		if name, ok = strings.CutPrefix(key, prefix); ok {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// The functions below return functions that parse a value and store it.
+
+func text(to *string) func(string) error {
+	return func(s string) error {
+		*to = strings.TrimSpace(s)
+		return nil
+	}
+}
+
+// tag replaces the tag of an image.
+func tag(image *string) func(string) error {
+	return func(s string) error {
+		name := *image
+		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+			name = name[:i]
+		}
+		*image = name + ":" + s
+		return nil
+	}
+}
+
+func oneOf(to *string, values ...string) func(string) error {
+	return func(s string) error {
+		if !slices.Contains(values, s) {
+			return errors.New("must be " + strings.Join(values, " or "))
+		}
+		*to = s
+		return nil
+	}
+}
+
+func either(to *bool, yes, no string) func(string) error {
+	return func(s string) error {
+		if s != yes && s != no {
+			return fmt.Errorf("must be %s or %s", yes, no)
+		}
+		*to = s == yes
+		return nil
+	}
+}
+
+func number(to *int, low, high int) func(string) error {
+	return func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("must be a number from %d to %d", low, high)
+		}
+		*to = n
+		return nil
+	}
+}
+
+// duration stores a duration as a number of seconds.
+func duration(to *int) func(string) error {
+	return func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return errors.New("must be a duration such as 60s")
+		}
+		*to = int(d.Seconds())
+		return nil
+	}
+}
+
+func quantity(to corev1.ResourceList, name corev1.ResourceName) func(string) error {
+	return func(s string) error {
+		q, err := resource.ParseQuantity(s)
+		if err != nil || q.Sign() < 0 {
+			return errors.New("must be a quantity such as 100m or 64Mi")
+		}
+		to[name] = q
+		return nil
+	}
+}

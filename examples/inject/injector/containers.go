@@ -1,0 +1,348 @@
+package injector
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gotower/gotower/examples/init/redirect"
+	"github.com/gotower/gotower/examples/proxy/settings"
+)
+
+// The names of the containers and volumes that are added to a pod.
+const (
+	ProxyName     = "linkerd-proxy"
+	initName      = "linkerd-init"
+	identityName  = "linkerd-identity-end-entity"
+	tokenName     = "linkerd-identity-token"
+	lockName      = "linkerd-proxy-init-xtables-lock"
+	TokenAudience = "identity.l5d.io" //nolint:gosec // not a credential
+)
+
+const (
+	identityDir   = "/var/run/linkerd/identity/end-entity"
+	tokenDir      = "/var/run/secrets/tokens" //nolint:gosec // a directory
+	tokenFile     = "linkerd-identity-token"
+	tokenLifetime = 24 * 60 * 60
+)
+
+// redirection returns the rules of the init container.
+func (o *options) redirection() (redirect.Config, error) {
+	own := fmt.Sprintf("%d,%d", o.control, o.admin)
+	c := redirect.Config{
+		IncomingPort: o.inbound, OutgoingPort: o.outbound, UID: o.uid, GID: o.gid,
+		InboundIgnore: list(own + "," + o.skipInbound), OutboundIgnore: list(o.skipOutbound), SubnetsToIgnore: list(o.skipSubnets),
+	}
+	_, badIn := redirect.Ports(c.InboundIgnore)
+	_, badOut := redirect.Ports(c.OutboundIgnore)
+	return c, errors.Join(append(append(badIn, badOut...), c.Validate())...)
+}
+
+// initContainer returns the container that redirects the connections of the pod.
+func (o *options) initContainer(c Config, rules redirect.Config) corev1.Container {
+	args := []string{
+		"--iptables-mode", c.IptablesMode, "--ipv6=" + strconv.FormatBool(c.IPv6),
+		"--incoming-proxy-port", strconv.Itoa(rules.IncomingPort), "--outgoing-proxy-port", strconv.Itoa(rules.OutgoingPort),
+		"--proxy-uid", strconv.Itoa(rules.UID), "--inbound-ports-to-ignore", strings.Join(rules.InboundIgnore, ","),
+	}
+	if rules.GID > 0 {
+		args = append(args, "--proxy-gid", strconv.Itoa(rules.GID))
+	}
+	if len(rules.OutboundIgnore) > 0 {
+		args = append(args, "--outbound-ports-to-ignore", strings.Join(rules.OutboundIgnore, ","))
+	}
+	if len(rules.SubnetsToIgnore) > 0 {
+		args = append(args, "--subnets-to-ignore", strings.Join(rules.SubnetsToIgnore, ","))
+	}
+	if o.closeWait > 0 {
+		args = append(args, "--timeout-close-wait-secs", strconv.Itoa(o.closeWait))
+	}
+	resources := corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("20Mi")}
+	return corev1.Container{
+		Name: initName, Image: o.initImage, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy),
+		Command: []string{"/init"}, Args: args,
+		Resources: corev1.ResourceRequirements{Requests: resources, Limits: resources},
+		SecurityContext: &corev1.SecurityContext{
+			RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), RunAsNonRoot: new(false), ReadOnlyRootFilesystem: new(true),
+			// A write to a sysctl requires a privileged container.
+			Privileged: new(o.closeWait > 0), AllowPrivilegeEscalation: new(o.closeWait > 0),
+			Capabilities: &corev1.Capabilities{
+				Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+			},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts:             []corev1.VolumeMount{{Name: lockName, MountPath: "/run"}},
+	}
+}
+
+// proxyContainer returns the container of the proxy with its environment.
+func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container {
+	probe := func(path string, delay, period int32) *corev1.Probe {
+		return &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt(o.admin)}},
+			// A slow node must not restart the proxies of all its pods.
+			InitialDelaySeconds: delay, PeriodSeconds: period, TimeoutSeconds: 1, FailureThreshold: 3,
+		}
+	}
+	p := corev1.Container{
+		Name: ProxyName, Image: o.proxyImage, ImagePullPolicy: corev1.PullPolicy(o.pullPolicy), Command: []string{"/proxy"}, Env: env,
+		Ports: []corev1.ContainerPort{
+			{Name: "linkerd-proxy", ContainerPort: int32(o.inbound)}, {Name: "linkerd-admin", ContainerPort: int32(o.admin)},
+		},
+		LivenessProbe: probe("/live", 10, 10), ReadinessProbe: probe("/ready", 2, 10),
+		Resources: corev1.ResourceRequirements{Requests: o.requests, Limits: o.limits},
+		SecurityContext: &corev1.SecurityContext{
+			RunAsUser: new(int64(o.uid)), RunAsNonRoot: new(true), ReadOnlyRootFilesystem: new(true),
+			AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+	if o.gid > 0 {
+		p.SecurityContext.RunAsGroup = new(int64(o.gid))
+	}
+	if c.TrustAnchors != "" {
+		p.VolumeMounts = []corev1.VolumeMount{{Name: identityName, MountPath: identityDir}, {Name: tokenName, MountPath: tokenDir}}
+	}
+	p.Lifecycle = o.lifecycle()
+	if o.native {
+		p.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		// The init containers that follow start when the proxy is ready.
+		p.StartupProbe = probe("/ready", 0, 1)
+		p.StartupProbe.FailureThreshold = 120
+	}
+	return p
+}
+
+// lifecycle returns the hooks of the proxy. An ordinary container delays the start of the
+// following containers by its postStart hook.
+func (o *options) lifecycle() *corev1.Lifecycle {
+	l := new(corev1.Lifecycle)
+	if o.await && !o.native {
+		l.PostStart = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{
+			Command: []string{"/proxy", "await", "127.0.0.1:" + strconv.Itoa(o.admin), "2m"},
+		}}
+	}
+	if o.waitBeforeExit > 0 {
+		l.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(o.waitBeforeExit)}}
+	}
+	if *l == (corev1.Lifecycle{}) {
+		return nil
+	}
+	return l
+}
+
+// volumes returns the volumes of the added containers.
+func volumes(c Config) []corev1.Volume {
+	lock := corev1.Volume{Name: lockName, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	if c.TrustAnchors == "" {
+		return []corev1.Volume{lock}
+	}
+	return []corev1.Volume{
+		lock,
+		{Name: identityName, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		{Name: tokenName, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+				Audience: TokenAudience, ExpirationSeconds: new(int64(tokenLifetime)), Path: tokenFile,
+			}}},
+		}}},
+	}
+}
+
+// environ returns the variables of the proxy of a pod with the given containers.
+func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+	env := []corev1.EnvVar{
+		field("_pod_name", "metadata.name"), field("_pod_ns", "metadata.namespace"), field("_pod_nodeName", "spec.nodeName"),
+		field("_pod_sa", "spec.serviceAccountName"),
+	}
+	set := func(name, value string) {
+		if value != "" {
+			env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value})
+		}
+	}
+	all, loopback := "0.0.0.0", "127.0.0.1:"+strconv.Itoa(o.outbound)
+	if c.IPv6 {
+		all = "[::]"
+		loopback += ",[::1]:" + strconv.Itoa(o.outbound)
+	}
+	set("LOG", o.logLevel)
+	set("LOG_FORMAT", o.logFormat)
+	set("ACCESS_LOG", o.accessLog)
+	set("OUTBOUND_LISTEN_ADDRS", loopback)
+	set("INBOUND_LISTEN_ADDR", fmt.Sprintf("%s:%d", all, o.inbound))
+	set("CONTROL_LISTEN_ADDR", fmt.Sprintf("%s:%d", all, o.control))
+	set("ADMIN_LISTEN_ADDR", fmt.Sprintf("%s:%d", all, o.admin))
+	env = append(env, field(settings.Prefix+"INBOUND_IPS", "status.podIPs"))
+	set("INBOUND_PORTS", o.ports(containers))
+	set("INBOUND_DEFAULT_POLICY", o.defaultPolicy)
+	set("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", named(o.opaquePorts, containers))
+	set("INBOUND_PORTS_REQUIRE_IDENTITY", named(o.requireIdentityPorts, containers))
+	set("OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", c.OpaquePorts)
+	set("INBOUND_CONNECT_TIMEOUT", o.inboundConnect)
+	set("OUTBOUND_CONNECT_TIMEOUT", o.outboundConnect)
+	set("INBOUND_DISCOVERY_IDLE_TIMEOUT", "90s")
+	set("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", "5s")
+	for _, side := range []string{"INBOUND", "OUTBOUND"} {
+		set(side+"_ACCEPT_KEEPALIVE", "10000ms")
+		set(side+"_CONNECT_KEEPALIVE", "10000ms")
+		set(side+"_ACCEPT_USER_TIMEOUT", "30s")
+		set(side+"_CONNECT_USER_TIMEOUT", "30s")
+		set(side+"_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s")
+		set(side+"_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s")
+	}
+	suffix := "svc." + c.ClusterDomain + "."
+	if o.externalProfiles {
+		suffix = "."
+	}
+	set("DESTINATION_PROFILE_SUFFIXES", suffix)
+	set("DESTINATION_PROFILE_NETWORKS", c.ClusterNetworks)
+	set("DESTINATION_CONTEXT", `{"ns":"$(_pod_ns)","nodeName":"$(_pod_nodeName)","pod":"$(_pod_name)"}`)
+	set("POLICY_CLUSTER_NETWORKS", c.ClusterNetworks)
+	set("POLICY_WORKLOAD", `{"ns":"$(_pod_ns)","pod":"$(_pod_name)"}`)
+	set("CONTROL_STREAM_INITIAL_TIMEOUT", "3s")
+	set("CONTROL_STREAM_IDLE_TIMEOUT", "5m")
+	set("CONTROL_STREAM_LIFETIME", "1h")
+	set("SHUTDOWN_GRACE_PERIOD", o.shutdownGrace)
+	if o.shutdownEndpoint {
+		set("SHUTDOWN_ENDPOINT_ENABLED", "true")
+	}
+	if o.ingress {
+		set("INGRESS_MODE", "true")
+	}
+	return append(env, o.controlEnviron(c)...)
+}
+
+// controlEnviron returns the variables of the control plane and the identity.
+func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
+	set := func(name, value string) { env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value}) }
+	server := func(name, service string, port int, account string) {
+		if c.Controller && port == DestinationPort {
+			set(name+"_SVC_ADDR", fmt.Sprintf("localhost.:%d", port)) // in the pod; not by a proxy, so without TLS
+			return
+		}
+		set(name+"_SVC_ADDR", fmt.Sprintf("%s.%s.svc.%s.:%d", service, c.Namespace, c.ClusterDomain, port))
+		if c.TrustAnchors != "" {
+			set(name+"_SVC_NAME", c.identity(account, c.Namespace))
+		}
+	}
+	server("DESTINATION", "linkerd-dst-headless", DestinationPort, "linkerd-destination")
+	server("POLICY", "linkerd-dst-headless", DestinationPort, "linkerd-destination")
+	if c.TrustAnchors == "" {
+		return env
+	}
+	server("IDENTITY", "linkerd-identity-headless", IdentityPort, "linkerd-identity")
+	set("IDENTITY_DIR", identityDir)
+	anchors := corev1.EnvVar{Name: settings.Prefix + "IDENTITY_TRUST_ANCHORS", Value: c.TrustAnchors}
+	if c.Controller {
+		anchors.Value, anchors.ValueFrom = "", &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: AnchorsConfigMap}, Key: AnchorsKey,
+		}}
+	}
+	env = append(env, anchors)
+	set("IDENTITY_TOKEN_FILE", tokenDir+"/"+tokenFile)
+	set("IDENTITY_LOCAL_NAME", c.identity("$(_pod_sa)", "$(_pod_ns)"))
+	env = append(env, corev1.EnvVar{Name: settings.OwnPrefix + "IDENTITY_GENERATE", Value: "true"})
+	if o.tap {
+		set("TAP_SVC_NAME", c.identity(c.TapAccount, c.Namespace))
+	} else {
+		set("TAP_DISABLED", "true")
+	}
+	return env
+}
+
+// The ports of the servers of the control plane.
+const (
+	DestinationPort = 8086
+	IdentityPort    = 8080
+)
+
+// checkEnviron returns the error that the proxy would report for its environment. anchors
+// are the trust anchors, which may be in a ConfigMap.
+func checkEnviron(env []corev1.EnvVar, anchors string) error {
+	values := map[string]string{}
+	for _, e := range env {
+		values[e.Name] = e.Value
+		if e.ValueFrom != nil {
+			values[e.Name] = "a"
+		}
+		switch e.Name {
+		case settings.Prefix + "INBOUND_IPS":
+			values[e.Name] = netip.IPv4Unspecified().String()
+		case settings.Prefix + "IDENTITY_TRUST_ANCHORS":
+			values[e.Name] = anchors
+		}
+		for name, value := range values {
+			values[e.Name] = strings.ReplaceAll(values[e.Name], "$("+name+")", value)
+		}
+	}
+	s, err := settings.Read(func(name string) (string, bool) {
+		value, ok := values[name]
+		return value, ok
+	})
+	if err == nil && len(s.Warnings) > 0 {
+		err = errors.New(strings.Join(s.Warnings, "; "))
+	}
+	return err
+}
+
+// container has the fields of a container that determine settings of its proxy.
+type container struct {
+	Ports []struct {
+		Name          string      `json:"name"`
+		ContainerPort json.Number `json:"containerPort"`
+		Protocol      string      `json:"protocol"`
+	} `json:"ports"`
+}
+
+// ports returns the TCP ports of containers, or those of the annotation.
+func (o *options) ports(containers []container) string {
+	if o.inboundPorts != "" {
+		return o.inboundPorts
+	}
+	var ports []string
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if port := p.ContainerPort.String(); (p.Protocol == "" || p.Protocol == "TCP") && port != "" && !slices.Contains(ports, port) {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return strings.Join(ports, ",")
+}
+
+// named replaces the names of container ports in a list of ports by their numbers.
+func named(ports string, containers []container) string {
+	all := list(ports)
+	for i, name := range all {
+		for _, c := range containers {
+			for _, p := range c.Ports {
+				if p.Name == name && name != "" {
+					all[i] = p.ContainerPort.String()
+				}
+			}
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// list returns the parts of a list that is separated by commas. Empty parts are left out.
+func list(text string) (parts []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}

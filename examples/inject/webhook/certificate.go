@@ -1,0 +1,166 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Certificate is the certificate of the webhook. Its replicas share it by a Secret. Each
+// replica runs the same loop, and conflicting writes to the Secret fail, so that no leader
+// is necessary.
+//
+// A new certificate is in the caBundle for the duration Overlap before it is used, and the
+// old one for the same duration after that.
+type Certificate struct {
+	Client        kubernetes.Interface
+	Namespace     string        // of the Secret
+	Secret        string        // name of the Secret
+	Configuration string        // name of the MutatingWebhookConfiguration
+	Names         []string      // DNS names and IP addresses of the webhook
+	Lifetime      time.Duration // of a certificate, which is renewed after 2/3 of it
+	Overlap       time.Duration // at least a few times Interval
+	Interval      time.Duration // between two reads of the Secret and the configuration
+	Log           *slog.Logger
+
+	served  atomic.Pointer[tls.Certificate]
+	bundle  []byte    // that the configuration had in the last round
+	trusted time.Time // since when
+}
+
+// Get returns the current certificate. It has the signature of tls.Config.GetCertificate.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if cert := c.served.Load(); cert != nil {
+		return cert, nil
+	}
+	return nil, errors.New("the certificate has not been read yet")
+}
+
+// Ready reports whether there is a certificate that the API server trusts.
+func (c *Certificate) Ready() bool { return c.served.Load() != nil }
+
+// Run reads, renews and publishes the certificate until ctx ends. A failed round is logged
+// and repeated.
+func (c *Certificate) Run(ctx context.Context) {
+	tick := time.NewTicker(c.Interval)
+	defer tick.Stop()
+	failed := ""
+	for {
+		switch err := c.sync(ctx, time.Now()); {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			failed = ""
+		case err.Error() != failed:
+			failed = err.Error()
+			c.Log.WarnContext(ctx, "the certificate could not be synchronized", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// maxRounds is the maximum number of changes of the state in one round.
+const maxRounds = 5
+
+// sync does one round: it reads the Secret, writes the caBundle, and changes the state if
+// the time has come.
+func (c *Certificate) sync(ctx context.Context, now time.Time) error {
+	for range maxRounds {
+		secret, s, err := c.read(ctx)
+		if err != nil {
+			return err
+		}
+		if cert := s.usable(c.Names, now); cert != nil {
+			if err := c.publish(ctx, s.bundle(), now); err != nil {
+				return err
+			}
+			c.served.Store(cert)
+		}
+		after, err := s.step(c.Names, now, c.trusted, c.Lifetime, c.Overlap)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(after.bundle(), s.bundle()) && bytes.Equal(after.current.cert, s.current.cert) {
+			return nil
+		}
+		secret.Data = after.data()
+		if err := c.write(ctx, secret); err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("secret %s: %w", c.Secret, err)
+		}
+	}
+	return errors.New("another program changes the Secret all the time")
+}
+
+// read returns the Secret and its state. If the Secret does not exist or is invalid, the
+// state is empty.
+func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
+	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: c.Secret, Namespace: c.Namespace}, Type: corev1.SecretTypeTLS,
+		}, state{}, nil
+	case err != nil:
+		return nil, state{}, fmt.Errorf("secret %s: %w", c.Secret, err)
+	}
+	s, err := newState(secret.Data)
+	if err != nil {
+		c.Log.WarnContext(ctx, "the Secret is invalid and is replaced", "secret", c.Secret, "error", err)
+		return secret, state{}, nil
+	}
+	return secret, s, nil
+}
+
+// write creates or updates the Secret.
+func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err error) {
+	secrets := c.Client.CoreV1().Secrets(c.Namespace)
+	if secret.ResourceVersion == "" {
+		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+	} else {
+		_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+	}
+	if err == nil {
+		c.Log.InfoContext(ctx, "the certificates changed", "secret", c.Secret)
+	}
+	return err
+}
+
+// publish writes bundle to the webhooks of the configuration, unless they have it.
+func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) error {
+	configurations := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	config, err := configurations.Get(ctx, c.Configuration, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("webhook configuration %s: %w", c.Configuration, err)
+	}
+	changed := false
+	for i := range config.Webhooks {
+		if to := &config.Webhooks[i].ClientConfig; !bytes.Equal(to.CABundle, bundle) {
+			to.CABundle = bundle
+			changed = true
+		}
+	}
+	if changed {
+		if _, err := configurations.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("webhook configuration %s: %w", c.Configuration, err)
+		}
+		c.Log.InfoContext(ctx, "the caBundle changed", "configuration", c.Configuration)
+	}
+	if changed || !bytes.Equal(bundle, c.bundle) {
+		c.bundle, c.trusted = bundle, now
+	}
+	return nil
+}

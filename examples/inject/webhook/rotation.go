@@ -1,0 +1,145 @@
+package webhook
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"slices"
+	"time"
+)
+
+// pair is a self-signed certificate with its key, both in PEM. The zero value has neither.
+type pair struct{ cert, key []byte }
+
+// newPair returns a pair for names, which are DNS names and IP addresses.
+func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pair{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return pair{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0], SerialNumber: serial.String()},
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(lifetime),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return pair{}, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return pair{}, err
+	}
+	return pair{
+		cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
+	}, nil
+}
+
+// clockSkew is the maximum difference between the clocks of the webhook and the API server.
+const clockSkew = 5 * time.Minute
+
+// parse returns the certificate of p.
+func (p pair) parse() (*tls.Certificate, error) {
+	c, err := tls.X509KeyPair(p.cert, p.key)
+	if err != nil {
+		return nil, errors.New("the certificate or its key is invalid") // the error may have parts of the key
+	}
+	return &c, nil
+}
+
+// state has the certificates of the webhook. A new certificate goes from next to current to
+// previous. It is trusted before it is used, and until all replicas have stopped using it.
+type state struct {
+	current, next pair
+	previous      []byte // certificate in PEM
+}
+
+// bundle returns the certificates that the API server must trust, in PEM.
+func (s state) bundle() []byte {
+	return slices.Concat(s.current.cert, s.next.cert, s.previous)
+}
+
+// step returns the state that follows s, or s. trusted is the time since when the API server
+// trusts the bundle of s.
+func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
+	current := s.usable(names, now)
+	if current == nil {
+		p, err := newPair(names, now, lifetime)
+		return state{current: p}, err
+	}
+	settled := now.Sub(trusted) >= overlap
+	switch {
+	case s.next.cert != nil && settled:
+		return state{current: s.next, previous: s.current.cert}, nil
+	case s.previous != nil && settled:
+		return state{current: s.current, next: s.next}, nil
+	case s.next.cert == nil && s.previous == nil && current.Leaf.NotAfter.Sub(now) < lifetime/3:
+		p, err := newPair(names, now, lifetime)
+		return state{current: s.current, next: p}, err
+	}
+	return s, nil
+}
+
+// usable returns the current certificate if it is valid now and for all names, or nil.
+func (s state) usable(names []string, now time.Time) *tls.Certificate {
+	c, err := s.current.parse()
+	if err != nil || now.After(c.Leaf.NotAfter) ||
+		slices.ContainsFunc(names, func(name string) bool { return c.Leaf.VerifyHostname(name) != nil }) {
+		return nil
+	}
+	return c
+}
+
+// The keys of the Secret.
+const (
+	currentCert, currentKey = "tls.crt", "tls.key"
+	nextCert, nextKey       = "next.crt", "next.key"
+	previousCert            = "previous.crt"
+)
+
+// data returns s as the data of a Secret.
+func (s state) data() map[string][]byte {
+	all := map[string][]byte{
+		currentCert: s.current.cert, currentKey: s.current.key, nextCert: s.next.cert, nextKey: s.next.key, previousCert: s.previous,
+	}
+	for key, value := range all {
+		if value == nil {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
+// newState returns the state in the data of a Secret.
+func newState(data map[string][]byte) (state, error) {
+	s := state{
+		current: pair{data[currentCert], data[currentKey]}, next: pair{data[nextCert], data[nextKey]}, previous: data[previousCert],
+	}
+	if s.next.cert != nil {
+		if _, err := s.next.parse(); err != nil {
+			return s, fmt.Errorf("%s: %w", nextCert, err)
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gotower/gotower/examples/install/check"
+	"github.com/gotower/gotower/examples/internal/cli"
+)
+
+// errChecks is the error of failed checks. The report has the reasons.
+var errChecks = errors.New("some checks failed")
+
+// runCheck checks the cluster and prints a report.
+func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
+	o := check.Options{Now: time.Now()}
+	var kubeconfig, output string
+	f := flag.NewFlagSet("install check", flag.ContinueOnError)
+	f.StringVar(&kubeconfig, "kubeconfig", "", "`file` with the API server; default: that of kubectl")
+	f.StringVar(&o.Namespace, "namespace", "linkerd", "`namespace` of the control plane")
+	f.BoolVar(&o.Pre, "pre", false, "check whether the control plane can be installed")
+	f.BoolVar(&o.Proxy, "proxy", false, "also check the proxies")
+	f.StringVar(&o.ProxyNamespace, "n", "", "`namespace` of the proxies; default: all")
+	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for pods of the control plane that are not ready")
+	f.StringVar(&output, "o", "text", "`format`: text or json")
+	switch err := cli.Parse(f, args, stdout); {
+	case err != nil:
+		return err
+	case output != "text" && output != "json":
+		return cli.Misuse(fmt.Errorf("-o %q: must be text or json", output))
+	case o.ProxyNamespace != "" && !o.Proxy:
+		return cli.Misuse(errors.New("-n: requires -proxy"))
+	case o.Pre && o.Proxy:
+		return cli.Misuse(errors.New("-pre: must be without -proxy"))
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return err
+	}
+	config.Timeout = requestTimeout
+	if o.Client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	report := check.Run(ctx, o)
+	write := report.Text
+	if output == "json" {
+		write = report.JSON
+	}
+	if err := write(stdout); err != nil {
+		return err
+	}
+	if !report.Success {
+		return errChecks
+	}
+	return nil
+}
+
+// requestTimeout is the timeout of a request to the API server.
+const requestTimeout = 10 * time.Second

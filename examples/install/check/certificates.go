@@ -1,0 +1,177 @@
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gotower/gotower/examples/inject/injector"
+	"github.com/gotower/gotower/examples/install/manifest"
+)
+
+// expiresSoon is how long a certificate of the mesh should remain valid.
+const expiresSoon = 60 * 24 * time.Hour
+
+// identity checks the trust anchors and the issuer.
+func (c *checker) identity() category {
+	const anchorsHint = "provide trust anchors: install -trust-anchors FILE -issuer FILE -issuer-key FILE"
+	const issuerHint = "provide an issuer that the trust anchors verify, with a new Secret " + manifest.IssuerSecret
+	var anchors, issuer []*x509.Certificate
+	return category{"linkerd-identity", []check{
+		{description: "trust anchors are certificates", hint: anchorsHint, fatal: true, run: func(ctx context.Context) error {
+			m, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, injector.AnchorsConfigMap, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			c.anchors = []byte(m.Data[injector.AnchorsKey])
+			anchors, err = certificates(c.anchors)
+			return err
+		}},
+		{
+			description: "trust anchors are within their validity period", hint: anchorsHint,
+			run: func(context.Context) error { return valid(anchors, c.Now) },
+		},
+		{
+			description: "trust anchors are valid for at least 60 days", warning: true,
+			hint: "add a new trust anchor before the old one expires",
+			run:  func(context.Context) error { return valid(anchors, c.Now.Add(expiresSoon)) },
+		},
+		{description: "issuer is a CA certificate with its key", hint: issuerHint, fatal: true, run: func(ctx context.Context) error {
+			s, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, manifest.IssuerSecret, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if _, err := tls.X509KeyPair(s.Data["tls.crt"], s.Data["tls.key"]); err != nil {
+				return errors.New("tls.crt and tls.key are not a certificate with its key") // the error may have parts of the key
+			}
+			issuer, err = certificates(s.Data["tls.crt"])
+			if err == nil && !issuer[0].IsCA {
+				err = fmt.Errorf("%s is not a CA", issuer[0].Subject)
+			}
+			return err
+		}},
+		{
+			description: "issuer is within its validity period", hint: issuerHint,
+			run: func(context.Context) error { return valid(issuer[:1], c.Now) },
+		},
+		{
+			description: "issuer is valid for at least 60 days", hint: "replace the Secret " + manifest.IssuerSecret + " before it expires",
+			warning: true, run: func(context.Context) error { return valid(issuer[:1], c.Now.Add(expiresSoon)) },
+		},
+		{
+			description: "issuer is verified by the trust anchors", hint: issuerHint,
+			run: func(context.Context) error { return verify(issuer, anchors, "", c.Now) },
+		},
+	}}
+}
+
+// webhook checks the configuration of the injector and its certificate.
+func (c *checker) webhook() category {
+	const logs = "read the log of the injector: kubectl -n linkerd logs deploy/linkerd-proxy-injector"
+	var config *admissionregistrationv1.MutatingWebhookConfiguration
+	var bundle, serving []*x509.Certificate
+	name := "linkerd-proxy-injector." + c.Namespace + ".svc"
+	return category{"linkerd-webhooks", []check{
+		{
+			description: "MutatingWebhookConfiguration calls the injector", fatal: true,
+			hint: applyAgain, run: func(ctx context.Context) (err error) {
+				config, err = c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().
+					Get(ctx, "linkerd-proxy-injector-webhook-config", metav1.GetOptions{})
+				switch {
+				case err != nil:
+					return err
+				case len(config.Webhooks) != 1:
+					return fmt.Errorf("it has %d webhooks and must have one", len(config.Webhooks))
+				}
+				s := config.Webhooks[0].ClientConfig.Service
+				if s == nil || s.Name+"."+s.Namespace+".svc" != name {
+					return errors.New("it calls another Service than " + name)
+				}
+				return nil
+			},
+		},
+		{description: "caBundle has certificates", hint: logs, fatal: true, run: func(context.Context) (err error) {
+			bundle, err = certificates(config.Webhooks[0].ClientConfig.CABundle)
+			return err
+		}},
+		{description: "certificate of the webhook is verified by the caBundle", hint: logs, run: func(ctx context.Context) error {
+			s, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, "linkerd-proxy-injector-k8s-tls", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if serving, err = certificates(s.Data["tls.crt"]); err != nil {
+				return err
+			}
+			return verify(serving, bundle, name, c.Now)
+		}},
+		{
+			description: "failurePolicy Fail has several replicas", warning: true,
+			hint: "use install -ha, because no pod can be created while the only injector restarts",
+			run: func(ctx context.Context) error {
+				if p := config.Webhooks[0].FailurePolicy; p != nil && *p == admissionregistrationv1.Ignore {
+					return nil
+				}
+				d, err := c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, "linkerd-proxy-injector", metav1.GetOptions{})
+				if err == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas < 2) {
+					err = errors.New("the injector has one replica")
+				}
+				return err
+			},
+		},
+	}}
+}
+
+// certificates returns the certificates in PEM, at least one.
+func certificates(text []byte) (all []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("a block is a %s and must be a certificate", block.Type)
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("certificates in PEM are missing")
+	}
+	return all, nil
+}
+
+// valid returns an error unless all certificates are valid at a time.
+func valid(all []*x509.Certificate, at time.Time) error {
+	for _, c := range all {
+		if at.Before(c.NotBefore) {
+			return fmt.Errorf("%s is valid from %s", c.Subject, c.NotBefore.UTC().Format(time.RFC3339))
+		}
+		if at.After(c.NotAfter) {
+			return fmt.Errorf("%s is valid until %s", c.Subject, c.NotAfter.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+// verify returns an error unless the roots verify the first certificate of chain for a name,
+// or for any name if it is empty.
+func verify(chain, roots []*x509.Certificate, name string, now time.Time) error {
+	options := x509.VerifyOptions{
+		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	}
+	for _, c := range roots {
+		options.Roots.AddCert(c)
+	}
+	for _, c := range chain[1:] {
+		options.Intermediates.AddCert(c)
+	}
+	_, err := chain[0].Verify(options)
+	return err
+}

@@ -1,0 +1,196 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Options select the checks.
+type Options struct {
+	Client         kubernetes.Interface
+	Namespace      string        // of the control plane
+	Pre            bool          // check whether the control plane can be installed
+	Proxy          bool          // also check the proxies of ProxyNamespace
+	ProxyNamespace string        // "" means all namespaces
+	Wait           time.Duration // how long to wait for pods that are not ready
+	Now            time.Time
+}
+
+// Outcome is the outcome of a check.
+type Outcome string
+
+// The outcomes of a check.
+const (
+	Success Outcome = "success"
+	Warning Outcome = "warning"
+	Failure Outcome = "error"
+)
+
+// Result is the result of a check.
+type Result struct {
+	Description string  `json:"description"`
+	Outcome     Outcome `json:"result"`
+	Error       string  `json:"error,omitempty"`
+	Hint        string  `json:"hint,omitempty"`
+}
+
+// Category is a group of checks.
+type Category struct {
+	Name   string   `json:"categoryName"`
+	Checks []Result `json:"checks"`
+}
+
+// Report has the results of all checks.
+type Report struct {
+	Success    bool       `json:"success"` // no check has failed; warnings do not count
+	Categories []Category `json:"categories"`
+}
+
+// check is one check of a category. run returns nil if it succeeds.
+type check struct {
+	description string
+	hint        string
+	fatal       bool // the following checks need it
+	warning     bool // a failure is a warning
+	wait        bool // a failure may be temporary
+	run         func(context.Context) error
+}
+
+type category struct {
+	name   string
+	checks []check
+}
+
+// Run runs the checks. After a failure that the following checks depend on, it ends.
+func Run(ctx context.Context, o Options) Report {
+	c := &checker{Options: o}
+	categories := []category{c.api(), c.version()}
+	if o.Pre {
+		categories = append(categories, c.setup())
+	} else {
+		categories = append(categories, c.existence(), c.configuration(), c.identity(), c.webhook())
+	}
+	if o.Proxy && !o.Pre {
+		categories = append(categories, c.proxies())
+	}
+	report := Report{Success: true}
+	deadline := time.Now().Add(o.Wait)
+	for _, category := range categories {
+		results := Category{Name: category.name}
+		fatal := false
+		for _, check := range category.checks {
+			r := Result{Description: check.description, Outcome: Success}
+			if err := check.try(ctx, deadline); err != nil {
+				r.Outcome, r.Error, r.Hint = Failure, message(err), check.hint
+				if check.warning {
+					r.Outcome = Warning
+				} else {
+					report.Success = false
+				}
+			}
+			results.Checks = append(results.Checks, r)
+			if fatal = r.Outcome == Failure && check.fatal; fatal {
+				break
+			}
+		}
+		report.Categories = append(report.Categories, results)
+		if fatal {
+			break
+		}
+	}
+	return report
+}
+
+// retryInterval is the time between two attempts of a check that waits.
+const retryInterval = time.Second
+
+// try runs the check, and repeats it until the deadline if it waits.
+func (c check) try(ctx context.Context, deadline time.Time) error {
+	for {
+		err := c.run(ctx)
+		if err == nil || !c.wait || time.Now().Add(retryInterval).After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// message returns the text of an error for users.
+func message(err error) string {
+	if apierrors.IsForbidden(err) {
+		return "this user has no right for it: " + err.Error()
+	}
+	return err.Error()
+}
+
+// missing is a list of the names that do not exist.
+type missing []string
+
+// look adds name if err means that it does not exist. It returns any other error.
+func (m *missing) look(name string, err error) error {
+	if apierrors.IsNotFound(err) {
+		*m = append(*m, name)
+		return nil
+	}
+	return err
+}
+
+func (m *missing) err() error {
+	if len(*m) == 0 {
+		return nil
+	}
+	return errors.New("missing: " + strings.Join(*m, ", "))
+}
+
+// Text writes the report as text.
+func (r Report) Text(w io.Writer) error {
+	var b strings.Builder
+	for _, category := range r.Categories {
+		fmt.Fprintf(&b, "%s\n%s\n", category.Name, strings.Repeat("-", len(category.Name)))
+		for _, c := range category.Checks {
+			fmt.Fprintf(&b, "%s %s\n", c.Outcome.mark(), c.Description)
+			if c.Outcome != Success {
+				fmt.Fprintf(&b, "    %s\n    hint: %s\n", strings.ReplaceAll(c.Error, "\n", "\n    "), c.Hint)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	outcome := Success
+	if !r.Success {
+		outcome = Failure
+	}
+	fmt.Fprintf(&b, "Status check results are %s\n", outcome.mark())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (o Outcome) mark() string {
+	switch o {
+	case Warning:
+		return "‼"
+	case Failure:
+		return "×"
+	case Success:
+	}
+	return "√"
+}
+
+// JSON writes the report as JSON.
+func (r Report) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}

@@ -1,0 +1,91 @@
+// Command install prints the Kubernetes objects of the control plane. Its subcommand check
+// verifies a cluster before and after the installation.
+//
+//	go run ./examples/install | kubectl apply -f -
+//	go run ./examples/install check
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/gotower/gotower/examples/inject/injector"
+	"github.com/gotower/gotower/examples/install/manifest"
+	"github.com/gotower/gotower/examples/internal/cli"
+)
+
+func main() {
+	ctx, stop := cli.Interrupted()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		err = fmt.Errorf("install: %w", err)
+	}
+	os.Exit(cli.Status(os.Stderr, err))
+}
+
+// run prints the objects, or checks the cluster if the first argument is "check".
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "check" {
+		return runCheck(ctx, args[1:], stdout, stderr)
+	}
+	o := manifest.Options{Config: injector.Default(), CRDs: true}
+	var anchors, issuer, key string
+	f := flag.NewFlagSet("install", flag.ContinueOnError)
+	injector.AddFlags(f, &o.Config)
+	f.BoolVar(&o.HA, "ha", false, "three replicas on different nodes, and -failure-policy Fail by default")
+	f.StringVar(&o.FailurePolicy, "failure-policy", "", "`policy` of the webhook: Ignore or Fail (default Ignore, with -ha Fail)")
+	f.BoolVar(&o.CRDs, "crds", true, "print the CustomResourceDefinitions; false in a cluster that has those of linkerd")
+	f.BoolVar(&o.KeepIdentity, "keep-identity", false, "do not print trust anchors and issuer; for an upgrade")
+	f.StringVar(&anchors, "trust-anchors", "", "`file` with the trust anchors in PEM; default: a generated root")
+	f.StringVar(&issuer, "issuer", "", "`file` with the certificate of the issuer in PEM")
+	f.StringVar(&key, "issuer-key", "", "`file` with the key of the issuer in PEM")
+	f.Usage = func() {
+		fmt.Fprintln(f.Output(), "usage: install [flags]\n       install check [flags]\n\n"+
+			"It prints the Kubernetes objects of the control plane.")
+		f.PrintDefaults()
+	}
+	if err := cli.Parse(f, args, stdout); err != nil {
+		return err
+	}
+	if o.FailurePolicy == "" {
+		o.FailurePolicy = "Ignore"
+		if o.HA {
+			o.FailurePolicy = "Fail"
+		}
+	}
+	var err error
+	if o.Identity, err = readIdentity(o, anchors, issuer, key); err != nil {
+		return err
+	}
+	text, err := o.Render()
+	if err != nil {
+		return cli.Misuse(err)
+	}
+	_, err = stdout.Write(text)
+	return err
+}
+
+// readIdentity reads the files of the identity, or generates an identity.
+func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
+	given := 0
+	for path, to := range map[string]*[]byte{anchors: &i.Anchors, issuer: &i.Issuer, key: &i.Key} {
+		if path != "" {
+			given++
+			if *to, err = os.ReadFile(path); err != nil {
+				return i, err
+			}
+		}
+	}
+	switch {
+	case given == 0:
+		return manifest.NewIdentity(o.TrustDomain)
+	case given < 3 || o.KeepIdentity:
+		return i, cli.Misuse(errors.New("-trust-anchors, -issuer and -issuer-key: must be given together, and without -keep-identity"))
+	}
+	return i, nil
+}

@@ -1,0 +1,46 @@
+package manifest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+
+	"github.com/gotower/gotower/examples/identity/ca"
+)
+
+// Identity has the certificates of the mesh in PEM: its trust anchors, and the issuer that
+// signs the certificates of proxies, with its key.
+type Identity ca.Files
+
+// NewIdentity generates a root and an issuer for a trust domain. The key of the root is
+// discarded.
+func NewIdentity(domain string) (Identity, error) {
+	f, err := ca.Generate(domain)
+	return Identity(f), err
+}
+
+// check returns an error unless the key is that of the issuer, and the trust anchors verify
+// the issuer.
+func (i Identity) check(domain string) error {
+	pair, err := tls.X509KeyPair(i.Issuer, i.Key)
+	if err != nil {
+		return errors.New("the issuer and its key must be a certificate and its key in PEM") // the error may have parts of the key
+	}
+	if !pair.Leaf.IsCA {
+		return fmt.Errorf("the issuer %s must be a CA certificate", pair.Leaf.Subject)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(i.Anchors) {
+		return errors.New("the trust anchors must be certificates in PEM")
+	}
+	intermediates := x509.NewCertPool()
+	intermediates.AppendCertsFromPEM(i.Issuer)
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return fmt.Errorf("the trust anchors do not verify the issuer of %s: %w", domain, err)
+	}
+	return nil
+}

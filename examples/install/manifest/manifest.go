@@ -1,0 +1,221 @@
+package manifest
+
+import (
+	"bytes"
+	_ "embed" // for control-plane.yaml
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"sigs.k8s.io/yaml"
+
+	destination "github.com/gotower/gotower/examples/destination/kube"
+	identity "github.com/gotower/gotower/examples/identity/kube"
+	"github.com/gotower/gotower/examples/inject/injector"
+)
+
+//go:embed control-plane.yaml
+var controlPlane string
+
+// Options are the options of an installation.
+type Options struct {
+	injector.Config
+
+	HA            bool   // three replicas of each component, on different nodes
+	FailurePolicy string // of the webhook: Ignore or Fail
+	CRDs          bool   // render the CustomResourceDefinitions
+	KeepIdentity  bool   // do not render the trust anchors and the issuer
+	Identity      Identity
+}
+
+// IssuerSecret is the name of the Secret with the issuer.
+const IssuerSecret = "linkerd-identity-issuer"
+
+// component is a Deployment of the control plane.
+type component struct {
+	Name, Component, Program, Account, Memory string
+	Args                                      []string
+	Ports, ProxyPorts                         []int
+	Probe                                     int // port of /healthz and /readyz; 0: none
+	Mounts                                    []string
+}
+
+// Components are the names of the Deployments of the control plane.
+func Components() []string {
+	return []string{"linkerd-destination", "linkerd-identity", "linkerd-proxy-injector"}
+}
+
+// CRDs are the names of the CustomResourceDefinitions that the controller reads.
+func CRDs() (names []string) {
+	for document := range strings.SplitSeq(destination.CRDs(), "\n---\n") {
+		var crd struct{ Metadata struct{ Name string } }
+		if err := yaml.Unmarshal([]byte(document), &crd); err == nil && crd.Metadata.Name != "" {
+			names = append(names, crd.Metadata.Name)
+		}
+	}
+	return names
+}
+
+// Programs are the programs that the images must have.
+func Programs() []string { return []string{"destination", "identity", "inject", "init", "proxy"} }
+
+const (
+	issuerDir  = "/var/run/linkerd/issuer"
+	anchorsDir = "/var/run/linkerd/trust-roots"
+)
+
+func (o Options) components() []component {
+	account := func(name string) string {
+		return name + "." + o.Namespace + ".serviceaccount.identity." + o.Namespace + "." + o.TrustDomain
+	}
+	return []component{
+		{
+			Name: "linkerd-destination", Component: "destination", Program: "destination", Account: "linkerd-destination", Memory: "1Gi",
+			Args: []string{
+				"-kubernetes", fmt.Sprintf("-listen=:%d", injector.DestinationPort), "-controller-namespace=" + o.Namespace,
+				"-cluster-domain=" + o.ClusterDomain, "-identity-trust-domain=" + o.TrustDomain,
+				"-default-opaque-ports=" + o.OpaquePorts, "-default-inbound-policy=" + o.DefaultPolicy,
+				"-cluster-networks=" + o.ClusterNetworks,
+			},
+			Ports: []int{injector.DestinationPort}, ProxyPorts: []int{4143, 4190, 4191},
+		},
+		{
+			Name: "linkerd-identity", Component: "identity", Program: "identity", Account: "linkerd-identity", Memory: "250Mi",
+			Args: []string{
+				"-kubernetes", "-dir=" + issuerDir, fmt.Sprintf("-listen=:%d", injector.IdentityPort), "-namespace=" + o.Namespace,
+				"-trust-domain=" + o.TrustDomain, "-name=" + account("linkerd-identity"),
+			},
+			Ports: []int{injector.IdentityPort}, Mounts: []string{"issuer"},
+		},
+		{
+			Name: "linkerd-proxy-injector", Component: "proxy-injector", Program: "inject", Account: "linkerd-proxy-injector",
+			Memory: "250Mi",
+			Args:   append([]string{"-webhook", "-trust-anchors=" + anchorsDir + "/" + injector.AnchorsKey}, o.injectorFlags()...),
+			Ports:  []int{8443, 9995}, Probe: 9995, Mounts: []string{"trust-roots"},
+		},
+	}
+}
+
+// injectorFlags returns the flags of the injector that differ from their defaults.
+func (o Options) injectorFlags() (args []string) {
+	defaults, values := flag.NewFlagSet("", flag.ContinueOnError), flag.NewFlagSet("", flag.ContinueOnError)
+	d := injector.Default()
+	injector.AddFlags(defaults, &d)
+	injector.AddFlags(values, &o.Config)
+	values.VisitAll(func(f *flag.Flag) {
+		if f.Value.String() != defaults.Lookup(f.Name).Value.String() {
+			args = append(args, fmt.Sprintf("-%s=%s", f.Name, f.Value))
+		}
+	})
+	return args
+}
+
+// Render returns the objects of the control plane as documents of YAML.
+func (o Options) Render() ([]byte, error) {
+	if o.FailurePolicy != "Ignore" && o.FailurePolicy != "Fail" {
+		return nil, fmt.Errorf("failure policy %q: must be Ignore or Fail", o.FailurePolicy)
+	}
+	if err := o.Identity.check(o.TrustDomain); err != nil {
+		return nil, err
+	}
+	o.TrustAnchors = string(o.Identity.Anchors)
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	replicas := 1
+	if o.HA {
+		replicas = 3
+	}
+	parsed, err := template.New("control-plane.yaml").Funcs(template.FuncMap{"quote": quote}).Parse(controlPlane)
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	err = parsed.Execute(&text, struct {
+		Options
+
+		Replicas, DestinationPort, IdentityPort int
+		Components                              []component
+	}{o, replicas, injector.DestinationPort, injector.IdentityPort, o.components()})
+	if err != nil {
+		return nil, err
+	}
+	first, rest, ok := strings.Cut(text.String(), "---\n")
+	if !ok {
+		return nil, errors.New("manifest: control-plane.yaml has one document only")
+	}
+	rest, err = o.inject(rest)
+	if err != nil {
+		return nil, err
+	}
+	documents := []string{first}
+	if o.CRDs {
+		documents = append(documents, destination.CRDs())
+	}
+	documents = append(documents, renamed(destination.RBAC, o.Namespace), renamed(identity.RBAC(identity.Namespace), o.Namespace))
+	if !o.KeepIdentity {
+		documents = append(documents, o.Identity.manifests(o.Namespace))
+	}
+	documents = append(documents, rest)
+	return []byte(strings.Join(documents, "---\n")), nil
+}
+
+// inject adds the proxy to the controller. The certificate authority serves TLS itself, and
+// the injector has its own certificate.
+func (o Options) inject(documents string) (string, error) {
+	config := o.Config
+	config.Controller = true
+	all := strings.Split(documents, "\n---\n")
+	for i, document := range all {
+		if !strings.Contains(document, "kind: Deployment\n") || !strings.Contains(document, "name: linkerd-destination\n") {
+			continue
+		}
+		out, reports, err := config.Filter([]byte(document + "\n"))
+		if err != nil {
+			return "", err
+		}
+		if len(reports) != 1 || reports[0].Skipped != "" {
+			return "", fmt.Errorf("manifest: the controller was not injected: %v", reports)
+		}
+		all[i] = strings.TrimSuffix(strings.TrimPrefix(string(out), "---\n"), "\n")
+	}
+	return strings.Join(all, "\n---\n"), nil
+}
+
+// renamed returns manifests for another namespace than linkerd.
+func renamed(text, namespace string) string {
+	return strings.NewReplacer(
+		"namespace: linkerd}", "namespace: "+namespace+"}", "name: linkerd-linkerd-", "name: linkerd-"+namespace+"-",
+	).Replace(text)
+}
+
+// quote returns s as a string of YAML.
+func quote(s string) (string, error) {
+	text, err := json.Marshal(s)
+	return string(text), err
+}
+
+// manifests returns the ConfigMap of the trust anchors and the Secret of the issuer.
+func (i Identity) manifests(namespace string) string {
+	indented := "    " + strings.ReplaceAll(strings.TrimSpace(string(i.Anchors)), "\n", "\n    ")
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf(`apiVersion: v1
+kind: ConfigMap
+metadata: {name: %s, namespace: %s}
+data:
+  %s: |
+%s
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: %s, namespace: %s}
+type: kubernetes.io/tls
+data:
+  tls.crt: %s
+  tls.key: %s
+`, injector.AnchorsConfigMap, namespace, injector.AnchorsKey, indented, IssuerSecret, namespace, encode(i.Issuer), encode(i.Key))
+}

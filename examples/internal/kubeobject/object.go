@@ -1,0 +1,106 @@
+// Package kubeobject has the parts of Kubernetes objects that several programs read or
+// write: references, conditions, and the status of routes.
+package kubeobject
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// GatewayGroup is the API group of the Gateway API.
+const GatewayGroup = "gateway.networking.k8s.io"
+
+// Name is the namespace and the name of an object.
+type Name struct{ Namespace, Name string }
+
+// String returns the namespace and the name, separated by a slash.
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// NameOf returns the namespace and the name of o.
+func NameOf(o metav1.Object) Name { return Name{o.GetNamespace(), o.GetName()} }
+
+type (
+	// Address is an address of a Gateway.
+	Address struct {
+		Type  string `json:"type"`
+		Value string `json:"value"`
+	}
+
+	// GroupKind identifies a kind of objects. A nil Group means the group of the Gateway
+	// API.
+	GroupKind struct {
+		Group *string `json:"group,omitempty"`
+		Kind  string  `json:"kind"`
+	}
+
+	// Reference refers to an object. The defaults of Group and Kind depend on the
+	// field that has the reference. A nil Namespace means the namespace of the referring
+	// object.
+	Reference struct {
+		Group     *string `json:"group,omitempty"`
+		Kind      *string `json:"kind,omitempty"`
+		Namespace *string `json:"namespace,omitempty"`
+		Name      string  `json:"name"`
+	}
+
+	// ParentReference is a reference of a route to a Gateway or another object, or to the
+	// parts of it that have the given SectionName and Port.
+	ParentReference struct {
+		Reference
+		SectionName *string `json:"sectionName,omitempty"`
+		Port        *int    `json:"port,omitempty"`
+	}
+)
+
+// Equal reports whether k and o identify the same kind.
+func (k GroupKind) Equal(o GroupKind) bool {
+	return Or(k.Group, GatewayGroup) == Or(o.Group, GatewayGroup) && k.Kind == o.Kind
+}
+
+// Object returns the kind and the name of the object to which r refers. namespace is the
+// namespace of the referring object. group and kind are the defaults for r.
+func (r *Reference) Object(namespace, group, kind string) (GroupKind, Name) {
+	return GroupKind{Group: new(Or(r.Group, group)), Kind: Or(r.Kind, kind)}, Name{Or(r.Namespace, namespace), r.Name}
+}
+
+// Or returns *p, or def if p is nil.
+func Or[T any](p *T, def T) T {
+	if p == nil {
+		return def
+	}
+	return *p
+}
+
+// Decode converts u to a T. The error contains the kind and the name of u.
+func Decode[T any](u *unstructured.Unstructured) (*T, error) {
+	text, err := json.Marshal(u.Object)
+	if err != nil {
+		return nil, err
+	}
+	v := new(T)
+	if err := json.Unmarshal(text, v); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", u.GetKind(), NameOf(u), err)
+	}
+	return v, nil
+}
+
+// ClientConfig returns the configuration of a client of the API server that kubeconfig, the
+// content of a file, specifies. If kubeconfig is nil, it is the API server of the cluster
+// in which the process runs.
+func ClientConfig(kubeconfig []byte) (cfg *rest.Config, err error) {
+	if kubeconfig != nil {
+		cfg, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	} else {
+		cfg, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1
+	return cfg, nil
+}

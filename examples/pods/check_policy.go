@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// checkDeniedRequest verifies that a port that permits only the client rejects a request
+// from a pod without a proxy with 403. It also verifies that metrics, tap and an explanation
+// of the proxy show the denial.
+func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
+	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
+	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)
+	if err != nil {
+		return "", err
+	}
+	if out != "403" {
+		return "", fmt.Errorf("status %s, not 403", out)
+	}
+	server := r.api.serverName(r.web1)
+	n, err := denials(ctx, r.web1, "inbound_http_authz_deny_total{", server)
+	if err != nil || r.proxy != "" {
+		return fmt.Sprintf("403; inbound_http_authz_deny_total: %d", n), err
+	}
+	init, why, err := r.explained(ctx, r.web1, "/denied", func() {
+		_, _ = r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", url+"denied")
+	})
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("403; inbound_http_authz_deny_total: %d; in tap and its explanation", n), errors.Join(
+		from(init.Source, r.unmeshedClient), label(init.DestinationLabels, "srv_name", server),
+		contains("the explanation", why, "server="+server, "permitted_by=none"))
+}
+
+// checkDeniedConnection verifies that a port that permits only the client closes a
+// connection from a pod without a proxy, without a response. It also verifies that metrics,
+// tap and an explanation of the proxy show the denial.
+func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
+	out, err := r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
+	if err == nil && !strings.Contains(out, "closed") {
+		return "", fmt.Errorf("redis-cli received %q", out)
+	}
+	n, err := denials(ctx, r.data, "inbound_tcp_authz_deny_total{", r.redis.serverName(r.data))
+	if err != nil || r.proxy != "" {
+		return fmt.Sprintf("closed; inbound_tcp_authz_deny_total: %d", n), err
+	}
+	failed, err := r.deniedConnection(ctx, r.data, func() {
+		_, _ = r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
+	})
+	if err != nil {
+		return "", err
+	}
+	why := layer.Node{Name: "connection", Children: failed.Close.Explanation}.String()
+	return fmt.Sprintf("closed; inbound_tcp_authz_deny_total: %d; in tap and its explanation", n), errors.Join(
+		from(failed.Source, r.unmeshedClient), contains("the error", failed.Close.Err, "unauthorized connection"),
+		contains("the explanation", why, "server="+r.redis.serverName(r.data), "permitted_by=none"))
+}
+
+// denials returns how many requests or connections the proxy of the pod p has denied.
+// metric is the name of the counter, and server is the name of the policy. If the number is
+// 0, denials returns an error.
+func denials(ctx context.Context, p pod, metric, server string) (n int, err error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))
+	err = series(ctx, client, url, metric, func(labels string, value int) {
+		if strings.Contains(labels, fmt.Sprintf("srv_name=%q", server)) {
+			n += value
+		}
+	})
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%s: no denial by the server %s", p.name, server)
+	}
+	return n, err
+}

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
+
+	destinationkube "github.com/gotower/gotower/examples/destination/kube"
+	"github.com/gotower/gotower/examples/identity/ca"
+	identitykube "github.com/gotower/gotower/examples/identity/kube"
+)
+
+// apiPort is the port of the API server, which listens at the address of the bridge.
+const apiPort = 6443
+
+// apiServer is the client of the API server. It has all rights.
+type apiServer struct {
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+// kubePrograms returns the directory with the programs that .ci/kube.sh builds.
+func kubePrograms() (string, error) {
+	dir := os.Getenv("GOTOWER_KUBE") // that of .ci/kube.sh
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(cache, "gotower-kube")
+	}
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil { //nolint:gosec // the directory of the user
+			return "", fmt.Errorf("%w; .ci/kube.sh builds it", err)
+		}
+	}
+	return dir, nil
+}
+
+// startAPIServer starts etcd and a kube-apiserver outside of the pods, and creates the
+// objects of the cluster.
+func (r *running) startAPIServer(ctx context.Context) error {
+	programs, err := kubePrograms()
+	if err != nil {
+		return err
+	}
+	dir := r.path("run", "kube")
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
+	token := rand.Text()
+	if err := errors.Join(
+		makePrivateDir(dir, root),
+		writePrivateFile(dir+"/key", string(pem.EncodeToMemory(block)), root),
+		writePrivateFile(dir+"/tokens", token+",admin,1,system:masters\n", root),
+	); err != nil {
+		return err
+	}
+	const etcd = "http://127.0.0.1:2379"
+	if _, err := r.start(pod{}, root, "etcd", nil, filepath.Join(programs, "etcd"), "--data-dir", dir+"/etcd", "--unsafe-no-fsync",
+		"--listen-client-urls", etcd, "--advertise-client-urls", etcd); err != nil {
+		return err
+	}
+	// The first address of the network is that of the Service kubernetes.
+	if _, err := r.start(pod{}, root, "kube-apiserver", nil, filepath.Join(programs, "kube-apiserver"),
+		"--etcd-servers", etcd, "--cert-dir", dir+"/certificates",
+		"--bind-address", gateway.String(), "--advertise-address", gateway.String(), "--secure-port", strconv.Itoa(apiPort),
+		"--service-cluster-ip-range", "10.76.0.0/14", "--authorization-mode", "RBAC",
+		"--token-auth-file", dir+"/tokens", "--service-account-issuer", "https://kubernetes.default.svc",
+		"--service-account-key-file", dir+"/key", "--service-account-signing-key-file", dir+"/key",
+		"--disable-admission-plugins", "ServiceAccount"); err != nil {
+		return err
+	}
+	cfg := &rest.Config{
+		Host: apiURL(), BearerToken: token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // nothing else is in the sandbox
+	}
+	a := new(apiServer)
+	if a.client, err = kubernetes.NewForConfig(cfg); err != nil {
+		return err
+	}
+	if a.dynamic, err = dynamic.NewForConfig(cfg); err != nil {
+		return err
+	}
+	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.client.Discovery()))
+	r.apiServer = a
+	if err := until(ctx, "the API server", func() (bool, error) {
+		_, err := a.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err == nil, r.alive()
+	}); err != nil {
+		return err
+	}
+	if err := a.applyText(ctx, destinationkube.CRDs()); err != nil {
+		return err
+	}
+	if err := a.applyText(ctx, `
+apiVersion: v1
+kind: Namespace
+metadata: {name: linkerd}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: linkerd-destination, namespace: linkerd}
+---
+`+destinationkube.RBAC+"\n---\n"+identitykube.RBAC(identitykube.Namespace)); err != nil {
+		return err
+	}
+	return errors.Join(a.apply(ctx, r.objects()...), r.setPolicy(ctx, r.shopSplit(100, 0)))
+}
+
+func apiURL() string { return "https://" + net.JoinHostPort(gateway.String(), strconv.Itoa(apiPort)) }
+
+// applyText creates or changes the objects in text, which is YAML.
+func (a *apiServer) applyText(ctx context.Context, text string) error {
+	for part := range strings.SplitSeq(text, "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
+			return err
+		}
+		if o == nil {
+			continue
+		}
+		if err := a.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply creates or changes objects with their status. It waits until the API server has
+// their kinds, because it serves a new definition after a moment.
+func (a *apiServer) apply(ctx context.Context, objects ...object) error {
+	for _, o := range objects {
+		u, err := unstructuredOf(o)
+		if err != nil {
+			return err
+		}
+		options := metav1.ApplyOptions{FieldManager: "pods", Force: true}
+		err = until(ctx, "the kind "+u.GetKind(), func() (bool, error) {
+			to, err := a.resource(u)
+			if err == nil {
+				_, err = to.Apply(ctx, u.GetName(), u, options)
+			}
+			if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+				a.mapper.Reset()
+				return false, nil
+			}
+			if _, found := o["status"]; err == nil && found {
+				_, err = to.ApplyStatus(ctx, u.GetName(), u, options)
+			}
+			return err == nil, err
+		})
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func unstructuredOf(o object) (*unstructured.Unstructured, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	u := new(unstructured.Unstructured)
+	return u, u.UnmarshalJSON(text)
+}
+
+// resource returns the client of the kind and the namespace of u.
+func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	kind := u.GroupVersionKind()
+	m, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, err
+	}
+	if m.Scope.Name() == meta.RESTScopeNameRoot {
+		return a.dynamic.Resource(m.Resource), nil
+	}
+	return a.dynamic.Resource(m.Resource).Namespace(u.GetNamespace()), nil
+}
+
+// newObject returns an object of the namespace default.
+func newObject(version, kind, name string, fields object) object {
+	o := object{"apiVersion": version, "kind": kind}
+	maps.Copy(o, fields)
+	metadata, _ := o["metadata"].(object)
+	if metadata == nil {
+		metadata = object{}
+	}
+	metadata["name"], metadata["namespace"] = name, "default"
+	o["metadata"] = metadata
+	return o
+}
+
+// objects returns the objects of the cluster, without the policy of shop: the pods with a
+// proxy and their ServiceAccounts, the Services with their EndpointSlices, and the policies
+// of api and redis, which permit only the service account of the client.
+func (c cluster) objects() (all []object) {
+	for _, p := range c.meshed() {
+		annotations := object{}
+		if p.opaque != "" {
+			annotations[opaquePorts] = p.opaque + "," + c.redis.port()
+		}
+		container := func(name string) object { return object{"name": name, "image": "example.com/" + name} }
+		all = append(all,
+			newObject("v1", "ServiceAccount", p.account, nil),
+			newObject("v1", "Pod", p.name, object{
+				"metadata": object{
+					"labels":      object{"pod": p.name, "linkerd.io/control-plane-ns": identitykube.Namespace},
+					"annotations": annotations,
+				},
+				"spec":   object{"serviceAccountName": p.account, "containers": []object{container("app"), container("linkerd-proxy")}},
+				"status": object{"phase": "Running", "podIP": p.addr.String(), "podIPs": []object{{"ip": p.addr.String()}}},
+			}))
+	}
+	for _, s := range c.services() {
+		endpoints := make([]object, 0, len(s.pods))
+		for _, p := range s.pods {
+			endpoints = append(endpoints, object{
+				"addresses": []string{p.addr.String()}, "targetRef": object{"kind": "Pod", "namespace": "default", "name": p.name},
+			})
+		}
+		all = append(all, s.object(nil), newObject("discovery.k8s.io/v1", "EndpointSlice", s.name, object{
+			"metadata": object{"labels": object{"kubernetes.io/service-name": s.name}}, "addressType": "IPv4",
+			"ports": []object{{"name": "port", "port": s.addr.Port(), "protocol": "TCP"}}, "endpoints": endpoints,
+		}))
+	}
+	for _, s := range []service{c.api, c.redis} {
+		for _, p := range s.pods {
+			name := s.serverName(p)
+			all = append(all,
+				newObject(policyGroup+"/v1beta3", "Server", name, object{"spec": object{
+					"podSelector": object{"matchLabels": object{"pod": p.name}}, "port": s.addr.Port(),
+				}}),
+				newObject(policyGroup+"/v1alpha1", "AuthorizationPolicy", name, object{"spec": object{
+					"targetRef":                  object{"group": policyGroup, "kind": "Server", "name": name},
+					"requiredAuthenticationRefs": []object{{"kind": "ServiceAccount", "name": "client", "namespace": "default"}},
+				}}))
+		}
+	}
+	return all
+}
+
+const (
+	opaquePorts = "config.linkerd.io/opaque-ports"
+	policyGroup = "policy.linkerd.io"
+)
+
+// object returns the Service with the given annotations.
+func (s service) object(annotations object) object {
+	if annotations == nil {
+		annotations = object{}
+	}
+	if s.opaque {
+		annotations[opaquePorts] = s.port()
+	}
+	return newObject("v1", "Service", s.name, object{
+		"metadata": object{"annotations": annotations},
+		"spec": object{
+			"clusterIP": s.addr.Addr().String(),
+			"ports":     []object{{"name": "port", "port": s.addr.Port(), "protocol": "TCP"}},
+		},
+	})
+}
+
+// applyShop makes policy, which has the format of the configuration file, the policy of
+// shop: an HTTPRoute, or annotations of the Service.
+func (r *running) applyShop(ctx context.Context, policy object) error {
+	annotations := object{}
+	accrual, _ := policy["failureAccrual"].(object)
+	for field, annotation := range map[string]string{
+		"maxFailures": "max-failures", "minPenalty": "min-penalty", "maxPenalty": "max-penalty", "jitterRatio": "jitter-ratio",
+	} {
+		if value, ok := accrual[field]; ok {
+			annotations["balancer.linkerd.io/failure-accrual"] = "consecutive"
+			annotations["balancer.linkerd.io/failure-accrual-consecutive-"+annotation] = fmt.Sprint(value)
+		}
+	}
+	if err := r.apiServer.apply(ctx, r.shop.object(annotations)); err != nil {
+		return err
+	}
+	route := newObject("gateway.networking.k8s.io/v1", "HTTPRoute", "shop-route", nil)
+	routes, _ := policy["httpRoutes"].([]object)
+	if len(routes) == 0 {
+		u, err := unstructuredOf(route)
+		if err != nil {
+			return err
+		}
+		to, err := r.apiServer.resource(u)
+		if err != nil {
+			return err
+		}
+		return to.Delete(ctx, "shop-route", metav1.DeleteOptions{})
+	}
+	rules, _ := routes[0]["rules"].([]object)
+	for _, rule := range rules {
+		backends, _ := rule["backendRefs"].([]object)
+		for _, b := range backends { // the file has the name of the host
+			b["name"], _, _ = strings.Cut(fmt.Sprint(b["name"]), ".")
+		}
+	}
+	route["spec"] = object{"parentRefs": []object{{"group": "", "kind": "Service", "name": r.shop.name}}, "rules": rules}
+	return r.apiServer.apply(ctx, route)
+}
+
+// kubeconfig writes the configuration of a client that has the rights of a service account
+// of the control plane. It returns the path of the file.
+func (r *running) kubeconfig(ctx context.Context, account string) (string, error) {
+	token, err := r.apiServer.token(ctx, identitykube.Namespace, account)
+	if err != nil {
+		return "", err
+	}
+	file := r.path("run", account+".kubeconfig")
+	return file, writePrivateFile(file, fmt.Sprintf(`
+apiVersion: v1
+kind: Config
+current-context: pods
+contexts: [{name: pods, context: {cluster: pods, user: pods}}]
+clusters: [{name: pods, cluster: {server: %q, insecure-skip-tls-verify: true}}]
+users: [{name: pods, user: {token: %q}}]
+`, apiURL(), token), app)
+}
+
+// token returns a token of a service account. audiences are the recipients of the token;
+// none means the API server.
+func (a *apiServer) token(ctx context.Context, namespace, account string, audiences ...string) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
+	token, err := a.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return token.Status.Token, nil
+}
+
+// makeIssuer creates a CA as the installation of linkerd does: the trust anchors are in a
+// ConfigMap, and the issuer is in a directory with the files of a Secret.
+func (r *running) makeIssuer(ctx context.Context) error {
+	dir := filepath.Dir(r.anchors())
+	if err := makePrivateDir(dir, app); err != nil {
+		return err
+	}
+	if _, err := ca.Open(dir, "cluster.local"); err != nil {
+		return err
+	}
+	for from, to := range map[string]string{"issuer.pem": "tls.crt", "issuer.key": "tls.key"} {
+		to = filepath.Join(dir, to)
+		if err := errors.Join(os.Rename(filepath.Join(dir, from), to), os.Chown(to, app, app)); err != nil {
+			return err
+		}
+	}
+	anchors, err := os.ReadFile(r.anchors())
+	if err != nil {
+		return err
+	}
+	o := newObject("v1", "ConfigMap", "linkerd-identity-trust-roots", object{"data": object{"ca-bundle.crt": string(anchors)}})
+	o["metadata"] = object{"name": "linkerd-identity-trust-roots", "namespace": identitykube.Namespace}
+	return r.apiServer.apply(ctx, o)
+}

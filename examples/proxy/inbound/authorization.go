@@ -1,0 +1,186 @@
+package inbound
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/internal/wire"
+)
+
+// authorization is a rule of a policy. It permits a client in one of its networks that also
+// meets its requirements for TLS and identity.
+type authorization struct {
+	resource meters.Resource
+	networks []network
+
+	tls        bool // TLS that this proxy terminates is required
+	identity   bool // one of identities, or one that matches a suffix, is required
+	identities map[string]struct{}
+	suffixes   []string // ".ns.cluster.local"; "" matches every identity
+}
+
+// network is an IP network with exceptions, which are parts of it.
+type network struct {
+	net    netip.Prefix
+	except []netip.Prefix // parts of net that do not belong to it
+}
+
+// contains reports whether addr is in the network and in none of the exceptions.
+func (n network) contains(addr netip.Addr) bool {
+	return n.net.Contains(addr) && !slices.ContainsFunc(n.except, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// permits reports whether the rule permits the client c.
+func (a *authorization) permits(c *client) bool {
+	if a.tls && !c.secure || a.identity && !a.identifies(c.id) {
+		return false
+	}
+	for i := range a.networks {
+		if a.networks[i].contains(c.addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// identifies reports whether id is one of the permitted identities, or matches one of the
+// permitted suffixes. A suffix that is not empty matches only DNS-like identities, not
+// URIs.
+func (a *authorization) identifies(id string) bool {
+	if id == "" {
+		return false
+	}
+	if _, ok := a.identities[id]; ok {
+		return true
+	}
+	isURI := strings.Contains(id, "://")
+	for _, suffix := range a.suffixes {
+		if suffix == "" || !isURI && strings.HasSuffix(id, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isAudit reports whether the rule is the default policy audit, which permits all clients
+// and logs them.
+func (a *authorization) isAudit() bool { return a.resource == meters.DefaultResource("audit") }
+
+// allNetworks returns networks that contain every address.
+func allNetworks() []network {
+	return []network{{net: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}, {net: netip.PrefixFrom(netip.IPv6Unspecified(), 0)}}
+}
+
+// localhost returns a rule that permits clients on this machine. As in linkerd's proxy, it
+// is a rule of every policy that a controller sends.
+func localhost() authorization {
+	return authorization{resource: meters.DefaultResource("localhost"), networks: []network{
+		{net: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32)}, {net: netip.PrefixFrom(netip.IPv6Loopback(), 128)},
+	}}
+}
+
+// authorizationsOf converts msgs to rules. It appends parent, the rules of the server,
+// because they apply to the routes of the server too.
+func authorizationsOf(msgs []*pb.Authz, parent []authorization) ([]authorization, error) {
+	all := make([]authorization, 0, len(msgs)+len(parent))
+	for i, msg := range msgs {
+		a, err := authorizationOf(msg)
+		if err != nil {
+			return nil, fmt.Errorf("authorization %d: %w", i+1, err)
+		}
+		all = append(all, a)
+	}
+	return append(all, parent...), nil
+}
+
+// authorizationOf converts a message of the API to a rule. It returns an error if the
+// message has no networks or no authentication.
+func authorizationOf(msg *pb.Authz) (a authorization, err error) {
+	if a.resource, err = resourceOf(msg.GetMetadata(), msg.GetLabels(), "serverauthorization"); err != nil {
+		return a, err
+	}
+	if len(msg.GetNetworks()) == 0 {
+		return a, errors.New("no networks")
+	}
+	for _, n := range msg.GetNetworks() {
+		var converted network
+		if converted.net, err = prefixOf(n.GetNet()); err != nil {
+			return a, err
+		}
+		for _, e := range n.GetExcept() {
+			p, err := prefixOf(e)
+			if err != nil {
+				return a, err
+			}
+			converted.except = append(converted.except, p)
+		}
+		a.networks = append(a.networks, converted)
+	}
+	switch permit := msg.GetAuthentication().GetPermit().(type) {
+	case *pb.Authn_Unauthenticated:
+		return a, nil
+	case *pb.Authn_MeshTLS:
+		a.tls = true
+		switch clients := permit.MeshTLS.GetClients().(type) {
+		case *pb.Authn_PermitMeshTLS_Unauthenticated:
+			return a, nil
+		case *pb.Authn_PermitMeshTLS_Identities:
+			a.identity, a.identities = true, make(map[string]struct{})
+			for _, id := range clients.Identities.GetIdentities() {
+				a.identities[id.GetName()] = struct{}{}
+			}
+			for _, s := range clients.Identities.GetSuffixes() {
+				suffix := ""
+				if len(s.GetParts()) > 0 {
+					suffix = "." + strings.Join(s.GetParts(), ".")
+				}
+				a.suffixes = append(a.suffixes, suffix)
+			}
+			return a, nil
+		}
+	}
+	return a, errors.New("no authentication")
+}
+
+// resourceOf returns the resource that metadata identifies. Old controllers send labels
+// instead of metadata. The resource then comes from labels, and kind is its default kind.
+func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
+	switch m := m.GetKind().(type) {
+	case *meta.Metadata_Default:
+		return meters.DefaultResource(m.Default), nil
+	case *meta.Metadata_Resource:
+		return meters.Resource{Group: m.Resource.GetGroup(), Kind: m.Resource.GetKind(), Name: m.Resource.GetName()}, nil
+	}
+	r := meters.Resource{Group: "policy.linkerd.io", Kind: kind, Name: labels["name"]}
+	if r.Name == "" {
+		return r, errors.New("neither metadata nor a label name")
+	}
+	if group, ok := labels["group"]; ok {
+		r.Group = group
+	}
+	if labels["kind"] != "" {
+		r.Kind = labels["kind"]
+	}
+	return r, nil
+}
+
+// prefixOf converts a network in a message of the API.
+func prefixOf(msg *apinet.IPNetwork) (netip.Prefix, error) {
+	addr, err := wire.IP(msg.GetIp())
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	p, err := addr.Prefix(int(min(msg.GetPrefixLen(), 129)))
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("network: %w", err)
+	}
+	return p, nil
+}

@@ -1,0 +1,212 @@
+package inbound
+
+import (
+	"context"
+	"iter"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// identities permits some identities from all networks.
+func identities(names []string, suffixes ...[]string) *pb.Authn {
+	ids := &pb.Authn_PermitMeshTLS_PermitClientIdentities{}
+	for _, n := range names {
+		ids.Identities = append(ids.Identities, &pb.Identity{Name: n})
+	}
+	for _, s := range suffixes {
+		ids.Suffixes = append(ids.Suffixes, &pb.IdentitySuffix{Parts: s})
+	}
+	return &pb.Authn{Permit: &pb.Authn_MeshTLS{MeshTLS: &pb.Authn_PermitMeshTLS{Clients: &pb.Authn_PermitMeshTLS_Identities{Identities: ids}}}}
+}
+
+func authz(authn *pb.Authn, networks ...*pb.Network) *pb.Authz {
+	if networks == nil {
+		networks = []*pb.Network{{Net: &apinet.IPNetwork{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{}}}}}
+	}
+	return &pb.Authz{Networks: networks, Authentication: authn, Labels: map[string]string{"name": "a"}}
+}
+
+// The rows are those of linkerd2-proxy's inbound/src/policy.rs.
+func TestAuthorization(t *testing.T) {
+	const spiffe = "spiffe://some-root/some-workload-1"
+	for _, c := range []struct {
+		name  string
+		authn *pb.Authn
+		id    string
+		want  bool
+	}{
+		{"SPIFFE", identities([]string{spiffe}), spiffe, true},
+		{"other SPIFFE", identities([]string{"spiffe://some-root/some-workload-2"}), spiffe, false},
+		{"DNS", identities([]string{"some.id.local"}), "some.id.local", true},
+		{"other DNS", identities([]string{"some.id.local.two"}), "some.id.local.one", false},
+		{"suffix", identities(nil, []string{"id", "local"}), "some.id.local", true},
+		{"whole labels", identities(nil, []string{"id", "local"}), "some-id.local", false},
+		{"the suffix itself", identities(nil, []string{"id", "local"}), "id.local", false},
+		{"other suffix", identities(nil, []string{"another-id", "local"}), "some.id.local", false},
+		{"suffix and SPIFFE", identities(nil, []string{"some-workload-1"}), "spiffe://some-root/x.some-workload-1", false},
+		{"one of several", identities([]string{spiffe, "some.workload.one"}), "some.workload.one", true},
+		{"all, DNS", identities(nil, nil), "some.id.local", true},
+		{"all, SPIFFE", identities(nil, nil), spiffe, true},
+		{"all, none", identities(nil, nil), "", false},
+	} {
+		a, err := authorizationOf(authz(c.authn))
+		require.NoError(t, err)
+		require.Equal(t, c.want, a.permits(&client{addr: netip.MustParseAddr("10.0.0.1"), secure: true, id: c.id}), c.name)
+		require.False(t, a.permits(&client{addr: netip.MustParseAddr("::1"), secure: true, id: c.id}), "an address of another family")
+		require.False(t, a.permits(&client{secure: true, id: c.id}), "no address")
+	}
+}
+
+// Invalid messages result in errors that name the part.
+func TestPolicyOf(t *testing.T) {
+	named := map[string]string{"name": "x"}
+	http := func(routes ...*pb.HttpRoute) *pb.ProxyProtocol {
+		return &pb.ProxyProtocol{Kind: &pb.ProxyProtocol_Http1_{Http1: &pb.ProxyProtocol_Http1{Routes: routes}}}
+	}
+	m := &meta.Metadata{Kind: &meta.Metadata_Default{Default: "r"}}
+	matching := func(match *http_route.HttpRouteMatch) *pb.ProxyProtocol {
+		return http(&pb.HttpRoute{Metadata: m, Rules: []*pb.HttpRoute_Rule{{Matches: []*http_route.HttpRouteMatch{match}}}})
+	}
+	open := &pb.Authn{Permit: &pb.Authn_Unauthenticated{}}
+	for _, c := range []struct {
+		want string
+		msg  *pb.Server
+	}{
+		{"neither metadata nor a label name", nil},
+		{"no protocol", &pb.Server{Labels: named}},
+		{"authorization 1: no networks", &pb.Server{Labels: named, Authorizations: []*pb.Authz{{Labels: named}}}},
+		{"authorization 1: neither metadata", &pb.Server{Labels: named, Authorizations: []*pb.Authz{nil}}},
+		{"authorization 1: no authentication", &pb.Server{Labels: named, Authorizations: []*pb.Authz{authz(nil)}}},
+		{"authorization 1: no IP address", &pb.Server{Labels: named, Authorizations: []*pb.Authz{authz(open, &pb.Network{})}}},
+		{"authorization 1: network", &pb.Server{Labels: named, Authorizations: []*pb.Authz{authz(open, &pb.Network{
+			Net: &apinet.IPNetwork{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{}}, PrefixLen: 33},
+		})}}},
+		{"HTTPRoute 1: neither metadata", &pb.Server{Labels: named, Protocol: http(&pb.HttpRoute{})}},
+		{"HTTPRoute 2: authorization 1", &pb.Server{Labels: named, Protocol: http(&pb.HttpRoute{Metadata: m}, &pb.HttpRoute{Metadata: m, Authorizations: []*pb.Authz{{}}})}},
+		{"missing closing )", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{
+			Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Regex{Regex: "("}},
+		})}},
+		{"does not begin with '/'", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{
+			Path: &http_route.PathMatch{Kind: &http_route.PathMatch_Prefix{Prefix: "x"}},
+		})}},
+		{"header", &pb.Server{Labels: named, Protocol: matching(&http_route.HttpRouteMatch{Headers: []*http_route.HeaderMatch{{Name: " "}}})}},
+	} {
+		_, err := policyOf(c.msg)
+		require.ErrorContains(t, err, c.want)
+	}
+
+	p, err := policyOf(&pb.Server{Labels: map[string]string{"name": "web", "kind": "server", "group": "g"}, Protocol: http(
+		&pb.HttpRoute{Metadata: m, Rules: []*pb.HttpRoute_Rule{{Filters: []*pb.HttpRoute_Filter{{}}}}},
+	)})
+	require.NoError(t, err)
+	require.Equal(t, meters.Resource{Group: "g", Kind: "server", Name: "web"}, p.resource)
+	require.Equal(t, "unknown filter", p.policies[p.routes[0].Name].invalid)
+	require.Empty(t, p.authorizations, "of connections that are not HTTP")
+	require.Len(t, p.policies[p.routes[0].Name].authorizations, 1, "localhost")
+
+	half := []*pb.HttpRoute_Filter{{Kind: &pb.HttpRoute_Filter_FailureInjector{FailureInjector: &http_route.HttpFailureInjector{
+		Status: 503, Ratio: &http_route.Ratio{Numerator: 1, Denominator: 2},
+	}}}}
+	r, _ := httpFilters(half)
+	require.Equal(t, []profiles.Fault{{Fraction: 0.5, Status: 503, TTL: forever}}, r.Faults)
+}
+
+// Tap shows a denied request, with its labels and the decision in its explanation.
+func TestPolicyDeniedInTap(t *testing.T) {
+	in := newInbound(Config{
+		Inbound: settings.Inbound{DefaultPolicy: settings.AllAuthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
+		Controller: unconnected{},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	in.logicals = newCache(ctx, func(context.Context, logicalKey) httplayer.Service { return nil }, 1)
+	in.policies = newPolicies(ctx, in)
+	next, stop := iter.Pull2(in.Taps.Watch(ctx, &tappb.WatchRequest{Explain: true}))
+	defer stop()
+	svc := tap.Explain[*http.Request, *http.Response](in.Taps)(requestPolicy{in.applyPolicy})
+	c := &client{addr: netip.MustParseAddr("10.0.0.2"), policy: in.policies.acquire(80)}
+	events := make(chan tap.Event, 2)
+	go func() {
+		defer close(events)
+		for range cap(events) {
+			e, err, _ := next()
+			if err != nil {
+				return
+			}
+			events <- e
+		}
+	}()
+	require.Eventually(t, func() bool {
+		on, _ := layer.Describe(svc).State.Get("on").(bool)
+		return on
+	}, 10*time.Second, time.Millisecond)
+	inRequest(t, c, func(ctx context.Context, req *http.Request) {
+		_, err := svc.Call(ctx, req)
+		require.ErrorIs(t, err, errUnauthorized)
+	})
+	require.Equal(t, "all-authenticated", (<-events).DestinationLabels["srv_name"])
+	end := (<-events).ResponseEnd
+	require.NotNil(t, end)
+	require.Len(t, end.Explanation, 1)
+	require.Contains(t, end.Explanation[0].String(), "server=all-authenticated route=default permitted_by=none")
+}
+
+// Tap shows a denied connection with its explanation.
+func TestPolicyDeniedConnectionInTap(t *testing.T) {
+	in := newInbound(Config{
+		Inbound: settings.Inbound{DefaultPolicy: settings.AllAuthenticated}, Meters: meters.New(meters.Config{}), Taps: new(tap.Registry),
+		Controller: unconnected{},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	in.policies = newPolicies(ctx, in)
+	client, dst := netip.MustParseAddrPort("10.0.0.2:1"), netip.MustParseAddrPort("10.0.0.1:6379")
+	svc := connections().
+		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](in.Taps)).
+		With("policy", in.withPolicy).
+		Service(in.admission(nil))
+	stopped := make(chan struct{})
+	go func() { // until the watcher sees one
+		defer close(stopped)
+		for ctx.Err() == nil {
+			ours, theirs := net.Pipe()
+			_, err := svc.Call(t.Context(), tcplayer.OverrideAddrs(ours, client, dst))
+			assert.ErrorContains(t, err, "unauthorized connection")
+			assert.NoError(t, theirs.Close())
+			runtime.Gosched()
+		}
+	}()
+	for e, err := range in.Taps.Watch(ctx, &tappb.WatchRequest{Explain: true}) {
+		require.NoError(t, err)
+		require.Equal(t, dst, e.Destination)
+		require.NotNil(t, e.Close)
+		require.Contains(t, e.Close.Err, "unauthorized connection on default/all-authenticated")
+		if len(e.Close.Explanation) == 1 { // the connection began after the watch
+			require.Contains(t, e.Close.Explanation[0].String(), "server=all-authenticated permitted_by=none")
+			break
+		}
+	}
+	require.NoError(t, ctx.Err())
+	cancel()
+	<-stopped
+}

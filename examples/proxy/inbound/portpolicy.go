@@ -1,0 +1,328 @@
+package inbound
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/layer"
+)
+
+// policies has the policies of the ports that have connections or are in INBOUND_PORTS.
+// With a policy controller, each policy is watched. Without a policy controller, each
+// policy is the default policy.
+type policies struct {
+	in     *Inbound
+	ctx    context.Context //nolint:containedctx // the parent of all watches
+	client pb.InboundServerPoliciesClient
+	limits stream.Limits // time limits of the watches
+	idle   time.Duration // a port is forgotten this long after its last connection
+
+	failures atomic.Int64 // number of failed streams since the last message of the controller
+
+	mu    sync.Mutex
+	ports map[uint16]*portPolicy
+}
+
+// maxPorts is a number of ports with a policy. Up to this number, a policy is kept for the
+// idle timeout after its last use. With more ports, it is kept for at most overflowIdle,
+// because clients may choose the port.
+const maxPorts = 1000
+
+// maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the
+// start of the proxy. The policies of further ports are watched while they are in use.
+const maxWatchedPorts = 1000
+
+// newPolicies returns the policies of in, and starts to watch those of the ports in
+// INBOUND_PORTS. The watches end when ctx ends.
+func newPolicies(ctx context.Context, in *Inbound) *policies {
+	p := &policies{in: in, ctx: ctx, idle: max(in.DiscoveryIdle, 1), ports: make(map[uint16]*portPolicy)}
+	if in.PolicyController == nil {
+		return p
+	}
+	control := in.Control
+	control.Destination = in.Policy.Controller
+	p.limits = stream.Limits(control.Limits())
+	p.client = pb.NewInboundServerPoliciesClient(in.PolicyController)
+	n := 0
+	for _, r := range in.Ports {
+		for port := int(r.First); port <= int(r.Last) && n < maxWatchedPorts; port++ {
+			p.acquire(uint16(port))
+			n++
+		}
+	}
+	return p
+}
+
+// acquire returns the policy of the port. The policy is kept until the caller calls
+// release. If the port has no policy yet, acquire adds the default policy and starts to
+// watch the controller.
+func (p *policies) acquire(port uint16) *portPolicy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	policy := p.ports[port]
+	if policy == nil {
+		policy = &portPolicy{policies: p, port: port, first: make(chan struct{}), open: make(map[*openConn]struct{})}
+		policy.ctx, policy.cancel = context.WithCancel(p.ctx)
+		policy.current.Store(p.in.complete(policy.ctx, p.in.defaultPolicy(port)))
+		p.ports[port] = policy
+		if p.client == nil {
+			close(policy.first)
+		} else {
+			policy.started = time.Now()
+			go policy.watch(policy.ctx)
+		}
+	}
+	policy.users++
+	if policy.timer != nil {
+		policy.timer.Stop()
+		policy.timer = nil
+	}
+	return policy
+}
+
+// release ends one use of a policy, which acquire began. When the policy has not been used
+// for the idle timeout, it is removed and its watch ends.
+func (p *policies) release(policy *portPolicy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if policy.users--; policy.users > 0 {
+		return
+	}
+	idle := p.idle
+	if len(p.ports) > maxPorts {
+		idle = min(idle, overflowIdle)
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(idle, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if policy.timer == timer { // it was not used again
+			delete(p.ports, policy.port)
+			policy.cancel()
+		}
+	})
+	policy.timer = timer
+}
+
+// describe returns the name of the policy of each port.
+func (p *policies) describe() layer.Node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := layer.Node{Name: "policy"}
+	for port, policy := range p.ports {
+		current := policy.current.Load()
+		n.State = append(n.State, layer.Attr{
+			Key: fmt.Sprintf("port_%d", port), Value: current.resource.Kind + "/" + current.resource.Name,
+		})
+	}
+	slices.SortFunc(n.State, func(a, b layer.Attr) int {
+		if a.Key < b.Key {
+			return -1
+		}
+		return 1
+	})
+	return n
+}
+
+// portPolicy is the policy of one port, and the open connections that it has permitted. It
+// has only connections that are not HTTP.
+type portPolicy struct {
+	*policies
+	port    uint16
+	ctx     context.Context //nolint:containedctx // ends when the port is forgotten
+	cancel  context.CancelFunc
+	started time.Time // start of the watch
+	current atomic.Pointer[serverPolicy]
+	first   chan struct{} // closed after the first policy or error, or at once without a controller
+
+	users int         // guarded by policies.mu
+	timer *time.Timer // guarded by policies.mu
+
+	openMu sync.Mutex
+	open   map[*openConn]struct{} // guarded by openMu
+}
+
+// openConn is an open connection that is not HTTP, in a portPolicy.
+type openConn struct {
+	dst    netip.AddrPort
+	client *client
+	cancel context.CancelCauseFunc // resets the connection
+}
+
+// await waits until the controller has sent the first policy, or the watch has failed, or
+// the time ProfileInitial has passed since the start of the watch. If the controller has
+// sent no policy by then, the default policy applies.
+func (p *portPolicy) await(ctx context.Context) {
+	select {
+	case <-p.first:
+		return
+	default:
+	}
+	timer := time.NewTimer(time.Until(p.started.Add(p.in.Control.ProfileInitial)))
+	defer timer.Stop()
+	select {
+	case <-p.first:
+	case <-timer.C:
+		p.failed(ctx, errSilent)
+	case <-ctx.Done():
+	}
+}
+
+// add decides about the connection c. It returns the current policy, and the index of the
+// rule that permits c, or -1 if no rule does. If c is permitted, a later policy can reset
+// c, until remove is called.
+func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	current := p.current.Load()
+	i := p.in.permit(p.port, c.client, current.authorizations)
+	if i >= 0 {
+		p.open[c] = struct{}{}
+	}
+	return current, i
+}
+
+// remove removes a connection that has ended.
+func (p *portPolicy) remove(c *openConn) {
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	delete(p.open, c)
+}
+
+// set replaces the policy by next, and resets the open connections that next denies.
+func (p *portPolicy) set(next *serverPolicy) {
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	p.current.Store(next)
+	for c := range p.open {
+		if p.in.permit(p.port, c.client, next.authorizations) < 0 {
+			delete(p.open, c)
+			p.in.count(p.in.decided.tcp, c.dst, c.client, next.refused, meters.Terminated)
+			p.in.logDecision(p.ctx, "connection closed, because the policy changed", next.refused, c.client)
+			c.cancel(unauthorized(c.dst, next.resource))
+		}
+	}
+}
+
+// watch applies each policy that the controller sends, until ctx ends. After an error, the
+// last policy stays active.
+func (p *portPolicy) watch(ctx context.Context) {
+	defer p.answered()
+	final := func(err error) bool {
+		code := status.Code(err)
+		return code == codes.InvalidArgument || code == codes.FailedPrecondition
+	}
+	var last *pb.Server
+	retire := func() {} // ends the router of the policy
+	for msg, err := range stream.Reconnect(ctx, p.in.Control.Connect.Backoff, p.stream, final) {
+		if err == nil && proto.Equal(msg, last) {
+			p.received(ctx)
+			continue
+		}
+		var next *serverPolicy
+		if err == nil {
+			last = msg
+			next, err = policyOf(msg)
+		}
+		if err != nil {
+			p.failed(ctx, err)
+			p.answered()
+			continue
+		}
+		p.received(ctx)
+		before := retire
+		life, cancel := context.WithCancel(ctx)
+		retire = cancel
+		p.set(p.in.complete(life, next))
+		time.AfterFunc(routerWait, before) // requests may wait for the routes of the former policy
+		p.answered()
+	}
+	retire()
+}
+
+// answered is called after the first policy of the controller, and after a failure of the
+// watch. It ends all calls of [portPolicy.await].
+func (p *portPolicy) answered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.first:
+	default:
+		close(p.first)
+	}
+}
+
+// failed logs an error of a watch. The first error after a message of the controller is
+// logged as a warning. Further errors until the next message are logged at level debug.
+func (p *portPolicy) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if p.failures.Add(1) == 1 {
+		p.in.Log.WarnContext(ctx, "no policy from the controller; the last one or the default policy applies",
+			"port", p.port, "default", string(p.in.DefaultPolicy), "err", err)
+		return
+	}
+	p.in.Log.DebugContext(ctx, "no policy from the controller", "port", p.port, "err", err)
+}
+
+// received is called for each message of the controller. It logs the end of an outage of
+// the controller, if there was one.
+func (p *portPolicy) received(ctx context.Context) {
+	if n := p.failures.Swap(0); n > 0 {
+		p.in.Log.InfoContext(ctx, "the controller sends policies again", "port", p.port, "failures", n)
+	}
+}
+
+// errSilent is the error of a watch that receives no message in time.
+var errSilent = status.Error(codes.DeadlineExceeded, "the policy controller does not answer")
+
+// stream yields the messages of one call of WatchPort, and then its error.
+func (p *portPolicy) stream(ctx context.Context) iter.Seq2[*pb.Server, error] {
+	return func(yield func(*pb.Server, error) bool) {
+		dog := p.limits.Begin(ctx, errSilent)
+		defer dog.Stop()
+		if err := p.read(dog, yield); err != nil {
+			yield(nil, fmt.Errorf("policy of port %d: %w", p.port, err))
+		}
+	}
+}
+
+// read yields the messages of one call of WatchPort, within the time limits of the watchdog
+// dog. It returns the error that ends the call, or nil if yield returned false.
+func (p *portPolicy) read(dog *stream.Watchdog, yield func(*pb.Server, error) bool) error {
+	if err := dog.Wait(); err != nil {
+		return err
+	}
+	messages, err := p.client.WatchPort(dog.Context(), &pb.PortSpec{Workload: p.in.Policy.Workload, Port: uint32(p.port)})
+	if err != nil {
+		return dog.Cause(err)
+	}
+	for {
+		if err := dog.Wait(); err != nil {
+			return err
+		}
+		msg, err := messages.Recv()
+		if err != nil {
+			return dog.Cause(err)
+		}
+		dog.Pause()
+		dog.Heard()
+		if !yield(msg, nil) {
+			return nil
+		}
+	}
+}

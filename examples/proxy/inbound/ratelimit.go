@@ -1,0 +1,112 @@
+package inbound
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/inbound"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// rateLimit limits the requests per second to one port. A limit of n permits a burst of n
+// requests. A nil *rateLimit has no limit.
+type rateLimit struct {
+	resource  meters.Resource
+	total     *rate.Limiter            // of all requests; nil: no limit
+	overrides map[string]*rate.Limiter // by identity, instead of perClient
+	perClient rate.Limit               // of each identity, and of clients without one in total; 0: no limit
+
+	mu      sync.Mutex
+	clients map[string]*rate.Limiter // limiters of perClient by identity; guarded by mu
+}
+
+// maxLimited is the maximum number of identities with a limiter of perClient. If it is
+// reached, all these limiters are removed to limit memory, and their counts start again at
+// 0.
+const maxLimited = 10_000
+
+// rateLimitOf converts msg to a rateLimit. It returns nil if msg is nil. A limit of 0 in
+// msg means no limit.
+func rateLimitOf(msg *pb.HttpLocalRateLimit) (*rateLimit, error) {
+	if msg == nil {
+		return nil, nil //nolint:nilnil // no limit
+	}
+	l := &rateLimit{
+		overrides: make(map[string]*rate.Limiter), clients: make(map[string]*rate.Limiter),
+		total: limiterOf(msg.GetTotal()), perClient: rate.Limit(msg.GetIdentity().GetRequestsPerSecond()),
+	}
+	if msg.GetMetadata() != nil {
+		var err error
+		if l.resource, err = resourceOf(msg.GetMetadata(), nil, ""); err != nil {
+			return nil, fmt.Errorf("rate limit: %w", err)
+		}
+	}
+	for _, o := range msg.GetOverrides() {
+		if limiter := limiterOf(o.GetLimit()); limiter != nil {
+			for _, id := range o.GetClients().GetIdentities() {
+				l.overrides[id.GetName()] = limiter
+			}
+		}
+	}
+	return l, nil
+}
+
+// limiterOf returns a limiter for the limit msg. It returns nil if msg means no limit.
+func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
+	n := msg.GetRequestsPerSecond()
+	if n == 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(n), int(min(n, 1<<30)))
+}
+
+// take counts a request of the client with the identity id. If a limit rejects it, take
+// returns the scope of the limit, "total" or "identity", and an error.
+func (l *rateLimit) take(id string) (scope string, err error) {
+	if l == nil {
+		return "", nil
+	}
+	if l.total != nil && !l.total.Allow() {
+		return "total", rateError("total", l.total.Limit())
+	}
+	if limiter := l.overrides[id]; limiter != nil {
+		if !limiter.Allow() {
+			return "identity", rateError("override", limiter.Limit())
+		}
+		return "", nil
+	}
+	if l.perClient > 0 && !l.client(id).Allow() {
+		return "identity", rateError("per-identity", l.perClient)
+	}
+	return "", nil
+}
+
+// client returns the limiter of the identity id. The limiter is made at the first request
+// of the identity.
+func (l *rateLimit) client(id string) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limiter := l.clients[id]
+	if limiter == nil {
+		if len(l.clients) >= maxLimited {
+			clear(l.clients)
+		}
+		limiter = rate.NewLimiter(l.perClient, int(min(l.perClient, 1<<30)))
+		l.clients[id] = limiter
+	}
+	return limiter
+}
+
+// rateError returns the error of a request that exceeds limit. The argument of is the name
+// of the limit.
+func rateError(of string, limit rate.Limit) error {
+	return &httplayer.StatusError{
+		Code: http.StatusTooManyRequests, GRPC: uint32(codes.ResourceExhausted),
+		Reason: fmt.Sprintf("%s rate limit exceeded: %vrps", of, float64(limit)),
+	}
+}

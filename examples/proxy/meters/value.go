@@ -1,0 +1,86 @@
+package meters
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// value is the value of a series: a counter, a gauge or a histogram. It is safe for
+// concurrent use.
+type value interface {
+	write(out *dto.Metric)
+}
+
+// number is a number that several goroutines may change at the same time.
+type number struct{ bits atomic.Uint64 } // of a float64
+
+func (n *number) load() float64 { return math.Float64frombits(n.bits.Load()) }
+
+func (n *number) Add(delta float64) {
+	for {
+		old := n.bits.Load()
+		if n.bits.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+delta)) {
+			return
+		}
+	}
+}
+
+// Inc adds 1.
+func (n *number) Inc() { n.Add(1) }
+
+// counterValue is the value of a counter. It only increases.
+type counterValue struct{ number }
+
+func (c *counterValue) write(out *dto.Metric) { out.Counter = &dto.Counter{Value: new(c.load())} }
+
+// gaugeValue is the value of a gauge.
+type gaugeValue struct{ number }
+
+func (g *gaugeValue) Set(value float64) { g.bits.Store(math.Float64bits(value)) }
+
+func (g *gaugeValue) write(out *dto.Metric) { out.Gauge = &dto.Gauge{Value: new(g.load())} }
+
+// isGauge reports whether v is a gauge.
+func isGauge(v value) bool {
+	_, ok := v.(*gaugeValue)
+	return ok
+}
+
+// isOpen reports whether v is a gauge that is not 0, such as the number of open
+// connections.
+func isOpen(v value) bool {
+	g, ok := v.(*gaugeValue)
+	return ok && g.load() != 0
+}
+
+// histogramValue is the value of a histogram.
+type histogramValue struct {
+	bounds []float64       // upper bounds, ascending
+	counts []atomic.Uint64 // by index of the bound; the last one counts larger values
+	sum    number
+}
+
+func newHistogramValue(bounds []float64) *histogramValue {
+	return &histogramValue{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
+}
+
+// Observe counts a value.
+func (h *histogramValue) Observe(value float64) {
+	i, _ := slices.BinarySearch(h.bounds, value)
+	h.counts[i].Add(1)
+	h.sum.Add(value)
+}
+
+func (h *histogramValue) write(out *dto.Metric) {
+	var total uint64
+	buckets := make([]*dto.Bucket, len(h.bounds))
+	for i := range h.bounds {
+		total += h.counts[i].Load()
+		buckets[i] = &dto.Bucket{UpperBound: &h.bounds[i], CumulativeCount: new(total)}
+	}
+	total += h.counts[len(h.bounds)].Load()
+	out.Histogram = &dto.Histogram{SampleCount: &total, SampleSum: new(h.sum.load()), Bucket: buckets}
+}

@@ -1,0 +1,106 @@
+package outbound
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// balancerKey identifies a balancer by its target, the parent of the profiles with this
+// target, and the configuration that a policy has for it. All routes with an equal key share
+// the balancer. As in linkerd's proxy, profiles with different parents do not.
+type balancerKey struct {
+	authority string
+	parent    meters.Parent
+	profiles.Balancing
+}
+
+// balancerOf returns the key of the balancer for a backend. The backend must not specify an
+// endpoint, because that needs no balancer.
+func balancerOf(b *profiles.Backend, parent meters.Parent) balancerKey {
+	return balancerKey{b.Authority, parent, b.Balancing}
+}
+
+// String returns the authority.
+func (b balancerKey) String() string { return b.authority }
+
+// queue returns the capacity and the maximum wait of the queue in front of the balancer. If
+// the policy does not set one of them, its value in q is used.
+func (b balancerKey) queue(q settings.Queue) (capacity int, maxWait time.Duration) {
+	q.Capacity, q.FailFast = cmp.Or(b.QueueCapacity, q.Capacity), cmp.Or(b.QueueTimeout, q.FailFast)
+	return q.Capacity, q.MaxWait()
+}
+
+// policy returns the configuration of the balancer. If the policy has a circuit breaker, at
+// least one endpoint stays in use. Linkerd's proxy has no such minimum.
+func (b balancerKey) policy() balance.Policy {
+	p := balance.Policy{Decay: b.Decay, Penalty: b.Penalty}
+	if p.Decay != 0 {
+		p.Decay = max(p.Decay, time.Millisecond)
+	}
+	if b.hasBreaker() {
+		p.OutlierDetection.MinReady = oneEndpoint
+	}
+	return p
+}
+
+// oneEndpoint is so small a share of the endpoints that it means one endpoint, for up to a
+// million endpoints.
+const oneEndpoint = 1e-6
+
+// hasBreaker reports whether the policy has a circuit breaker.
+func (b balancerKey) hasBreaker() bool { return b.Breaker != layer.BreakerPolicy{} }
+
+// classifier returns the classifier of the balancer. With a circuit breaker and without a
+// penalty, no response is a failure, as in linkerd's proxy. Otherwise the balancer would
+// avoid an endpoint before the circuit breaker has seen enough failures, and for up to a
+// minute after its recovery. Errors without a response are failures.
+func (b balancerKey) classifier() layer.Classifier[*http.Response] {
+	if !b.hasBreaker() || b.Penalty != 0 {
+		return httplayer.Classify
+	}
+	return func(o layer.Outcome[*http.Response]) layer.Class {
+		if o.Err == nil {
+			return layer.Success
+		}
+		return httplayer.Classify(o)
+	}
+}
+
+// withBreaker returns a function that makes the service of an endpoint as mk does, and adds
+// the circuit breaker of the policy to it. It returns mk itself if the policy has no
+// circuit breaker.
+func (b balancerKey) withBreaker(
+	mk discover.MakeService[*http.Request, *http.Response],
+) discover.MakeService[*http.Request, *http.Response] {
+	if !b.hasBreaker() {
+		return mk
+	}
+	return func(ctx context.Context, t discover.Target) httplayer.Service {
+		return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).Breaker(b.Breaker).Service(mk(ctx, t))
+	}
+}
+
+// policyBackends returns a function that makes the service of a backend of a policy. It
+// uses forward(...) if the backend specifies an endpoint, and to(...) otherwise. It adds a
+// layer that counts the requests.
+func (r *router) policyBackends(
+	to layer.MakeService[balancerKey, *http.Request, *http.Response],
+	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],
+) layer.MakeService[*profiles.Backend, *http.Request, *http.Response] {
+	return func(b *profiles.Backend) httplayer.Service {
+		if b.Endpoint != nil {
+			return r.counts.PolicyBackend(b, forward(forwardTarget{r.target, b.Endpoint}))
+		}
+		return r.counts.PolicyBackend(b, to(balancerOf(b, r.counts.Parent())))
+	}
+}

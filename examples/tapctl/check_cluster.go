@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/gotower/gotower/examples/tapctl/cluster"
+)
+
+// anchorsWarning is the remaining life of a trust anchor below which a check warns, as in
+// linkerd.
+const anchorsWarning = 60 * 24 * time.Hour
+
+// clusterChecks runs the checks of a cluster and of the pods p in it, and yields their
+// findings. It stops after the first failure without which the others have no meaning.
+func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) {
+	return func(yield func(finding) bool) {
+		version, err := p.Cluster.Version(ctx)
+		f := finding{what: strings.TrimSpace("the API server " + p.Cluster.Server + " answers " + version), err: err}
+		f.advice = "Check the kubeconfig and the context: kubectl cluster-info"
+		if !yield(f) || err != nil {
+			return
+		}
+		if f := hasRights(ctx, p); !yield(f) || f.err != nil {
+			return
+		}
+		now, err := p.Cluster.Pods(ctx, p.Resources)
+		f = finding{what: "the resources exist: " + strings.Join(p.names(), ", "), err: err, advice: "kubectl get lists the existing ones"}
+		if !yield(f) || now == nil {
+			return
+		}
+		meshed := slices.DeleteFunc(slices.Clone(now.Of), func(one cluster.Pod) bool { return !one.Meshed() })
+		if !p.secure.given() && !yield(mayIdentify(ctx, p, meshed)) {
+			return
+		}
+		for _, find := range []func() finding{
+			func() finding { return anchorsValid(ctx, p) },
+			func() finding { return allMeshed(p, now.Of) },
+			func() finding { return allReady(p, now.Of) },
+		} {
+			if !yield(find()) {
+				return
+			}
+		}
+		if len(meshed) == 0 {
+			yield(finding{what: "there is a pod with a proxy", err: errNoPods, advice: adviceInject})
+			return
+		}
+		if yield(certified(ctx, p, meshed)) {
+			yield(tapsServe(ctx, p, meshed))
+		}
+	}
+}
+
+const adviceInject = "Inject the workloads and apply them: examples/inject, or the annotation linkerd.io/inject: enabled"
+
+func hasRights(ctx context.Context, p *pods) finding {
+	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
+}
+
+// mayIdentify checks the rights that a certificate for the taps of the pods needs. Without
+// it, the taps of this machine can be watched. Therefore a missing right is a warning.
+func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
+	rights := cluster.IdentityRights(p.controlPlane, meshed)
+	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)
+	f.warn = true
+	return f
+}
+
+// allowed returns the finding that the user has the given rights.
+func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
+	f := finding{what: what}
+	denied, err := p.Cluster.Denied(ctx, rights)
+	switch {
+	case err != nil:
+		f.err = err
+	case len(denied) > 0:
+		names := make([]string, 0, len(denied))
+		for _, r := range denied {
+			names = append(names, r.String())
+		}
+		f.err = fmt.Errorf("may not %s", strings.Join(names, ", "))
+		f.advice = "Grant these rights: kubectl auth can-i " + names[0]
+	}
+	return f
+}
+
+// anchorsValid checks that no trust anchor of the control plane has expired or expires soon.
+func anchorsValid(ctx context.Context, p *pods) finding {
+	f := finding{what: "the trust anchors are valid for 60 days", warn: true}
+	anchors, err := p.Cluster.TrustAnchors(ctx, p.controlPlane)
+	if err != nil {
+		f.err, f.advice = err, "Without it, proxies have no identity: examples/install"
+		return f
+	}
+	for _, a := range anchors {
+		if time.Until(a.NotAfter) < anchorsWarning {
+			f.err = fmt.Errorf("%q expires at %s", a.Subject.CommonName, a.NotAfter.UTC().Format(time.RFC3339))
+			f.advice = "Add a new trust anchor to the ConfigMap, restart the proxies, and replace the issuer: examples/identity/README.md"
+			f.warn = time.Now().Before(a.NotAfter)
+		}
+	}
+	return f
+}
+
+// failing returns the finding that what holds for all pods. It has the names of those for
+// which bad is true.
+func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
+	f := finding{what: what, warn: true}
+	var names []string
+	for _, one := range all {
+		if bad(one) {
+			names = append(names, p.Name(one))
+		}
+	}
+	if len(names) > 0 {
+		f.err, f.advice = fmt.Errorf("%d of %d do not: %s", len(names), len(all), some(names)), advice
+	}
+	return f
+}
+
+// some returns the first names of a list, separated by commas.
+func some(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+func allMeshed(p *pods, all []cluster.Pod) finding {
+	return failing(p, "all running pods have a proxy", adviceInject, all, func(one cluster.Pod) bool { return !one.Meshed() })
+}
+
+func allReady(p *pods, all []cluster.Pod) finding {
+	return failing(p, "all running pods report that they are ready", "kubectl describe pod shows the reason", all,
+		func(one cluster.Pod) bool { return !one.Ready })
+}
+
+// ofEach calls find for each pod, with several pods at once. It returns a finding with the
+// errors, the first of them in full.
+func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
+	const atOnce = 20
+	slots := semaphore.NewWeighted(atOnce)
+	errs, hints := make([]error, len(all)), make([]string, len(all))
+	var running sync.WaitGroup
+	for i, one := range all {
+		if slots.Acquire(ctx, 1) != nil {
+			break
+		}
+		running.Go(func() {
+			defer slots.Release(1)
+			hints[i], errs[i] = find(one)
+		})
+	}
+	running.Wait()
+	f := finding{what: what}
+	var names []string
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		if f.err == nil {
+			f.err, f.advice = err, hints[i]
+		}
+		names = append(names, p.Name(all[i]))
+	}
+	if f.err != nil {
+		f.err = fmt.Errorf("not of %s: %w", some(names), f.err)
+		if f.advice == "" {
+			f.advice = advice
+		}
+	}
+	return f
+}
+
+// certified checks that the admin servers of the proxies answer, and that their certificates
+// are valid.
+func certified(ctx context.Context, p *pods, all []cluster.Pod) finding {
+	const advice = "Is the pod network reachable from here?" +
+		" The logs of the proxy and of linkerd-identity have the reason of a missing certificate"
+	return ofEach(ctx, p, fmt.Sprintf("the certificates of all proxies (%d) are valid", len(all)), advice, all,
+		func(one cluster.Pod) (string, error) {
+			expires, err := cluster.CertificateExpiry(ctx, one)
+			if err == nil && !expires.IsZero() && time.Now().After(expires) {
+				err = fmt.Errorf("the certificate expired at %s", expires.UTC().Format(time.RFC3339))
+			}
+			return "", err
+		})
+}
+
+// tapsServe checks that the taps of the proxies serve this client.
+func tapsServe(ctx context.Context, p *pods, all []cluster.Pod) finding {
+	return ofEach(ctx, p, fmt.Sprintf("the taps of all proxies (%d) serve this client", len(all)), "", all,
+		func(one cluster.Pod) (string, error) {
+			t, err := p.target(ctx, one)
+			if err != nil {
+				return "", err
+			}
+			finds := []func() finding{func() finding { return listens(ctx, t) }}
+			if t.proof != nil {
+				finds = append(finds, func() finding { return proves(ctx, t) })
+			}
+			conn, err := dial(t)
+			if err != nil {
+				return "", err
+			}
+			defer conn.Close()
+			for _, find := range append(finds, func() finding { return serves(ctx, t, conn) }) {
+				if f := find(); f.err != nil {
+					return f.advice, f.err
+				}
+			}
+			return "", ctx.Err()
+		})
+}

@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authz "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Version returns the version of the API server.
+func (c *Cluster) Version(ctx context.Context) (string, error) {
+	data, err := c.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	_, version, _ := strings.Cut(string(data), `"gitVersion": "`)
+	version, _, _ = strings.Cut(version, `"`)
+	return version, nil
+}
+
+// Right is a right of the user: a verb on a resource in a namespace, which is "" for all
+// namespaces. Resource may be a subresource, such as serviceaccounts/token. If Name is not
+// "", the right is for the object with this name.
+type Right struct{ Verb, Resource, Group, Namespace, Name string }
+
+// String returns the right as the arguments of "kubectl auth can-i".
+func (r Right) String() string {
+	name := r.Resource
+	if r.Group != "" {
+		name += "." + r.Group
+	}
+	if r.Name != "" {
+		name += " " + r.Name
+		if resource, subresource, ok := strings.Cut(r.Resource, "/"); ok {
+			name = resource + "/" + r.Name + " --subresource=" + subresource
+		}
+	}
+	if r.Namespace == "" {
+		return r.Verb + " " + name + " -A"
+	}
+	return r.Verb + " " + name + " -n " + r.Namespace
+}
+
+// Rights returns the rights that the commands need for the resources.
+func Rights(resources []Resource) []Right {
+	namespace := common(resources)
+	all := make([]Right, 0, 4+len(resources))
+	all = append(all, Right{"list", "pods", "", namespace, ""}, Right{"watch", "pods", "", namespace, ""},
+		Right{"get", "replicasets", "apps", namespace, ""}, Right{"get", "jobs", "batch", namespace, ""})
+	for _, r := range resources {
+		k := kindOf(r.Kind)
+		verb := "get"
+		if r.Name == "" {
+			verb = "list"
+		}
+		all = append(all, Right{verb, k.Resource, k.Group, r.Namespace, r.Name})
+	}
+	return all
+}
+
+// IdentityRights returns the rights that [Cluster.Identify] needs for the pods, and the right
+// to read the trust anchors of the control plane in a namespace.
+func IdentityRights(controlPlane string, pods []Pod) []Right {
+	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
+	for _, p := range pods {
+		account, domain, _ := strings.Cut(p.TapClient, ".serviceaccount.identity.")
+		name, namespace, ok := strings.Cut(account, ".")
+		if !ok {
+			continue
+		}
+		plane, _, _ := strings.Cut(domain, ".")
+		for _, r := range []Right{
+			{"create", "serviceaccounts/token", "", namespace, name},
+			{"get", "configmaps", "", plane, anchorsConfigMap},
+			{"list", "pods", "", plane, ""},
+		} {
+			if !slices.Contains(all, r) {
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// Denied returns those rights that the user does not have.
+func (c *Cluster) Denied(ctx context.Context, rights []Right) ([]Right, error) {
+	var denied []Right
+	for _, r := range rights {
+		resource, subresource, _ := strings.Cut(r.Resource, "/")
+		answer, err := c.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authz.SelfSubjectAccessReview{
+			Spec: authz.SelfSubjectAccessReviewSpec{ResourceAttributes: &authz.ResourceAttributes{
+				Namespace: r.Namespace, Verb: r.Verb, Group: r.Group, Resource: resource, Subresource: subresource, Name: r.Name,
+			}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		if !answer.Status.Allowed {
+			denied = append(denied, r)
+		}
+	}
+	return denied, nil
+}
+
+// The ConfigMap of linkerd's trust anchors, and its key with certificates in PEM.
+const (
+	anchorsConfigMap = "linkerd-identity-trust-roots"
+	anchorsKey       = "ca-bundle.crt"
+)
+
+// anchors returns the trust anchors of a control plane in PEM.
+func (c *Cluster) anchors(ctx context.Context, namespace string) ([]byte, error) {
+	m, err := c.client.CoreV1().ConfigMaps(namespace).Get(ctx, anchorsConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return []byte(m.Data[anchorsKey]), nil
+}
+
+// TrustAnchors returns the certificates in the ConfigMap of linkerd's trust anchors.
+func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.Certificate, error) {
+	rest, err := c.anchors(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var all []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", namespace, anchorsConfigMap, err)
+		}
+		all = append(all, cert)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s/%s: no certificate in the key %s", namespace, anchorsConfigMap, anchorsKey)
+	}
+	return all, nil
+}
+
+// ErrNoCertificate is the error of a proxy with an identity that has no certificate.
+var ErrNoCertificate = errors.New("it has no certificate yet")
+
+// CertificateExpiry returns the time at which the certificate of a pod's proxy expires, from
+// its metrics. It returns the zero time for a proxy without an identity.
+func CertificateExpiry(ctx context.Context, p Pod) (time.Time, error) {
+	const patience = 5 * time.Second
+	names := []string{"control_identity_cert_expiration_timestamp_seconds", "identity_cert_expiration_timestamp_seconds"}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	all, err := readMetrics(ctx, &client, p.Metrics, names)
+	switch {
+	case err != nil || p.Identity == "":
+		return time.Time{}, err
+	case len(all) == 0 || all[names[0]]+all[names[1]] == 0:
+		return time.Time{}, ErrNoCertificate
+	}
+	return time.Unix(int64(all[names[0]]+all[names[1]]), 0), nil // a proxy has one of them
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Options selects a cluster and a namespace. The zero value selects those that kubectl would
+// use.
+type Options struct {
+	Kubeconfig    string // file; default: KUBECONFIG, or ~/.kube/config, or the service account of the pod
+	Context       string // name of a context of the file
+	Namespace     string // default: the namespace of the context
+	AllNamespaces bool
+	Selector      string // label selector of pods
+}
+
+// Cluster is a client of an API server. Close it after use.
+type Cluster struct {
+	Server    string // address of the API server
+	Namespace string // namespace of the options; "" means all namespaces
+
+	selector labels.Selector
+	client   kubernetes.Interface
+	dynamic  dynamic.Interface
+	close    func()
+
+	mu     sync.Mutex
+	owners map[types.UID]owner // the owner of each ReplicaSet and Job
+}
+
+// Open returns a client of the cluster that o selects. It does not connect.
+func Open(o Options) (*Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.Kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
+	cfg, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if o.Namespace != "" {
+		namespace = o.Namespace
+	}
+	if o.AllNamespaces {
+		namespace = metav1.NamespaceAll
+	}
+	selector, err := labels.Parse(o.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("selector %q: %w", o.Selector, err)
+	}
+	cfg.QPS = -1
+	cfg.UserAgent = "tapctl"
+	cfg.WarningHandler = rest.NoWarnings{}
+	transport, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfigAndClient(cfg, transport)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	objects, err := dynamic.NewForConfigAndClient(cfg, transport)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return &Cluster{
+		Server: cfg.Host, Namespace: namespace, selector: selector, close: transport.CloseIdleConnections,
+		client: client, dynamic: objects, owners: map[types.UID]owner{},
+	}, nil
+}
+
+// Close closes the connections to the API server.
+func (c *Cluster) Close() { c.close() }
+
+// Expand returns resources with names. It replaces a resource without a name by all resources
+// of its kind. It returns an error for a resource that does not exist.
+func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource, error) {
+	var all []Resource
+	for _, r := range resources {
+		if r.Name != "" {
+			if _, err := c.get(ctx, r); err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+			continue
+		}
+		list, err := c.dynamic.Resource(kindOf(r.Kind).GroupVersionResource).Namespace(r.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r, err)
+		}
+		for _, item := range list.Items {
+			all = append(all, kindOf(r.Kind).resource(item.GetNamespace(), item.GetName()))
+		}
+	}
+	return all, nil
+}
+
+// get returns the object of a resource with a name.
+func (c *Cluster) get(ctx context.Context, r Resource) (*unstructured.Unstructured, error) {
+	namespace := r.Namespace
+	switch {
+	case r.Kind == "namespace":
+		namespace = metav1.NamespaceNone
+	case namespace == metav1.NamespaceAll:
+		return nil, fmt.Errorf("%s: a name requires a namespace (-n)", r)
+	}
+	u, err := c.dynamic.Resource(kindOf(r.Kind).GroupVersionResource).Namespace(namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r, err)
+	}
+	return u, nil
+}

@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	authn "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// Identity is the identity of a client that the proxies of a cluster allow to watch.
+type Identity struct {
+	*identity.Identity
+
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// identityTimeout is how long Identify waits for the certificate.
+const identityTimeout = 10 * time.Second
+
+// Identify returns the identity that the tap of the pod p allows. It is the name of a
+// ServiceAccount. Identify requests a token of the account from the API server, and with it a
+// certificate from linkerd-identity. The right to create this token is therefore the right to
+// watch. The certificate is renewed until [Identity.Close].
+func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
+	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
+	name, namespace, named := strings.Cut(account, ".")
+	controlPlane, _, _ := strings.Cut(domain, ".")
+	if !ok || !named {
+		return nil, fmt.Errorf("%q is not the name of a ServiceAccount", p.TapClient)
+	}
+	token := func() ([]byte, error) {
+		const audience = "identity.l5d.io"
+		r, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
+			&authn.TokenRequest{Spec: authn.TokenRequestSpec{Audiences: []string{audience}}}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return []byte(r.Status.Token), nil
+	}
+	if _, err := token(); err != nil {
+		return nil, err
+	}
+	anchors, err := c.anchors(ctx, controlPlane)
+	if err != nil {
+		return nil, err
+	}
+	key, csr, err := identity.Request(p.TapClient)
+	if err != nil {
+		return nil, err
+	}
+	id, err := identity.New(identity.Config{Name: p.TapClient, Roots: anchors, Key: key, CSR: csr, Token: token})
+	if err != nil {
+		return nil, err
+	}
+	addr, err := c.authority(ctx, controlPlane, p.Authority)
+	if err != nil {
+		return nil, err
+	}
+	creds := credentials.NewTLS(id.Bootstrap("", p.AuthorityName, "h2"))
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	all := &Identity{Identity: id, conn: conn, cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(all.ended)
+		_ = id.Run(running, conn) // its errors are those of Ready
+	}()
+	wait, stop := context.WithTimeout(ctx, identityTimeout)
+	defer stop()
+	if err := id.Ready(wait); err != nil {
+		all.Close()
+		return nil, fmt.Errorf("linkerd-identity at %s: %w", addr, err)
+	}
+	return all, nil
+}
+
+// Close ends the renewal of the certificate.
+func (i *Identity) Close() {
+	i.cancel()
+	<-i.ended
+	_ = i.conn.Close()
+}
+
+// authority returns the address of a pod of linkerd-identity. The port is that of
+// addr, which is the address for proxies. Its name is usually known in the cluster only.
+func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string, error) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", fmt.Errorf("the address of linkerd-identity: %w", err)
+	}
+	list, err := c.client.CoreV1().Pods(namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "linkerd.io/control-plane-component=identity"})
+	if err != nil {
+		return "", err
+	}
+	for i := range list.Items {
+		if p := newPod(&list.Items[i]); p != nil && p.Ready {
+			return net.JoinHostPort(p.IP, port), nil
+		}
+	}
+	return "", errors.New("no pod of linkerd-identity is ready")
+}

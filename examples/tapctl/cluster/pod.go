@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Pod is a running pod.
+type Pod struct {
+	Namespace, Name string
+	IP              string
+	Owners          []Resource // the workloads to which it belongs, from the nearest one
+	Ready           bool
+
+	// The following fields are empty if the pod has no proxy.
+
+	Tap      string // host:port of the tap
+	Metrics  string // host:port of the admin server
+	Identity string // name that the proxy proves by TLS; "" means that it has none
+
+	TapClient                string // name of the client that may watch; "" means none but those on its machine
+	Authority, AuthorityName string // address and identity of linkerd-identity
+
+	uid     types.UID
+	account string
+	labels  map[string]string
+}
+
+// Meshed reports whether the pod has a proxy.
+func (p *Pod) Meshed() bool { return p.Tap != "" }
+
+// Labels returns the labels of the pod in events of tap: pod, namespace, serviceaccount and
+// one for each of its owners.
+func (p *Pod) Labels() map[string]string {
+	all := map[string]string{"pod": p.Name, "namespace": p.Namespace, "serviceaccount": p.account}
+	for _, o := range p.Owners {
+		all[o.Label()] = o.Name
+	}
+	return all
+}
+
+// The name of the proxy's container, and the default ports of the proxy.
+const (
+	proxyContainer = "linkerd-proxy"
+	tapPort        = "4190"
+	adminPort      = "4191"
+)
+
+// newPod returns the pod of an object. It returns nil if the pod does not run.
+func newPod(o *corev1.Pod) *Pod {
+	if o.Status.PodIP == "" || o.Status.Phase != corev1.PodRunning {
+		return nil
+	}
+	p := &Pod{
+		Namespace: o.Namespace, Name: o.Name, IP: o.Status.PodIP, uid: o.UID, account: o.Spec.ServiceAccountName, labels: o.Labels,
+	}
+	if p.account == "" {
+		p.account = "default"
+	}
+	p.Ready = slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	// A native sidecar is an init container.
+	for _, container := range slices.Concat(o.Spec.Containers, o.Spec.InitContainers) {
+		if container.Name != proxyContainer {
+			continue
+		}
+		p.Tap = net.JoinHostPort(p.IP, portOf(&container, "linkerd-tap", "LINKERD2_PROXY_CONTROL_LISTEN_ADDR", tapPort))
+		p.Metrics = net.JoinHostPort(p.IP, portOf(&container, "linkerd-admin", "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", adminPort))
+		p.Identity = p.identity(&container)
+		p.TapClient = environ(&container, "LINKERD2_PROXY_TAP_SVC_NAME")
+		p.Authority = environ(&container, "LINKERD2_PROXY_IDENTITY_SVC_ADDR")
+		p.AuthorityName = environ(&container, "LINKERD2_PROXY_IDENTITY_SVC_NAME")
+	}
+	return p
+}
+
+// portOf returns the port that the container declares with the given name, or else that of
+// the address in an environment variable, or else a default.
+func portOf(c *corev1.Container, name, variable, standard string) string {
+	for _, port := range c.Ports {
+		if port.Name == name {
+			return strconv.Itoa(int(port.ContainerPort))
+		}
+	}
+	if _, port, err := net.SplitHostPort(environ(c, variable)); err == nil && port != "0" {
+		return port
+	}
+	return standard
+}
+
+// environ returns the value of an environment variable of the container. References to other
+// variables, such as $(_l5d_ns), are replaced, if these have a value in the specification.
+func environ(c *corev1.Container, name string) string {
+	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+	if i < 0 {
+		return ""
+	}
+	value := c.Env[i].Value
+	for _, e := range c.Env[:i] {
+		if e.Value != "" {
+			value = strings.ReplaceAll(value, "$("+e.Name+")", e.Value)
+		}
+	}
+	return value
+}
+
+// identity returns the name that the proxy in the container proves. The variable usually
+// refers to other variables with the names of the pod's service account and namespace.
+func (p *Pod) identity(c *corev1.Container) string {
+	const middle = ".serviceaccount.identity."
+	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")
+	if name == "" {
+		name = environ(c, "LINKERD2_PROXY_IDENTITY_SERVER_ID")
+	}
+	_, domain, ok := strings.Cut(name, middle)
+	if !ok {
+		return name
+	}
+	return p.account + "." + p.Namespace + middle + domain
+}
+
+// owner is the controller of an object.
+type owner struct {
+	kind, name string
+	uid        types.UID
+}
+
+func controller(refs []metav1.OwnerReference) owner {
+	for _, r := range refs {
+		if r.Controller != nil && *r.Controller {
+			return owner{strings.ToLower(r.Kind), r.Name, r.UID}
+		}
+	}
+	return owner{}
+}
+
+// ownersOf returns the workloads to which a pod belongs: its controller, and the controller
+// of a ReplicaSet or a Job. It asks the API server once for each ReplicaSet and Job.
+func (c *Cluster) ownersOf(ctx context.Context, o *corev1.Pod) ([]Resource, error) {
+	first := controller(o.OwnerReferences)
+	if kindOf(first.kind) == nil {
+		return nil, nil
+	}
+	all := []Resource{{Kind: first.kind, Namespace: o.Namespace, Name: first.name}}
+	if first.kind != "replicaset" && first.kind != "job" {
+		return all, nil
+	}
+	c.mu.Lock()
+	second, ok := c.owners[first.uid]
+	c.mu.Unlock()
+	if !ok {
+		u, err := c.get(ctx, all[0])
+		switch {
+		case apierrors.IsNotFound(err): // the pod is deleted next
+			return all, nil
+		case err != nil:
+			return all, err
+		}
+		second = controller(u.GetOwnerReferences())
+		c.mu.Lock()
+		c.owners[first.uid] = second
+		c.mu.Unlock()
+	}
+	if kindOf(second.kind) != nil {
+		all = append(all, Resource{Kind: second.kind, Namespace: o.Namespace, Name: second.name})
+	}
+	return all, nil
+}

@@ -1,0 +1,337 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/examples/tapctl/top"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// Source watches the taps of all pods of some resources. It follows pods that come and go.
+// It implements [top.Source].
+//
+// A pod without a proxy, a tap that cannot be reached and a lost connection to the API server
+// are errors of the sequences, which continue. A sequence ends when every pod has rejected
+// the request or has reached its limit. Without pods, it waits for the first one.
+type Source struct {
+	Cluster   *Cluster
+	Resources []Resource
+
+	// Dial returns a connection to the tap of a pod. The Source closes it.
+	Dial func(ctx context.Context, p Pod) (*grpc.ClientConn, error)
+}
+
+var _ top.Source = (*Source)(nil)
+
+// Name returns the name of the pod in events and errors: namespace/name if the pods of several
+// namespaces are watched, and name otherwise.
+func (s *Source) Name(p Pod) string {
+	if common(s.Resources) == "" {
+		return p.Namespace + "/" + p.Name
+	}
+	return p.Name
+}
+
+// Watch implements [top.Source]. The events have the labels of the pods of their clients and
+// endpoints, if these pods are in the watched namespace.
+func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
+	var until time.Time
+	if d := req.GetDuration(); d != nil {
+		until = time.Now().Add(d.AsDuration())
+	}
+	follow := func(ctx context.Context, p tap.Process, share int) iter.Seq2[tap.ProcessEvent, error] {
+		req := proto.CloneOf(req)
+		req.MaxRps = uint32(share)
+		if !until.IsZero() {
+			req.Duration = durationpb.New(max(time.Until(until), 1))
+		}
+		return tap.Follow(ctx, []tap.Process{p}, req)
+	}
+	return func(yield func(tap.ProcessEvent, error) bool) {
+		var pods *Pods
+		for i := range each(ctx, s, maxRPS, follow) {
+			switch {
+			case i.pods != nil:
+				pods = i.pods
+			case i.err != nil:
+				if !yield(tap.ProcessEvent{}, i.err) {
+					return
+				}
+			case i.pod != nil && !i.ended:
+				i.value.Event = named(i.value.Event, i.pod, pods)
+				if !yield(i.value, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Top implements [top.Source]. Clients and endpoints have the names of their pods, if these
+// pods are in the watched namespace. The rows of a pod are missing after its end.
+func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
+	follow := func(ctx context.Context, p tap.Process, _ int) iter.Seq2[*tappb.TopResponse, error] {
+		return tap.FollowTop(ctx, []tap.Process{p}, req)
+	}
+	return func(yield func(*tappb.TopResponse, error) bool) {
+		every := time.Second
+		if d := req.GetEvery(); d != nil {
+			every = d.AsDuration()
+		}
+		next := time.Now().Add(every)
+		rows := map[string]*tappb.TopResponse{}
+		var pods *Pods
+		for i := range each(ctx, s, maxRPS, follow) {
+			switch {
+			case i.pods != nil:
+				pods = i.pods
+			case i.err != nil:
+				if !yield(nil, i.err) {
+					return
+				}
+			case i.ended:
+				delete(rows, i.pod.key())
+			case i.pod != nil:
+				rows[i.pod.key()] = namedRows(i.value, i.pod, pods)
+			}
+			if time.Now().Before(next) {
+				continue
+			}
+			next = time.Now().Add(every)
+			if !yield(tap.MergeTop(rows, req), nil) {
+				return
+			}
+		}
+	}
+}
+
+// item is an item of the function each: the current pods after each change, an error, a value
+// of a pod, or the end of the sequence of a pod. At a tick, it is zero.
+type item[T any] struct {
+	pods  *Pods
+	err   error
+	pod   *Pod // of value
+	value T
+	ended bool // the sequence of pod has ended, and value is not set
+}
+
+// tick is the interval of items without content, so that a consumer can act at intervals.
+const tick = 100 * time.Millisecond
+
+// errNoProxy is the error of a pod that cannot be watched.
+var errNoProxy = errors.New("the pod has no proxy: inject it")
+
+// members are the pods that each follows.
+type members[T any] struct {
+	*Source
+
+	follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error]
+	maxRPS int
+	items  chan item[T]
+
+	running sync.WaitGroup
+	all     map[string]*member // by key
+}
+
+type member struct {
+	cancel context.CancelFunc
+	ended  bool
+}
+
+// key identifies a pod and its tap.
+func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
+
+// each follows each pod of the resources while it exists, and yields the items of all pods.
+// The argument share of follow is the part of one pod in maxRPS.
+func each[T any](
+	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
+) iter.Seq[item[T]] {
+	return func(yield func(item[T]) bool) {
+		// Without the deadline of ctx, which gRPC would send to the processes.
+		within, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer context.AfterFunc(ctx, cancel)()
+		m := &members[T]{Source: s, follow: follow, maxRPS: maxRPS, items: make(chan item[T]), all: map[string]*member{}}
+		defer m.running.Wait()
+		defer cancel()
+		watched := make(chan struct{})
+		m.running.Go(func() {
+			defer close(watched)
+			m.watch(within)
+		})
+		ticker := time.NewTicker(tick)
+		defer ticker.Stop()
+		for {
+			var i item[T]
+			select {
+			case <-within.Done():
+				return
+			case <-watched: // because of an error, which was yielded
+				return
+			case <-ticker.C:
+			case i = <-m.items:
+			}
+			switch {
+			case i.pods != nil:
+				m.update(within, i.pods)
+			case i.ended:
+				m.end(i.pod)
+			}
+			if !yield(i) || i.ended && m.ended() {
+				return
+			}
+		}
+	}
+}
+
+// send sends i to the consumer. It returns false if ctx has ended.
+func (m *members[T]) send(ctx context.Context, i item[T]) bool {
+	select {
+	case m.items <- i:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// watch sends the pods of the resources after each change, and the errors of the watch.
+func (m *members[T]) watch(ctx context.Context) {
+	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {
+		if pods != nil {
+			m.send(ctx, item[T]{pods: pods})
+			for _, p := range pods.Of {
+				if !p.Meshed() {
+					m.send(ctx, item[T]{err: fmt.Errorf("%s: %w", m.Name(p), errNoProxy)})
+				}
+			}
+		}
+		if err != nil {
+			m.send(ctx, item[T]{err: err})
+		}
+	}
+}
+
+// update starts to follow new pods, and stops to follow those that do not exist any more.
+func (m *members[T]) update(ctx context.Context, pods *Pods) {
+	meshed := slices.DeleteFunc(slices.Clone(pods.Of), func(p Pod) bool { return !p.Meshed() })
+	present := make(map[string]bool, len(meshed))
+	for _, p := range meshed {
+		present[p.key()] = true
+		if m.all[p.key()] == nil {
+			within, stop := context.WithCancel(ctx)
+			m.all[p.key()] = &member{cancel: stop}
+			share := int(top.PerProcess(m.maxRPS, len(meshed)))
+			m.running.Go(func() {
+				defer stop()
+				m.one(ctx, within, p, share)
+			})
+		}
+	}
+	for key, one := range m.all {
+		if !present[key] {
+			one.cancel()
+			delete(m.all, key)
+		}
+	}
+}
+
+// one follows one pod until within ends, and sends its items.
+func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
+	defer m.send(ctx, item[T]{pod: &p, ended: true})
+	conn, err := m.Dial(within, p)
+	if err != nil {
+		m.send(ctx, item[T]{err: fmt.Errorf("%s: %w", m.Name(p), err)})
+		return
+	}
+	defer conn.Close()
+	for value, err := range m.follow(within, tap.Process{Name: m.Name(p), Conn: conn}, share) {
+		i := item[T]{pod: &p, value: value}
+		if err != nil {
+			i = item[T]{err: err}
+		}
+		if within.Err() != nil || !m.send(ctx, i) {
+			return
+		}
+	}
+}
+
+// end marks the end of the sequence of a pod.
+func (m *members[T]) end(p *Pod) {
+	if one := m.all[p.key()]; one != nil {
+		one.ended = true
+	}
+}
+
+// ended reports whether there are pods and none of them is followed any more.
+func (m *members[T]) ended() bool {
+	for _, one := range m.all {
+		if !one.ended {
+			return false
+		}
+	}
+	return len(m.all) > 0
+}
+
+// named returns an event of a pod with the labels of the pods of its client and endpoint.
+func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
+	from, to := lookUp(pods, e.Source), lookUp(pods, e.Destination)
+	switch e.Direction {
+	case tap.Inbound:
+		to = p
+	case tap.Outbound:
+		from = p
+	}
+	e.SourceLabels, e.DestinationLabels = withLabels(e.SourceLabels, from), withLabels(e.DestinationLabels, to)
+	return e
+}
+
+func lookUp(pods *Pods, addr netip.AddrPort) *Pod {
+	if pods == nil || !addr.IsValid() {
+		return nil
+	}
+	return pods.byIP[addr.Addr().Unmap().String()]
+}
+
+// withLabels returns labels and those of the pod p. It does not change its arguments.
+func withLabels(labels map[string]string, p *Pod) map[string]string {
+	if p == nil {
+		return labels
+	}
+	all := p.Labels()
+	maps.Copy(all, labels)
+	return all
+}
+
+// namedRows returns rows of a pod with the names of pods instead of their addresses.
+func namedRows(rows *tappb.TopResponse, p *Pod, pods *Pods) *tappb.TopResponse {
+	rows = proto.CloneOf(rows)
+	name := func(addr string, own bool) string {
+		if own {
+			return p.Name
+		}
+		if pods != nil && pods.byIP[addr] != nil {
+			return pods.byIP[addr].Name
+		}
+		return addr
+	}
+	for _, r := range rows.GetRows() {
+		if r.GetSource() != "" { // it is empty in rows by destination
+			r.Source = name(r.GetSource(), r.GetDirection() == pb.TapEvent_OUTBOUND)
+		}
+		r.Destination = name(r.GetDestination(), r.GetDirection() == pb.TapEvent_INBOUND)
+	}
+	return rows
+}

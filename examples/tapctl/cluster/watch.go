@@ -1,0 +1,262 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/gotower/gotower/internal/backoff"
+)
+
+// settle is the time between a change of pods and the use of the change. Further changes in
+// this time are used together.
+const settle = 100 * time.Millisecond
+
+// condition is a resource, and the selector of its pods if it is a Service.
+type condition struct {
+	Resource
+
+	selector labels.Selector
+}
+
+// conditions returns a condition for each resource. It returns an error for a resource that
+// does not exist, and for a Service without a selector.
+func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condition, error) {
+	var all []condition
+	for _, r := range resources {
+		if r.Kind == "service" && r.Name == "" {
+			expanded, err := c.Expand(ctx, []Resource{r})
+			if err != nil {
+				return nil, err
+			}
+			inner, err := c.conditions(ctx, expanded)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, inner...)
+			continue
+		}
+		one := condition{Resource: r}
+		if r.Name != "" {
+			u, err := c.get(ctx, r)
+			if err != nil {
+				return nil, err
+			}
+			if r.Kind == "service" {
+				selector, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector")
+				if len(selector) == 0 {
+					return nil, fmt.Errorf("%s: has no selector, so that its pods are unknown", r)
+				}
+				one.selector = labels.SelectorFromSet(selector)
+			}
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// has reports whether a pod belongs to the resource.
+func (w *condition) has(p *Pod) bool {
+	if w.Namespace != "" && w.Namespace != p.Namespace {
+		return false
+	}
+	switch w.Kind {
+	case "namespace":
+		return true
+	case "pod":
+		return w.Name == "" || w.Name == p.Name
+	case "serviceaccount":
+		return w.Name == "" || w.Name == p.account
+	case "service":
+		return w.selector.Matches(labels.Set(p.labels))
+	}
+	return slices.ContainsFunc(p.Owners, func(o Resource) bool { return o.Kind == w.Kind && (w.Name == "" || w.Name == o.Name) })
+}
+
+// Pods are the running pods of a namespace, or of all namespaces.
+type Pods struct {
+	Of []Pod // the pods of the watched resources, sorted by namespace and name
+
+	byIP   map[string]*Pod // also those of other resources, without pods in the network of the node
+	wanted []condition
+}
+
+// OfResource returns the pods in p.Of that belong to one of the watched resources.
+func (p *Pods) OfResource(r Resource) []Pod {
+	var all []Pod
+	for _, w := range p.wanted {
+		if w.Resource != r {
+			continue
+		}
+		for _, pod := range p.Of {
+			if w.has(&pod) {
+				all = append(all, pod)
+			}
+		}
+	}
+	return all
+}
+
+// Watch yields the pods of the resources, at first and after each change, until ctx ends. The
+// first item is an error if a resource does not exist or the pods cannot be listed, and is
+// then the last item. Later errors are those of the connection to the API server. The watch
+// then continues. An item can have pods and an error, if the owners of pods are unknown.
+func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Pods, error] {
+	return func(yield func(*Pods, error) bool) {
+		wanted, err := c.conditions(ctx, resources)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		namespace := common(resources)
+		if _, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			yield(nil, fmt.Errorf("the pods: %w", err))
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		changed, failed := make(chan struct{}, 1), make(chan error, 1)
+		informer := c.informer(namespace, changed, failed)
+		var running sync.WaitGroup
+		running.Go(func() { informer.RunWithContext(klog.NewContext(ctx, klog.Logger{})) }) // errors are yielded instead
+		running.Go(func() {
+			if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+				notify(changed) // also without any pod
+			}
+		})
+		defer running.Wait()
+		defer cancel()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case err := <-failed:
+				if !yield(nil, fmt.Errorf("the API server: %w", err)) {
+					return
+				}
+				continue
+			case <-changed:
+			}
+			if !informer.HasSynced() || backoff.Sleep(ctx, settle) != nil {
+				continue
+			}
+			pods, err := c.pods(ctx, informer.GetStore().List(), wanted)
+			if ctx.Err() != nil || !yield(pods, err) {
+				return
+			}
+		}
+	}
+}
+
+// notify sends to changed, unless a value is already waiting there.
+func notify(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+// informer returns an informer of the pods of a namespace. It sends to changed after each
+// change, and the last error of the connection to failed.
+func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
+	pods := c.client.CoreV1().Pods(namespace)
+	report := func(err error) {
+		if err == nil {
+			return
+		}
+		select {
+		case failed <- err:
+		default: // the error before is not read yet
+		}
+	}
+	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := pods.List(ctx, o)
+			report(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := pods.Watch(ctx, o)
+			report(err)
+			return w, err
+		},
+	}, c.client), &corev1.Pod{}, 0)
+	strip := func(o any) (any, error) {
+		if p, ok := o.(*corev1.Pod); ok {
+			p.ManagedFields, p.Annotations = nil, nil
+		}
+		return o, nil
+	}
+	tell := func(any) { notify(changed) }
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+	})
+	report(errors.Join(err, informer.SetTransform(strip))) // not possible before the informer runs
+	return informer
+}
+
+// pods returns the running pods among objects.
+func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (*Pods, error) {
+	all := &Pods{wanted: wanted, byIP: make(map[string]*Pod)}
+	var errs []error
+	for _, item := range objects {
+		o, ok := item.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		p := newPod(o)
+		if p == nil {
+			continue
+		}
+		var err error
+		if p.Owners, err = c.ownersOf(ctx, o); err != nil {
+			errs = append(errs, err)
+		}
+		if c.selector.Matches(labels.Set(p.labels)) && slices.ContainsFunc(wanted, func(w condition) bool { return w.has(p) }) {
+			all.Of = append(all.Of, *p)
+		}
+		if !o.Spec.HostNetwork {
+			all.byIP[p.IP] = p
+		}
+	}
+	slices.SortFunc(all.Of, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	if len(errs) > 0 {
+		return all, fmt.Errorf("the owners of pods: %w", errs[0])
+	}
+	return all, nil
+}
+
+// Pods returns the current pods of the resources.
+func (c *Cluster) Pods(ctx context.Context, resources []Resource) (*Pods, error) {
+	for pods, err := range c.Watch(ctx, resources) {
+		return pods, err
+	}
+	return nil, fmt.Errorf("the pods: %w", context.Cause(ctx))
+}
+
+// common returns the namespace of all resources. It returns "" if they are in different ones.
+func common(resources []Resource) string {
+	namespace := ""
+	for i, r := range resources {
+		if i > 0 && r.Namespace != namespace {
+			return metav1.NamespaceAll
+		}
+		namespace = r.Namespace
+	}
+	return namespace
+}

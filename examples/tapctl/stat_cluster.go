@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/cluster"
+	"github.com/gotower/gotower/examples/tapctl/text"
+)
+
+// runCluster prints the traffic of resources in a cluster, from the metrics of their proxies.
+func (c *statCommand) runCluster(ctx context.Context, on terminal) error {
+	to := c.filter.destination
+	rows, err := on.pods.Cluster.Traffic(ctx, on.pods.Resources, to, c.duration, warner(on.err))
+	if c.filter.from != "" && len(rows) == 1 {
+		rows[0].Resource = *to // the metrics of the clients count its requests
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return err
+	case len(rows) == 0:
+		_, err := fmt.Fprintln(on.err, "tapctl: no such resources")
+		return err
+	case c.output == "json":
+		return text.WriteJSON(on.out, trafficJSON(rows, c.duration))
+	}
+	return writeTraffic(on.out, rows, c.duration, c.output == "wide")
+}
+
+// writeTraffic writes a table with the columns of "linkerd viz stat". The column NAMESPACE is
+// left out if all resources are in the same one.
+func writeTraffic(out io.Writer, rows []cluster.Traffic, period time.Duration, wide bool) error {
+	several := false
+	for _, r := range rows {
+		several = several || r.Namespace != rows[0].Namespace
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	head := "NAME\tMESHED\tSUCCESS\tRPS\tLATENCY_P50\tLATENCY_P95\tLATENCY_P99\tTCP_CONN"
+	if wide {
+		head += "\tREAD_BYTES/SEC\tWRITE_BYTES/SEC"
+	}
+	if several {
+		head = "NAMESPACE\t" + head
+	}
+	fmt.Fprintln(w, head)
+	for _, r := range rows {
+		requests := r.Success + r.Failures
+		cells := []string{r.String(), fmt.Sprintf("%d/%d", r.Meshed, r.Pods)}
+		if requests == 0 {
+			cells = append(cells, "-", "-", "-", "-", "-")
+		} else {
+			cells = append(cells, text.Percent(uint64(r.Success), uint64(requests)), text.Rate(requests/period.Seconds()))
+			for _, q := range []float64{0.5, 0.95, 0.99} {
+				cells = append(cells, quantile(&r, q))
+			}
+		}
+		cells = append(cells, strconv.FormatFloat(r.Open, 'f', 0, 64))
+		if wide {
+			cells = append(cells, bytesPerSecond(r.Read, period), bytesPerSecond(r.Written, period))
+		}
+		if several {
+			cells = append([]string{r.Namespace}, cells...)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+func quantile(r *cluster.Traffic, q float64) string {
+	d, ok := r.Quantile(q)
+	if !ok {
+		return "-"
+	}
+	return text.Duration(d)
+}
+
+func bytesPerSecond(n float64, period time.Duration) string {
+	return text.Bytes(uint64(n/period.Seconds())) + "/s"
+}
+
+// traffic is a row of the table in JSON. A value is null if there was no request.
+type traffic struct {
+	Kind      string   `json:"kind"`
+	Namespace string   `json:"namespace"`
+	Name      string   `json:"name"`
+	Meshed    int      `json:"meshed"`
+	Pods      int      `json:"pods"`
+	Success   *float64 `json:"success_rate"`
+	Rate      float64  `json:"rps"`
+	P50       *float64 `json:"p50_ms"`
+	P95       *float64 `json:"p95_ms"`
+	P99       *float64 `json:"p99_ms"`
+	Open      float64  `json:"tcp_connections"`
+	Read      float64  `json:"read_bytes_per_second"`
+	Written   float64  `json:"write_bytes_per_second"`
+}
+
+func trafficJSON(rows []cluster.Traffic, period time.Duration) []traffic {
+	all := make([]traffic, 0, len(rows))
+	for _, r := range rows {
+		t := traffic{
+			Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Meshed: r.Meshed, Pods: r.Pods, Open: r.Open,
+			Rate: (r.Success + r.Failures) / period.Seconds(), Read: r.Read / period.Seconds(), Written: r.Written / period.Seconds(),
+		}
+		if requests := r.Success + r.Failures; requests > 0 {
+			t.Success = new(r.Success / requests)
+		}
+		for q, to := range map[float64]**float64{0.5: &t.P50, 0.95: &t.P95, 0.99: &t.P99} {
+			if d, ok := r.Quantile(q); ok {
+				*to = new(float64(d) / float64(time.Millisecond))
+			}
+		}
+		all = append(all, t)
+	}
+	return all
+}

@@ -1,0 +1,115 @@
+// Package share lets several streams share one source.
+package share
+
+import "sync"
+
+// Group has the sources that are in use, by key. The zero Group is ready to use.
+type Group[K comparable, S any] struct {
+	mu      sync.Mutex
+	sources map[K]*source[S]
+}
+
+type source[S any] struct {
+	value S
+	stop  func()
+	users int
+}
+
+// Use returns the source of key, and a function that the caller must call once when it no
+// longer uses the source. If the source is not in use, Use starts it by start, which
+// returns the source and the function that stops it. The last user stops the source.
+func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sources[key]
+	if s == nil {
+		if g.sources == nil {
+			g.sources = make(map[K]*source[S])
+		}
+		s = new(source[S])
+		s.value, s.stop = start()
+		g.sources[key] = s
+	}
+	s.users++
+	return s.value, func() {
+		g.mu.Lock()
+		s.users--
+		last := s.users == 0
+		if last {
+			delete(g.sources, key)
+		}
+		g.mu.Unlock()
+		if last {
+			s.stop()
+		}
+	}
+}
+
+// Len returns the number of sources that are in use.
+func (g *Group[K, S]) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.sources)
+}
+
+// Latest has the latest value and the latest error of a source, for any number of readers.
+// A change does not wait for the readers. The zero Latest has neither.
+type Latest[T any] struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next change; nil if no reader waits
+	value   T
+	err     error    // nil if the source has a value after its last error
+	now     Position // the numbers of values and errors so far
+}
+
+// Position has the numbers of values and errors that one reader has seen.
+type Position struct{ values, errors int }
+
+// Set stores a value. It ends an error.
+func (l *Latest[T]) Set(value T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.value, l.err = value, nil
+	l.now.values++
+	l.wake()
+}
+
+// Fail stores an error. The value stays.
+func (l *Latest[T]) Fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	l.now.errors++
+	l.wake()
+}
+
+func (l *Latest[T]) wake() {
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// Changes has the value and the error that a reader has not seen.
+type Changes[T any] struct {
+	Value T
+	Fresh bool            // whether Value is new
+	Err   error           // nil if the reader has seen it or if it has ended
+	Next  <-chan struct{} // closed at the next change
+}
+
+// Look returns the changes since the last call with seen, the position of a reader. It
+// updates seen.
+func (l *Latest[T]) Look(seen *Position) Changes[T] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	c := Changes[T]{Value: l.value, Fresh: l.now.values > seen.values, Next: l.changed}
+	if l.now.errors > seen.errors {
+		c.Err = l.err
+	}
+	*seen = l.now
+	return c
+}

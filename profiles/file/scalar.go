@@ -1,0 +1,92 @@
+package file
+
+import (
+	"errors"
+	"math"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/gotower/gotower/internal/yamlfile"
+)
+
+type (
+	value  = yamlfile.Value
+	fields = yamlfile.Fields
+)
+
+// Error is a mistake in a file, or a part of a file that is left out. It has the fields
+// File, Line, Column, Field, Value and Reason. [Parse] and [Source.Watch] return an Error
+// for each mistake, joined into one error.
+type Error = yamlfile.Error
+
+// into returns a function that parses a scalar by the function parse and stores the result
+// in field. If parse returns false, the function reports the mistake "want ...", with the
+// text in the argument want.
+func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
+	return yamlfile.Into(field, func(s string) (T, error) {
+		parsed, ok := parse(s)
+		if !ok {
+			return parsed, errors.New("want " + want)
+		}
+		return parsed, nil
+	})
+}
+
+func word(field *string) func(value) {
+	return into(field, "a text that is not empty", func(s string) (string, bool) { return s, s != "" })
+}
+
+func anyText(field *string) func(value) {
+	return into(field, "", func(s string) (string, bool) { return s, true })
+}
+
+func parseBool(s string) (value, ok bool) { return s == "true", s == "true" || s == "false" }
+
+const aDuration = "a duration such as 300ms, 10s or 1m30s"
+
+// duration returns a function that reads a duration of at least 0 into field.
+func duration(field *time.Duration) func(value) {
+	return into(field, aDuration, func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d >= 0
+	})
+}
+
+// signedDuration returns a function that reads a duration into field. The duration may be
+// negative, as in linkerd's controller.
+func signedDuration(field *time.Duration) func(value) {
+	return into(field, aDuration, func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil
+	})
+}
+
+// count returns a function that reads a whole number into field. The largest valid number
+// is most.
+func count[N int | uint32](field *N, most N) func(value) {
+	return into(field, "a whole number from 0 to "+strconv.FormatUint(uint64(most), 10), func(s string) (N, bool) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		return N(n), err == nil && n <= uint64(most)
+	})
+}
+
+func number(field *float64) func(value) {
+	return into(field, "a number from 0", func(s string) (float64, bool) {
+		f, err := strconv.ParseFloat(s, 64)
+		return f, err == nil && f >= 0 && !math.IsInf(f, 0)
+	})
+}
+
+func parsePort(s string) (uint16, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint16(n), err == nil && n > 0
+}
+
+// withPort returns authority, with port added if authority has no port.
+func withPort(authority string, port uint16) string {
+	if _, _, err := net.SplitHostPort(authority); err == nil {
+		return authority
+	}
+	return net.JoinHostPort(authority, strconv.Itoa(int(port)))
+}

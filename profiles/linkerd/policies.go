@@ -1,0 +1,252 @@
+package linkerd
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/internal/wire"
+	"github.com/gotower/gotower/profiles"
+)
+
+type policies struct {
+	options
+	client   outbound.OutboundPoliciesClient
+	workload string
+}
+
+// NewPolicies returns a Source of the outbound policies of the policy controller at conn.
+// The policies are converted to profiles. The Source calls OutboundPolicies.Watch. workload
+// describes the client to the controller; linkerd's proxies send
+// {"ns":"default","pod":"web-1"}. Targets and options are those of [New], but
+// [WithContextToken] has no effect. A target has no policy if the controller returns
+// NotFound, Unimplemented, InvalidArgument or FailedPrecondition. A nil conn panics.
+//
+// An invalid part of a policy is left out, and an invalid backend fails its share of the
+// requests. linkerd's proxy rejects the whole policy instead. The other differences to
+// linkerd are:
+//
+//   - The routes of HTTP/2 also apply to HTTP/1, if a policy has routes for both.
+//   - A prefix of the path never takes precedence over the exact path.
+//   - The timeout of an attempt also applies to the last one, and failed connections are retried.
+//   - The limits of [profiles.RoutePolicy] and [profiles.Retry] apply.
+//   - A fault has a status from 400 to 599.
+func NewPolicies(conn grpc.ClientConnInterface, workload string, opts ...Option) profiles.Source {
+	if conn == nil {
+		panic("linkerd: NewPolicies: the connection is nil; want a gRPC connection to a policy controller")
+	}
+	return &policies{client: outbound.NewOutboundPoliciesClient(conn), workload: workload, options: newOptions(opts)}
+}
+
+func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
+	if !s.requests(target) {
+		return s.outside(target)
+	}
+	spec := &outbound.TrafficSpec{SourceWorkload: s.workload, Target: &outbound.TrafficSpec_Authority{Authority: target}}
+	if addr, err := netip.ParseAddrPort(target); err == nil {
+		spec.Target = &outbound.TrafficSpec_Addr{Addr: wire.TCP(addr)}
+	}
+	return follow(ctx, &follower[*outbound.OutboundPolicy]{
+		options: &s.options, name: "policy", target: target,
+		final: []codes.Code{codes.NotFound, codes.Unimplemented, codes.InvalidArgument, codes.FailedPrecondition},
+		open: func(ctx context.Context) (receiver[*outbound.OutboundPolicy], error) {
+			return s.client.Watch(ctx, spec)
+		},
+		convert: convertPolicy,
+	})
+}
+
+// Prefer returns a Source that combines the profile and the policy of a target. The profile
+// is used if it has a name, and routes or targets. Otherwise the policy is used, with the
+// name and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
+//
+// The profile is also used if the target has no policy, or if the policy does not arrive
+// within wait. After such a timeout, the other targets do not wait, until the policy
+// controller answers again. An outage of the policy controller is logged to log as one
+// warning. The last policies stay current.
+func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logger) profiles.Source {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &preferred{profile: profile, policy: policy, wait: wait, log: log}
+}
+
+type preferred struct {
+	profile, policy profiles.Source
+	wait            time.Duration
+	log             *slog.Logger
+
+	silent atomic.Bool // whether the policy controller did not answer within wait
+	warned atomic.Bool // whether the outage was logged
+}
+
+// item is one item of the sequence of the profile source or the policy source.
+type item struct {
+	profile *profiles.Profile
+	err     error
+	policy  bool // whether it comes from the policy source
+}
+
+func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
+	return func(yield func(*profiles.Profile, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		var group sync.WaitGroup
+		defer group.Wait()
+		defer cancel()
+		items := make(chan item)
+		watch := func(from profiles.Source, policy bool) {
+			group.Go(func() {
+				for p, err := range from.Watch(ctx, target) {
+					select {
+					case items <- item{p, err, policy}:
+					case <-ctx.Done():
+						return
+					}
+				}
+			})
+		}
+		watch(s.profile, false)
+		watch(s.policy, true)
+		timer := time.NewTimer(s.wait)
+		defer timer.Stop()
+		m := merged{preferred: s, policy: side{settled: s.silent.Load()}}
+		for {
+			var p *profiles.Profile
+			var err error
+			select {
+			case i := <-items:
+				p, err = m.add(ctx, target, i)
+			case <-timer.C:
+				p = m.late(ctx, target)
+			case <-ctx.Done():
+				return
+			}
+			if err != nil && !yield(nil, err) || errors.Is(err, profiles.ErrNoProfile) {
+				return
+			}
+			if p != nil && !yield(p, nil) {
+				return
+			}
+		}
+	}
+}
+
+// merged is the state of the watch of one target by [Prefer].
+type merged struct {
+	*preferred
+	profile, policy side
+}
+
+// side is the state of the sequence of one of the two sources.
+type side struct {
+	current *profiles.Profile // the last profile; nil if there was none
+	settled bool              // current is known, or will not be known soon
+	final   error             // the error after which no profile follows, or nil
+}
+
+// add records i, an item of the profile source or the policy source. It returns the profile
+// or the error to yield, or nil and nil if nothing must be yielded.
+func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Profile, err error) {
+	of := &m.profile
+	if i.policy {
+		of = &m.policy
+		m.report(ctx, target, i.err)
+	}
+	before := *of
+	switch of.settled = true; {
+	case i.err == nil:
+		of.current = i.profile
+	case errors.Is(i.err, profiles.ErrNoProfile):
+		of.final = i.err
+	case !i.policy:
+		err = i.err // an outage, which the consumer logs
+	}
+	switch {
+	case m.profile.final != nil && m.policy.final != nil && m.policy.current == nil:
+		return nil, m.profile.final
+	case before.settled && before.current == of.current && (before.final == nil) == (of.final == nil):
+		return nil, err // nothing has changed
+	}
+	return m.effective(), err
+}
+
+// late is called when the time to wait for the policy is over. It returns the profile to
+// yield, or nil if nothing must be yielded, for example because the policy has arrived.
+func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
+	if m.policy.settled && (m.profile.settled || m.policy.current == nil) {
+		return nil
+	}
+	if !m.policy.settled {
+		m.policy.settled = true
+		m.silent.Store(true)
+		m.warn(ctx, target, errNoAnswer)
+	}
+	m.profile.settled = m.profile.settled || m.policy.current != nil // the profile is late, too
+	return m.effective()
+}
+
+// report logs the beginning and the end of an outage of the policy controller. err is the
+// error of the last item of the policy source, or nil if the item is a policy.
+func (m *merged) report(ctx context.Context, target string, err error) {
+	switch {
+	case err == nil:
+		m.silent.Store(false)
+		if m.warned.Swap(false) {
+			m.log.InfoContext(ctx, "the policy controller answers again", "target", target)
+		}
+	case isUnimplemented(err):
+		m.warn(ctx, target, err)
+	case errors.Is(err, profiles.ErrNoProfile):
+		m.silent.Store(false)
+		m.log.DebugContext(ctx, "no policy", "target", target, "err", err)
+	case errors.Is(err, stream.ErrEnded) && m.policy.current != nil:
+		m.log.DebugContext(ctx, "policy stream ended", "target", target, "err", err)
+	default:
+		m.warn(ctx, target, err)
+	}
+}
+
+func (m *merged) warn(ctx context.Context, target string, err error) {
+	if !m.warned.Swap(true) {
+		m.log.WarnContext(ctx, "no policies from the policy controller; profiles and discovery are used", "target", target, "err", err)
+	}
+}
+
+// effective returns the profile or policy that applies to the target. It returns nil while
+// the profile or the policy may still arrive.
+func (m *merged) effective() *profiles.Profile {
+	if !m.profile.settled || !m.policy.settled {
+		return nil
+	}
+	profile, policy := m.profile.current, m.policy.current
+	switch {
+	case profile == nil && policy == nil && m.profile.final == nil:
+		return nil // the profile is awaited
+	case profile == nil && policy == nil:
+		return &profiles.Profile{}
+	case policy == nil:
+		return profile
+	case profile == nil:
+		return policy
+	case profile.Name != "" && len(profile.Routes)+len(profile.Targets) > 0:
+		return profile
+	}
+	p := *policy
+	p.Name, p.OpaqueProtocol = profile.Name, policy.OpaqueProtocol || profile.OpaqueProtocol
+	return &p
+}
+
+func isUnimplemented(err error) bool {
+	return status.Code(err) == codes.Unimplemented
+}

@@ -1,0 +1,412 @@
+package linkerd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/grpc_route"
+	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"github.com/linkerd/linkerd2-proxy-api/go/tls_route"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+// convertPolicy converts a message to a Profile. It calls drop with an error for each part that
+// it leaves out. It returns an error if the message has no protocol.
+func convertPolicy(m *outbound.OutboundPolicy, drop func(error)) (*profiles.Profile, error) {
+	p := &profiles.Profile{
+		Precedence: profiles.MostSpecific, RoutesOnly: true,
+		Policy: &profiles.Policy{Name: metaName(m.GetMetadata()), Labels: metaLabels("parent", m.GetMetadata())},
+	}
+	c := &policyConverter{drop: drop}
+	closed := &profiles.Profile{RoutesOnly: true}
+	switch kind := m.GetProtocol().GetKind().(type) {
+	case *outbound.ProxyProtocol_Detect_:
+		h1, h2 := kind.Detect.GetHttp1(), kind.Detect.GetHttp2()
+		routes, accrual := h2.GetRoutes(), h2.GetFailureAccrual()
+		switch {
+		case h2 == nil:
+			routes, accrual = h1.GetRoutes(), h1.GetFailureAccrual()
+		case h1 != nil && !proto.Equal(&outbound.ProxyProtocol_Http2{Routes: h1.GetRoutes(), FailureAccrual: h1.GetFailureAccrual()}, h2):
+			drop(errors.New("the routes of HTTP/1 differ from those of HTTP/2, which are used"))
+		}
+		p.Routes = c.withBreaker(accrual).httpRoutes(routes)
+		p.Policy.Connections = c.connections(kind.Detect.GetOpaque())
+	case *outbound.ProxyProtocol_Http1_:
+		p.Routes = c.withBreaker(kind.Http1.GetFailureAccrual()).httpRoutes(kind.Http1.GetRoutes())
+		p.Policy.Connections = closed
+	case *outbound.ProxyProtocol_Http2_:
+		p.Routes = c.withBreaker(kind.Http2.GetFailureAccrual()).httpRoutes(kind.Http2.GetRoutes())
+		p.Policy.Connections = closed
+	case *outbound.ProxyProtocol_Grpc_:
+		p.Routes = c.withBreaker(kind.Grpc.GetFailureAccrual()).grpcRoutes(kind.Grpc.GetRoutes())
+		p.Policy.Connections = closed
+	case *outbound.ProxyProtocol_Opaque_:
+		p.OpaqueProtocol = true
+		p.Policy.Connections = c.connections(kind.Opaque)
+		p.Routes = p.Policy.Connections.Routes // of requests in ingress mode
+	case *outbound.ProxyProtocol_Tls_:
+		p.Policy.ServerNames = true
+		p.Policy.Connections = &profiles.Profile{
+			Precedence: profiles.MostSpecific, RoutesOnly: true, Routes: c.tlsRoutes(kind.Tls.GetRoutes()),
+		}
+	default:
+		return nil, errors.New("the policy has no protocol")
+	}
+	return p, nil
+}
+
+// policyConverter converts the routes of one policy to routes of a profile.
+type policyConverter struct {
+	drop      func(error)
+	balancing profiles.Balancing // of all backends; has only the failure accrual
+	at        string             // the route and rule that are being converted, for errors
+}
+
+func (c *policyConverter) problem(err error) { c.drop(fmt.Errorf("%s: %w", c.at, err)) }
+
+func (c *policyConverter) problemf(format string, args ...any) {
+	c.problem(fmt.Errorf(format, args...))
+}
+
+// rule is the converted form of a rule of any kind of linkerd's routes.
+type rule struct {
+	matches  []profiles.All // alternatives; without one, the rule matches all requests
+	prefixes []string       // the path prefix of each of matches, or ""; for redirects
+	route    profiles.Route
+	policy   profiles.RoutePolicy
+}
+
+// routes returns the routes of a profile for the rule r and the given hosts. Usually, the
+// result is one route. If r is a redirect that replaces a prefix, the result has one route
+// for each prefix. metadata is the metadata of linkerd's route.
+func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.Metadata) []profiles.Route {
+	route := r.route
+	route.Name, route.Labels = metaName(metadata), metaLabels("route", metadata)
+	route.Policy = &r.policy
+	if len(r.matches) == 0 {
+		r.matches, r.prefixes = []profiles.All{{}}, []string{""}
+	}
+	if redirect := route.Redirect; redirect != nil && redirect.NewPrefix != "" {
+		routes := make([]profiles.Route, 0, len(r.matches))
+		for i, m := range r.matches {
+			to := *redirect
+			to.OldPrefix = cmp.Or(r.prefixes[i], "/")
+			route.Match, route.Redirect = atHosts(hosts, []profiles.All{m}), &to
+			routes = append(routes, route)
+		}
+		return routes
+	}
+	route.Match = atHosts(hosts, r.matches)
+	return []profiles.Route{route}
+}
+
+// atHosts returns a condition that holds if one of hosts holds and one of matches holds.
+// Without hosts, the condition holds if one of matches holds.
+func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
+	var all profiles.Any
+	if len(hosts) == 0 {
+		for _, m := range matches {
+			all = append(all, m)
+		}
+	}
+	for _, h := range hosts {
+		for _, m := range matches {
+			all = append(all, append(profiles.All{h}, m...))
+		}
+	}
+	return all
+}
+
+func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
+	var routes []profiles.Route
+	for i, r := range all {
+		hosts, ok := c.named(i, r.GetMetadata()).hosts(r.GetHosts())
+		if !ok {
+			continue
+		}
+		for j, from := range r.GetRules() {
+			c.ruleAt(i, j, r.GetMetadata())
+			var to rule
+			for _, m := range from.GetMatches() {
+				match, prefix, err := httpMatch(m)
+				if err != nil {
+					c.problem(err)
+					continue
+				}
+				to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, prefix)
+			}
+			if len(from.GetMatches()) > 0 && len(to.matches) == 0 {
+				continue
+			}
+			f := c.httpFilters(from.GetFilters())
+			to.route.RequestHeader, to.route.ResponseHeader = f.requestHeader, f.responseHeader
+			to.route.Redirect, to.route.Faults = f.redirect, f.faults
+			to.policy = c.timeouts(from.GetTimeouts(), from.GetRequestTimeout()) //nolint:staticcheck // controllers still set it
+			to.policy.Overrides = from.GetAllowL5DRequestHeaders()
+			to.policy.Retry = c.httpRetry(from.GetRetry())
+			to.policy.Backends, to.policy.Failover = c.httpBackends(from.GetBackends())
+			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
+		}
+	}
+	return routes
+}
+
+func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
+	var routes []profiles.Route
+	for i, r := range all {
+		hosts, ok := c.named(i, r.GetMetadata()).hosts(r.GetHosts())
+		if !ok {
+			continue
+		}
+		for j, from := range r.GetRules() {
+			c.ruleAt(i, j, r.GetMetadata())
+			var to rule
+			for _, m := range from.GetMatches() {
+				match, err := grpcMatch(m)
+				if err != nil {
+					c.problem(err)
+					continue
+				}
+				to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, "")
+			}
+			if len(from.GetMatches()) > 0 && len(to.matches) == 0 {
+				continue
+			}
+			f := c.grpcFilters(from.GetFilters())
+			to.route = profiles.Route{RequestHeader: f.requestHeader, Faults: f.faults}
+			to.policy = c.timeouts(from.GetTimeouts(), from.GetRequestTimeout()) //nolint:staticcheck // controllers still set it
+			to.policy.Overrides = from.GetAllowL5DRequestHeaders()
+			to.policy.Retry = c.grpcRetry(from.GetRetry())
+			to.policy.Backends, to.policy.Failover = c.grpcBackends(from.GetBackends())
+			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
+		}
+	}
+	return routes
+}
+
+// connections returns the profile for a policy of opaque connections. As in linkerd, only
+// the first rule of the first route has an effect.
+func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profiles.Profile {
+	p := &profiles.Profile{RoutesOnly: true}
+	for i, r := range o.GetRoutes()[:min(len(o.GetRoutes()), 1)] {
+		for j, from := range r.GetRules()[:min(len(r.GetRules()), 1)] {
+			c.ruleAt(i, j, r.GetMetadata())
+			to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
+			if !c.opaqueFilters(from.GetFilters()).forbidden {
+				to.policy.Backends, to.policy.Failover = c.opaqueBackends(from.GetBackends())
+			}
+			p.Routes = append(p.Routes, c.routes(to, nil, r.GetMetadata())...)
+		}
+	}
+	return p
+}
+
+// tlsRoutes returns the routes of TLS connections. In the conditions of these routes, the
+// host is the server name of the connection.
+func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
+	var routes []profiles.Route
+	for i, r := range all {
+		hosts, ok := c.named(i, r.GetMetadata()).serverNames(r.GetSnis())
+		if !ok {
+			continue
+		}
+		for j, from := range r.GetRules() {
+			c.ruleAt(i, j, r.GetMetadata())
+			to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
+			if !c.tlsFilters(from.GetFilters()).forbidden {
+				to.policy.Backends, to.policy.Failover = c.tlsBackends(from.GetBackends())
+			}
+			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
+		}
+	}
+	return routes
+}
+
+// named records that the route with the index i is being converted, because errors name the
+// route. It returns c.
+func (c *policyConverter) named(i int, metadata *meta.Metadata) *policyConverter {
+	c.at = fmt.Sprintf("route %d %q", i, metaName(metadata))
+	return c
+}
+
+// ruleAt records that the rule with the index j of the route with the index i is being
+// converted, because errors name the rule.
+func (c *policyConverter) ruleAt(i, j int, metadata *meta.Metadata) {
+	c.at = fmt.Sprintf("route %d %q, rule %d", i, metaName(metadata), j)
+}
+
+// hosts converts conditions on the host of a request, and leaves out invalid ones. ok is
+// false if all of them are invalid. If matches is empty, ok is true.
+func (c *policyConverter) hosts(matches []*http_route.HostMatch) (hosts []profiles.Match, ok bool) {
+	for _, h := range matches {
+		c.host(&hosts, h.GetExact(), h.GetSuffix().GetReverseLabels())
+	}
+	return hosts, len(hosts) > 0 || len(matches) == 0
+}
+
+func (c *policyConverter) serverNames(all []*tls_route.SniMatch) (hosts []profiles.Match, ok bool) {
+	for _, h := range all {
+		c.host(&hosts, h.GetExact(), h.GetSuffix().GetReverseLabels())
+	}
+	return hosts, len(hosts) > 0 || len(all) == 0
+}
+
+func (c *policyConverter) host(to *[]profiles.Match, exact string, reversed []string) {
+	m := profiles.Host{Value: profiles.Exact(exact)}
+	if len(reversed) > 0 {
+		labels := slices.Clone(reversed)
+		slices.Reverse(labels)
+		m.Value = profiles.Suffix("." + strings.Join(labels, "."))
+	}
+	if err := valid(m); err != nil {
+		c.problem(err)
+		return
+	}
+	*to = append(*to, m)
+}
+
+// valid returns an error if m is invalid. Invalid members of an All must be found here,
+// because a Router would leave them out, and the All would match more requests.
+func valid(m profiles.Match) error { return profiles.Route{Match: m}.Validate() }
+
+// httpMatch converts a condition on HTTP requests. If the condition has a path prefix,
+// httpMatch also returns the prefix.
+func httpMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, err error) {
+	all = profiles.All{}
+	switch kind := m.GetPath().GetKind().(type) {
+	case *http_route.PathMatch_Exact:
+		all = append(all, profiles.Path("^"+regexp.QuoteMeta(kind.Exact)+"$"))
+	case *http_route.PathMatch_Prefix:
+		if prefix = kind.Prefix; strings.Trim(prefix, "/") != "" {
+			all = append(all, profiles.PathPrefix(strings.TrimRight(prefix, "/")))
+		}
+	case *http_route.PathMatch_Regex:
+		if _, err := regexp.Compile(kind.Regex); err != nil { // before the group is added
+			return nil, "", fmt.Errorf("path: %w", err)
+		}
+		all = append(all, profiles.Path("^(?:"+kind.Regex+")$"))
+	}
+	if all, err = withHeaders(all, m.GetHeaders()); err != nil {
+		return nil, "", err
+	}
+	for _, q := range m.GetQueryParams() {
+		match := profiles.Query{Name: q.GetName(), Value: profiles.Exact(q.GetExact())}
+		if _, ok := q.GetValue().(*http_route.QueryParamMatch_Regex); ok {
+			match.Value = profiles.Regex(q.GetRegex())
+		}
+		all = append(all, match)
+	}
+	if m.GetMethod() != nil {
+		method := convertMethod(m.GetMethod(), func(of error) { err = of })
+		if all = append(all, method); err != nil {
+			return nil, "", err
+		}
+	}
+	return all, prefix, validMembers(all)
+}
+
+func grpcMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, error) {
+	all := profiles.All{
+		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
+	}
+	all, err := withHeaders(all, m.GetHeaders())
+	if err != nil {
+		return nil, err
+	}
+	return all, validMembers(all)
+}
+
+func withHeaders(all profiles.All, headers []*http_route.HeaderMatch) (profiles.All, error) {
+	for _, h := range headers {
+		match := profiles.Header{Name: h.GetName()}
+		switch v := h.GetValue().(type) {
+		case *http_route.HeaderMatch_Exact:
+			match.Value = profiles.Exact(v.Exact)
+		case *http_route.HeaderMatch_Regex:
+			match.Value = profiles.Regex(v.Regex)
+		default:
+			return nil, fmt.Errorf("header %q: no value", h.GetName())
+		}
+		all = append(all, match)
+	}
+	return all, nil
+}
+
+func validMembers(all profiles.All) error {
+	for _, m := range all {
+		if err := valid(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *policyConverter) timeouts(t *http_route.Timeouts, legacy *durationpb.Duration) (p profiles.RoutePolicy) {
+	if p.RequestTimeout = c.duration("request timeout", t.GetRequest()); t.GetRequest() == nil {
+		p.RequestTimeout = c.duration("request timeout", legacy)
+	}
+	p.ResponseTimeout = c.duration("response timeout", t.GetResponse())
+	p.IdleTimeout = c.duration("idle timeout", t.GetIdle())
+	return p
+}
+
+// duration converts d. It returns 0 if d is missing or invalid. The argument what describes
+// d in errors.
+func (c *policyConverter) duration(what string, d *durationpb.Duration) time.Duration {
+	if d == nil {
+		return 0
+	}
+	converted, err := convertDuration(d)
+	if err != nil {
+		c.problemf("%s: %w", what, err)
+	}
+	return converted
+}
+
+// metaName returns the name of a resource as linkerd writes it: "HTTPRoute.default.web:80".
+func metaName(m *meta.Metadata) string {
+	r := m.GetResource()
+	switch {
+	case r == nil:
+		return "default." + m.GetDefault()
+	case r.GetPort() == 0:
+		return fmt.Sprintf("%s.%s.%s", r.GetKind(), r.GetNamespace(), r.GetName())
+	}
+	return fmt.Sprintf("%s.%s.%s:%d", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetPort())
+}
+
+// metaLabels returns the labels for the resource m, as linkerd's proxy names them. The name
+// of a label is prefix, '_' and a part of the name of the resource, such as "route_kind".
+// If prefix is "route", the labels have no port and section.
+func metaLabels(prefix string, m *meta.Metadata) map[string]string {
+	r := m.GetResource()
+	labels := map[string]string{
+		prefix + "_group": r.GetGroup(), prefix + "_kind": r.GetKind(),
+		prefix + "_namespace": r.GetNamespace(), prefix + "_name": r.GetName(),
+	}
+	if r == nil {
+		labels[prefix+"_kind"], labels[prefix+"_name"] = "default", m.GetDefault()
+	}
+	if prefix != "route" {
+		labels[prefix+"_port"], labels[prefix+"_section_name"] = "", r.GetSection()
+		if r.GetPort() != 0 {
+			labels[prefix+"_port"] = strconv.FormatUint(uint64(r.GetPort()), 10)
+		}
+	}
+	return labels
+}
+
+// forever is the TTL of faults in a policy, because such a fault ends only with the policy.
+const forever = time.Duration(math.MaxInt64)

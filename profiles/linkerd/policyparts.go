@@ -1,0 +1,351 @@
+package linkerd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	"github.com/linkerd/linkerd2-proxy-api/go/opaque_route"
+	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// filters has the effects of the filters of a route or backend.
+type filters struct {
+	requestHeader, responseHeader layer.HeaderMutation
+	redirect                      *profiles.Redirect
+	faults                        []profiles.Fault
+	forbidden                     bool // the connection is closed
+
+	passing float64 // share of the requests without a fault so far; valid after the first fault
+}
+
+func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filters) {
+	for _, m := range all {
+		switch kind := m.GetKind().(type) {
+		case *outbound.HttpRoute_Filter_FailureInjector:
+			i := kind.FailureInjector
+			f.addFault(profiles.Fault{Status: int(min(i.GetStatus(), math.MaxInt32)), Message: i.GetMessage()}, i.GetRatio())
+		case *outbound.HttpRoute_Filter_RequestHeaderModifier:
+			addHeaders(&f.requestHeader, kind.RequestHeaderModifier)
+		case *outbound.HttpRoute_Filter_ResponseHeaderModifier:
+			addHeaders(&f.responseHeader, kind.ResponseHeaderModifier)
+		case *outbound.HttpRoute_Filter_Redirect:
+			f.redirect = c.redirect(kind.Redirect)
+		default:
+			c.problemf("a filter of an unknown kind")
+		}
+	}
+	return f
+}
+
+func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filters) {
+	for _, m := range all {
+		switch kind := m.GetKind().(type) {
+		case *outbound.GrpcRoute_Filter_FailureInjector:
+			i := kind.FailureInjector
+			f.addFault(profiles.Fault{Status: 500, GRPC: i.GetCode(), Message: i.GetMessage()}, i.GetRatio())
+		case *outbound.GrpcRoute_Filter_RequestHeaderModifier:
+			addHeaders(&f.requestHeader, kind.RequestHeaderModifier)
+		default:
+			c.problemf("a filter of an unknown kind")
+		}
+	}
+	return f
+}
+
+// addFault adds a fault for the share r of those requests to which no earlier fault
+// applies. profiles.Fault has the share of all requests instead.
+func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
+	if len(f.faults) == 0 {
+		f.passing = 1
+	}
+	ratio := 1.0
+	if r.GetDenominator() != 0 {
+		ratio = min(1, float64(r.GetNumerator())/float64(r.GetDenominator()))
+	}
+	fault.Fraction, fault.TTL = f.passing*ratio, forever
+	f.passing -= fault.Fraction
+	f.faults = append(f.faults, fault)
+}
+
+// headerModifier is a message that changes the header of requests or responses.
+type headerModifier interface {
+	GetAdd() *http_types.Headers
+	GetSet() *http_types.Headers
+	GetRemove() []string
+}
+
+func addHeaders(to *layer.HeaderMutation, m headerModifier) {
+	convert := func(to []layer.HeaderField, from *http_types.Headers) []layer.HeaderField {
+		for _, h := range from.GetHeaders() {
+			to = append(to, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
+		}
+		return to
+	}
+	to.Add, to.Set, to.Remove = convert(to.Add, m.GetAdd()), convert(to.Set, m.GetSet()), append(to.Remove, m.GetRemove()...)
+}
+
+func (c *policyConverter) redirect(m *http_route.RequestRedirect) *profiles.Redirect {
+	r := &profiles.Redirect{Host: m.GetHost(), Status: int(min(m.GetStatus(), math.MaxInt32))}
+	if r.Status == 0 {
+		r.Status = 301
+	}
+	switch of := m.GetScheme().GetType().(type) {
+	case *http_types.Scheme_Registered_:
+		r.Scheme = "http"
+		if of.Registered == http_types.Scheme_HTTPS {
+			r.Scheme = "https"
+		}
+	case *http_types.Scheme_Unregistered:
+		r.Scheme = of.Unregistered
+	}
+	if m.GetPort() > math.MaxUint16 {
+		c.problemf("redirect: port %d is above %d", m.GetPort(), math.MaxUint16)
+	} else {
+		r.Port = uint16(m.GetPort())
+	}
+	r.Path, r.NewPrefix = m.GetPath().GetFull(), m.GetPath().GetPrefix()
+	return r
+}
+
+func (c *policyConverter) httpRetry(m *outbound.HttpRoute_Retry) *profiles.Retry {
+	if m == nil {
+		return nil
+	}
+	r := c.retry(m.GetMaxRetries(), m.GetMaxRequestBytes(), m)
+	for _, s := range m.GetConditions().GetStatusRanges() {
+		if status, err := convertRange(s); err != nil {
+			c.problem(err)
+		} else {
+			r.Statuses = append(r.Statuses, status)
+		}
+	}
+	return c.validRetry(r)
+}
+
+func convertRange(s *outbound.HttpRoute_Retry_Conditions_StatusRange) (profiles.Status, error) {
+	if s.GetStart() == 0 || s.GetEnd() > 599 || s.GetStart() > s.GetEnd() {
+		return profiles.Status{}, fmt.Errorf("retry: statuses %d to %d are not a range within 1 to 599", s.GetStart(), s.GetEnd())
+	}
+	return profiles.Status{Min: int(max(s.GetStart(), 100)), Max: int(max(s.GetEnd(), 100))}, nil
+}
+
+func (c *policyConverter) grpcRetry(m *outbound.GrpcRoute_Retry) *profiles.Retry {
+	if m == nil {
+		return nil
+	}
+	r := c.retry(m.GetMaxRetries(), m.GetMaxRequestBytes(), m)
+	on := m.GetConditions()
+	for _, code := range []struct {
+		retried bool
+		code    uint32
+	}{
+		{on.GetCancelled(), 1},
+		{on.GetDeadineExceeded(), 4},
+		{on.GetResourceExhausted(), 8},
+		{on.GetInternal(), 13},
+		{on.GetUnavailable(), 14},
+	} {
+		if code.retried {
+			r.GRPC = append(r.GRPC, profiles.GRPCStatus{Min: code.code, Max: code.code})
+		}
+	}
+	return c.validRetry(r)
+}
+
+// timed has the methods that the retry messages of all kinds of routes have in common.
+type timed interface {
+	GetTimeout() *durationpb.Duration
+	GetBackoff() *outbound.ExponentialBackoff
+}
+
+// maxRetries is the largest valid value of Max in a profiles.Retry.
+const maxRetries = 99
+
+func (c *policyConverter) retry(most, bytes uint32, m timed) profiles.Retry {
+	return profiles.Retry{
+		Max: int(min(most, maxRetries)), MaxBodyBytes: int64(bytes),
+		AttemptTimeout: c.duration("retry timeout", m.GetTimeout()), Backoff: c.backoff(m.GetBackoff()),
+	}
+}
+
+func (c *policyConverter) validRetry(r profiles.Retry) *profiles.Retry {
+	if r.Max == 0 {
+		return nil
+	}
+	return &r
+}
+
+// backoff converts a backoff. It returns the zero Backoff, which means the default, if m is
+// missing or invalid.
+func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff {
+	if m == nil {
+		return layer.Backoff{}
+	}
+	b := layer.Backoff{
+		Min: c.duration("backoff", m.GetMinBackoff()), Max: c.duration("backoff", m.GetMaxBackoff()), Jitter: float64(m.GetJitterRatio()),
+	}
+	if err := b.Validate(); err != nil {
+		c.problem(err)
+		return layer.Backoff{}
+	}
+	return b
+}
+
+// withBreaker converts the failure accrual m to a circuit breaker. The breaker applies to
+// the endpoints of all backends of the policy. withBreaker returns c.
+func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConverter {
+	c.balancing, c.at = profiles.Balancing{}, "failure accrual"
+	var p layer.BreakerPolicy
+	var b *outbound.ExponentialBackoff
+	switch kind := m.GetKind().(type) {
+	case nil:
+		return c
+	case *outbound.FailureAccrual_ConsecutiveFailures_:
+		p.ConsecutiveFailures = int(min(kind.ConsecutiveFailures.GetMaxFailures(), math.MaxInt32))
+		b = kind.ConsecutiveFailures.GetBackoff()
+	case *outbound.FailureAccrual_Unified_:
+		p.MinSuccessRate = kind.Unified.GetSuccessRateThreshold()
+		p.Window = c.duration("window", kind.Unified.GetDecay())
+		p.MinRequests = int(min(kind.Unified.GetMinRequests(), math.MaxInt32))
+		p.ConsecutiveFailures = int(min(kind.Unified.GetMaxConsecutiveFailures(), math.MaxInt32))
+		b = kind.Unified.GetBackoff()
+	}
+	if p.ConsecutiveFailures == 0 {
+		if p.ConsecutiveFailures = -1; p.MinSuccessRate == 0 {
+			return c
+		}
+	}
+	p.Backoff, p.RetryAfter = c.backoff(b), b.GetRespectRetryAfterHint()
+	if err := p.Validate(); err != nil {
+		c.problem(err)
+		return c
+	}
+	if n := m.GetEjection().GetMinReadyEndpoints(); n > 1 {
+		c.problemf("the number of endpoints that stay ready is %d, and 1 is used", n)
+	}
+	c.balancing.Breaker = p
+	return c
+}
+
+// routeBackend is a backend of a route of any kind. F is the type of its filters.
+type routeBackend[F any] interface {
+	GetBackend() *outbound.Backend
+	GetFilters() []F
+}
+
+// weightedBackend is a backend of type B with a weight.
+type weightedBackend[B any] interface {
+	GetBackend() B
+	GetWeight() uint32
+}
+
+// backendsOf converts the backends of a rule. A rule with the distribution "first
+// available" has only first, and a rule with a random distribution has only random. convert
+// converts the filters of a backend. failover is true if the next backend is used when the
+// previous ones are unavailable. If the rule has no backends, the list is empty but not
+// nil.
+func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
+	c *policyConverter, first []B, random []W, convert func([]F) filters,
+) (backends []profiles.Backend, failover bool) {
+	backends = make([]profiles.Backend, 0, len(first)+len(random))
+	add := func(b B, weight uint32) {
+		to, f := c.backend(b.GetBackend()), convert(b.GetFilters())
+		to.Weight = weight
+		to.RequestHeader, to.ResponseHeader, to.Redirect, to.Faults = f.requestHeader, f.responseHeader, f.redirect, f.faults
+		if f.forbidden {
+			to.Missing = "a filter of the policy forbids the connection"
+		}
+		backends = append(backends, to)
+	}
+	for _, b := range first {
+		add(b, 1)
+	}
+	for _, w := range random {
+		add(w.GetBackend(), w.GetWeight())
+	}
+	return backends, len(first) > 1
+}
+
+func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
+	b := profiles.Backend{Labels: metaLabels("backend", m.GetMetadata())}
+	switch kind := m.GetKind().(type) {
+	case *outbound.Backend_Forward:
+		if b.Endpoint = convertEndpoint(kind.Forward, c.problem); b.Endpoint == nil {
+			b.Missing = fmt.Sprintf("backend %s has an invalid address", metaName(m.GetMetadata()))
+		}
+	case *outbound.Backend_Balancer:
+		b.Authority = kind.Balancer.GetDiscovery().GetDst().GetPath()
+		b.Balancing = c.balancing
+		b.Balancing.QueueCapacity = int(min(m.GetQueue().GetCapacity(), math.MaxInt32))
+		b.Balancing.QueueTimeout = c.duration("fail-fast timeout", m.GetQueue().GetFailfastTimeout())
+		b.Balancing.Decay = c.duration("decay", kind.Balancer.GetPeakEwma().GetDecay())
+		if p := kind.Balancer.GetPenaltyPeakEwma(); p != nil {
+			b.Balancing.Decay, b.Balancing.Penalty = c.duration("decay", p.GetDecay()), c.duration("penalty", p.GetPenalty())
+		}
+		if err := b.Target.Validate(); err != nil {
+			c.problem(err)
+			b.Missing = fmt.Sprintf("backend %s: %v", metaName(m.GetMetadata()), err)
+		}
+	default:
+		b.Missing = fmt.Sprintf("backend %s has no dispatcher", metaName(m.GetMetadata()))
+	}
+	return b
+}
+
+var errNoDistribution = errors.New("the rule has no backends")
+
+func (c *policyConverter) httpBackends(d *outbound.HttpRoute_Distribution) ([]profiles.Backend, bool) {
+	if d.GetKind() == nil {
+		c.problem(errNoDistribution)
+	}
+	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
+}
+
+func (c *policyConverter) grpcBackends(d *outbound.GrpcRoute_Distribution) ([]profiles.Backend, bool) {
+	if d.GetKind() == nil {
+		c.problem(errNoDistribution)
+	}
+	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
+}
+
+func (c *policyConverter) opaqueBackends(d *outbound.OpaqueRoute_Distribution) ([]profiles.Backend, bool) {
+	if d.GetKind() == nil {
+		c.problem(errNoDistribution)
+	}
+	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.opaqueFilters)
+}
+
+func (c *policyConverter) tlsBackends(d *outbound.TlsRoute_Distribution) ([]profiles.Backend, bool) {
+	if d.GetKind() == nil {
+		c.problem(errNoDistribution)
+	}
+	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.tlsFilters)
+}
+
+func (c *policyConverter) opaqueFilters(all []*outbound.OpaqueRoute_Filter) filters {
+	return connectionFilters(c, all)
+}
+
+func (c *policyConverter) tlsFilters(all []*outbound.TlsRoute_Filter) filters {
+	return connectionFilters(c, all)
+}
+
+// connectionFilters converts the filters of a route for connections. A filter of any kind
+// rejects the connections.
+func connectionFilters[F interface {
+	GetInvalid() *opaque_route.Invalid
+}](c *policyConverter, all []F) filters {
+	for _, f := range all {
+		if m := f.GetInvalid(); m != nil {
+			c.problemf("invalid: %s", m.GetMessage())
+		}
+	}
+	return filters{forbidden: len(all) > 0}
+}

@@ -1,0 +1,391 @@
+package profiles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/layer"
+)
+
+// Policy has the parts of a [Profile] that linkerd's client policies have and service
+// profiles do not. NewPolicies of package profiles/linkerd makes profiles with a Policy.
+type Policy struct {
+	// name of the resource to which the policy is attached: "Service.default.web:80"
+	Name   string
+	Labels map[string]string // labels of this resource, for metrics and tap ("parent_name")
+
+	// Connections is the profile of the connections that are not HTTP. A server of
+	// connections uses it instead of the profile of the requests. nil means that the
+	// profile of the requests also applies to connections.
+	Connections *Profile
+
+	// ServerNames is whether the routes of Connections select TLS connections by [Host],
+	// which is then the server name in the ClientHello.
+	ServerNames bool
+}
+
+// RoutePolicy has the parts of a [Route] that linkerd's client policies have and service
+// profiles do not.
+type RoutePolicy struct {
+	// Backends share the requests of the route in proportion to their weights. With
+	// Failover, the first ready backend gets all requests. If no backend has a weight,
+	// requests are rejected. An invalid backend fails its share of the requests. nil means
+	// the targets of the profile. The [layer.Route] of a request is added to the context
+	// when a backend is chosen, so the layers of the route do not see it.
+	Backends []Backend
+	Failover bool
+
+	// RequestTimeout limits the time of a request up to the end of its response, including
+	// all attempts. ResponseTimeout limits the time of one attempt in the same way. (In
+	// linkerd, this time begins only after the body of the request was sent.) IdleTimeout
+	// limits the wait for each part of the response body. 0 means no limit.
+	RequestTimeout  time.Duration
+	ResponseTimeout time.Duration
+	IdleTimeout     time.Duration
+
+	// Retry replaces the fields Retryable, AttemptTimeout and Hedge of the route. nil means
+	// that these fields of the route apply.
+	Retry *Retry
+
+	// Overrides allows requests to change their retries and timeouts by header fields:
+	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
+	// l5d-request-timeout) and l5d-response-timeout. The fields are removed from the
+	// request. Their values have the form that linkerd documents. Retryable, AttemptTimeout
+	// and Hedge of the route do not apply to such requests.
+	Overrides bool
+}
+
+// Retry allows retries of requests with any method, without a budget. In addition to failed
+// responses, an attempt is retried if it is late or ends with an error of class
+// [layer.Retryable].
+type Retry struct {
+	Max            int           // maximum number of retries of one request, 1 to 99
+	MaxBodyBytes   int64         // requests with a larger body are sent once
+	Statuses       []Status      // HTTP statuses that are retried
+	GRPC           []GRPCStatus  // gRPC statuses that are retried
+	AttemptTimeout time.Duration // limit of an attempt up to its response headers; 0 means none
+	Backoff        layer.Backoff // the pause between attempts; zero means none
+}
+
+// Backend is a target of the requests of one route.
+type Backend struct {
+	Target
+	Endpoint  *Endpoint // the only endpoint of the backend, instead of Authority; may be nil
+	Balancing Balancing
+	// labels of the backend's resource, for example "backend_name", for metrics and tap. If
+	// there are any, the layers of the backend see a [layer.Route] that has the labels of the
+	// policy, the route and the backend.
+	Labels map[string]string
+	// the reason why the backend does not exist; its requests then fail. "" if the backend
+	// exists
+	Missing string
+
+	// The following fields have the same meaning as in a [Route]. They apply to the
+	// requests to this backend.
+	RequestHeader, ResponseHeader layer.HeaderMutation
+	Redirect                      *Redirect
+	Faults                        []Fault
+}
+
+// Balancing configures the balancer of a backend. The function that is passed to
+// [WithBackends] must apply it. A zero field means the default of the balancer.
+type Balancing struct {
+	Decay         time.Duration // time constant of the moving average of latencies
+	Penalty       time.Duration // latency that is recorded for a failure
+	QueueCapacity int           // number of requests that may wait for an endpoint
+	QueueTimeout  time.Duration // longest wait for an endpoint
+	// circuit breaker of each endpoint; the zero policy means no circuit breaker
+	Breaker layer.BreakerPolicy
+}
+
+// WithBackends sets the function that makes the service of a backend of a [RoutePolicy]. mk
+// is called once for each backend that differs from the current backends in Authority,
+// Endpoint, Missing or Balancing. mk must release the services of earlier backends. Without
+// this option, the function mk of [New] makes the service for an Authority, and the
+// function of [WithForward] makes the service for an Endpoint.
+func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.backends = mk })
+}
+
+// valid returns a copy of p without negative timeouts and without an invalid Retry. It
+// returns an error for each part that it left out.
+func (p RoutePolicy) valid() (RoutePolicy, []error) {
+	var problems []error
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+	}{
+		{"request timeout", &p.RequestTimeout},
+		{"response timeout", &p.ResponseTimeout},
+		{"idle timeout", &p.IdleTimeout},
+	} {
+		if *d.value < 0 {
+			problems = append(problems, fmt.Errorf("%s %v is below 0", d.name, *d.value))
+			*d.value = 0
+		}
+	}
+	if p.Retry != nil {
+		if err := p.Retry.validate(); err != nil {
+			problems = append(problems, fmt.Errorf("retry: %w", err))
+			p.Retry = nil
+		}
+	}
+	return p, problems
+}
+
+func (r *Retry) validate() error {
+	switch {
+	case r.Max < 1 || r.Max > maxRetries:
+		return fmt.Errorf("max %d is not from 1 to %d", r.Max, maxRetries)
+	case r.MaxBodyBytes < 0:
+		return fmt.Errorf("max body bytes %d is below 0", r.MaxBodyBytes)
+	case r.AttemptTimeout < 0:
+		return fmt.Errorf("attempt timeout %v is below 0", r.AttemptTimeout)
+	}
+	if err := backoff.Check(r.Backoff); err != nil {
+		return err
+	}
+	for _, s := range r.Statuses {
+		if _, err := s.compileResponse(); err != nil {
+			return err
+		}
+	}
+	for _, g := range r.GRPC {
+		if _, err := g.compileResponse(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Retry) retries(rsp response) bool {
+	return slices.ContainsFunc(r.Statuses, func(s Status) bool { return s.holds(rsp) == yes }) ||
+		slices.ContainsFunc(r.GRPC, func(g GRPCStatus) bool { return g.holds(rsp) == yes })
+}
+
+// MayRetry reports whether the requests of the route may be sent more than once.
+func (r Route) MayRetry() bool {
+	return r.Retryable || r.Policy != nil && (r.Policy.Retry != nil || r.Policy.Overrides)
+}
+
+func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp] {
+	pause := p.Backoff
+	if pause == (layer.Backoff{}) {
+		pause = noBackoff()
+	}
+	keep := p.MaxBodyBytes
+	if keep == 0 {
+		keep = -1 // for layer.Retry, 0 means the default
+	}
+	return layer.RetryPolicy[Req, Rsp]{
+		Budget: a.unlimited, MaxAttempts: p.Max + 1, AttemptTimeout: p.AttemptTimeout,
+		Backoff: pause, MaxRetryAfter: maxErrorWait, MaxBodyBytes: keep,
+		CanRetry: func(Req) bool { return true },
+		RetryIf: func(o layer.Outcome[Rsp]) bool {
+			switch {
+			case o.Err == nil:
+				status := a.access.Status(o.Response)
+				return p.retries(response{status: status, header: a.access.ResponseHeader(o.Response)}) ||
+					o.Ended && p.retries(response{status: status, trailer: a.access.ResponseTrailer(o.Response)})
+			case errors.Is(o.Err, layer.ErrNotReady):
+				return false
+			}
+			return errors.Is(o.Err, layer.ErrAttemptTimeout) || a.layers.classify(o) == layer.Retryable
+		},
+	}
+}
+
+// routeSplit returns the split over the backends of route. It returns nil if the route has
+// no backends of its own. parent has the labels of the policy. The caller must hold mu.
+func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
+	p := route.def.Policy
+	if p == nil || p.Backends == nil {
+		return nil
+	}
+	s := &split[Req, Rsp]{apex: r.target, ordered: p.Failover}
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		if b.Weight == 0 {
+			continue
+		}
+		key := b.key()
+		svc := r.backend(b, key, drop)
+		if r.layers != nil {
+			svc = r.filtered(b, svc)
+		}
+		s.add(Target{Authority: b.label(), Weight: b.Weight}, svc)
+		last := &s.parts[len(s.parts)-1]
+		last.key, last.route = key, cmp.Or(route.def.toBackend(b, parent), route.info)
+	}
+	if len(s.parts) == 0 {
+		s.add(Target{Authority: "none", Weight: 1}, failingBackend[Req, Rsp]{&layer.Error{
+			Layer: layerName, Target: r.target, Kind: layer.ErrNotReady, Reason: "the route has no backends",
+		}})
+	}
+	return s
+}
+
+// toBackend returns the [layer.Route] of the requests that the route r sends to b. The
+// result has the labels of the policy (parent), of r and of b. It is nil if b has no
+// labels.
+func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
+	if len(b.Labels) == 0 {
+		return nil
+	}
+	labels := make(map[string]string, len(parent)+len(r.Labels)+len(b.Labels))
+	for _, m := range []map[string]string{parent, r.Labels, b.Labels} {
+		maps.Copy(labels, m)
+	}
+	return &layer.Route{Name: r.Name, Labels: labels}
+}
+
+func (p *Policy) labels() map[string]string {
+	if p == nil {
+		return nil
+	}
+	return p.Labels
+}
+
+// backend returns the service of b. key is the result of b.key(). backend makes the service
+// only if no current backend has the same key. For an invalid b, it calls drop and returns
+// a service that fails each request. The caller must hold mu.
+func (r *Router[Req, Rsp]) backend(b *Backend, key string, drop func(error)) layer.Service[Req, Rsp] {
+	if svc, ok := r.backendServices[key]; ok {
+		return svc
+	}
+	svc, err := r.newBackend(b)
+	if svc == nil {
+		err = cmp.Or(err, errors.New("no service was made"))
+		drop(fmt.Errorf("backend %s: %w", b.label(), err))
+		svc = failingBackend[Req, Rsp]{&layer.Error{
+			Layer: layerName, Target: r.target, Endpoint: b.label(), Reason: "the backend is invalid", Err: err,
+		}}
+	}
+	if r.backendServices == nil {
+		r.backendServices = make(map[string]layer.Service[Req, Rsp])
+	}
+	r.backendServices[key] = svc
+	return svc
+}
+
+func (r *Router[Req, Rsp]) newBackend(b *Backend) (layer.Service[Req, Rsp], error) {
+	err := b.Validate()
+	switch {
+	case err != nil:
+		return nil, err
+	case r.backends != nil:
+		return r.backends(b), nil
+	case b.Endpoint == nil:
+		return r.service(b.Authority), nil
+	case r.forward != nil:
+		return r.forward(b.Endpoint), nil
+	}
+	return nil, errors.New("an endpoint requires WithForward or WithBackends")
+}
+
+// Validate returns the reason why requests to b fail, or nil if b is valid.
+func (b *Backend) Validate() error {
+	switch {
+	case b.Missing != "":
+		return errors.New(b.Missing)
+	case b.Endpoint != nil:
+		return b.Endpoint.Validate()
+	}
+	return b.Target.Validate()
+}
+
+// failingBackend is the service of an invalid backend. It fails each request. It is always
+// ready, so that it keeps its share of the requests.
+type failingBackend[Req, Rsp any] struct{ err error }
+
+// Ready implements [layer.Service].
+func (f failingBackend[Req, Rsp]) Ready(context.Context) error                  { return nil }
+func (f failingBackend[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, _ error) { return rsp, f.err }
+func (f failingBackend[Req, Rsp]) Describe() layer.Node {
+	return layer.Node{Name: "missing", State: layer.State{{Key: "err", Value: f.err.Error()}}}
+}
+
+func (r *Router[Req, Rsp]) filtered(b *Backend, svc layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+	route, problems := Route{
+		RequestHeader: b.RequestHeader, ResponseHeader: b.ResponseHeader, Redirect: b.Redirect, Faults: b.Faults,
+	}.valid()
+	if r.layers.edit == nil {
+		route, _ = withoutEdits(route)
+	}
+	for _, err := range problems {
+		r.invalid.Add(fmt.Errorf("backend: %w", err))
+	}
+	a := &routeStack[Req, Rsp]{Router: r, route: route}
+	st := layer.NewStack[Req](a.options(r.layers.classify)...)
+	return a.changeRequests(a.addOnce(a.changeResponses(st))).Service(svc)
+}
+
+// key returns a text that identifies the service of b. Backends with the same key share a
+// service.
+func (b *Backend) key() string {
+	endpoint := ""
+	if b.Endpoint != nil {
+		type plain Endpoint // without the method String
+		endpoint = fmt.Sprintf("%+v", plain(*b.Endpoint))
+	}
+	return strings.Join([]string{b.Authority, endpoint, b.Missing, fmt.Sprintf("%+v", b.Balancing)}, "\x00")
+}
+
+// label returns the name of b in explanations: its authority, or the address of its
+// Endpoint.
+func (b *Backend) label() string {
+	if b.Endpoint != nil {
+		return b.Endpoint.Addr.String()
+	}
+	return cmp.Or(b.Authority, "missing")
+}
+
+// releaseBackends drops the services of backends that no route of s uses. If the profile of
+// s has RoutesOnly, the services of the remaining backends become the split of s, so that
+// Ready waits for them. The caller must hold mu.
+func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
+	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
+	var all split[Req, Rsp]
+	all.apex = s.split.apex
+	for _, route := range s.routes {
+		if route.split == nil {
+			continue
+		}
+		for _, p := range route.split.parts {
+			if svc, ok := r.backendServices[p.key]; ok && used[p.key] == nil {
+				used[p.key] = svc
+				all.add(p.Target, svc)
+			}
+		}
+	}
+	r.backendServices = used
+	if s.profile.RoutesOnly && len(all.parts) > 0 {
+		s.split = all
+	}
+}
+
+// describeTargets returns the targets of the split with their weights as a text, such as
+// "web-v1:80 90, web-v2:80 10".
+func (s *split[Req, Rsp]) describeTargets() string {
+	texts := make([]string, 0, min(len(s.parts), maxExplained))
+	for _, p := range s.parts[:min(len(s.parts), maxExplained)] {
+		texts = append(texts, p.Authority+" "+strconv.FormatUint(uint64(p.Weight), 10))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// hasEdits reports whether a backend of p requires a layer.Editor, because it changes
+// headers or redirects requests.
+func (p RoutePolicy) hasEdits() bool {
+	return slices.ContainsFunc(p.Backends, func(b Backend) bool {
+		return !b.RequestHeader.Empty() || !b.ResponseHeader.Empty() || b.Redirect != nil
+	})
+}

@@ -1,0 +1,321 @@
+package profiles_test
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// ofPolicy is a profile with one route of a policy, for all requests.
+func ofPolicy(p profiles.RoutePolicy, change ...func(*profiles.Route)) *profiles.Profile {
+	r := profiles.Route{Name: "r", Match: profiles.All{}, Policy: &p}
+	for _, f := range change {
+		f(&r)
+	}
+	return &profiles.Profile{RoutesOnly: true, Precedence: profiles.MostSpecific, Routes: []profiles.Route{r}}
+}
+
+func weighted(authority string, weight uint32) profiles.Backend {
+	return profiles.Backend{Target: profiles.Target{Authority: authority, Weight: weight}}
+}
+
+func TestPolicyBackendsByWeight(t *testing.T) {
+	var bs backends
+	p := ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 3), weighted("b:80", 1), weighted("c:80", 0)}})
+	r := routerOf(t, p, &bs)
+	for range 4000 {
+		send(t, r, "GET", "/")
+	}
+	calls := bs.calls()
+	assert.InDelta(t, 3000, calls["a:80"], 200)
+	assert.EqualValues(t, 4000, calls["a:80"]+calls["b:80"])
+
+	bs.get(t, "a:80").set(&bs.get(t, "a:80").unready, true)
+	assert.Equal(t, "b:80", send(t, r, "GET", "/").from, "a backend that is not ready is skipped")
+	require.NoError(t, layer.Poll(r), "Ready is that of the backends")
+	bs.get(t, "b:80").set(&bs.get(t, "b:80").unready, true)
+	require.ErrorIs(t, layer.Poll(r), layer.ErrNotReady)
+}
+
+func TestPolicyFailover(t *testing.T) {
+	var bs backends
+	r := routerOf(t, ofPolicy(profiles.RoutePolicy{
+		Failover: true, Backends: []profiles.Backend{weighted("a:80", 1), weighted("b:80", 1000)},
+	}), &bs)
+	for range 20 {
+		require.Equal(t, "a:80", send(t, r, "GET", "/").from)
+	}
+	bs.get(t, "a:80").set(&bs.get(t, "a:80").unready, true)
+	require.Equal(t, "b:80", send(t, r, "GET", "/").from)
+}
+
+// Backends that do not exist fail their share, and a route without backends rejects.
+func TestPolicyWithoutBackend(t *testing.T) {
+	var bs backends
+	missing := profiles.Backend{Target: profiles.Target{Weight: 1}, Missing: "Service default/none does not exist"}
+	r := routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{weighted("a:80", 1), missing, weighted("10.0.0.1:80", 1)}}), &bs)
+	served, failed := 0, 0
+	for range 600 {
+		if _, err := r.Call(t.Context(), request{method: "GET", path: "/"}); err == nil {
+			served++
+		} else {
+			require.NotErrorIs(t, err, layer.ErrNotReady)
+			failed++
+		}
+	}
+	assert.InDelta(t, 200, served, 60)
+	assert.InDelta(t, 400, failed, 60)
+
+	r = routerOf(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{}}), &bs)
+	_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.ErrorContains(t, err, "no backends")
+}
+
+// A backend is made again if its endpoint or balancing differs, and is released otherwise.
+func TestPolicyBackendServices(t *testing.T) {
+	var made []profiles.Backend
+	mk := profiles.WithBackends(func(b *profiles.Backend) service {
+		made = append(made, *b)
+		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200, from: b.Authority}, nil })
+	})
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, new(backends).mk, mk)
+	a, tuned := weighted("a:80", 1), weighted("a:80", 1)
+	tuned.Balancing.Breaker.ConsecutiveFailures = 3
+	e := profiles.Backend{Target: profiles.Target{Weight: 1}, Endpoint: &profiles.Endpoint{Addr: netip.MustParseAddrPort("10.0.0.1:80")}}
+	same := e
+	same.Endpoint = &profiles.Endpoint{Addr: e.Endpoint.Addr}
+	for i, tt := range []struct {
+		backends []profiles.Backend
+		made     int
+	}{
+		{[]profiles.Backend{a, a}, 1},
+		{[]profiles.Backend{a, tuned}, 2},
+		{[]profiles.Backend{tuned, e}, 3},
+		{[]profiles.Backend{tuned, same}, 3},
+		{[]profiles.Backend{a}, 4},
+	} {
+		src.send(ofPolicy(profiles.RoutePolicy{Backends: tt.backends}), nil)
+		send(t, r, "GET", "/")
+		require.Len(t, made, tt.made, i)
+	}
+	require.Equal(t, e.Endpoint, made[2].Endpoint)
+}
+
+func TestPolicyRetry(t *testing.T) {
+	for _, tt := range []struct {
+		what    string
+		retry   profiles.Retry
+		url     string
+		body    string
+		arrived int
+		status  int
+	}{
+		{"a status", profiles.Retry{Max: 2, MaxBodyBytes: 100, Statuses: []profiles.Status{{500, 599}}}, "/?fails=2", "hello", 3, 200},
+		{"the limit", profiles.Retry{Max: 1, MaxBodyBytes: 100, Statuses: []profiles.Status{{500, 599}}}, "/?fails=2", "hello", 2, 500},
+		{"another status", profiles.Retry{Max: 2, MaxBodyBytes: 100, Statuses: []profiles.Status{{501, 599}}}, "/?fails=2", "hello", 1, 500},
+		{"a large body", profiles.Retry{Max: 2, MaxBodyBytes: 4, Statuses: []profiles.Status{{500, 599}}}, "/?fails=2", "hello", 1, 500},
+		{"no condition", profiles.Retry{Max: 2, MaxBodyBytes: 100}, "/?fails=2", "hello", 1, 500},
+		{"a pause", profiles.Retry{Max: 1, Statuses: []profiles.Status{{500, 500}}, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: time.Second}}, "/?fails=1", "", 2, 200},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			r, came := webTown(t, ofPolicy(profiles.RoutePolicy{Retry: &tt.retry}))
+			start := time.Now()
+			rsp, err := r.Call(t.Context(), streamed(t, tt.url, strings.NewReader(tt.body), int64(len(tt.body))))
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			assert.Equal(t, tt.status, rsp.StatusCode)
+			require.Len(t, came(), tt.arrived)
+			for _, attempt := range came() {
+				assert.Equal(t, tt.body, attempt.body)
+			}
+			assert.GreaterOrEqual(t, time.Since(start), tt.retry.Backoff.Min)
+		})
+	}
+}
+
+// Override fields change the request that has them, and are removed. Without Overrides they
+// are forwarded.
+func TestPolicyOverrides(t *testing.T) {
+	call := func(overrides bool, url string, header http.Header) (status int, came []received) {
+		t.Helper()
+		r, requests := webTown(t, ofPolicy(profiles.RoutePolicy{Overrides: overrides}))
+		req := streamed(t, url, nil, 0)
+		req.Header = header
+		rsp, err := r.Call(t.Context(), req)
+		if err != nil {
+			status, _ = httplayer.StatusFromError(err)
+			return status, requests()
+		}
+		require.NoError(t, rsp.Body.Close())
+		return rsp.StatusCode, requests()
+	}
+	status, came := call(true, "/?fails=1", http.Header{"L5d-Retry-Http": {"5xx"}, "X-A": {"1"}})
+	assert.Equal(t, 200, status)
+	require.Len(t, came, 2)
+	for _, attempt := range came {
+		assert.NotContains(t, attempt.header, "L5d-Retry-Http")
+		assert.Equal(t, []string{"1"}, attempt.header["X-A"])
+	}
+	status, came = call(true, "/?fails=3", http.Header{"L5d-Retry-Http": {"gateway-error,500-501"}, "L5d-Retry-Limit": {"3"}})
+	assert.Equal(t, 200, status)
+	assert.Len(t, came, 4)
+	status, came = call(true, "/?fails=1", http.Header{"L5d-Retry-Http": {"503"}})
+	assert.Equal(t, 500, status)
+	assert.Len(t, came, 1)
+	status, came = call(true, "/?fails=1", http.Header{"L5d-Retry-Http": {"5xx"}, "L5d-Retry-Limit": {"0"}})
+	assert.Equal(t, 500, status)
+	assert.Len(t, came, 1)
+	status, came = call(false, "/?fails=1", http.Header{"L5d-Retry-Http": {"5xx"}})
+	assert.Equal(t, 500, status)
+	require.Len(t, came, 1)
+	assert.Equal(t, []string{"5xx"}, came[0].header["L5d-Retry-Http"])
+}
+
+// Requests with different override fields share the limit and the faults of the route, and
+// their timeouts replace those of the route.
+func TestPolicyOverriddenTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		src := newScript()
+		r := profiles.New(ctx, target, src, httplayer.Accessor{}, func(string) httplayer.Service {
+			return handlerHTTP(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			})
+		}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
+		call := func(name, value string) (int, error) {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web/", nil)
+			req.Header.Set(name, value)
+			rsp, err := r.Call(ctx, req)
+			if err != nil {
+				return 0, err
+			}
+			return rsp.StatusCode, rsp.Body.Close()
+		}
+		src.send(ofPolicy(profiles.RoutePolicy{RequestTimeout: time.Hour, ResponseTimeout: 2 * time.Hour, Overrides: true}, func(r *profiles.Route) {
+			r.Limit = 1
+		}), nil)
+		for name, want := range map[string]time.Duration{
+			"L5d-Timeout": time.Second, "L5d-Request-Timeout": time.Second, "L5d-Response-Timeout": time.Second, "X-Timeout": time.Hour,
+		} {
+			start, done := time.Now(), make(chan error)
+			go func() {
+				_, err := call(name, "1s")
+				done <- err
+			}()
+			synctest.Wait()
+			_, err := call("L5d-Timeout", "2s")
+			require.ErrorIs(t, err, layer.ErrNotReady, "the limit")
+			require.ErrorIs(t, <-done, layer.ErrTimeout, name)
+			assert.Equal(t, want, time.Since(start), name)
+		}
+
+		fault := abort(1, 503)
+		src.send(ofPolicy(profiles.RoutePolicy{Overrides: true}, func(r *profiles.Route) { r.Faults = []profiles.Fault{fault} }), nil)
+		status, err := call("L5d-Timeout", "1s")
+		require.NoError(t, err)
+		assert.Equal(t, 503, status)
+		time.Sleep(fault.TTL)
+		_, err = call("L5d-Timeout", "2s")
+		require.ErrorIs(t, err, layer.ErrTimeout, "the fault has ended")
+	})
+}
+
+// Faults of a policy have no end.
+func TestPolicyFault(t *testing.T) {
+	r, came := webTown(t, ofPolicy(profiles.RoutePolicy{}, func(r *profiles.Route) {
+		r.Faults = []profiles.Fault{{Fraction: 1, Status: 418, TTL: math.MaxInt64, Message: "short and stout"}}
+	}))
+	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, 418, rsp.StatusCode)
+	assert.Empty(t, came())
+}
+
+func TestPolicyBackendFilters(t *testing.T) {
+	b := weighted("a:80", 1)
+	b.RequestHeader.Set, b.ResponseHeader.Set = pairs("X-Backend", "a"), pairs("X-From", "a")
+	r, came := webTown(t, ofPolicy(profiles.RoutePolicy{Backends: []profiles.Backend{b}}))
+	rsp, err := r.Call(t.Context(), streamed(t, "/", nil, 0))
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "a", rsp.Header.Get("X-From"))
+	require.Len(t, came(), 1)
+	assert.Equal(t, []string{"a"}, came()[0].header["X-Backend"])
+}
+
+func TestPolicyTimeouts(t *testing.T) {
+	for what, p := range map[string]profiles.RoutePolicy{
+		"request": {RequestTimeout: 50 * time.Millisecond}, "response": {ResponseTimeout: 50 * time.Millisecond},
+		"response, a retry": {ResponseTimeout: 50 * time.Millisecond, Retry: &profiles.Retry{Max: 1}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r, _ := serving(t, ofPolicy(p), func(ctx context.Context, _ request) (*reply, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}, profiles.WithRouteLayers[request, *reply](nil, nil, func(layer.Outcome[*reply]) layer.Class { return layer.Failure }))
+			_, err := r.Call(t.Context(), request{method: "GET", path: "/"})
+			require.ErrorIs(t, err, layer.ErrTimeout)
+		})
+	}
+}
+
+// An endpoint that sends a part of its response body and then pauses exceeds IdleTimeout, a slow
+// one does not. The server is a real one, because the read of its connection has to end.
+func TestPolicyIdleTimeout(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range 5 {
+			_, _ = io.WriteString(w, "part ")
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(5 * time.Millisecond)
+		}
+		if r.URL.Path == "/pause" {
+			<-r.Context().Done()
+		}
+	}))
+	defer server.Close()
+	defer server.CloseClientConnections()
+	var source profiles.Static
+	source.Set(target, ofPolicy(profiles.RoutePolicy{IdleTimeout: 300 * time.Millisecond}))
+	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+		return handlerHTTP(func(ctx context.Context, req *http.Request) (*http.Response, error) {
+			return http.DefaultTransport.RoundTrip(req.WithContext(ctx))
+		})
+	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
+	read := func(path string) (string, error) {
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+path, nil)
+		rsp, err := r.Call(ctx, req)
+		require.NoError(t, err)
+		body, err := io.ReadAll(rsp.Body)
+		require.NoError(t, rsp.Body.Close())
+		return string(body), err
+	}
+	body, err := read("/pause")
+	require.ErrorIs(t, err, layer.ErrIdleTimeout)
+	require.Contains(t, body, "part ")
+	require.Eventually(t, func() bool { // a loaded machine may pause a response
+		body, err = read("/")
+		return err == nil && body == strings.Repeat("part ", 5)
+	}, 20*time.Second, time.Millisecond)
+}

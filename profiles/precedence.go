@@ -1,0 +1,102 @@
+package profiles
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Precedence determines which of several matching routes applies to a request.
+type Precedence uint8
+
+// The values of Precedence.
+const (
+	// FirstMatch selects the first matching route in the order of the profile.
+	FirstMatch Precedence = iota
+
+	// MostSpecific selects the matching route with the most specific condition, as in the
+	// Gateway API. These criteria apply in order: an exact host, a longer [Suffix] of the
+	// host, an exact path, a longer [PathPrefix], more headers, more query parameters, a
+	// method. Of routes that are equal by all criteria, the first in the profile applies.
+	// The members of an [Any] are compared separately. A [Path] counts as an exact path. Of
+	// two [GRPC] conditions, the longer Service is more specific, and then the longer
+	// Method.
+	MostSpecific
+)
+
+// String returns "first match" or "most specific".
+func (p Precedence) String() string {
+	return [...]string{"first match", "most specific"}[min(p, MostSpecific)]
+}
+
+// candidatesOf returns the candidates of routes in the order of the precedence p.
+func candidatesOf[Req, Rsp any](routes []*liveRoute[Req, Rsp], p Precedence) []candidate[Req, Rsp] {
+	candidates := make([]candidate[Req, Rsp], 0, len(routes))
+	if p == FirstMatch {
+		for _, r := range routes {
+			candidates = append(candidates, candidate[Req, Rsp]{match: r.match, needs: r.needs, route: r})
+		}
+		return candidates
+	}
+	for _, r := range routes {
+		for _, m := range alternatives(r.match) {
+			candidates = append(candidates, candidate[Req, Rsp]{match: m, needs: m.needs(), route: r, rank: rankOf(m)})
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate[Req, Rsp]) int { return b.compare(a.rank) })
+	return candidates
+}
+
+// alternatives returns the members of m if m is an Any, and otherwise only m.
+func alternatives(m matcher) []matcher {
+	if members, ok := m.(anyOf); ok {
+		return members
+	}
+	return []matcher{m}
+}
+
+// rank is the specificity of a condition. An earlier field takes precedence over a later
+// one. A higher value is more specific.
+type rank struct {
+	host, path, headers, queries, method int
+}
+
+const exactRank = 1 << 40 // above every length
+
+func (r rank) compare(other rank) int {
+	return cmp.Or(
+		cmp.Compare(r.host, other.host), cmp.Compare(r.path, other.path), cmp.Compare(r.headers, other.headers),
+		cmp.Compare(r.queries, other.queries), cmp.Compare(r.method, other.method))
+}
+
+// rankOf returns the rank of m. Conditions within an Any or a Not do not count.
+func rankOf(m matcher) (r rank) {
+	switch m := m.(type) {
+	case allOf:
+		for _, member := range m {
+			of := rankOf(member)
+			r.host, r.path = max(r.host, of.host), max(r.path, of.path)
+			r.headers, r.queries, r.method = r.headers+of.headers, r.queries+of.queries, max(r.method, of.method)
+		}
+	case hostIs:
+		switch m.kind {
+		case matchExact:
+			r.host = exactRank
+		case matchSuffix:
+			r.host = len(m.want)
+		case matchPresent, matchPrefix, matchRegex:
+		}
+	case exactPath, *pathSegments, *regexPath:
+		r.path = exactRank
+	case prefixPath:
+		r.path = len(m)
+	case grpcCondition:
+		r.path = len(m.service)<<16 | len(m.method)
+	case headerCondition:
+		r.headers = 1
+	case queryCondition:
+		r.queries = 1
+	case methodIs:
+		r.method = 1
+	}
+	return r
+}

@@ -1,0 +1,59 @@
+package resolve
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// delta applies u to known and returns the smallest update with the same effect. It returns
+// false if u changes nothing. known is the set that the stream has yielded.
+func delta(known *Set, u Update) (Update, bool) {
+	d := known.Apply(u)
+	switch {
+	case !d.HasChanges():
+		return Update{}, false
+	case d.After != StateExists || d.Before != StateExists:
+		return whole(known), true
+	}
+	// An Add replaces the endpoint of an address.
+	removed := make([]netip.AddrPort, 0, len(d.Removed))
+	for _, e := range d.Removed {
+		if _, stays := known.byAddr[e.Addr]; !stays {
+			removed = append(removed, e.Addr)
+		}
+	}
+	added := slices.Concat(d.Added, d.Changed)
+	switch {
+	case len(removed) == 0:
+		slices.SortFunc(added, byAddress)
+		return Update{Kind: Add, Endpoints: added}, true
+	case len(added) == 0:
+		return Update{Kind: Remove, Removed: removed}, true
+	}
+	return whole(known), true
+}
+
+// confirm returns the update to yield, and whether to yield it. It is called with the
+// results of delta: u and changed. *lost is whether an error was yielded since the last
+// update, and confirm clears it when it returns true. If the first answer after an error
+// changes nothing, confirm returns the whole set known and true. Otherwise it returns u and
+// changed.
+func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
+	if *lost && !changed && known.State() != StatePending {
+		u, changed = whole(known), true
+	}
+	*lost = *lost && !changed
+	return u, changed
+}
+
+// whole returns the set s as one update. s must not be pending.
+func whole(s *Set) Update {
+	switch s.State() {
+	case StateExists:
+		return Update{Kind: Replace, Endpoints: s.Endpoints()}
+	case StateDoesNotExist:
+		return Update{Kind: DoesNotExist}
+	default:
+		return Update{Kind: Empty}
+	}
+}
