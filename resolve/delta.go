@@ -33,11 +33,10 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm returns the update to yield, and whether to yield it. It is called with the
-// results of delta: u and changed. *lost is whether an error was yielded since the last
-// update, and confirm clears it when it returns true. If the first answer after an error
-// changes nothing, confirm returns the whole set known and true. Otherwise it returns u and
-// changed.
+// confirm returns the update to yield, and whether to yield one. u and changed are the
+// results of delta. *lost reports whether an error was yielded since the last update. After
+// an error, the first answer is yielded even if it changes nothing: confirm then returns
+// the whole set known. It clears *lost when it returns true.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

@@ -214,7 +214,7 @@ func (s *staleStream) mustDelay() bool {
 }
 
 // accept makes the latest set the served set. It returns the update to yield: u, or the
-// whole set if the served set may differ from the set before u.
+// whole set if earlier changes of the latest set have not been served.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)

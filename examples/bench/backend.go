@@ -16,7 +16,7 @@ const (
 	contentLength = "\r\nContent-Length: "
 )
 
-// largeSize is smaller in tests.
+// largeSize is the size of a large body in bytes. Tests set a smaller one.
 var largeSize = 1 << 20 //nolint:gochecknoglobals // the tests change it once
 
 // The backend returns the same response to each HTTP/1.1 request with the same path, and to

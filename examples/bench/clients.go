@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// clientCounts is the result of the role clients. Generations is the number of the latest
+// clientCounts is the result of the role clients. Generations is the highest number of a
 // configuration that a response had.
 type clientCounts struct {
 	Requests, Failed, Generations int

@@ -53,8 +53,8 @@ type listenerServer struct {
 }
 
 // load opens, changes and closes listeners so that they match c. If one of them cannot be
-// opened, it changes nothing and returns an error. The exception is a listener without a
-// place in c that has the port of the new one: it is closed first.
+// opened, it returns an error and changes nothing. The exception is an open listener that
+// is not in c and has the port of a new one: it is closed first.
 func (l *listeners) load(c *config.Config) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -195,8 +195,8 @@ func direct(d *config.DirectResponse) httplayer.Service {
 }
 
 // redirectHere returns the service that redirects each request to its own URL. It gets the
-// requests that package profiles does not redirect, because they are at the location of the
-// redirect to already. The Gateway API requires a redirect for these too.
+// requests that are already at the location of the redirect. Package profiles does not
+// redirect these, but the Gateway API requires it.
 func redirectHere(to *config.RequestRedirect) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		here := *req.URL

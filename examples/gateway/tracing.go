@@ -23,8 +23,8 @@ import (
 )
 
 // tracing continues or begins the trace of each request, and sends the sampled spans to a
-// receiver of OTLP. A nil *tracing does nothing. The SDK of OpenTelemetry is not used,
-// because this module must not raise its version in programs that import the library.
+// receiver of OTLP. A nil *tracing does nothing. It does not use the SDK of OpenTelemetry,
+// because that would raise the version of the SDK in programs that import this module.
 // Package oteltower uses it, as a module of its own.
 type tracing struct {
 	config.Tracing
@@ -35,8 +35,8 @@ type tracing struct {
 	counts *prometheus.CounterVec
 }
 
-// The limits of the exporter: the spans that wait, the spans of one request to the receiver,
-// and how long a span waits for others.
+// The limits of the exporter: the spans that wait, the spans in one request to the
+// receiver, how long a span waits for others, and the timeout of a request.
 const (
 	maxWaitingSpans = 4096
 	maxBatch        = 512
@@ -195,8 +195,8 @@ func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer 
 	return func(next httplayer.Service) httplayer.Service { return record(&traceSender{next}) }
 }
 
-// traceSender sends the span in the context of a sampled attempt to the endpoint. Requests that
-// are not sampled have the headers of begin.
+// traceSender sends the span in the context of a sampled attempt to the endpoint. Requests
+// that are not sampled keep the headers that begin has set.
 type traceSender struct{ httplayer.Service }
 
 func (s *traceSender) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -251,7 +251,7 @@ func (s *span) Head(rsp *http.Response) {
 	s.setInt("http.response.status_code", rsp.StatusCode)
 }
 
-// End ends the span. A receiver that is too slow loses spans.
+// End ends the span. If too many spans wait for the receiver, it drops the span.
 func (s *span) End(c layer.Class, err error) {
 	s.end = time.Now()
 	if s.record != nil {

@@ -64,8 +64,8 @@ func hasRights(ctx context.Context, p *pods) finding {
 	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
 }
 
-// mayIdentify checks the rights that a certificate for the taps of the pods needs. Without
-// it, the taps of this machine can be watched. Therefore a missing right is a warning.
+// mayIdentify checks the rights that a certificate for the taps of the pods needs. A
+// missing right is only a warning, because some taps need no certificate.
 func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	rights := cluster.IdentityRights(p.controlPlane, meshed)
 	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)
@@ -73,7 +73,7 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	return f
 }
 
-// allowed returns the finding that the user has the given rights.
+// allowed checks that the user has the given rights.
 func allowed(ctx context.Context, p *pods, what string, rights []cluster.Right) finding {
 	f := finding{what: what}
 	denied, err := p.Cluster.Denied(ctx, rights)
@@ -109,8 +109,8 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns the finding that what holds for all pods. It has the names of those for
-// which bad is true.
+// failing returns the finding what, which must hold for all pods. It fails and names the
+// pods if bad is true for some.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -143,8 +143,8 @@ func allReady(p *pods, all []cluster.Pod) finding {
 		func(one cluster.Pod) bool { return !one.Ready })
 }
 
-// ofEach calls find for each pod, with several pods at once. It returns a finding with the
-// errors, the first of them in full.
+// ofEach calls find for each pod, for several pods at a time. It returns a finding with the
+// errors. Only the first error is in it in full.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

@@ -39,9 +39,9 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods of the resources written, the arguments of the command line. It
-// returns nil if they are addresses. Without arguments, a flag for clusters selects all pods
-// of the namespace.
+// targets returns the pods of the resources in written, the arguments of the command line.
+// It returns nil if the arguments are addresses. Without arguments, a flag for clusters
+// selects all pods of the namespace.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
@@ -204,8 +204,8 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 	return all, nil
 }
 
-// from makes the pods of the resource the targets. It returns the resource that was the target
-// before, which is the destination of the requests to show.
+// from makes the pods of the resource the targets. It returns the previous target, which
+// becomes the destination of the requests to show.
 func (p *pods) from(resource string) (to cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return to, errors.New("--from requires one target with a name, such as deploy/web")

@@ -107,9 +107,9 @@ func WithAttempts(n int) Option {
 }
 
 // WithRefresh limits the time between two lookups of a target to the range from least to
-// most. Up to a tenth is added at random. 0 means the default: for least 5 s, or most if
-// that is shorter; for most 5 min, or least if that is longer. WithRefresh panics if an
-// argument is negative or most is less than least.
+// most. Up to a tenth is added at random. If least is 0, it means 5 s, or most if that is
+// shorter. If most is 0, it means 5 min, or least if that is longer. WithRefresh panics if
+// an argument is negative or most is less than least.
 func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("WithRefresh: least", least)
 	atLeastZero("WithRefresh: most", most)

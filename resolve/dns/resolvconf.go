@@ -127,9 +127,8 @@ func (c *config) option(s string) error {
 	return nil
 }
 
-// names returns the complete names to look up for name, in the order of the search list.
-// complete is whether the search list does not apply to name. Names that are too long are
-// left out.
+// names returns the complete names to look up for name, in the order of the search list. If
+// complete is true, the search list does not apply. Names that are too long are left out.
 func (s search) names(name string, complete bool) []string {
 	if complete {
 		return []string{name + "."}

@@ -126,9 +126,9 @@ func WithZone(own string) Option {
 	return option(func(o *options) { o.zone = own })
 }
 
-// WithBackoff sets the wait before a failed list or watch is repeated. The zero value, the
-// default, means the backoff of client-go: 800 ms, doubled up to 30 s, plus a random part
-// of up to the same length. In another value, a field that is 0 has the default of
+// WithBackoff sets the wait before a failed list or watch is repeated. The default is that
+// of client-go: 800 ms, doubled up to 30 s, plus a random part of up to the same length.
+// The zero value means this default. If b is not zero, a field that is 0 has the default of
 // [resolve.Backoff]. It panics if a field is out of range.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {

@@ -74,8 +74,8 @@ func (s *source) settle() {
 }
 
 // WatchWithContext watches the objects that scope selects. It hides the type of an error,
-// because a Reflector repeats some watches with a backoff that it resets only after two
-// minutes.
+// because after some types a Reflector repeats the watch itself, with a backoff that it
+// resets only after two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	s.note()
 	w, err := s.open(ctx, s.scoped(o))
@@ -90,8 +90,8 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return s.observe(ctx, w), nil
 }
 
-// note is called when the last watch has ended. It records whether that watch lasted long
-// enough (see the field lasting).
+// note is called when the last watch has ended. It records in long whether that watch
+// lasted at least the time lasting.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true

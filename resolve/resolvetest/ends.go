@@ -70,8 +70,8 @@ func ends() []Check {
 	}
 }
 
-// inTime calls leave, which ends a stream and returns it, until a stream has ended within
-// the time soon. It returns an error if no stream has done so after many calls.
+// inTime calls leave repeatedly until a stream has ended within the time soon. leave ends a
+// stream and returns it. inTime returns an error after many calls without success.
 func inTime(leave func() (*watch, error)) error {
 	quickest := time.Duration(math.MaxInt64)
 	for range many {

@@ -45,8 +45,8 @@ func (r *reader) config(file fileYAML) Config {
 	return cfg
 }
 
-// destination converts one destination. In the result, Absent is true if the field "exists"
-// of y is false. A missing field means true.
+// destination converts one destination. The field "exists" of y becomes Absent, its
+// opposite. If the field is missing, the destination exists.
 func (r *reader) destination(t target, y destinationYAML) Destination {
 	profile := r.profile(y.Profile)
 	return Destination{
@@ -116,9 +116,9 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	return ep
 }
 
-// labels converts a mapping of labels. A label may be given twice, because a YAML merge key
-// adds the labels of an anchor. The value on the later line is used, because it is in the
-// mapping itself.
+// labels converts a mapping of labels. A label may be in the mapping itself and in an
+// anchor that a YAML merge key adds. The value on the later line is used, because it is in
+// the mapping itself.
 func (r *reader) labels(m map[text]text) map[string]string {
 	labels := make(map[string]string, len(m))
 	for _, key := range byLine(m) {
@@ -130,9 +130,9 @@ func (r *reader) labels(m map[text]text) map[string]string {
 	return labels
 }
 
-// boolean parses t, the value of the field with the given name. If the field is missing,
-// the result is the argument otherwise. Only true and false are valid, not the other
-// booleans of YAML 1.1, such as yes.
+// boolean parses t, the value of the field with the given name. The argument otherwise is
+// the result for a missing field. Only true and false are valid, not the other booleans of
+// YAML 1.1, such as yes.
 func (r *reader) boolean(name string, t text, otherwise bool) bool {
 	switch {
 	case !t.given():

@@ -243,8 +243,8 @@ func (r *reader) servers(list []serverYAML, cluster []netip.Prefix) []Server {
 	return servers
 }
 
-// server converts one server with its routes and authorizations, and adds an error for
-// routes that its protocol does not allow.
+// server converts one server with its routes and authorizations. It adds an error for
+// routes that the protocol of the server does not allow.
 func (r *reader) server(y serverYAML, cluster []netip.Prefix) *inbound.Server {
 	labels := map[string]string{"group": policyGroup, "kind": "server", "name": y.Name.value}
 	access := AccessPolicy(r.oneOf("accessPolicy", y.AccessPolicy, accessPolicies()...))

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Values that linkerd's policy controller sends too. The file has no fields for them.
+// Values for which the file has no fields. Linkerd's policy controller sends the same ones.
 const (
 	detectTimeout   = 10 * time.Second
 	queueCapacity   = 100
@@ -94,8 +94,8 @@ func (r *reader) policy(t target, y *policyYAML, opaque bool) *outbound.Outbound
 }
 
 // policyRoute adds an error for a route without a name, without rules, or with the name of
-// a previous route. The argument at is the line of the route, and rules is the number of
-// its rules. The map first contains the line of each previous name.
+// a previous route. at is the line of the route, and rules is the number of its rules.
+// first has the line of each previous name.
 func (r *reader) policyRoute(at line, name text, rules int, first map[string]int) {
 	r.named("route", at, name, first)
 	if rules == 0 {
@@ -133,9 +133,9 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 	}
 }
 
-// policyMessage returns an outbound policy as a message of the API. If the protocol needs a
-// route and routes has only other kinds, it adds a route that sends all traffic to own. own
-// is the backend with the endpoints of t.
+// policyMessage returns an outbound policy as a message of the API. If routes has no route
+// of the kind that the protocol needs, it adds one that sends all traffic to own, the
+// backend with the endpoints of t.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {
@@ -338,8 +338,8 @@ func (r *reader) positive(name string, t text) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// orDefault does the same as [reader.positive], but if the field is missing, the result is
-// the argument otherwise.
+// orDefault does the same as [reader.positive], but for a missing field it returns the
+// argument otherwise.
 func (r *reader) orDefault(name string, t text, otherwise time.Duration) *durationpb.Duration {
 	if d := r.positive(name, t); d != nil {
 		return d
@@ -476,7 +476,7 @@ func (r *reader) biaser(y *biaserYAML) *outbound.Backend_BalanceP2C_PenaltyPeakE
 }
 
 // ratio parses t, the value of the field with the given name. The value is a number from 0
-// to most. If the field is missing or invalid, the result is the argument otherwise.
+// to most. The argument otherwise is the result for a missing or invalid field.
 func (r *reader) ratio(name string, t text, otherwise, most float64) float64 {
 	if !t.given() {
 		return otherwise

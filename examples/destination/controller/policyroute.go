@@ -33,9 +33,9 @@ func resourceMetadata(group, kind, name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Name: name}}}
 }
 
-// named adds an error if an item of a list has no name, or the name of a previous item. The
-// error names the kind of the item. The argument at is the line of the item. The map first
-// contains the line of each previous name.
+// named adds an error if an item of a list has no name, or the name of a previous item.
+// kind is the kind of the item for the error, and at is its line. first has the line of
+// each previous name.
 func (r *reader) named(kind string, at line, name text, first map[string]int) {
 	if name.value == "" {
 		r.missing(max(name.line, at.n), fmt.Sprintf("the %s has no name", kind))

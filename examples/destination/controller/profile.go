@@ -166,8 +166,8 @@ func routeMessage(r Route) *pb.Route {
 	return msg
 }
 
-// matchMessage returns m as a message of the API, in which each node is a single condition.
-// If m has several conditions, the message is an "all" of them.
+// matchMessage returns m as a message of the API. A node of the message is a single
+// condition, so several conditions in m become an "all" of nodes.
 func matchMessage(m Match) *pb.RequestMatch {
 	var parts []*pb.RequestMatch
 	if m.Method != "" {

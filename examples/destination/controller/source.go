@@ -49,8 +49,8 @@ func (c *Controller) Use(s Source) {
 	c.loaded = true
 }
 
-// Changed looks up the names and ports again that were made from one of the objects, and
-// queues their changes for each stream. It has no effect before [Controller.Use].
+// Changed looks up again the names and ports that depend on one of the objects, and queues
+// their changes for each stream. It has no effect before [Controller.Use].
 func (c *Controller) Changed(objects ...Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -89,8 +89,8 @@ func sendLoop[M any](queue <-chan M, send func(M) error, over <-chan struct{}) e
 }
 
 // begin runs loop in a new goroutine. After Stop, it does not run loop. The handler of the
-// stream must not wait for loop, because loop may end only after the handler has returned,
-// if the client does not read.
+// stream must not wait for loop: if the client does not read, loop ends only after the
+// handler has returned.
 func (c *Controller) begin(loop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

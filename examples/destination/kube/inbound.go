@@ -342,8 +342,8 @@ func permitting(a object) object {
 	return object{"name": "check", "port": 1, "authorizationPolicies": []object{a}}
 }
 
-// isValid reports whether server, which has the translation of the policy o, is valid. If it
-// is not, isValid logs the reason, and that o has no effect.
+// isValid reports whether server, which has the translation of the policy o, is valid. If
+// it is invalid, isValid logs the reason and that o has no effect.
 func (l *lookup) isValid(kind string, o metav1.Object, server object) bool {
 	_, err := parse(object{"destinations": object{}, "servers": []object{server}})
 	if err != nil {

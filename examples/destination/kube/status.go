@@ -131,8 +131,8 @@ type routeKey struct {
 	kubeobject.Name
 }
 
-// statusWriter writes the status of routes. It collects the routes that may need another
-// status at all times, and writes them while it runs.
+// statusWriter writes the status of routes. It always collects the routes that may need
+// another status, but writes them only while it runs.
 type statusWriter struct {
 	cluster *cluster
 	client  dynamic.Interface

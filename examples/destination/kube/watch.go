@@ -59,8 +59,8 @@ type informer struct {
 	missing atomic.Int32 // number of answers that the API server does not have the kind
 }
 
-// minMissing is the number of such answers after which the kind counts as missing. One is not
-// enough, because an API server that has just started does not have its definitions yet.
+// minMissing is the value of informer.missing from which a kind counts as missing. It is
+// above 1, because an API server that has just started does not have its definitions yet.
 const minMissing = 3
 
 // New returns a Watcher of the API server that cfg specifies. The watches begin with

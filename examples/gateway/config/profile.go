@@ -145,8 +145,8 @@ func (r *Route) match() profiles.Match {
 	return appendAny(all, r.Matches, func(m Match) profiles.Match { return m.match(r.CORS != nil) })
 }
 
-// appendAny appends one condition to all. The condition holds if match returns, for at least
-// one item of list, a condition that holds. If list is empty, appendAny returns all unchanged.
+// appendAny appends one condition to all: at least one item of list must hold. match
+// returns the condition of an item. If list is empty, appendAny returns all unchanged.
 func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) profiles.All {
 	if len(list) == 0 {
 		return all
@@ -208,9 +208,8 @@ func (m *Match) match(cors bool) profiles.Match {
 	return append(all, profiles.Any{others, preflight})
 }
 
-// match returns v as a condition of package profiles. It passes the condition on the value
-// to the function with. That function returns a condition on the header field or the query
-// parameter.
+// match returns v as a condition of package profiles. The function with turns a condition
+// on the value into a condition on the header field or the query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
 	switch {
 	case v.Exact != nil:

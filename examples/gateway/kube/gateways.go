@@ -268,8 +268,8 @@ func (p *port) add(c object) {
 }
 
 // certificate returns the certificate to which r refers. r is a reference to a Secret, in a
-// Gateway of the given namespace. If r is not valid, the condition ResolvedRefs has the
-// reason.
+// Gateway of the given namespace. If r is invalid, it returns the condition ResolvedRefs
+// with the reason.
 func (t *translation) certificate(namespace string, r ObjectReference) (object, *Condition) {
 	kind, name := r.Object(namespace, "", "Secret")
 	invalid := func(reason, format string, args ...any) *Condition {

@@ -19,8 +19,8 @@ import (
 // with an invalid reference. The service responds with the status 500.
 const invalidBackend = "invalid-backend"
 
-// attachment is a pair of host names: that of a listener, and one that a route has at this
-// listener. A map with this key has the names of the listeners of the configuration.
+// attachment has the host name of a listener, and a host name that a route has at this
+// listener. Its value in a map is the names of the listeners of the configuration.
 type attachment struct {
 	listener, host string
 }

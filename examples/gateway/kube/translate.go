@@ -154,8 +154,8 @@ func shorten(name string) string {
 	return fmt.Sprintf("%s.%x", strings.TrimRight(name[:most], ".-"), h.Sum64())
 }
 
-// exclude adds the rules in which package config found the mistakes err to the unusable
-// rules. It returns false if a mistake is not in a rule.
+// exclude adds rules to the unusable rules: those in which package config found the
+// mistakes in err. It returns false if a mistake is not in a rule.
 func (t *translation) exclude(err error) bool {
 	mistakes := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -177,9 +177,9 @@ func (t *translation) exclude(err error) bool {
 }
 
 // isolate adds routes that respond with 404. Such a route gets the requests for the host
-// name of a listener that match none of its other routes. It is necessary only if another
-// listener at the same address has a wider host name, because the routes of that listener
-// also match.
+// name of a listener that match no other route of the listener. It is necessary only if
+// another listener at the same address has a wider host name, because the routes of that
+// listener also match.
 func (t *translation) isolate() {
 	for _, l := range t.listeners {
 		wider := func(o *listener) bool {

@@ -169,8 +169,8 @@ const delay = 50 * time.Millisecond
 // retryInterval is the time after which Run tries again.
 const retryInterval = 5 * time.Second
 
-// wait waits until an object has changed or the channel again has a value, and all existing
-// objects have been read. It returns false if ctx has ended.
+// wait waits until all existing objects have been read, and an object has changed or the
+// channel again has a value. It returns false if ctx has ended.
 func (w *Watcher) wait(ctx context.Context, again <-chan time.Time) bool {
 	for {
 		select {

@@ -57,8 +57,8 @@ const (
 // name.
 func Empty(domain string) *Authority { return &Authority{Lifetime: defaultLifetime, domain: domain} }
 
-// New returns an Authority with a new root and a new issuer. It certifies the names of a
-// trust domain, as that of [Empty] does.
+// New returns an Authority with a new root and a new issuer. domain has the same meaning as
+// for [Empty].
 func New(domain string) (*Authority, error) {
 	f, err := Generate(domain)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// InjectAnnotation determines whether a pod is injected. Its values are enabled, disabled
-// and ingress, which is enabled with a proxy in ingress mode.
+// InjectAnnotation determines whether a pod is injected. Its values are enabled, disabled,
+// and ingress for a proxy in ingress mode.
 const InjectAnnotation = "linkerd.io/inject"
 
 // ConfigPrefix is the prefix of the annotations that configure a proxy.

@@ -27,7 +27,7 @@ type Result struct {
 
 // Inject adds the proxy to pod, which has the fields metadata and spec of a Pod or of a pod
 // template. namespace has the annotations of its namespace. Annotations of the pod override
-// them, and those that configure the proxy are copied to the pod.
+// them. Annotations of the namespace that configure the proxy are copied to the pod.
 //
 // Pods that the proxy cannot serve are skipped. After an error the pod is unchanged.
 func (c Config) Inject(pod map[string]any, namespace map[string]string) (Result, error) {
@@ -221,7 +221,7 @@ func (p *pod) store() {
 	p.object["spec"] = p.spec
 }
 
-// name returns the field name of an element of a list.
+// name returns the value of the field "name" of an element of a list.
 func name(element any) string {
 	m, _ := element.(map[string]any)
 	s, _ := m["name"].(string)
@@ -241,7 +241,7 @@ func texts(annotations map[string]any) (map[string]string, error) {
 	return all, nil
 }
 
-// convert converts a value by its JSON. Numbers are kept as they are written.
+// convert encodes from as JSON and decodes it into to. Numbers keep their text.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {

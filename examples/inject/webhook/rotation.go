@@ -80,8 +80,8 @@ func (s state) bundle() []byte {
 	return slices.Concat(s.current.cert, s.next.cert, s.previous)
 }
 
-// step returns the state that follows s, or s. trusted is the time since when the API server
-// trusts the bundle of s.
+// step returns the next state, or s if it is too early for a change. trusted is the time
+// since when the API server trusts the bundle of s.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
 	current := s.usable(names, now)
 	if current == nil {

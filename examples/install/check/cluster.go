@@ -195,7 +195,7 @@ func (c *checker) podsReady(ctx context.Context) error {
 // applyAgain is the hint of checks of the installed objects.
 const applyAgain = "apply the manifests again: install -keep-identity and the same flags, | kubectl apply --server-side -f -"
 
-// configuration checks the objects of the control plane without pods.
+// configuration checks the objects of the control plane that are not pods.
 func (c *checker) configuration() category {
 	exist := func(title string, names []string, get func(ctx context.Context, name string) error) check {
 		return check{description: "control plane " + title + " exist", hint: applyAgain, run: func(ctx context.Context) error {

@@ -75,7 +75,7 @@ func IsNot(name, reason, message string) Condition {
 // Merge returns the status of the object u after an update with s, or nil if the status
 // does not change. It keeps other conditions of u, and the parents that belong to a
 // controller other than the given one. A condition with an unchanged status keeps its
-// transition time. The time of other conditions is now.
+// transition time. Any other condition gets the time now.
 func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (map[string]any, error) {
 	current, _, err := unstructured.NestedMap(u.Object, "status")
 	if err != nil {

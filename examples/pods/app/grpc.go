@@ -203,8 +203,8 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 	return answer, nil
 }
 
-// checkResponse checks p, the payload of a response. It returns the line to print for a
-// call of the kind shape, or an error if p does not contain the marker.
+// checkResponse checks p, the payload of a response to a call of the given shape. It
+// returns the line to print, or an error if p does not contain the marker.
 func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {

@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config configures a [Handler]. The path of a field that is nil responds with 404, unless
-// the comment of the field specifies another response.
+// Config configures a [Handler]. If a field is nil, its path responds with 404, unless the
+// comment of the field specifies another response.
 type Config struct {
 	Ready    func() bool       // reports readiness; not called after it returned true; nil: ready
 	Metrics  http.Handler      // for /metrics
@@ -63,9 +63,9 @@ func New(c Config) *Handler {
 	return h
 }
 
-// writeTimeout is how long a client may take to read a response, which is three times the
-// scrape timeout of Prometheus. It is limited, because a client that does not read would
-// hold memory and delay the shutdown.
+// writeTimeout is the time in which a client must read a response: three times the scrape
+// timeout of Prometheus. A client that does not read would hold memory and delay the
+// shutdown.
 const writeTimeout = 30 * time.Second
 
 // ServeHTTP serves a request by its path. If w supports write deadlines, a response that

@@ -75,8 +75,8 @@ func withoutUser(value string) string {
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
-// withoutSecrets returns value with secrets replaced. A secret is a value that [named]
-// finds in it with a name for which isSecret returns true.
+// withoutSecrets returns value with secrets replaced. It finds names with their values by
+// [named]. A value is a secret if isSecret returns true for its name.
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
@@ -97,8 +97,8 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether the variable or field with the given name contains a secret.
-// That is so if a part of the name is a word such as TOKEN, PASS or KEY.
+// isSecret reports whether the variable or field with the given name contains a secret. It
+// does if a part of the name is a word such as TOKEN, PASS or KEY.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{

@@ -151,7 +151,7 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 }
 
 // resourceOf returns the resource that metadata identifies. Old controllers send labels
-// instead of metadata. The resource then comes from labels, and kind is its default kind.
+// instead of metadata. The labels then identify the resource, and its default kind is kind.
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
 	switch m := m.GetKind().(type) {
 	case *meta.Metadata_Default:

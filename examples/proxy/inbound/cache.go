@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// cache has one service per key. It keeps the first cacheSize services until they are idle
-// for the idle timeout. Further services are idle for at most overflowIdle, because clients
+// cache has one service per key. It closes the first cacheSize services when they have been
+// idle for the idle timeout. It closes further services after overflowIdle, because clients
 // choose the keys and could otherwise fill the memory.
 type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
 

@@ -49,8 +49,8 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	return l, nil
 }
 
-// counts reports whether requests to name are counted by name: because the name is a metric
-// label, or because it may have a profile.
+// counts reports whether requests to name are counted by name. They are if the name is a
+// metric label, or if it may have a profile.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)

@@ -74,9 +74,9 @@ func (w *withPolicy) Next() tcplayer.Server { return w.Server }
 // Describe shows the name of the policy of each port.
 func (w *withPolicy) Describe() layer.Node { return w.in.policies.describe() }
 
-// byProtocol passes a connection to http or opaque if the policy specifies how to handle
-// it. It passes any other connection to the embedded Server, which detects the protocol. If
-// the policy has a timeout for the detection, the result of the function within is used.
+// byProtocol passes a connection to http or opaque if the policy specifies its protocol.
+// Otherwise the embedded Server detects the protocol. If the policy has a timeout for the
+// detection, the result of within detects it instead.
 type byProtocol struct {
 	tcplayer.Server // detects the protocol
 	within          func(timeout time.Duration) tcplayer.Server
@@ -103,8 +103,8 @@ func (b *byProtocol) Next() tcplayer.Server { return b.Server }
 
 func (b *byProtocol) Describe() layer.Node { return layer.Node{Name: "protocol of the policy"} }
 
-// protocolOf returns how the policy determines the protocol of the connection with the
-// context ctx.
+// protocolOf returns how to determine the protocol of a connection, according to the policy
+// in its context ctx.
 func protocolOf(ctx context.Context) handling {
 	if p, ok := ctx.Value(policyKey{}).(*portPolicy); ok {
 		return p.current.Load().protocol
@@ -154,9 +154,8 @@ func (in *Inbound) denied(dst netip.AddrPort, err error) tcplayer.Server {
 		func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, err })))
 }
 
-// admit returns an error if the policy denies the connection in the argument open.
-// Otherwise it adds this connection to the policy, so that a later policy can reset the
-// connection.
+// admit returns an error if policy denies the connection open. Otherwise it adds the
+// connection to policy, so that a later policy can reset it.
 func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn) error {
 	if policy == nil { // the connection did not pass withPolicy
 		return unauthorized(open.dst, meters.Resource{})
@@ -271,7 +270,8 @@ type routeAuthorizer struct {
 }
 
 // permitted is the context of a request that a routeAuthorizer has permitted, while the
-// filters of the route are applied. It is a value of itself by the key permittedKey.
+// filters of the route are applied. Its method Value returns itself for the key
+// permittedKey.
 type permitted struct {
 	reqctx.Wrapper
 	by    *routeAuthorizer
@@ -314,7 +314,7 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 	return a.dispatch(ctx, req, i)
 }
 
-// decision returns the decision about a request to a route of server, for an explanation.
+// decision describes the decision about a request to a route of server, for an explanation.
 // For a connection, route is "". i is the index in authorizations of the rule that permits
 // the request or connection, or -1.
 func decision(server *serverPolicy, route string, authorizations []authorization, i int) layer.Node {
@@ -384,8 +384,7 @@ func isMeshed(conn net.Conn) error {
 	return nil
 }
 
-// isOwn returns an error unless the address of the proxy to which conn was made is an
-// address of this pod.
+// isOwn returns an error if conn was made to an address that is not an address of this pod.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {

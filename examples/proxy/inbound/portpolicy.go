@@ -36,9 +36,9 @@ type policies struct {
 	ports map[uint16]*portPolicy
 }
 
-// maxPorts is a number of ports with a policy. Up to this number, a policy is kept for the
-// idle timeout after its last use. With more ports, it is kept for at most overflowIdle,
-// because clients may choose the port.
+// maxPorts is the number of ports up to which a policy is kept for the idle timeout after
+// its last use. With more ports, it is kept for at most overflowIdle, because clients may
+// choose the port.
 const maxPorts = 1000
 
 // maxWatchedPorts is the maximum number of ports in INBOUND_PORTS that are watched from the
@@ -181,9 +181,9 @@ func (p *portPolicy) await(ctx context.Context) {
 	}
 }
 
-// add decides about the connection c. It returns the current policy, and the index of the
-// rule that permits c, or -1 if no rule does. If c is permitted, a later policy can reset
-// c, until remove is called.
+// add returns the current policy and the index of the rule that permits the connection c,
+// or -1 if no rule does. If c is permitted, it is kept until remove is called, so that a
+// later policy can reset it.
 func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()

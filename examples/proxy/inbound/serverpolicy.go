@@ -59,8 +59,8 @@ type routePolicy struct {
 	invalid        string         // why all requests of the route fail; "" if they do not
 }
 
-// routePermit is the service of the requests that one rule of a route permits. It has the
-// rule as Permit, for the labels of metrics.
+// routePermit is the service of the requests that one rule of a route permits. The embedded
+// Permit identifies the rule in the labels of metrics.
 type routePermit struct {
 	*meters.Permit
 	to httplayer.Service // serves permitted requests
@@ -232,8 +232,8 @@ func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Reso
 	return resource, authorizations, err
 }
 
-// onHosts returns a copy of r for each host in hosts. The match of a copy is the condition
-// and the host. If hosts is empty, onHosts returns a single copy, for all hosts.
+// onHosts returns a copy of r for each host in hosts. A copy matches requests to its host
+// that meet condition. If hosts is empty, onHosts returns a single copy, for all hosts.
 func onHosts(r profiles.Route, condition profiles.All, hosts []*http_route.HostMatch) []profiles.Route {
 	if len(hosts) == 0 {
 		r.Match = condition

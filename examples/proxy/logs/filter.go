@@ -36,8 +36,8 @@ type rule struct {
 //   - target=level, for all targets that begin with target: linkerd=info applies to linkerd_app
 //   - a target alone, which means target=trace
 //
-// The directive with the longest matching target applies, and the last one of those with
-// equal targets. Directives for a span or field, such as "[{headers}]=off" from linkerd's
+// The directive with the longest matching target applies. Of equal targets, the last one
+// applies. Directives for a span or field, such as "[{headers}]=off" from linkerd's
 // injector, are accepted but match nothing. At least one other directive is required.
 func ParseFilter(s string) (Filter, error) {
 	f := Filter{text: s}

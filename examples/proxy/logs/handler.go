@@ -45,10 +45,9 @@ func Start(t time.Time) Option {
 	return option(func(h *handler) { h.start = t })
 }
 
-// New returns a handler that writes records to w, one per line, if level accepts them. Of
-// records above level debug with the same message, it writes at most ten in ten seconds. It
-// then logs how many records it left out. The handler is safe for concurrent use and does
-// not close w.
+// New returns a handler that writes records to w, one per line, if level accepts them. It
+// limits repeated messages of level info and above, see [lograte.New]. The handler is safe
+// for concurrent use and does not close w.
 func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	h := &handler{level: level, out: &output{w: w}, start: time.Now(), target: DefaultTarget, write: writePlain}
 	for _, o := range opts {
@@ -115,8 +114,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// of returns the fields of the record r: first the fields of the logger, then the fields of
-// r itself.
+// of returns the fields of the record r: first those of the logger, then those of r itself.
 func (h *handler) of(r slog.Record) []field {
 	fields := slices.Clip(h.fields)
 	r.Attrs(func(a slog.Attr) bool {

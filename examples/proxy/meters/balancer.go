@@ -41,8 +41,8 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 // Parent is the resource to which a profile or a policy is attached: the labels parent_*.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
-// Parent returns the parent of the profile p, which gives its destination the name dst. It is
-// the resource of a policy, or the Service of the name.
+// Parent returns the resource to which the profile p is attached: that of its policy, or
+// else the Service with the name dst, which is the name of the destination in p.
 func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	if p.Policy != nil {
 		return m.parent(dst, p.Policy.Labels)
@@ -50,8 +50,8 @@ func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	return m.parent(dst, nil)
 }
 
-// parent returns the parent with the labels l of a policy. If they are nil, it returns the
-// Service of the name dst.
+// parent returns the Parent that l describes, the labels of a policy. If l is nil, it
+// returns the Service with the name dst.
 func (m *Meters) parent(dst string, l Labels) Parent {
 	if l == nil {
 		l = m.meta("parent", dst)

@@ -69,8 +69,8 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 }
 
 // errorsOf returns a function that counts errors in f, by target and by the result of kind.
-// Only maxNames pairs of target and result have a label for the target. limit is the kind
-// of name that [Meters.limited] counts for this maximum.
+// Only the first maxNames pairs of both have a label for the target. limit is the argument
+// kind of [Meters.limited] for these pairs.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort

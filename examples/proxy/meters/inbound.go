@@ -80,10 +80,10 @@ type Decision struct {
 // inbound_tcp_authz_terminate_total. The protocol is "http" or "tcp"; for any other, Authz
 // returns nil.
 //
-// The labels are [Target], [Server] and [Client.Labels]. Requests that are allowed or
-// denied also have route_*, all that is allowed has authz_*, and a rate limit has
-// ratelimit_*. Beyond the first thousand, the labels target_*, srv_port and client_id are
-// left out. The function is safe for concurrent use.
+// The labels are [Target], [Server] and [Client.Labels]. Allowed and denied requests also
+// have route_*. Each Allowed also has authz_*, and each RateLimited ratelimit_*. Beyond
+// the first thousand, the labels target_*, srv_port and client_id are left out. The
+// function is safe for concurrent use.
 func (m *Meters) Authz(protocol string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {

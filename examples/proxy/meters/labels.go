@@ -25,7 +25,7 @@ const (
 // allow becomes "_". A label with an empty value means the same as a missing label.
 type Labels map[string]string
 
-// With returns the labels of l and of more. A label in several has its last value.
+// With returns the labels of l and of more. The last value of a label applies.
 func (l Labels) With(more ...Labels) Labels {
 	n := len(l)
 	for _, m := range more {
@@ -153,9 +153,9 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	})
 }
 
-// routeMeta returns the labels that identify a route. It returns labels itself if they
-// identify a route of a policy. Otherwise the route is the route of a profile with the
-// given name. An empty name means the default route.
+// routeMeta returns the labels that identify a route: labels itself, if they are those of a
+// route of a policy. Otherwise the route is that of a profile with the given name. An empty
+// name means the default route.
 func routeMeta(name string, labels Labels) Labels {
 	if labels["route_kind"] != "" {
 		return labels

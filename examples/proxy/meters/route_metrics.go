@@ -105,10 +105,10 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// timeoutFailures counts failed requests. It counts a failure in timeouts if pending is
-// above 0, and otherwise in failures. pending is the number of expired timeouts of requests
-// that have not been counted yet. With concurrent failures, a failure may count in the
-// wrong counter, but the totals are correct.
+// timeoutFailures counts failed requests: in timeouts if their timeout expired, and
+// otherwise in failures. pending is the number of expired timeouts that have not been
+// counted yet. While it is above 0, the next failure counts in timeouts. With concurrent
+// failures, that may be the wrong failure, but the totals are correct.
 type timeoutFailures struct {
 	failures, timeouts metrics.Counter
 	pending            *atomic.Int64

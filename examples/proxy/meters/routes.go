@@ -149,9 +149,9 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 // hostname returns the label hostname, which is empty because hostnames are not enabled.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels parent_* of d, with the labels in route and more added. Beyond
-// the limit of destinations, the result has empty labels parent_*, the labels of the
-// default route, and rest.
+// labels returns the labels parent_* of d, with the labels in route and more. Beyond the
+// limit of destinations, parent_* are empty, the route is the default route, and the result
+// of rest replaces more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
 	parent := d.parent
 	if parent == nil {

@@ -204,7 +204,7 @@ func (m *Meters) sweepIfDue() {
 }
 
 // labelSet is the labels of a series. They may contain one name that clients or the
-// application choose, and therefore must be limited.
+// application choose. The number of such names is limited.
 type labelSet struct {
 	labels Labels
 	limit  *names        // nil if the labels contain no such name

@@ -160,8 +160,8 @@ func grpcNames() []string {
 }
 
 // withoutResponse returns the outcome of a request that failed with err and has no
-// response. As in linkerd's proxy, the outcome of a failed endpoint has the status that the
-// proxy sends to the client. The outcome of any other failure has an error and no status.
+// response. As in linkerd's proxy, it has the status that the proxy sends to the client if
+// the endpoint failed. After any other failure it has an error and no status.
 func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}

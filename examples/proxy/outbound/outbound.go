@@ -164,7 +164,7 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
 // client. only reports whether the target has no other endpoint. If that endpoint is behind
-// a proxy of the mesh, an error that this proxy reports also closes the connection of the
+// another proxy, an error that the other proxy reports also closes the connection of the
 // client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,

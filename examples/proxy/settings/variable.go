@@ -34,8 +34,8 @@ type group struct {
 	variables []variable
 }
 
-// to returns a function for the field set of a [variable]. The function parses the text
-// with parse and stores the value in *where.
+// to returns a function for variable.set. The function parses the text with parse and
+// stores the value in *where.
 func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		value, err := parse(text)
@@ -46,8 +46,8 @@ func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// checked returns a function for the field set of a [variable] that has no effect. The
-// function only validates the text with parse.
+// checked returns a function for variable.set that only validates the text with parse, and
+// stores nothing.
 func checked[T any](parse func(string) (T, error)) func(string) error { return to(new(T), parse) }
 
 // full returns name with the prefix of the variable v.

@@ -64,8 +64,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 // connections. This time begins after the connections of the paths have ended.
 const minOperatorGrace = time.Second
 
-// grace returns a function. The function returns how much time of the grace period is left,
-// but at least minOperatorGrace. The grace period begins when ctx ends.
+// grace returns a function that returns the rest of the grace period, but at least
+// minOperatorGrace. The grace period begins when ctx ends.
 func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })

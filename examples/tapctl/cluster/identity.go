@@ -29,9 +29,9 @@ type Identity struct {
 const identityTimeout = 10 * time.Second
 
 // Identify returns the identity that the tap of the pod p allows. It is the name of a
-// ServiceAccount. Identify requests a token of the account from the API server, and with it a
-// certificate from linkerd-identity. The right to create this token is therefore the right to
-// watch. The certificate is renewed until [Identity.Close].
+// ServiceAccount. Identify requests a token of the account from the API server. With the
+// token it gets a certificate from linkerd-identity. The right to create this token is
+// therefore the right to watch. The certificate is renewed until [Identity.Close].
 func (c *Cluster) Identify(ctx context.Context, p Pod) (*Identity, error) {
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")

@@ -165,8 +165,8 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the changes of the metrics of one proxy. A metric that is smaller than before began
-// again at 0.
+// add adds the changes of the metrics of one proxy. A metric that is smaller than before
+// has restarted at 0.
 func (t *Traffic) add(before, after series, to *Resource) {
 	for key, value := range after {
 		name, text, _ := strings.Cut(key, "{")
@@ -198,8 +198,8 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the label peer of the counted connections: those of clients, or those to the
-// resource to.
+// peerOf returns the value of the label peer of the counted connections: those from
+// clients, or those to the resource to.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"
