@@ -26,9 +26,9 @@ type Target struct {
 	Endpoint resolve.Endpoint // with its current labels and weight, which may change later
 }
 
-// MakeService returns the service of one endpoint. It must return at once, because it
-// delays all changes of its target; Ready may wait. If it returns nil or panics, the
-// endpoint gets a closed service.
+// MakeService returns the service of one endpoint. It must not block, because it delays all
+// changes of its target. Ready of the service may wait. If MakeService returns nil or
+// panics, the endpoint gets a closed service.
 //
 // The services of one update are made in the order of their addresses.
 //

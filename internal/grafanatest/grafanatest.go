@@ -38,9 +38,9 @@ func Parse(t *testing.T, page string) (all []Series) {
 	return all
 }
 
-// Missing returns the queries of the dashboard text that select no series of all, or that use
-// a label that no selected series has. If active is true, it also returns the queries with
-// only series of 0.
+// Missing returns the queries of a dashboard that select no series, or that use a label
+// that no selected series has. text is the dashboard, and all has the series. If active is
+// true, it also returns the queries that select only series with the value 0.
 func Missing(t *testing.T, text []byte, all []Series, active bool) (queries []string) {
 	t.Helper()
 	var dashboard struct {

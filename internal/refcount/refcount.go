@@ -28,8 +28,8 @@ const (
 	openMask = retired - 1
 )
 
-// Begin starts a use and returns true. If the Count is retired, it returns false. After
-// true, the caller must call Done.
+// Begin starts a use and returns true. The caller must then call Done. If the Count is
+// retired, Begin returns false.
 func (c *Count) Begin() bool {
 	if c.word.Add(began)&retired == 0 {
 		return true

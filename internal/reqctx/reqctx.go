@@ -159,7 +159,8 @@ func (c *Context) Release() {
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context.
-// If no component has asked whether the context has ended, Lift returns true.
+// A limit that has passed does not end an idle context until it is asked; Lift then returns
+// true.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,8 +203,8 @@ type linked interface {
 	link() (own *Context, parent context.Context)
 }
 
-// find returns the nearest Context that ctx is, embeds or wraps by a [Wrapper]. If a context
-// of another package is nearer, find returns nil and that context.
+// find returns the nearest Context: ctx itself, one that ctx embeds, or one below a
+// [Wrapper]. If a context of another package is nearer, find returns nil and that context.
 func find(ctx context.Context) (own *Context, other context.Context) {
 	for {
 		l, ok := ctx.(linked)
@@ -237,8 +238,8 @@ func (c *Context) poll() {
 // noLimit is the result of pollLocked for a context without a deadline.
 const noLimit time.Duration = math.MaxInt64
 
-// pollLocked ends c and unlocks mu, if the deadline of c has passed or above, the error of
-// the parent, is not nil. Otherwise it returns the time until the deadline.
+// pollLocked ends c and unlocks mu if the deadline of c has passed, or if above is not nil.
+// above is the error of the parent. Otherwise it returns the time until the deadline.
 func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	left = noLimit
 	if !c.deadline.IsZero() && !c.lifted {

@@ -16,8 +16,8 @@ type source[S any] struct {
 }
 
 // Use returns the source of key, and a function that the caller must call once when it no
-// longer uses the source. If the source is not in use, Use starts it by start, which
-// returns the source and the function that stops it. The last user stops the source.
+// longer uses the source. If the source is not in use, Use calls start, which returns the
+// source and the function that stops it. The last user stops the source.
 func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

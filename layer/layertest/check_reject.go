@@ -67,9 +67,9 @@ func doneRejects[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// innerCalls returns the number of calls of the inner service. A layer without a limit or a
-// queue of its own may leave the rejection to the inner service. For such a layer only
-// admitted calls count.
+// innerCalls returns the number of calls of the inner service. If the layer has no limit or
+// queue of its own, only admitted calls count, because such a layer may leave the rejection
+// to the inner service.
 func (r *rig[Req, Rsp]) innerCalls() int {
 	switch {
 	case r.isLayer() && r.admits():

@@ -70,8 +70,8 @@ func setBody[T any](message T, body io.ReadCloser) {
 }
 
 // mismatch returns the name of the first part of got that is not from message i of factory,
-// or "". It compares only parts that differ between messages, because a layer may add to
-// the others. It also reports a map or slice that the message has and got does not have.
+// or "". It compares only parts that differ from message to message, because a layer may
+// change the others. It also reports a map or slice that is nil only in got.
 func mismatch[T any](got T, factory func(int) T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it

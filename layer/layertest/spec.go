@@ -192,8 +192,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory unless it is nil. It then returns usual, the default, if usual
-// has the same type as factory, or nil if it has another type.
+// orDefault returns factory, or the default usual if factory is nil. If usual has another
+// type than factory, the default is nil.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory

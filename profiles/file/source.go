@@ -129,9 +129,9 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 }
 
 // update reports whether the stream must yield a profile, and if so, stores the profile in
-// v.profile. The argument now is the current profile of the target, or nil if the file does
-// not have the target. read is whether the file has been valid at least once. healthy is
-// whether it is valid. After a recovery, a profile is yielded again even if it is equal.
+// v.profile. now is the current profile of the target, or nil if the file does not have the
+// target. read reports whether the file has ever been valid, and healthy whether it is
+// valid now. After a recovery, a profile is yielded again even if it is equal.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:

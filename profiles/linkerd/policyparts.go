@@ -59,8 +59,8 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault for the share r of those requests to which no earlier fault
-// applies. profiles.Fault has the share of all requests instead.
+// addFault adds a fault for the share r of the requests to which no earlier fault applies.
+// It converts r to the share of all requests, which profiles.Fault has.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
