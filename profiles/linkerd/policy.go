@@ -15,7 +15,6 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/http_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
-	"github.com/linkerd/linkerd2-proxy-api/go/tls_route"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -130,85 +129,50 @@ func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 }
 
 func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
-	var routes []profiles.Route
-	for i, r := range all {
-		hosts, ok := c.named(i, r.GetMetadata()).hosts(r.GetHosts())
-		if !ok {
-			continue
+	hosts := func(r *outbound.HttpRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
+	return routesOf(c, all, hosts, func(from *outbound.HttpRoute_Rule) (to rule, ok bool) {
+		if !convertMatches(c, &to, from.GetMatches(), httpMatch) {
+			return to, false
 		}
-		for j, from := range r.GetRules() {
-			c.ruleAt(i, j, r.GetMetadata())
-			var to rule
-			for _, m := range from.GetMatches() {
-				match, prefix, err := httpMatch(m)
-				if err != nil {
-					c.problem(err)
-					continue
-				}
-				to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, prefix)
-			}
-			if len(from.GetMatches()) > 0 && len(to.matches) == 0 {
-				continue
-			}
-			f := c.httpFilters(from.GetFilters())
-			to.route.RequestHeader, to.route.ResponseHeader = f.requestHeader, f.responseHeader
-			to.route.Redirect, to.route.Faults = f.redirect, f.faults
-			to.policy = c.timeouts(from.GetTimeouts(), from.GetRequestTimeout()) //nolint:staticcheck // controllers still set it
-			to.policy.Overrides = from.GetAllowL5DRequestHeaders()
-			to.policy.Retry = c.httpRetry(from.GetRetry())
-			to.policy.Backends, to.policy.Failover = c.httpBackends(from.GetBackends())
-			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
-		}
-	}
-	return routes
+		f, d := c.httpFilters(from.GetFilters()), from.GetBackends()
+		to.route.RequestHeader, to.route.ResponseHeader = f.requestHeader, f.responseHeader
+		to.route.Redirect, to.route.Faults = f.redirect, f.faults
+		to.policy = c.requestPolicy(from)
+		to.policy.Retry = c.httpRetry(from.GetRetry())
+		to.policy.Backends, to.policy.Failover = backendsOf(
+			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
+		return to, true
+	})
 }
 
 func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
-	var routes []profiles.Route
-	for i, r := range all {
-		hosts, ok := c.named(i, r.GetMetadata()).hosts(r.GetHosts())
-		if !ok {
-			continue
+	hosts := func(r *outbound.GrpcRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
+	return routesOf(c, all, hosts, func(from *outbound.GrpcRoute_Rule) (to rule, ok bool) {
+		if !convertMatches(c, &to, from.GetMatches(), grpcMatch) {
+			return to, false
 		}
-		for j, from := range r.GetRules() {
-			c.ruleAt(i, j, r.GetMetadata())
-			var to rule
-			for _, m := range from.GetMatches() {
-				match, err := grpcMatch(m)
-				if err != nil {
-					c.problem(err)
-					continue
-				}
-				to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, "")
-			}
-			if len(from.GetMatches()) > 0 && len(to.matches) == 0 {
-				continue
-			}
-			f := c.grpcFilters(from.GetFilters())
-			to.route = profiles.Route{RequestHeader: f.requestHeader, Faults: f.faults}
-			to.policy = c.timeouts(from.GetTimeouts(), from.GetRequestTimeout()) //nolint:staticcheck // controllers still set it
-			to.policy.Overrides = from.GetAllowL5DRequestHeaders()
-			to.policy.Retry = c.grpcRetry(from.GetRetry())
-			to.policy.Backends, to.policy.Failover = c.grpcBackends(from.GetBackends())
-			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
-		}
-	}
-	return routes
+		f, d := c.grpcFilters(from.GetFilters()), from.GetBackends()
+		to.route = profiles.Route{RequestHeader: f.requestHeader, Faults: f.faults}
+		to.policy = c.requestPolicy(from)
+		to.policy.Retry = c.grpcRetry(from.GetRetry())
+		to.policy.Backends, to.policy.Failover = backendsOf(
+			c, d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
+		return to, true
+	})
 }
 
 // connections returns the profile for a policy of opaque connections. As in linkerd, only
 // the first rule of the first route has an effect.
 func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profiles.Profile {
 	p := &profiles.Profile{RoutesOnly: true}
-	for i, r := range o.GetRoutes()[:min(len(o.GetRoutes()), 1)] {
-		for j, from := range r.GetRules()[:min(len(r.GetRules()), 1)] {
-			c.ruleAt(i, j, r.GetMetadata())
-			to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
-			if !c.opaqueFilters(from.GetFilters()).forbidden {
-				to.policy.Backends, to.policy.Failover = c.opaqueBackends(from.GetBackends())
-			}
-			p.Routes = append(p.Routes, c.routes(to, nil, r.GetMetadata())...)
-		}
+	for _, r := range o.GetRoutes()[:min(len(o.GetRoutes()), 1)] {
+		first := &outbound.OpaqueRoute{Metadata: r.GetMetadata(), Rules: r.GetRules()[:min(len(r.GetRules()), 1)]}
+		hosts := func(*outbound.OpaqueRoute) ([]profiles.Match, bool) { return nil, true }
+		p.Routes = routesOf(c, []*outbound.OpaqueRoute{first}, hosts, func(from *outbound.OpaqueRoute_Rule) (rule, bool) {
+			d := from.GetBackends()
+			return connectionRule(
+				c, from.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
+		})
 	}
 	return p
 }
@@ -216,65 +180,72 @@ func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profile
 // tlsRoutes returns the routes of TLS connections. In the conditions of these routes, the
 // host is the server name of the connection.
 func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
+	hosts := func(r *outbound.TlsRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetSnis()) }
+	return routesOf(c, all, hosts, func(from *outbound.TlsRoute_Rule) (rule, bool) {
+		d := from.GetBackends()
+		return connectionRule(
+			c, from.GetFilters(), d.GetKind() != nil, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends()), true
+	})
+}
+
+// routesOf converts linkerd's routes of any kind R with rules of type U. It leaves out a
+// route or rule if hosts or convert returns false for it. It records which rule is being
+// converted, because errors name the rule.
+func routesOf[U any, R interface {
+	GetMetadata() *meta.Metadata
+	GetRules() []U
+}](c *policyConverter, all []R, hosts func(R) ([]profiles.Match, bool), convert func(U) (rule, bool)) []profiles.Route {
 	var routes []profiles.Route
 	for i, r := range all {
-		hosts, ok := c.named(i, r.GetMetadata()).serverNames(r.GetSnis())
+		c.at = fmt.Sprintf("route %d %q", i, metaName(r.GetMetadata()))
+		names, ok := hosts(r)
 		if !ok {
 			continue
 		}
 		for j, from := range r.GetRules() {
-			c.ruleAt(i, j, r.GetMetadata())
-			to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
-			if !c.tlsFilters(from.GetFilters()).forbidden {
-				to.policy.Backends, to.policy.Failover = c.tlsBackends(from.GetBackends())
+			c.at = fmt.Sprintf("route %d %q, rule %d", i, metaName(r.GetMetadata()), j)
+			if to, ok := convert(from); ok {
+				routes = append(routes, c.routes(to, names, r.GetMetadata())...)
 			}
-			routes = append(routes, c.routes(to, hosts, r.GetMetadata())...)
 		}
 	}
 	return routes
 }
 
-// named records that the route with the index i is being converted, because errors name the
-// route. It returns c.
-func (c *policyConverter) named(i int, metadata *meta.Metadata) *policyConverter {
-	c.at = fmt.Sprintf("route %d %q", i, metaName(metadata))
-	return c
-}
-
-// ruleAt records that the rule with the index j of the route with the index i is being
-// converted, because errors name the rule.
-func (c *policyConverter) ruleAt(i, j int, metadata *meta.Metadata) {
-	c.at = fmt.Sprintf("route %d %q, rule %d", i, metaName(metadata), j)
-}
-
-// hosts converts conditions on the host of a request, and leaves out invalid ones. ok is
-// false if all of them are invalid. If matches is empty, ok is true.
-func (c *policyConverter) hosts(matches []*http_route.HostMatch) (hosts []profiles.Match, ok bool) {
-	for _, h := range matches {
-		c.host(&hosts, h.GetExact(), h.GetSuffix().GetReverseLabels())
-	}
-	return hosts, len(hosts) > 0 || len(matches) == 0
-}
-
-func (c *policyConverter) serverNames(all []*tls_route.SniMatch) (hosts []profiles.Match, ok bool) {
+// hostsOf converts conditions on the host of a request, or on the server name of a
+// connection. It leaves out invalid ones. ok is false if all of them are invalid. If all is
+// empty, ok is true.
+func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
+	GetExact() string
+	GetSuffix() S
+}](c *policyConverter, all []H) (hosts []profiles.Match, ok bool) {
 	for _, h := range all {
-		c.host(&hosts, h.GetExact(), h.GetSuffix().GetReverseLabels())
+		m := profiles.Host{Value: profiles.Exact(h.GetExact())}
+		if labels := slices.Clone(h.GetSuffix().GetReverseLabels()); len(labels) > 0 {
+			slices.Reverse(labels)
+			m.Value = profiles.Suffix("." + strings.Join(labels, "."))
+		}
+		if err := valid(m); err != nil {
+			c.problem(err)
+			continue
+		}
+		hosts = append(hosts, m)
 	}
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-func (c *policyConverter) host(to *[]profiles.Match, exact string, reversed []string) {
-	m := profiles.Host{Value: profiles.Exact(exact)}
-	if len(reversed) > 0 {
-		labels := slices.Clone(reversed)
-		slices.Reverse(labels)
-		m.Value = profiles.Suffix("." + strings.Join(labels, "."))
+// convertMatches converts the conditions of a rule by the function convert, and adds them to
+// the rule to. It leaves out invalid ones. It returns false if all of them are invalid.
+func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
+	for _, m := range all {
+		match, prefix, err := convert(m)
+		if err != nil {
+			c.problem(err)
+			continue
+		}
+		to.matches, to.prefixes = append(to.matches, match), append(to.prefixes, prefix)
 	}
-	if err := valid(m); err != nil {
-		c.problem(err)
-		return
-	}
-	*to = append(*to, m)
+	return len(to.matches) > 0 || len(all) == 0
 }
 
 // valid returns an error if m is invalid. Invalid members of an All must be found here,
@@ -317,15 +288,17 @@ func httpMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, e
 	return all, prefix, validMembers(all)
 }
 
-func grpcMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, error) {
+// grpcMatch converts a condition on gRPC requests. The second result is "", because there
+// are no path prefixes.
+func grpcMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
 	all := profiles.All{
 		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
 	}
 	all, err := withHeaders(all, m.GetHeaders())
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return all, validMembers(all)
+	return all, "", validMembers(all)
 }
 
 func withHeaders(all profiles.All, headers []*http_route.HeaderMatch) (profiles.All, error) {
@@ -353,13 +326,22 @@ func validMembers(all profiles.All) error {
 	return nil
 }
 
-func (c *policyConverter) timeouts(t *http_route.Timeouts, legacy *durationpb.Duration) (p profiles.RoutePolicy) {
-	if p.RequestTimeout = c.duration("request timeout", t.GetRequest()); t.GetRequest() == nil {
-		p.RequestTimeout = c.duration("request timeout", legacy)
+// requestRule has the methods that rules for HTTP and gRPC have in common.
+type requestRule interface {
+	GetTimeouts() *http_route.Timeouts
+	GetRequestTimeout() *durationpb.Duration // an old field, which controllers still set
+	GetAllowL5DRequestHeaders() bool
+}
+
+// requestPolicy converts the timeouts of r.
+func (c *policyConverter) requestPolicy(r requestRule) profiles.RoutePolicy {
+	t := r.GetTimeouts()
+	return profiles.RoutePolicy{
+		RequestTimeout:  c.duration("request timeout", cmp.Or(t.GetRequest(), r.GetRequestTimeout())),
+		ResponseTimeout: c.duration("response timeout", t.GetResponse()),
+		IdleTimeout:     c.duration("idle timeout", t.GetIdle()),
+		Overrides:       r.GetAllowL5DRequestHeaders(),
 	}
-	p.ResponseTimeout = c.duration("response timeout", t.GetResponse())
-	p.IdleTimeout = c.duration("idle timeout", t.GetIdle())
-	return p
 }
 
 // duration converts d. It returns 0 if d is missing or invalid. The argument what describes

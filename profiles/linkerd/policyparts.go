@@ -1,7 +1,6 @@
 package linkerd
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -247,13 +246,16 @@ type weightedBackend[B any] interface {
 }
 
 // backendsOf converts the backends of a rule. A rule with the distribution "first
-// available" has only first, and a rule with a random distribution has only random. convert
-// converts the filters of a backend. failover is true if the next backend is used when the
-// previous ones are unavailable. If the rule has no backends, the list is empty but not
-// nil.
+// available" has only first, and a rule with a random distribution has only random. given is
+// whether the rule has a distribution. convert converts the filters of a backend. failover is
+// true if the next backend is used when the previous ones are unavailable. If the rule has no
+// backends, the list is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
-	c *policyConverter, first []B, random []W, convert func([]F) filters,
+	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
+	if !given {
+		c.problemf("the rule has no backends")
+	}
 	backends = make([]profiles.Backend, 0, len(first)+len(random))
 	add := func(b B, weight uint32) {
 		to, f := c.backend(b.GetBackend()), convert(b.GetFilters())
@@ -299,53 +301,27 @@ func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 	return b
 }
 
-var errNoDistribution = errors.New("the rule has no backends")
-
-func (c *policyConverter) httpBackends(d *outbound.HttpRoute_Distribution) ([]profiles.Backend, bool) {
-	if d.GetKind() == nil {
-		c.problem(errNoDistribution)
-	}
-	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.httpFilters)
-}
-
-func (c *policyConverter) grpcBackends(d *outbound.GrpcRoute_Distribution) ([]profiles.Backend, bool) {
-	if d.GetKind() == nil {
-		c.problem(errNoDistribution)
-	}
-	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.grpcFilters)
-}
-
-func (c *policyConverter) opaqueBackends(d *outbound.OpaqueRoute_Distribution) ([]profiles.Backend, bool) {
-	if d.GetKind() == nil {
-		c.problem(errNoDistribution)
-	}
-	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.opaqueFilters)
-}
-
-func (c *policyConverter) tlsBackends(d *outbound.TlsRoute_Distribution) ([]profiles.Backend, bool) {
-	if d.GetKind() == nil {
-		c.problem(errNoDistribution)
-	}
-	return backendsOf(c, d.GetFirstAvailable().GetBackends(), d.GetRandomAvailable().GetBackends(), c.tlsFilters)
-}
-
-func (c *policyConverter) opaqueFilters(all []*outbound.OpaqueRoute_Filter) filters {
-	return connectionFilters(c, all)
-}
-
-func (c *policyConverter) tlsFilters(all []*outbound.TlsRoute_Filter) filters {
-	return connectionFilters(c, all)
-}
-
-// connectionFilters converts the filters of a route for connections. A filter of any kind
-// rejects the connections.
-func connectionFilters[F interface {
+// connectionFilter is a filter of a route for connections of any kind.
+type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
-}](c *policyConverter, all []F) filters {
-	for _, f := range all {
-		if m := f.GetInvalid(); m != nil {
-			c.problemf("invalid: %s", m.GetMessage())
+}
+
+// connectionRule converts a rule of a route for connections. A filter of any kind, of the
+// rule or of a backend, rejects the connections. The other arguments are those of backendsOf.
+func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
+	c *policyConverter, ofRule []F, given bool, first []B, random []W,
+) rule {
+	convert := func(all []F) filters {
+		for _, f := range all {
+			if m := f.GetInvalid(); m != nil {
+				c.problemf("invalid: %s", m.GetMessage())
+			}
 		}
+		return filters{forbidden: len(all) > 0}
 	}
-	return filters{forbidden: len(all) > 0}
+	to := rule{policy: profiles.RoutePolicy{Backends: []profiles.Backend{}}}
+	if !convert(ofRule).forbidden {
+		to.policy.Backends, to.policy.Failover = backendsOf(c, given, first, random, convert)
+	}
+	return to
 }
