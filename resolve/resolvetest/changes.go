@@ -19,20 +19,20 @@ func changes() []Check {
 			Name:  "becomes empty",
 			Claim: "yield that a target has no endpoints any more, and the new ones later",
 			needs: []need{needEmpty},
-			run:   func(g *rig) error { return g.vanish(g.Empty, resolve.StateEmpty) },
+			run:   func(g *rig) { g.vanish(g.Empty, resolve.StateEmpty) },
 		},
 		{
 			Name:  "ceases to exist",
 			Claim: "yield that a target does not exist any more, and the new endpoints later",
 			needs: []need{needAbsent},
-			run:   func(g *rig) error { return g.vanish(g.DoesNotExist, resolve.StateDoesNotExist) },
+			run:   func(g *rig) { g.vanish(g.DoesNotExist, resolve.StateDoesNotExist) },
 		},
 		{
 			Name:  "labels",
 			Claim: "yield other labels or another weight of an endpoint",
 			needs: []need{needRelabel},
-			run: func(g *rig) error {
-				return g.alter(g.Relabel, func(d resolve.Diff) bool {
+			run: func(g *rig) {
+				g.alter(g.Relabel, func(d resolve.Diff) bool {
 					return len(d.Changed) == 1 && len(d.Added)+len(d.Removed) == 0
 				})
 			},
@@ -41,8 +41,8 @@ func changes() []Check {
 			Name:  "identity",
 			Claim: "yield another ID at the same address",
 			needs: []need{needRekey},
-			run: func(g *rig) error {
-				return g.alter(g.Rekey, func(d resolve.Diff) bool {
+			run: func(g *rig) {
+				g.alter(g.Rekey, func(d resolve.Diff) bool {
 					return len(d.Added) == 1 && len(d.Removed) == 1 && len(d.Changed) == 0
 				})
 			},
@@ -67,101 +67,75 @@ func changes() []Check {
 }
 
 // follow checks that the stream follows sets that grow, shrink, and have nothing in common.
-func follow(g *rig) error {
-	w, err := g.start(0, 1)
-	if err != nil {
-		return err
-	}
+func follow(g *rig) {
+	w := g.start(0, 1)
 	for _, numbers := range [][]int{{0, 1, 2}, {1}, {3, 4}, {4, 3, 2, 1, 0}, {2}, {0, 1}} {
 		g.set(numbers...)
-		if err := w.settle(resolve.StateExists, g.endpoints(numbers...)...); err != nil {
-			return err
-		}
+		w.settle(resolve.StateExists, g.endpoints(numbers...)...)
 	}
-	return nil
 }
 
 // vanish removes all endpoints by the function remove and then adds endpoints, twice. It
 // checks that the target has the given state while it has no endpoints.
-func (g *rig) vanish(remove func(string), state resolve.State) error {
-	w, err := g.start(0, 1)
-	if err != nil {
-		return err
-	}
+func (g *rig) vanish(remove func(string), state resolve.State) {
+	w := g.start(0, 1)
 	for range 2 {
 		remove(g.target())
-		if err := w.settle(state); err != nil {
-			return err
-		}
+		w.settle(state)
 		g.set(1, 2)
-		if err := w.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
-			return err
-		}
+		w.settle(resolve.StateExists, g.endpoints(1, 2)...)
 	}
-	return nil
 }
 
 // alter changes one of two endpoints by the function change. It checks that want returns
 // true for the difference of the sets.
-func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) error {
-	w, err := g.start(0, 1)
-	if err != nil {
-		return err
-	}
+func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) {
+	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}
 	g.Set(g.target(), now...)
-	for {
+	for g.err == nil {
 		diff, err := w.step()
 		switch {
 		case err != nil:
-			return fmt.Errorf("waiting for %v: %w", now, err)
+			g.failf("waiting for %v: %w", now, err)
 		case diff.HasChanges() && !want(diff):
-			return fmt.Errorf("changing one endpoint changed %+v", diff)
+			g.failf("changing one endpoint changed %+v", diff)
 		case diff.HasChanges():
-			return w.settle(resolve.StateExists, now...)
+			w.settle(resolve.StateExists, now...)
+			return
 		}
 	}
 }
 
 // redundant sets the same endpoints again: in the same order, in another order, and with a
 // duplicate. It checks that nothing changes.
-func redundant(g *rig) error {
-	w, err := g.start(0, 1, 2)
-	if err != nil {
-		return err
-	}
+func redundant(g *rig) {
+	w := g.start(0, 1, 2)
 	g.set(0, 1, 2)
 	g.set(2, 1, 0)
 	g.set(1, 0, 2, 1)
 	// A wrong update would be yielded before the real change.
 	g.set(0, 1, 2, 3)
-	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
+	w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
 }
 
 // backlog changes the source many times while the consumer is busy with an item. It checks
 // that the consumer then gets the latest set.
-func backlog(g *rig) error {
-	w, err := g.start(0)
-	if err != nil {
-		return err
-	}
+func backlog(g *rig) {
+	w := g.start(0)
 	for n := range 20 {
 		g.set(1 + n%8)
 	}
 	g.set(9)
-	if err := w.settle(resolve.StateExists, g.Endpoint(9)); err != nil {
-		return err
-	}
-	if err := w.stays(); err != nil {
-		return err
-	}
+	w.settle(resolve.StateExists, g.Endpoint(9))
+	w.stays()
 	g.set(9, 0)
-	return w.jump(resolve.StateExists, g.endpoints(9, 0)...)
+	w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
 // messages sends batches of incremental messages. After each batch it compares the set of
 // the stream with a resolve.Set that got the same messages.
-func messages(g *rig) error {
+func messages(g *rig) {
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {
 		u := resolve.Update{Kind: resolve.Remove}
@@ -170,10 +144,7 @@ func messages(g *rig) error {
 		}
 		return u
 	}
-	w, err := g.start(0, 1)
-	if err != nil {
-		return err
-	}
+	w := g.start(0, 1)
 	var want resolve.Set
 	want.Apply(resolve.Update{Kind: resolve.Replace, Endpoints: g.endpoints(0, 1)})
 	for _, batch := range [][]resolve.Update{
@@ -193,15 +164,12 @@ func messages(g *rig) error {
 		// The last message of a batch may be redundant, so one that is not comes after it.
 		want.Apply(add(9))
 		g.Send(g.target(), add(9))
-		if err := w.settle(want.State(), want.Endpoints()...); err != nil {
-			return fmt.Errorf("after %v: %w", batch, err)
-		}
+		g.during = fmt.Sprintf("after %v", batch)
+		w.settle(want.State(), want.Endpoints()...)
 		end := resolve.Update{Kind: resolve.Remove, Removed: []netip.AddrPort{g.Endpoint(9).Addr}}
 		want.Apply(end)
 		g.Send(g.target(), end)
-		if err := w.settle(want.State(), want.Endpoints()...); err != nil {
-			return fmt.Errorf("after %v, and 9 added and removed: %w", batch, err)
-		}
+		g.during = fmt.Sprintf("after %v, and 9 added and removed", batch)
+		w.settle(want.State(), want.Endpoints()...)
 	}
-	return nil
 }

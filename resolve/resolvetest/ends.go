@@ -2,7 +2,6 @@ package resolvetest
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"time"
@@ -27,8 +26,8 @@ func ends() []Check {
 		{
 			Name:  "break",
 			Claim: "end when the consumer breaks, without another item or a leaked goroutine",
-			run: func(g *rig) error {
-				return g.leaveNothing(func(w *watch) error { return w.leave(breaks) })
+			run: func(g *rig) {
+				g.leaveNothing(func(w *watch) { w.leave(breaks) })
 			},
 		},
 		{
@@ -39,21 +38,21 @@ func ends() []Check {
 		{
 			Name:  "context ends between updates",
 			Claim: "end soon after the context while waiting for an update, without a change or a leaked goroutine",
-			run: func(g *rig) error {
-				return g.leaveNothing(func(w *watch) error {
+			run: func(g *rig) {
+				g.leaveNothing(func(w *watch) {
 					w.answer(continues)
 					w.cancel()
-					return w.end()
+					w.end()
 				})
 			},
 		},
 		{
 			Name:  "context ends in the loop",
 			Claim: "end soon after the context while the consumer is busy",
-			run: func(g *rig) error {
-				return g.leaveNothing(func(w *watch) error {
+			run: func(g *rig) {
+				g.leaveNothing(func(w *watch) {
 					w.cancel()
-					return w.end()
+					w.end()
 				})
 			},
 		},
@@ -71,50 +70,41 @@ func ends() []Check {
 }
 
 // inTime calls leave repeatedly until a stream has ended within the time soon. leave ends a
-// stream and returns it. inTime returns an error after many calls without success.
-func inTime(leave func() (*watch, error)) error {
+// stream and returns it. It is a violation if no stream has done so after many calls.
+func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
-	for range many {
-		w, err := leave()
-		if err != nil {
-			return err
-		}
-		if quickest = min(quickest, w.took); quickest <= soon {
-			return nil
+	for i := 0; i < many && g.err == nil; i++ {
+		if quickest = min(quickest, leave().took); quickest <= soon {
+			return
 		}
 	}
-	return fmt.Errorf("the fastest of %d streams took %v to end; want %v", many, quickest, soon)
+	g.failf("the fastest of %d streams took %v to end; want %v", many, quickest, soon)
 }
 
 // leaveByForce leaves the consumer's loop by a panic or by runtime.Goexit, and then looks
 // for leaked goroutines.
-func leaveByForce(g *rig) error {
+func leaveByForce(g *rig) {
 	for a, what := range map[action]string{panics: "panicked", exits: "exited"} {
-		if err := g.leaveNothing(func(w *watch) error { return w.leave(a) }); err != nil {
-			return fmt.Errorf("a consumer %s: %w", what, err)
-		}
+		g.during = "a consumer " + what
+		g.leaveNothing(func(w *watch) { w.leave(a) })
 	}
-	return nil
 }
 
 // endUnanswered ends the context of a stream before its first answer: for a target without
 // an answer, and during an outage.
-func endUnanswered(g *rig) error {
-	err := inTime(g.endEarly)
-	if err != nil || g.Interrupt == nil {
-		return err
+func endUnanswered(g *rig) {
+	g.inTime(g.endEarly)
+	if g.Interrupt == nil {
+		return
 	}
+	g.during = "in an outage"
 	g.set(0)
-	g.Interrupt(g.target(), func() { err = inTime(g.endEarly) })
-	if err != nil {
-		return fmt.Errorf("in an outage: %w", err)
-	}
-	return nil
+	g.Interrupt(g.target(), func() { g.inTime(g.endEarly) })
 }
 
 // endEarly ends the context of a new stream after its first item, or after a moment without
 // an item. It returns the stream.
-func (g *rig) endEarly() (*watch, error) {
+func (g *rig) endEarly() *watch {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
@@ -124,60 +114,48 @@ func (g *rig) endEarly() (*watch, error) {
 	case <-timer.C:
 	}
 	w.cancel()
-	return w, w.end()
+	w.end()
+	return w
 }
 
 // endDone ends the context of a stream before ranging over the sequence.
-func endDone(g *rig) error {
+func endDone(g *rig) {
 	g.set(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	return inTime(func() (*watch, error) {
+	g.inTime(func() *watch {
 		w := g.watch(ctx, g.target())
-		return w, w.end()
+		w.end()
+		return w
 	})
 }
 
 // leaveNothing opens many streams, ends each of them by the function leave, and looks for
 // leaked goroutines. At least one stream must end within the time soon.
-func (g *rig) leaveNothing(leave func(*watch) error) error {
+func (g *rig) leaveNothing(leave func(*watch)) {
+	end := func() *watch {
+		w := g.start(0, 1)
+		leave(w)
+		g.fail(w.close())
+		return w
+	}
+	endMany := func() {
+		for i := 0; i < many && g.err == nil; i++ {
+			end()
+		}
+	}
 	// The goroutines of the first stream do not count, because they may be shared by all,
 	// as those of a connection.
-	end := func() (*watch, error) { return g.endOne(leave) }
-	if err := inTime(end); err != nil {
-		return err
-	}
+	g.inTime(end)
 	before := goleak.IgnoreCurrent()
-	if err := g.endMany(leave); err != nil || goleak.Find(before) == nil {
-		return err
+	if endMany(); g.err != nil || goleak.Find(before) == nil {
+		return
 	}
 	// A shared connection may have been replaced. Then the number of goroutines does not
 	// grow with the streams.
 	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
-	if err := g.endMany(leave); err != nil {
-		return err
-	}
-	return g.noneSince(before, count+many)
-}
-
-func (g *rig) endMany(leave func(*watch) error) error {
-	for range many {
-		if _, err := g.endOne(leave); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (g *rig) endOne(leave func(*watch) error) (*watch, error) {
-	w, err := g.start(0, 1)
-	if err != nil {
-		return nil, err
-	}
-	if err := leave(w); err != nil {
-		return nil, err
-	}
-	return w, w.close()
+	endMany()
+	g.fail(g.noneSince(before, count+many))
 }
 
 // noneSince checks that no goroutines have leaked. It waits until the process has fewer than
@@ -185,7 +163,7 @@ func (g *rig) endOne(leave func(*watch) error) (*watch, error) {
 // after the timeout.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
-	for runtime.NumGoroutine() >= limit {
+	for g.err == nil && runtime.NumGoroutine() >= limit {
 		err := goleak.Find(ignore)
 		if err == nil || time.Now().After(deadline) {
 			return err

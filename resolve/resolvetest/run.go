@@ -32,7 +32,7 @@ type Check struct {
 	Claim string // the requirement for a resolver, as an imperative clause
 
 	needs []need
-	run   func(*rig) error
+	run   func(*rig)
 }
 
 // Checks returns all checks in their order.
@@ -73,7 +73,8 @@ func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 		}
 	}
 	g := &rig{Subject: s, Source: src, resolver: r}
-	return "", errors.Join(c.run(g), g.close())
+	c.run(g)
+	return "", errors.Join(g.err, g.close())
 }
 
 // rig is the state of one run of a check.
@@ -82,6 +83,23 @@ type rig struct {
 	Source
 	resolver resolve.Resolver
 	watches  []*watch // the streams that the check has opened
+
+	during string // the current part of the check, for the error of a violation; may be empty
+	err    error  // the first violation; after it, nothing more is checked
+}
+
+// failf records a violation, unless an earlier one was recorded.
+func (g *rig) failf(format string, args ...any) { g.fail(fmt.Errorf(format, args...)) }
+
+// fail records err as a violation, unless err is nil or an earlier one was recorded.
+func (g *rig) fail(err error) {
+	switch {
+	case g.err != nil:
+	case err != nil && g.during != "":
+		g.err = fmt.Errorf("%s: %w", g.during, err)
+	default:
+		g.err = err
+	}
 }
 
 // close ends all streams of the check and waits for their ends.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gotower/gotower/resolve"
 )
@@ -36,108 +35,65 @@ func streams() []Check {
 }
 
 // twoStreams ends two streams in different ways, and checks that a third one continues.
-func twoStreams(g *rig) error {
-	first, err := g.start(0)
-	if err != nil {
-		return err
-	}
-	second, err := g.start(0)
-	if err != nil {
-		return err
-	}
-	third, err := g.start(0)
-	if err != nil {
-		return err
-	}
-	if err := first.leave(breaks); err != nil {
-		return fmt.Errorf("breaking out of the first: %w", err)
-	}
+func twoStreams(g *rig) {
+	first, second, third := g.start(0), g.start(0), g.start(0)
+	g.during = "breaking out of the first"
+	first.leave(breaks)
+	g.during = "ending the context of the second"
 	second.cancel()
-	if err := second.end(); err != nil {
-		return fmt.Errorf("ending the context of the second: %w", err)
-	}
+	second.end()
+	g.during = "the third, after the first and the second ended"
 	g.set(1, 2)
-	if err := third.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
-		return fmt.Errorf("the third, after the first and the second ended: %w", err)
-	}
-	return nil
+	third.settle(resolve.StateExists, g.endpoints(1, 2)...)
 }
 
 // laterStream starts a second stream while the first one runs, and a third one after both
 // have ended. It checks that each begins with the current state.
-func laterStream(g *rig) error {
-	first, err := g.start(0)
-	if err != nil {
-		return err
-	}
+func laterStream(g *rig) {
+	first := g.start(0)
 	g.set(1, 2)
-	if err := first.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
-		return err
-	}
+	first.settle(resolve.StateExists, g.endpoints(1, 2)...)
+	g.during = "a second stream"
 	second := g.watch(context.Background(), g.target())
-	if err := second.jump(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
-		return fmt.Errorf("a second stream: %w", err)
-	}
+	second.jump(resolve.StateExists, g.endpoints(1, 2)...)
+	g.during = "the first stream, after a second one began"
 	g.set(3)
-	if err := first.settle(resolve.StateExists, g.Endpoint(3)); err != nil {
-		return err
-	}
-	if err := errors.Join(first.close(), second.close()); err != nil {
-		return err
-	}
-	if err := g.watch(context.Background(), g.target()).jump(resolve.StateExists, g.Endpoint(3)); err != nil {
-		return fmt.Errorf("a stream after the others: %w", err)
-	}
-	return nil
+	first.settle(resolve.StateExists, g.Endpoint(3))
+	g.during = "a stream after the others"
+	g.fail(errors.Join(first.close(), second.close()))
+	g.watch(context.Background(), g.target()).jump(resolve.StateExists, g.Endpoint(3))
 }
 
 // slowConsumer stalls one stream while another one follows a hundred changes. It checks
 // that the stalled stream then gets the latest set.
-func slowConsumer(g *rig) error {
-	slow, err := g.start(0)
-	if err != nil {
-		return err
-	}
-	quick, err := g.start(0)
-	if err != nil {
-		return err
-	}
+func slowConsumer(g *rig) {
+	slow, quick := g.start(0), g.start(0)
+	g.during = "while another consumer is slow"
 	for i := range 100 {
 		n := 1 + i%9
 		g.set(n)
-		if err := quick.settle(resolve.StateExists, g.Endpoint(n)); err != nil {
-			return fmt.Errorf("while another consumer is slow: %w", err)
-		}
+		quick.settle(resolve.StateExists, g.Endpoint(n))
 	}
+	g.during = "after another consumer was slow"
 	g.set(0, 5)
 	for _, w := range []*watch{quick, slow} {
-		if err := w.settle(resolve.StateExists, g.endpoints(0, 5)...); err != nil {
-			return fmt.Errorf("after another consumer was slow: %w", err)
-		}
+		w.settle(resolve.StateExists, g.endpoints(0, 5)...)
 	}
-	return nil
 }
 
 // twoTargets changes two targets and reads the stream of the second one first. It checks
 // that each stream gets only the updates of its own target.
-func twoTargets(g *rig) error {
+func twoTargets(g *rig) {
 	one, other := g.Targets[0], g.Targets[1]
 	g.Set(one, g.endpoints(0)...)
 	g.Set(other, g.endpoints(1)...)
-	watches := []*watch{g.watch(context.Background(), one), g.watch(context.Background(), other)}
-	for n, w := range watches {
-		if err := w.jump(resolve.StateExists, g.Endpoint(n)); err != nil {
-			return fmt.Errorf("%s: %w", g.Targets[n], err)
-		}
-	}
+	ofOne, ofOther := g.watch(context.Background(), one), g.watch(context.Background(), other)
+	ofOne.jump(resolve.StateExists, g.Endpoint(0))
+	ofOther.jump(resolve.StateExists, g.Endpoint(1))
 	g.Set(one, g.endpoints(2, 3)...)
 	g.Set(other, g.endpoints(1, 4)...)
-	slices.Reverse(watches)
-	if err := watches[0].jump(resolve.StateExists, g.endpoints(1, 4)...); err != nil {
-		return fmt.Errorf("%s, as %s changed too: %w", other, one, err)
-	}
-	if err := watches[1].settle(resolve.StateExists, g.endpoints(2, 3)...); err != nil {
-		return fmt.Errorf("%s, as %s changed too: %w", one, other, err)
-	}
-	return nil
+	g.during = fmt.Sprintf("%s, as %s changed too", other, one)
+	ofOther.jump(resolve.StateExists, g.endpoints(1, 4)...)
+	g.during = fmt.Sprintf("%s, as %s changed too", one, other)
+	ofOne.settle(resolve.StateExists, g.endpoints(2, 3)...)
 }

@@ -15,7 +15,7 @@ import (
 // watch is a consumer of one stream that runs step by step. After each item, the resolver
 // waits in its call of yield until the check has decided how the consumer continues.
 type watch struct {
-	timeout  time.Duration
+	g        *rig
 	cancel   context.CancelFunc
 	items    chan item
 	more     chan action   // the action after the last item
@@ -64,7 +64,7 @@ func (g *rig) watch(ctx context.Context, target string) *watch {
 func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
-		timeout: g.Timeout, cancel: cancel,
+		g: g, cancel: cancel,
 		items: make(chan item), more: make(chan action), left: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.seq = g.resolver.Resolve(ctx, target)
@@ -78,10 +78,11 @@ func (g *rig) begin(w *watch) {
 
 // start sets the endpoints of the first target to those with the given numbers, starts a
 // stream of that target, and waits for the endpoints.
-func (g *rig) start(numbers ...int) (*watch, error) {
+func (g *rig) start(numbers ...int) *watch {
 	g.set(numbers...)
 	w := g.watch(context.Background(), g.target())
-	return w, w.settle(resolve.StateExists, g.endpoints(numbers...)...)
+	w.settle(resolve.StateExists, g.endpoints(numbers...)...)
+	return w
 }
 
 // consume ranges over the sequence by calling it with a function instead of a range
@@ -138,7 +139,7 @@ func (a action) run() {
 // item.
 func (w *watch) next() (it item, ok bool, err error) {
 	w.answer(continues)
-	timer := time.NewTimer(w.timeout)
+	timer := time.NewTimer(w.g.Timeout)
 	defer timer.Stop()
 	select {
 	case it = <-w.items:
@@ -146,7 +147,7 @@ func (w *watch) next() (it item, ok bool, err error) {
 	case <-w.ended:
 		return it, false, nil
 	case <-timer.C:
-		return it, false, fmt.Errorf("no item in %v", w.timeout)
+		return it, false, fmt.Errorf("no item in %v", w.g.Timeout)
 	}
 	known := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
 	if known == (it.err != nil) {
@@ -184,64 +185,63 @@ func (w *watch) step() (resolve.Diff, error) {
 }
 
 // stays checks that the set does not change within the time moment.
-func (w *watch) stays() error {
+func (w *watch) stays() {
 	w.answer(continues)
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
-	for {
+	for w.g.err == nil {
 		select {
 		case it := <-w.items:
 			w.held = true
 			if it.err == nil && w.set.Apply(it.update).HasChanges() {
-				return fmt.Errorf("%v after the latest set", it.update)
+				w.g.failf("%v after the latest set", it.update)
 			}
 			w.answer(continues)
 		case <-w.ended:
-			return errEnded
+			w.g.fail(errEnded)
 		case <-timer.C:
-			return nil
+			return
 		}
 	}
 }
 
 // lost waits until the stream yields an error. It applies updates that precede the error.
-func (w *watch) lost() error {
-	for {
+func (w *watch) lost() {
+	for w.g.err == nil {
 		it, ok, err := w.next()
 		switch {
 		case err != nil:
-			return err
+			w.g.fail(err)
 		case !ok:
-			return errEnded
+			w.g.fail(errEnded)
 		case it.err != nil:
-			return nil //nolint:nilerr // it waits for the error
+			return
 		}
 		w.set.Apply(it.update)
 	}
 }
 
 // settle waits until the set has the given state and endpoints.
-func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error {
-	for !w.is(state, endpoints) {
+func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) {
+	for w.g.err == nil && !w.is(state, endpoints) {
 		if _, err := w.step(); err != nil {
-			return fmt.Errorf("waiting for %v %v, at %v %v: %w", state, endpoints, w.set.State(), w.set.Endpoints(), err)
+			w.g.failf("waiting for %v %v, at %v %v: %w", state, endpoints, w.set.State(), w.set.Endpoints(), err)
 		}
 	}
-	return nil
 }
 
-// jump waits until the set has the given state and endpoints. It returns an error if the
-// set changes to anything else before that.
-func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
-	for {
+// jump waits until the set has the given state and endpoints. It is a violation if the set
+// changes to anything else before that.
+func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) {
+	for w.g.err == nil {
 		diff, err := w.step()
 		switch {
 		case err != nil:
-			return fmt.Errorf("waiting for %v %v: %w", state, endpoints, err)
+			w.g.failf("waiting for %v %v: %w", state, endpoints, err)
 		case w.is(state, endpoints):
-			return nil
+			return
 		case diff.HasChanges():
-			return fmt.Errorf("from %v straight to %v %v, not by way of %v %v",
+			w.g.failf("from %v straight to %v %v, not by way of %v %v",
 				diff.Before, state, endpoints, w.set.State(), w.set.Endpoints())
 		}
 	}
@@ -255,18 +255,21 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 
 // end waits until the sequence has returned. The check must have ended the context before,
 // and must not change the source.
-func (w *watch) end() error {
-	return w.timed(func() error {
-		w.answer(continues)
-		return w.waitEnded(w.afterContext)
-	})
+func (w *watch) end() {
+	w.finish(continues, w.afterContext)
 }
 
-// timed calls leave, which ends the stream, and stores the duration of the call in w.took.
-func (w *watch) timed(leave func() error) error {
+// finish answers the last item by the action a, and waits until the sequence has returned.
+// It calls check for each item that is yielded before that. It stores the duration in
+// w.took.
+func (w *watch) finish(a action, check func(item) error) {
+	if w.g.err != nil {
+		return
+	}
 	begun := time.Now()
-	defer func() { w.took = time.Since(begun) }()
-	return leave()
+	w.answer(a)
+	w.g.fail(w.waitEnded(check))
+	w.took = time.Since(begun)
 }
 
 // afterContext checks an item that was yielded after the end of the context. The item may
@@ -283,21 +286,14 @@ func (w *watch) afterContext(it item) error {
 
 // leave makes the consumer leave its loop at the last item by the action a, and waits until
 // the sequence has returned.
-func (w *watch) leave(a action) error {
+func (w *watch) leave(a action) {
 	if !w.held {
-		return errors.New("no item was received to break at")
+		w.g.failf("no item was received to break at")
 	}
-	err := w.timed(func() error {
-		w.answer(a)
-		return w.waitEnded(ignore)
-	})
-	if err != nil {
-		return err
+	w.finish(a, ignore)
+	if w.g.err == nil && a == panics && !w.panicked {
+		w.g.failf("the sequence did not pass on the consumer's panic")
 	}
-	if a == panics && !w.panicked {
-		return errors.New("the sequence did not pass on the consumer's panic")
-	}
-	return nil
 }
 
 func ignore(item) error { return nil }
@@ -305,7 +301,7 @@ func ignore(item) error { return nil }
 // waitEnded waits until the sequence has returned. It calls check for each item that is
 // yielded before that.
 func (w *watch) waitEnded(check func(item) error) error {
-	timer := time.NewTimer(w.timeout)
+	timer := time.NewTimer(w.g.Timeout)
 	defer timer.Stop()
 	for {
 		select {
@@ -321,7 +317,7 @@ func (w *watch) waitEnded(check func(item) error) error {
 			}
 			return nil
 		case <-timer.C:
-			return fmt.Errorf("the sequence did not end in %v", w.timeout)
+			return fmt.Errorf("the sequence did not end in %v", w.g.Timeout)
 		}
 	}
 }
