@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Accessor is the [layer.Accessor] for the messages of net/http. It reads requests that a
@@ -153,7 +152,7 @@ func (f fields) All() iter.Seq2[string, string] {
 // returned unchanged. Because of the wrapped body, net/http sends the headers before the
 // first piece of the body.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
-	if r.Body == nil || r.Body == http.NoBody {
+	if !hasBody(r) {
 		return r
 	}
 	out := *r
@@ -185,7 +184,7 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 // newTeeBody returns a body that calls read for each piece that is read from body. The
 // result has the methods Write and CloseWrite if body has them.
 func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
-	tee := &teeBody{ReadCloser: body, read: read}
+	tee := &teeBody{wrappedBody: wrappedBody{body}, read: read}
 	w, writes := body.(io.Writer)
 	half, halves := body.(halfCloser)
 	switch {
@@ -207,14 +206,10 @@ type tunnel struct {
 // teeBody calls its function read for each piece that is read. One goroutine at a time
 // calls Read.
 type teeBody struct {
-	io.ReadCloser
+	wrappedBody
 	read func(at int64, p []byte)
 	at   int64 // offset of the next piece
 }
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *teeBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *teeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

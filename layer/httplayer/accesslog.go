@@ -12,7 +12,6 @@ import (
 
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -104,7 +103,7 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.observers = append(x.observers, e)
 	own := r.WithContext(ctx) // the server keeps using its own request
 	if hasBody(r) {
-		own.Body = &countedBody{ReadCloser: r.Body, read: &e.read}
+		own.Body = &countedBody{wrappedBody{r.Body}, &e.read}
 	}
 	defer handBack(r, own)
 	defer func() {
@@ -134,13 +133,9 @@ func (e *accessEntry) status() int { return e.exchange.code() }
 
 // countedBody counts the bytes that are read from a request body.
 type countedBody struct {
-	io.ReadCloser
+	wrappedBody
 	read *atomic.Int64
 }
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *countedBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

@@ -151,7 +151,7 @@ func replyText(rsp *http.Response, text string) {
 // from the body of req. CONNECT and upgrade requests, and bodies longer than limit, are not
 // copied. A request is not copied either if a retry reads another body from GetBody.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
-	empty := req.Body == nil || req.Body == http.NoBody
+	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {
 		whole(nil, false)
 		return req

@@ -64,17 +64,13 @@ func percentEncode(s string) string {
 // grpcBody is the body of a gRPC response. If the body of the endpoint fails, grpcBody ends
 // with a gRPC status in the trailers. A reset would not inform the client about the reason.
 type grpcBody struct {
-	io.ReadCloser
+	wrappedBody
 	req     *http.Request
 	rsp     *http.Response
 	began   time.Time
 	informs bool // grpc-message has the text of the error
 	resets  bool // an error may be returned, so that the server resets the stream of the client
 }
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *grpcBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

@@ -181,7 +181,7 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 		delete(rsp.Header, "Content-Length")
 		return
 	}
-	rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: r, rsp: rsp, began: began, informs: h.informs, resets: resets}
+	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, resets}
 }
 
 // call calls svc and checks the response.

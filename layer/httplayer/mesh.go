@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Names of header fields between linkerd's proxies and applications, in canonical form.
@@ -266,22 +265,18 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 			req.Trailer[name] = values
 		}
 	}
-	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &trailerFilter{ReadCloser: req.Body, from: received, to: req.Trailer, drops: drops}
+	if hasBody(req) {
+		req.Body = &trailerFilter{wrappedBody{req.Body}, received, req.Trailer, drops}
 	}
 }
 
 // trailerFilter is a body. At its end it copies the trailers in the map from into the map
 // to, except those for which drops returns true.
 type trailerFilter struct {
-	io.ReadCloser
+	wrappedBody
 	from, to http.Header
 	drops    func(name string) bool // nil omits none
 }
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *trailerFilter) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *trailerFilter) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)

@@ -45,7 +45,7 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 	switch {
 	case isTunnel(req):
 		return sentOnce{}
-	case req.Body == nil || req.Body == http.NoBody:
+	case !hasBody(req):
 		return nil
 	case len(req.Header["Expect"]) > 0:
 		return sentOnce{}
@@ -143,7 +143,7 @@ func (c requestCopier) withBody(body io.ReadCloser) *http.Request {
 		for _, name := range c.announced {
 			out.Trailer[name] = nil
 		}
-		out.Body = &trailerFilter{ReadCloser: body, from: c.req.Trailer, to: out.Trailer}
+		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: c.req.Trailer, to: out.Trailer}
 	}
 	return out
 }

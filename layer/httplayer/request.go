@@ -16,28 +16,37 @@ import (
 // has a body, the copy has a requestBody, which is also returned. Otherwise the requestBody
 // is nil. If the copy would equal req, outgoing returns req itself.
 func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
-	hasBody := req.Body != nil && req.Body != http.NoBody
 	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
-	if ctx == req.Context() && !hasBody && hasHost {
+	if ctx == req.Context() && !hasBody(req) && hasHost {
 		return req, nil
 	}
 	out := req.WithContext(ctx)
 	if !hasHost {
 		out.Host = e.addr
 	}
-	if !hasBody {
+	if !hasBody(req) {
 		return out, nil
 	}
-	body := &requestBody{ReadCloser: req.Body}
+	body := &requestBody{wrappedBody: wrappedBody{req.Body}}
 	out.Body = body
 	return out, body
 }
 
-// requestBody is the body of a request that an Endpoint sends. It records whether it was
-// read and whether reading failed. Until the request is admitted, Close has no effect on an
-// unread body, because the request may be rejected and sent elsewhere.
+// wrappedBody is the base of a body that wraps another one. It keeps the method Pending.
+type wrappedBody struct{ io.ReadCloser }
+
+// Pending returns the number of bytes that Read can return without waiting. If eof is true,
+// the body ends after these bytes.
+func (b wrappedBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
+
+func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
+
+// requestBody is the body of a request that an Endpoint or a RoundTripperLayer sends. It
+// records whether it was read and whether reading failed. Until the request is admitted,
+// Close has no effect on an unread body, because the request may be rejected and sent
+// elsewhere.
 type requestBody struct {
-	io.ReadCloser
+	wrappedBody
 	waits   atomic.Bool           // a Read is in progress
 	awaited atomic.Bool           // a Read was in progress when the body was closed
 	broken  atomic.Pointer[error] // error of Read, unless Close caused it
@@ -59,10 +68,6 @@ func (b *requestBody) Read(p []byte) (n int, err error) {
 	}
 	return n, err
 }
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *requestBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
 
 func (b *requestBody) Close() error {
 	b.mu.Lock()

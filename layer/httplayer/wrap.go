@@ -3,12 +3,9 @@ package httplayer
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"sync"
 
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // FromRoundTripper adapts rt to a [Service], for example to use an [http.Transport] below a
@@ -61,19 +58,18 @@ type roundTripperLayer struct {
 }
 
 func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	var body *lentBody
+	var body *requestBody
 	if ctx != req.Context() || hasBody(req) {
-		own := req.WithContext(ctx)
-		if hasBody(req) {
-			body = &lentBody{ReadCloser: req.Body}
-			own.Body = body
-		}
-		req = own
+		req = req.WithContext(ctx)
+	}
+	if hasBody(req) {
+		body = &requestBody{wrappedBody: wrappedBody{req.Body}}
+		req.Body = body
 	}
 	rejected := false
 	defer func() {
-		if body != nil {
-			body.settle(rejected)
+		if !rejected { // also after a panic
+			body.admit()
 		}
 	}()
 	rsp, err := l.rt.RoundTrip(req)
@@ -81,7 +77,7 @@ func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.
 		err = errNoResponse
 	}
 	if errors.Is(err, layer.ErrNotReady) {
-		if rejected = body == nil || !body.wasRead(); !rejected {
+		if rejected = body.withdraw(); !rejected {
 			err = &layer.Error{Layer: "round_tripper", Reason: "rejected after the request body was read", Err: errors.New(err.Error())}
 		}
 	}
@@ -91,58 +87,3 @@ func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.
 func (l *roundTripperLayer) Next() Service { return l.Service }
 
 func (l *roundTripperLayer) Describe() layer.Node { return layer.Node{Name: "round_tripper"} }
-
-func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
-
-// lentBody is a request body that a RoundTripper may close even if the request is rejected.
-// Until settle is called, Close has no effect on an unread body.
-type lentBody struct {
-	io.ReadCloser
-	mu                    sync.Mutex
-	read, closed, settled bool
-}
-
-// Pending returns the number of bytes that Read can return without waiting. If eof is true,
-// the body ends after these bytes.
-func (b *lentBody) Pending() (n int, eof bool) { return message.Pending(b.ReadCloser) }
-
-func (b *lentBody) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	closed := b.closed
-	b.read = true
-	b.mu.Unlock()
-	if closed {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	return b.ReadCloser.Read(p)
-}
-
-func (b *lentBody) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	now := b.read || b.settled
-	b.mu.Unlock()
-	if now {
-		return b.ReadCloser.Close()
-	}
-	return nil
-}
-
-func (b *lentBody) wasRead() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.read
-}
-
-// settle is called when the outcome of the request is known. If the RoundTripper has closed
-// the body before reading it, settle now closes it, unless the request was rejected. After
-// settle, Close has its usual effect.
-func (b *lentBody) settle(rejected bool) {
-	b.mu.Lock()
-	now := b.closed && !b.read && !b.settled && !rejected
-	b.settled = true
-	b.mu.Unlock()
-	if now {
-		_ = b.ReadCloser.Close()
-	}
-}
