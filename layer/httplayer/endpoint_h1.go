@@ -49,8 +49,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		}
 		out, body := e.outgoing(ctx, req)
 		if _, ok := req.Header[origProtoField]; ok { // it is of HTTP/2 connections
-			out = fork(out)
-			delete(out.Header, origProtoField)
+			out = without(out, origProtoField)
 		}
 		rsp, err := c.RoundTrip(out)
 		switch {

@@ -32,14 +32,12 @@ import (
 //
 // Cost: a copy of the request and its headers.
 func Forwarded(trusted ...netip.Prefix) Layer {
-	trusted = slices.Clone(trusted)
-	return func(next Service) Service { return &forwarded{Service: next, trusted: trusted} }
+	peers := trustedPeers(slices.Clone(trusted))
+	return newLayer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
 }
 
-type forwarded struct {
-	Service
-	trusted []netip.Prefix
-}
+// trustedPeers has the addresses of peers whose headers about the client are kept.
+type trustedPeers []netip.Prefix
 
 type clientKey struct{}
 
@@ -50,46 +48,40 @@ func ClientFromContext(ctx context.Context) netip.Addr {
 	return addr
 }
 
-func (f *forwarded) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	peer := Accessor{}.Source(req).Addr().WithZone("")
 	h := req.Header.Clone()
 	if h == nil {
 		h = make(http.Header)
 	}
-	if !f.trusts(peer) {
+	if !t.contains(peer) {
 		for name := range h {
 			if isForwarded(name) {
 				delete(h, name)
 			}
 		}
 	}
-	client := f.client(h, peer)
+	client := t.client(h, peer)
 	addForwarded(h, peer, Accessor{}.Scheme(req), Accessor{}.Authority(req))
 	layer.RecordFromContext(ctx).SetClient(client)
 	ctx = reqctx.WithValue(ctx, clientKey{}, client)
 	out := req.WithContext(ctx)
 	out.Header = h
-	return f.Service.Call(ctx, out)
+	return next.Call(ctx, out)
 }
 
-func (f *forwarded) Next() Service { return f.Service }
-
-func (f *forwarded) Describe() layer.Node {
-	return layer.Node{Name: "forwarded", State: layer.State{{Key: "trusted", Value: f.trusted}}}
-}
-
-func (f *forwarded) trusts(addr netip.Addr) bool {
-	return slices.ContainsFunc(f.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+func (t trustedPeers) contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // client returns the address of the client. The search starts with peer and continues with
 // the elements of X-Forwarded-For, the last one first, while the current address is trusted.
 // An element that is not an address ends the search.
-func (f *forwarded) client(h http.Header, peer netip.Addr) netip.Addr {
+func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	client := peer
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")
 	for _, element := range slices.Backward(elements) {
-		if !f.trusts(client) {
+		if !t.contains(client) {
 			break
 		}
 		addr, err := netip.ParseAddr(strings.TrimSpace(element))

@@ -24,22 +24,13 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edited is a service that edits each request by the function edit and then passes the
-// result on. The function edit must not change its argument.
-type edited struct {
-	Service
-	name  string
-	state layer.State
-	edit  func(*http.Request) *http.Request
+// edits returns a layer that passes the result of edit on instead of the request. The
+// function edit must not change its argument.
+func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
+	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+		return next.Call(ctx, edit(req))
+	})
 }
-
-func (e *edited) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	return e.Service.Call(ctx, e.edit(req))
-}
-
-func (e *edited) Next() Service { return e.Service }
-
-func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: e.state} }
 
 // ClientID returns a layer that sets l5d-client-id to the name of the client. The function
 // nameOf returns the name in the verified certificate, or "" without a name. It is called
@@ -69,7 +60,7 @@ func ClientID(nameOf func(*http.Request) string) layer.Layer[*http.Request, *htt
 		}
 		return out
 	}
-	return func(next Service) Service { return &edited{Service: next, name: "client_id", edit: edit} }
+	return edits("client_id", nil, edit)
 }
 
 func hasIdentity(h http.Header) bool {
@@ -100,6 +91,9 @@ func isIdentity(name string) bool {
 // l5d-dst-canonical, because that header names a service of this cluster. With an empty
 // authority the layer does nothing.
 func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
+	if authority == "" {
+		return func(next Service) Service { return next }
+	}
 	edit := func(req *http.Request) *http.Request {
 		out := fork(req)
 		delete(out.Header, "Host")
@@ -107,13 +101,7 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 		out.Host, out.URL = authority, withHost(req.URL, authority)
 		return out
 	}
-	state := layer.State{{Key: "authority", Value: authority}}
-	return func(next Service) Service {
-		if authority == "" {
-			return next
-		}
-		return &edited{Service: next, name: "override_authority", state: state, edit: edit}
-	}
+	return edits("override_authority", layer.State{{Key: "authority", Value: authority}}, edit)
 }
 
 // StripHeader returns a layer that removes the named headers and trailers from every
@@ -138,7 +126,7 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 		}
 		return out
 	}
-	return func(next Service) Service { return &edited{Service: next, name: "strip_header", edit: edit} }
+	return edits("strip_header", nil, edit)
 }
 
 // fork returns a shallow copy of req with its own header map.
@@ -150,6 +138,13 @@ func fork(req *http.Request) *http.Request {
 	return &out
 }
 
+// without returns a shallow copy of req without the header field name.
+func without(req *http.Request, name string) *http.Request {
+	out := fork(req)
+	delete(out.Header, name)
+	return out
+}
+
 // RequireID returns a layer that fails a request if it requires another identity than that
 // of the endpoint below. The header l5d-require-id of a request has the required identity.
 // The argument identity is that of the endpoint, or "" if the endpoint proved none. The two
@@ -158,33 +153,19 @@ func fork(req *http.Request) *http.Request {
 // If they differ, Call returns an [IdentityError]. This is not a rejection, because the
 // client requires this endpoint. A request without the header costs one look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
-	return func(next Service) Service { return &requireID{next, identity} }
-}
-
-type requireID struct {
-	Service
-	identity string
-}
-
-func (l *requireID) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	asked, ok := req.Header[requireIDField]
-	if !ok {
-		return l.Service.Call(ctx, req)
-	}
-	for _, id := range asked {
-		if id != l.identity || id == "" {
-			return nil, &layer.Error{Layer: "require_id", Err: &IdentityError{Required: id, Found: l.identity}}
+	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+		asked, ok := req.Header[requireIDField]
+		if !ok {
+			return next.Call(ctx, req)
 		}
+		for _, id := range asked {
+			if id != identity || id == "" {
+				return nil, &layer.Error{Layer: "require_id", Err: &IdentityError{Required: id, Found: identity}}
+			}
+		}
+		return next.Call(ctx, without(req, requireIDField))
 	}
-	out := fork(req)
-	delete(out.Header, requireIDField)
-	return l.Service.Call(ctx, out)
-}
-
-func (l *requireID) Next() Service { return l.Service }
-
-func (l *requireID) Describe() layer.Node {
-	return layer.Node{Name: "require_id", State: layer.State{{Key: "identity", Value: l.identity}}}
+	return newLayer("require_id", layer.State{{Key: "identity", Value: identity}}, call)
 }
 
 // IdentityError reports that an endpoint does not have the required identity. Its response
@@ -211,48 +192,35 @@ func (e *IdentityError) Error() string {
 // true if the endpoint is a proxy of the mesh and the only endpoint for the request.
 func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
 	log = limitedLog(log)
-	return func(next Service) Service { return &proxyErrors{next, meshPeer, log} }
-}
-
-type proxyErrors struct {
-	Service
-	meshed bool
-	log    *slog.Logger
+	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+		rsp, err := next.Call(ctx, req)
+		if err != nil || rsp == nil {
+			return rsp, err
+		}
+		if values, ok := rsp.Header[proxyErrorField]; ok {
+			if log.Enabled(ctx, slog.LevelWarn) {
+				var a Accessor
+				log.LogAttrs(ctx, slog.LevelWarn, "the peer's proxy reports an error",
+					slog.String("error", strings.Join(values, ", ")), slog.Int("status", rsp.StatusCode),
+					slog.String("authority", a.Authority(req)))
+			}
+			delete(rsp.Header, proxyErrorField)
+		}
+		if values, ok := rsp.Header[proxyConnectionField]; ok {
+			if meshPeer && len(values) > 0 && strings.EqualFold(values[0], "close") {
+				rsp.Header[closesClient] = []string{"close"}
+			}
+			delete(rsp.Header, proxyConnectionField)
+		}
+		return rsp, nil
+	}
+	return newLayer("proxy_errors", layer.State{{Key: "meshed", Value: meshPeer}}, call)
 }
 
 // closesClient is the name of a header field that layers add to close the connection of the
 // client. An endpoint cannot send this field, because the name is in lower case and the
 // names of received fields are canonical.
 const closesClient = "connection"
-
-func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	rsp, err := l.Service.Call(ctx, req)
-	if err != nil || rsp == nil {
-		return rsp, err
-	}
-	if values, ok := rsp.Header[proxyErrorField]; ok {
-		if l.log.Enabled(ctx, slog.LevelWarn) {
-			var a Accessor
-			l.log.LogAttrs(ctx, slog.LevelWarn, "the peer's proxy reports an error",
-				slog.String("error", strings.Join(values, ", ")), slog.Int("status", rsp.StatusCode),
-				slog.String("authority", a.Authority(req)))
-		}
-		delete(rsp.Header, proxyErrorField)
-	}
-	if values, ok := rsp.Header[proxyConnectionField]; ok {
-		if l.meshed && len(values) > 0 && strings.EqualFold(values[0], "close") {
-			rsp.Header[closesClient] = []string{"close"}
-		}
-		delete(rsp.Header, proxyConnectionField)
-	}
-	return rsp, nil
-}
-
-func (l *proxyErrors) Next() Service { return l.Service }
-
-func (l *proxyErrors) Describe() layer.Node {
-	return layer.Node{Name: "proxy_errors", State: layer.State{{Key: "meshed", Value: l.meshed}}}
-}
 
 // withoutTrailers removes trailers from req, a copy of a received request: those for which
 // drops returns true. Trailers arrive at the end of the body. Therefore the new body of req

@@ -20,14 +20,12 @@ import (
 // response, the error is answered with 502, because HTTP/1 has no resets. The layer removes
 // l5d-orig-proto of applications from requests and responses.
 func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
-	return func(next Service) Service { return &upgradeOrigProto{next} }
+	return newLayer("upgrade_orig_proto", nil, upgradeOrigProto)
 }
 
-type upgradeOrigProto struct{ Service }
-
-func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	if req.ProtoMajor >= 2 || isTunnel(req) {
-		return l.pass(ctx, req)
+		return untagged(ctx, req, next)
 	}
 	out := fork(req)
 	for _, name := range [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding"} {
@@ -39,7 +37,7 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 	}
 	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/2.0", 2, 0
 	out.TransferEncoding = nil
-	rsp, err := l.Service.Call(ctx, out)
+	rsp, err := next.Call(ctx, out)
 	if err != nil {
 		return rsp, downgradedReset(err)
 	}
@@ -48,21 +46,6 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 	}
 	return rsp, nil
 }
-
-// pass forwards a request that is not upgraded. It removes l5d-orig-proto from the request
-// and from the response.
-func (l *upgradeOrigProto) pass(ctx context.Context, req *http.Request) (*http.Response, error) {
-	if _, ok := req.Header[origProtoField]; ok {
-		out := fork(req)
-		delete(out.Header, origProtoField)
-		req = out
-	}
-	return untagged(ctx, l.Service, req)
-}
-
-func (l *upgradeOrigProto) Next() Service { return l.Service }
-
-func (l *upgradeOrigProto) Describe() layer.Node { return layer.Node{Name: "upgrade_orig_proto"} }
 
 const (
 	proto11        = "HTTP/1.1"
@@ -123,21 +106,15 @@ func (e *downgradedError) Unwrap() error { return e.err }
 // removes l5d-orig-proto, and adds the version to the response. Place it outermost behind a
 // [Handler]. From any other request it only removes l5d-orig-proto.
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
-	return func(next Service) Service { return &downgradeOrigProto{next} }
+	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
 }
 
-type downgradeOrigProto struct{ Service }
-
-func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	values, ok := req.Header[origProtoField]
-	if !ok {
-		return untagged(ctx, l.Service, req)
-	}
-	out := fork(req)
-	delete(out.Header, origProtoField)
+func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	values := req.Header[origProtoField]
 	if req.ProtoMajor != 2 || len(values) != 1 {
-		return untagged(ctx, l.Service, out)
+		return untagged(ctx, req, next)
 	}
+	out := without(req, origProtoField)
 	version, suffix, _ := strings.Cut(values[0], ";")
 	switch strings.TrimSpace(version) {
 	case proto11:
@@ -145,12 +122,12 @@ func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http
 	case proto10:
 		out.Proto, out.ProtoMajor, out.ProtoMinor = proto10, 1, 0
 	default:
-		return untagged(ctx, l.Service, out)
+		return untagged(ctx, out, next)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
 		out.RequestURI = absoluteTarget(req)
 	}
-	rsp, err := l.Service.Call(ctx, out)
+	rsp, err := next.Call(ctx, out)
 	if rsp != nil && err == nil {
 		if rsp.Header == nil {
 			rsp.Header = make(http.Header)
@@ -160,19 +137,19 @@ func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http
 	return rsp, err
 }
 
-// untagged forwards a request that was not upgraded. It removes l5d-orig-proto from the
-// response, because the application may have set it and the peer would trust it.
-func untagged(ctx context.Context, next Service, req *http.Request) (*http.Response, error) {
+// untagged forwards a request that is not upgraded or downgraded. It removes l5d-orig-proto
+// from the request. It also removes it from the response, because the application may have
+// set it and the peer would trust it.
+func untagged(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	if _, ok := req.Header[origProtoField]; ok {
+		req = without(req, origProtoField)
+	}
 	rsp, err := next.Call(ctx, req)
 	if rsp != nil {
 		delete(rsp.Header, origProtoField)
 	}
 	return rsp, err
 }
-
-func (l *downgradeOrigProto) Next() Service { return l.Service }
-
-func (l *downgradeOrigProto) Describe() layer.Node { return layer.Node{Name: "downgrade_orig_proto"} }
 
 // isUpgraded reports whether r is an HTTP/1 request that arrived over HTTP/2. Its
 // connection is shared with requests of other clients.

@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
@@ -29,3 +30,27 @@ func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *
 	}
 	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
 }
+
+// callFunc handles a request in a layer above next.
+type callFunc func(ctx context.Context, req *http.Request, next Service) (*http.Response, error)
+
+// newLayer returns a layer that calls f for each request and forwards Ready.
+func newLayer(name string, state layer.State, f callFunc) Layer {
+	return func(next Service) Service { return &around{next, name, state, f} }
+}
+
+// around is the Service of a layer of this package.
+type around struct {
+	Service
+	name  string
+	state layer.State
+	call  callFunc
+}
+
+func (a *around) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	return a.call(ctx, req, a.Service)
+}
+
+func (a *around) Next() Service { return a.Service }
+
+func (a *around) Describe() layer.Node { return layer.Node{Name: a.name, State: a.state} }

@@ -30,37 +30,25 @@ func StickySession(cookie string) Layer {
 	if (&http.Cookie{Name: cookie}).Valid() != nil { //nolint:gosec // not sent
 		panic("httplayer: StickySession: cookie name is " + strconv.Quote(cookie) + ", must be a token")
 	}
-	return func(next Service) Service { return &sticky{next, cookie} }
-}
-
-type sticky struct {
-	Service
-	cookie string
-}
-
-func (s *sticky) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	if c, err := req.Cookie(s.cookie); err == nil {
-		if key, err := strconv.ParseUint(c.Value, 16, 64); err == nil {
-			return s.Service.Call(layer.WithAffinity(ctx, key), req)
+	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+		if c, err := req.Cookie(cookie); err == nil {
+			if key, err := strconv.ParseUint(c.Value, 16, 64); err == nil {
+				return next.Call(layer.WithAffinity(ctx, key), req)
+			}
 		}
+		key := rand.Uint64()
+		rsp, err := next.Call(layer.WithAffinity(ctx, key), req)
+		if err == nil && rsp != nil {
+			if rsp.Header == nil {
+				rsp.Header = make(http.Header)
+			}
+			c := http.Cookie{ //nolint:gosec // Secure if the client uses TLS
+				Name: cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
+				SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
+			}
+			rsp.Header.Add("Set-Cookie", c.String())
+		}
+		return rsp, err
 	}
-	key := rand.Uint64()
-	rsp, err := s.Service.Call(layer.WithAffinity(ctx, key), req)
-	if err == nil && rsp != nil {
-		if rsp.Header == nil {
-			rsp.Header = make(http.Header)
-		}
-		c := http.Cookie{ //nolint:gosec // Secure if the client uses TLS
-			Name: s.cookie, Value: strconv.FormatUint(key, 16), Path: "/", HttpOnly: true,
-			SameSite: http.SameSiteLaxMode, Secure: Accessor{}.Scheme(req) == "https",
-		}
-		rsp.Header.Add("Set-Cookie", c.String())
-	}
-	return rsp, err
-}
-
-func (s *sticky) Next() Service { return s.Service }
-
-func (s *sticky) Describe() layer.Node {
-	return layer.Node{Name: "sticky_session", State: layer.State{{Key: "cookie", Value: s.cookie}}}
+	return newLayer("sticky_session", layer.State{{Key: "cookie", Value: cookie}}, call)
 }

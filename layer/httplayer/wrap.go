@@ -48,16 +48,16 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 		if rt == nil {
 			panic("httplayer: RoundTripperLayer: the function returned nil")
 		}
-		return &roundTripperLayer{Service: next, rt: rt}
+		call := func(ctx context.Context, req *http.Request, _ Service) (*http.Response, error) {
+			return lend(ctx, req, rt)
+		}
+		return &around{next, "round_tripper", nil, call}
 	}
 }
 
-type roundTripperLayer struct {
-	Service
-	rt http.RoundTripper
-}
-
-func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+// lend calls rt with req. If the request is rejected, its body stays open, even if rt has
+// closed it.
+func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
 	var body *requestBody
 	if ctx != req.Context() || hasBody(req) {
 		req = req.WithContext(ctx)
@@ -72,7 +72,7 @@ func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.
 			body.admit()
 		}
 	}()
-	rsp, err := l.rt.RoundTrip(req)
+	rsp, err := rt.RoundTrip(req)
 	if err == nil && rsp == nil {
 		err = errNoResponse
 	}
@@ -83,7 +83,3 @@ func (l *roundTripperLayer) Call(ctx context.Context, req *http.Request) (*http.
 	}
 	return rsp, err
 }
-
-func (l *roundTripperLayer) Next() Service { return l.Service }
-
-func (l *roundTripperLayer) Describe() layer.Node { return layer.Node{Name: "round_tripper"} }
