@@ -446,11 +446,12 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	if ended(rsp) {
 		return
 	}
-	if copyBody(w, rsp.Body, rsp.ContentLength) != nil {
+	control := http.NewResponseController(w)
+	if _, err := message.Copy(w, rsp.Body, func() { _ = control.Flush() }); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if len(rsp.Trailer) > len(announced) {
-		_ = http.NewResponseController(w).Flush() // else net/http would send a Content-Length and no trailers
+		_ = control.Flush() // else net/http would send a Content-Length and no trailers
 	}
 	for name, values := range rsp.Trailer {
 		if _, ok := announced[name]; !ok {
@@ -459,34 +460,3 @@ func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 		header[name] = values
 	}
 }
-
-// copyBody copies body to w. length is the length of the body, or -1 if it is unknown. It
-// flushes w before each Read that may wait.
-func copyBody(w http.ResponseWriter, body io.Reader, length int64) error {
-	flusher, buf := http.NewResponseController(w), bodyBuffers.Get().(*[bodyBuffer]byte) //nolint:forcetypeassert,errcheck // see New
-	defer bodyBuffers.Put(buf)
-	for {
-		if n, eof := message.Pending(body); n == 0 && !eof && length != 0 {
-			_ = flusher.Flush()
-		}
-		n, err := body.Read(buf[:])
-		if length > 0 {
-			length -= min(length, int64(n))
-		}
-		if n > 0 {
-			if _, failed := w.Write(buf[:n]); failed != nil {
-				return failed
-			}
-		}
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return err
-		}
-	}
-}
-
-const bodyBuffer = 32 << 10
-
-var bodyBuffers = sync.Pool{New: func() any { return new([bodyBuffer]byte) }}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 var errBoom = errors.New("boom")
@@ -88,7 +89,7 @@ func (brittleTunnel) Close() error             { return nil }
 // A panic in a copy of a tunnel ends the tunnel, on both sides.
 func TestTunnelPanic(t *testing.T) {
 	client, peer := net.Pipe()
-	splice(t.Context(), client, brittleTunnel{})
+	require.Error(t, message.Tunnel(t.Context(), client, brittleTunnel{}))
 	_, err := peer.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }

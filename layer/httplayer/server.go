@@ -17,6 +17,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
@@ -88,7 +89,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	}
 	s.conns.Add(1)
 	defer s.leave()
-	c := &accepted{Conn: conn}
+	c := &accepted{AheadConn: message.AheadConn{Conn: conn}}
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
@@ -120,7 +121,7 @@ func (s *Server) logMalformed(c net.Conn, err error) {
 }
 
 // detect reads the first bytes of c and reports whether they are the preface of HTTP/2. It
-// stores the bytes in c.first, from which the engine reads them again.
+// stores the bytes in c.Ahead, from which the engine reads them again.
 func (s *Server) detect(ctx context.Context, c *accepted) (two bool, err error) {
 	const enough = len("PRI * HTTP/2.0")
 	var first [enough]byte
@@ -136,9 +137,9 @@ func (s *Server) detect(ctx context.Context, c *accepted) (two bool, err error) 
 		n += more
 	}
 	start.Remove()
-	c.sent.Add(int64(n))
-	c.first = first[:n]
+	c.Ahead = first[:n]
 	if err != nil && (n == 0 || isTimeout(err)) {
+		c.sent.Add(int64(n))
 		return false, noRequest(n, err)
 	}
 	return n == enough && strings.HasPrefix(h2Preface, string(first[:])), nil
@@ -249,21 +250,15 @@ func (s *Server) Describe() layer.Node {
 	return n
 }
 
-// accepted is a connection of a Server. Its Read first returns the bytes that detect has
-// read. It counts the bytes of both directions.
+// accepted is a connection of a Server. Its Ahead has the bytes that detect has read. It
+// counts the bytes of both directions.
 type accepted struct {
-	net.Conn
-	first          []byte // bytes that Read returns first
+	message.AheadConn
 	sent, received atomic.Int64
 }
 
 func (c *accepted) Read(p []byte) (int, error) {
-	if len(c.first) > 0 {
-		n := copy(p, c.first)
-		c.first = c.first[n:]
-		return n, nil
-	}
-	n, err := c.Conn.Read(p)
+	n, err := c.AheadConn.Read(p)
 	c.sent.Add(int64(n))
 	return n, err
 }
@@ -272,18 +267,6 @@ func (c *accepted) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.received.Add(int64(n))
 	return n, err
-}
-
-// NetConn returns the wrapped connection.
-func (c *accepted) NetConn() net.Conn { return c.Conn }
-
-// CloseWrite closes the sending half of the connection. It returns [errors.ErrUnsupported]
-// if the connection cannot do this.
-func (c *accepted) CloseWrite() error {
-	if half, ok := c.Conn.(halfCloser); ok {
-		return half.CloseWrite()
-	}
-	return errors.ErrUnsupported
 }
 
 type connKey struct{}

@@ -2,15 +2,12 @@ package httplayer
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 
-	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -31,80 +28,10 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 		rsp.Header["Connection"] = []string{"Upgrade"}
 	}
 	if writeHead(buffered.Writer, rsp) == nil {
-		splice(r.Context(), ahead(conn, buffered.Reader), endpoint)
+		first, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
+		_ = message.Tunnel(r.Context(), &message.AheadConn{Conn: conn, Ahead: first}, endpoint)
 	}
 }
-
-// splice copies bytes between client and endpoint, until both directions have ended, one
-// has failed, or ctx ends. It then closes both connections.
-func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
-	cut := func() {
-		_ = client.Close()
-		_ = endpoint.Close()
-	}
-	defer cut()
-	defer context.AfterFunc(ctx, func() { _ = panics.Contain(cut) })()
-	ends := make(chan bool, 2)
-	go func() { ends <- carry(endpoint, client) }()
-	go func() { ends <- carry(client, endpoint) }()
-	if !<-ends {
-		cut() // ends the Read of the other direction
-	}
-	<-ends
-}
-
-// carry copies bytes from one connection to the other, and then closes the sending half of
-// the connection to. It reports whether both succeeded. It recovers from panics.
-func carry(to io.Writer, from io.Reader) (whole bool) {
-	_ = panics.Contain(func() {
-		if _, err := io.Copy(to, from); err != nil {
-			return
-		}
-		half, ok := to.(halfCloser)
-		whole = ok && half.CloseWrite() == nil
-	})
-	return whole
-}
-
-// ahead returns a connection that first returns the bytes that r has buffered, and then
-// reads from conn.
-func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
-	n := r.Buffered()
-	if n == 0 {
-		return conn
-	}
-	first := make([]byte, n)
-	_, _ = io.ReadFull(r, first)
-	return &aheadConn{Conn: conn, first: first}
-}
-
-// aheadConn is a connection that first returns the bytes in first. One goroutine at a time
-// calls Read.
-type aheadConn struct {
-	net.Conn
-	first []byte
-}
-
-func (c *aheadConn) Read(p []byte) (int, error) {
-	if len(c.first) == 0 {
-		return c.Conn.Read(p)
-	}
-	n := copy(p, c.first)
-	c.first = c.first[n:]
-	return n, nil
-}
-
-// CloseWrite closes the sending half of the connection. It returns an error if the
-// connection cannot do this.
-func (c *aheadConn) CloseWrite() error {
-	if half, ok := c.Conn.(halfCloser); ok {
-		return half.CloseWrite()
-	}
-	return http.ErrNotSupported
-}
-
-// NetConn returns the underlying connection.
-func (c *aheadConn) NetConn() net.Conn { return c.Conn }
 
 // writeHead writes the status line and the headers of rsp, which starts a tunnel. It omits
 // the headers about the length of the body, because a tunnel has no body.
@@ -113,14 +40,10 @@ func writeHead(w *bufio.Writer, rsp *http.Response) error {
 	if _, reason, ok := strings.Cut(rsp.Status, " "); ok {
 		text = printable(reason)
 	}
-	_, _ = io.WriteString(w, "HTTP/1.1 "+statusDigits(rsp.StatusCode)+" "+text+"\r\n")
+	_, _ = fmt.Fprintf(w, "HTTP/1.1 %03d %s\r\n", rsp.StatusCode, text)
 	_ = rsp.Header.WriteSubset(w, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
 	_, _ = io.WriteString(w, "\r\n")
 	return w.Flush() // returns an earlier write error, too
-}
-
-func statusDigits(code int) string {
-	return string([]byte{'0' + byte(code/100%10), '0' + byte(code/10%10), '0' + byte(code%10)})
 }
 
 // upgrade returns the value of the Upgrade header if h requests or confirms an upgrade, and

@@ -387,7 +387,7 @@ func (t *tunnelBody) Write(p []byte) (int, error) {
 }
 
 // CloseWrite closes the sending half of the connection to the server.
-func (t *tunnelBody) CloseWrite() error { return closeWrite(t.conn.conn) }
+func (t *tunnelBody) CloseWrite() error { return message.CloseWrite(t.conn.conn) }
 
 // Close closes the connection. A Read in progress fails, but may still write to its buffer
 // after Close has returned.

@@ -2,6 +2,7 @@ package h1
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -238,7 +239,7 @@ func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if cause := c.stop.Load(); cause != nil {
 		return nil, nil, *cause
 	}
-	h := &hijackedConn{Conn: c.conn, closed: make(chan struct{}), ahead: append([]byte(nil), c.unread()...)}
+	h := &hijackedConn{AheadConn: message.AheadConn{Conn: c.conn, Ahead: bytes.Clone(c.unread())}, closed: make(chan struct{})}
 	c.drop()
 	c.out.end()
 	c.mu.Lock()

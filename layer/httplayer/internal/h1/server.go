@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -26,9 +27,8 @@ const (
 )
 
 const (
-	restAfter  = 200 * time.Millisecond // an idle connection returns its buffer after this time
-	lingerTime = 500 * time.Millisecond // time for the client to receive the last response
-	drainSize  = 256 << 10              // unread bytes of a request body that are discarded
+	restAfter = 200 * time.Millisecond // an idle connection returns its buffer after this time
+	drainSize = 256 << 10              // unread bytes of a request body that are discarded
 )
 
 var (
@@ -388,7 +388,7 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !drain || !r.keep || c.stop.Load() != nil {
 		return false
 	}
-	pause := lingerTime
+	pause := message.LingerTime
 	if c.cfg.BodyIdle > 0 {
 		pause = c.cfg.BodyIdle
 	}
@@ -438,7 +438,7 @@ func (c *ServerConn) reject(err error) error {
 	syntax, ok := errors.AsType[*SyntaxError](err)
 	switch {
 	case ok:
-		_ = c.conn.SetWriteDeadline(time.Now().Add(lingerTime))
+		_ = c.conn.SetWriteDeadline(time.Now().Add(message.LingerTime))
 		b := appendStatus(nil, syntax.Status)
 		b = appendField(b, "Date", message.Date())
 		b = append(b, "Content-Length: 0\r\nConnection: close\r\n\r\n"...)
@@ -451,23 +451,9 @@ func (c *ServerConn) reject(err error) error {
 	return err
 }
 
-// linger closes the sending half and discards received bytes for at most lingerTime. If the
-// connection were closed at once, a client that is still sending could receive a reset and
-// lose the response.
+// linger lets the client read the last response, unless reading was stopped.
 func (c *ServerConn) linger() {
-	if cause := c.stop.Load(); cause != nil && *cause != message.ErrSlowBody { //nolint:errorlint // set by Sweep
-		return
-	}
-	if closeWrite(c.conn) != nil {
-		return
-	}
-	space := getBuffer(&smallBuffers)
-	defer space.put()
-	end := time.Now().Add(lingerTime)
-	_ = c.conn.SetReadDeadline(end)
-	for time.Now().Before(end) {
-		if _, err := c.conn.Read(space.b); err != nil {
-			return
-		}
+	if cause := c.stop.Load(); cause == nil || *cause == message.ErrSlowBody { //nolint:errorlint // set by Sweep
+		message.Linger(c.conn, math.MaxInt64)
 	}
 }

@@ -8,14 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 const (
-	smallRead   = 512                    // size of the read buffer of an idle connection
-	lastWrite   = time.Second            // time limit for writing the final GOAWAY
-	lingerTime  = 500 * time.Millisecond // time for the peer to read the last output
-	lingerBytes = 256 << 10              // received bytes that are dropped meanwhile
-	resetMemory = 64                     // streams reset by this side that are remembered
+	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
+	smallRead   = 512         // size of the read buffer of an idle connection
+	lastWrite   = time.Second // time limit for writing the final GOAWAY
+	resetMemory = 64          // streams reset by this side that are remembered
 )
 
 // conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
@@ -268,7 +269,7 @@ func (c *conn) end(err error) error {
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
 		_ = c.write(out.b)
 		out.release()
-		c.linger()
+		message.Linger(c.nc, lingerBytes)
 		c.mu.Lock()
 	}
 	if c.err == nil {
@@ -300,16 +301,6 @@ func (c *conn) end(err error) error {
 	c.block.buf.release()
 	c.block.buf = nil
 	return err
-}
-
-// linger closes the sending half and drops received bytes until the peer closes the
-// connection, or for lingerTime. If the connection were closed with unread input, the peer
-// would receive a reset before it has read the GOAWAY.
-func (c *conn) linger() {
-	if half, ok := c.nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-		_, _ = io.CopyN(io.Discard, c.nc, lingerBytes)
-	}
 }
 
 // find returns the open stream with the given ID, or nil. The reader calls it.

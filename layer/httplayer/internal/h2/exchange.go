@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -88,8 +87,12 @@ func (s *serverStream) respond(rsp *http.Response) error {
 		return &message.ResetError{Code: message.CodeInternal, Reason: "invalid status " + strconv.Itoa(rsp.StatusCode)}
 	}
 	if s.req.Method == http.MethodConnect && rsp.StatusCode < 300 {
-		if tunnel, ok := rsp.Body.(io.ReadWriteCloser); ok {
-			return s.tunnel(rsp, tunnel)
+		if upstream, ok := rsp.Body.(io.ReadWriteCloser); ok {
+			if err := s.start(rsp.StatusCode, rsp.Header, -1, false, nil); err != nil {
+				_ = upstream.Close()
+				return err
+			}
+			return message.Tunnel(&s.ctx, tunnelClient{s}, upstream)
 		}
 	}
 	defer rsp.Body.Close()
@@ -266,36 +269,22 @@ func (s *serverStream) failBody(err error) {
 	s.mu.Unlock()
 }
 
-// closer closes the upstream side of a tunnel when the context of the request ends.
-type closer struct{ io.Closer }
+// tunnelClient is the side of the client in a tunnel.
+type tunnelClient struct{ *serverStream }
 
-func (c *closer) ContextDone(error) { go c.Close() }
+func (t tunnelClient) Read(p []byte) (int, error) { return t.body.Read(p) }
 
-// tunnel sends the headers of a response that accepts CONNECT. It then copies bytes between
-// the stream and to, until both directions have ended.
-func (s *serverStream) tunnel(rsp *http.Response, to io.ReadWriteCloser) error {
-	defer to.Close()
-	watch := reqctx.Watch(&s.ctx, &closer{to})
-	defer watch.Stop()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(to, &s.body)
-		if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-			err = half.CloseWrite()
-		} else {
-			_ = to.Close()
-		}
-		sent <- err
-	}()
-	var trailer http.Header
-	out := &s.out
-	*out = sender{st: &s.stream, body: to, trailer: &trailer, left: -1}
-	err := s.start(rsp.StatusCode, rsp.Header, -1, false, out)
+func (t tunnelClient) Write(p []byte) (int, error) {
+	n, err := t.send(p)
 	if err == nil {
-		err = out.run()
+		err = t.Flush()
 	}
-	if err != nil {
-		s.abort(err)
-	}
-	return errors.Join(err, <-sent)
+	return n, err
+}
+
+func (t tunnelClient) CloseWrite() error { return t.Finish(nil) }
+
+func (t tunnelClient) Close() error {
+	t.abort(errStreamDone)
+	return nil
 }

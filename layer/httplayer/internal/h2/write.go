@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // writeChunk is the largest size of one Write in bytes. Long output is written in parts, so
@@ -75,15 +77,14 @@ func (c *conn) write(b []byte) error {
 }
 
 // halfClose closes the sending half, so that the peer can read all output first. The reader
-// closes the connection when the peer has closed it, or after lingerTime. A client closes
+// closes the connection when the peer has closed it, or after LingerTime. A client closes
 // the connection at once.
 func (c *conn) halfClose() {
-	half, ok := c.nc.(interface{ CloseWrite() error })
-	if c.client != nil || !ok || half.CloseWrite() != nil {
+	if c.client != nil || message.CloseWrite(c.nc) != nil {
 		c.fail(errConnClosed)
 		return
 	}
-	_ = c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
 // wakeBlocked wakes the stream that has waited longest for room in the output or for window

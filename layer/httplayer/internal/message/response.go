@@ -347,33 +347,8 @@ func (w *ResponseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-const copySize = 32 << 10
-
-type copyBuffer [copySize]byte
-
-var copyPool = sync.Pool{New: func() any { return new(copyBuffer) }}
-
-// ReadFrom is part of [io.ReaderFrom]. It uses a pooled buffer, so that [io.Copy] does not
-// allocate one.
-func (w *ResponseWriter) ReadFrom(src io.Reader) (total int64, err error) {
-	b := copyPool.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
-	defer copyPool.Put(b)
-	for {
-		n, err := src.Read(b[:])
-		if n > 0 {
-			if _, err := w.Write(b[:n]); err != nil {
-				return total, err
-			}
-			total += int64(n)
-		}
-		if err == io.EOF {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-}
+// ReadFrom is part of [io.ReaderFrom]. It lets [io.Copy] use a pooled buffer.
+func (w *ResponseWriter) ReadFrom(src io.Reader) (int64, error) { return Copy(w, src, nil) }
 
 // SetReadDeadline sets the deadline for reading the request body. [http.ResponseController]
 // calls it.

@@ -1,0 +1,123 @@
+package message
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gotower/gotower/internal/panics"
+)
+
+// CloseWrite closes the sending half of conn. It returns [http.ErrNotSupported] if conn has
+// no CloseWrite method.
+func CloseWrite(conn any) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
+}
+
+// LingerTime is the time for the peer to read the last output.
+const LingerTime = 500 * time.Millisecond
+
+// Linger closes the sending half of conn and drops at most limit received bytes, until the
+// peer closes the connection or for LingerTime. If the connection were closed with unread input, the peer
+// would receive a reset and could lose the last output.
+func Linger(conn net.Conn, limit int64) {
+	if CloseWrite(conn) == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(LingerTime))
+		_, _ = io.CopyN(io.Discard, conn, limit)
+	}
+}
+
+// AheadConn is a connection whose Read first returns the bytes of Ahead. One goroutine at a
+// time calls Read.
+type AheadConn struct {
+	net.Conn
+	Ahead []byte
+}
+
+// Read is part of [net.Conn].
+func (c *AheadConn) Read(p []byte) (int, error) {
+	if len(c.Ahead) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.Ahead)
+	c.Ahead = c.Ahead[n:]
+	return n, nil
+}
+
+// CloseWrite closes the sending half of the connection. It returns an error if the
+// connection cannot do this.
+func (c *AheadConn) CloseWrite() error { return CloseWrite(c.Conn) }
+
+// NetConn returns the underlying connection.
+func (c *AheadConn) NetConn() net.Conn { return c.Conn }
+
+// CopySize is the size of a [CopyBuffer] in bytes.
+const CopySize = 32 << 10
+
+// CopyBuffer is a buffer of [CopyPool].
+type CopyBuffer [CopySize]byte
+
+// CopyPool has values of the type *CopyBuffer.
+var CopyPool = sync.Pool{New: func() any { return new(CopyBuffer) }}
+
+// Copy copies src to dst until io.EOF and returns the number of copied bytes. Before each
+// Read that may wait, it calls flush, unless flush is nil. Unlike [io.Copy] it uses a pooled
+// buffer, and only the methods Read and Write.
+func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
+	b := CopyPool.Get().(*CopyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+	defer CopyPool.Put(b)
+	for {
+		if flush != nil {
+			if n, eof := Pending(src); n == 0 && !eof {
+				flush()
+			}
+		}
+		n, err := src.Read(b[:])
+		if n > 0 {
+			if _, err := dst.Write(b[:n]); err != nil {
+				return total, err
+			}
+			total += int64(n)
+		}
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// Tunnel copies bytes in both directions, until both have ended, one has failed, or ctx
+// ends. A direction that has ended closes the sending half of its destination. Otherwise
+// Tunnel closes client, and in any case upstream.
+func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
+	cut := func() {
+		_ = panics.Contain(func() { _ = client.Close() })
+		_ = panics.Contain(func() { _ = upstream.Close() })
+	}
+	defer context.AfterFunc(ctx, cut)()
+	defer upstream.Close()
+	carry := func(to io.Writer, from io.Reader) error {
+		err := panics.Do("tunnel", func() error {
+			if _, err := Copy(to, from, nil); err != nil {
+				return err
+			}
+			return CloseWrite(to)
+		})
+		if err != nil {
+			cut()
+		}
+		return err
+	}
+	up := make(chan error, 1)
+	go func() { up <- carry(upstream, client) }()
+	return errors.Join(carry(client, upstream), <-up)
+}
