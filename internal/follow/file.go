@@ -13,6 +13,10 @@ import (
 // time, two seconds on FAT.
 const settled = 2 * time.Second
 
+// MaxSize is the size limit of a YAML file in bytes. Parsing may take several hundred times
+// that size of memory for a short time.
+const MaxSize = 16 << 20
+
 // Content is the parsed content of a file, or an error. It is immutable.
 type Content[T any] struct {
 	Value T

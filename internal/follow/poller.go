@@ -9,6 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
+// Interval is the time between two polls of a file.
+const Interval = 500 * time.Millisecond
+
 // Poller polls a value while it has users. A user is a running loop over [Poller.States].
 // All users share one goroutine. A Poller is safe for concurrent use, must not be copied,
 // and needs no Close.

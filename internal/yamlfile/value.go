@@ -40,6 +40,15 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// Located adds the package name "file" to an error of the operating system. It returns an
+// [*Error] and nil unchanged, because an Error already has the name of the file.
+func Located(err error) error {
+	if _, ok := errors.AsType[*Error](err); ok || err == nil {
+		return err
+	}
+	return fmt.Errorf("file: %w", err)
+}
+
 // Sort sorts list by line and column.
 func Sort(list []*Error) {
 	slices.SortStableFunc(list, func(a, b *Error) int {

@@ -44,10 +44,11 @@
 //
 // # Changes
 //
-// The file is polled twice a second ([WithPollInterval]). A poll compares the file at the
-// path, its size and its modification time. This detects a rename, a changed symbolic link,
-// and an update of a Kubernetes ConfigMap mounted as a volume. Kubernetes never updates a
-// ConfigMap that is mounted with a subPath.
+// The file is polled twice a second while a sequence of Watch is in use. A poll of an
+// unchanged file is one stat. It compares the file at the path, its size and its
+// modification time. This detects a rename, a changed symbolic link, and an update of a
+// Kubernetes ConfigMap mounted as a volume. Kubernetes never updates a ConfigMap that is
+// mounted with a subPath.
 //
 // If a watched target is not in the file any more, the error lists the targets found, and
 // the last profile of the target stays active. To return to the default profile, write the

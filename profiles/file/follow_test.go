@@ -231,7 +231,7 @@ func TestWatchOfMissingFile(t *testing.T) {
 func TestWatchOfLargeFile(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
-		watch(t, New(path, WithPollInterval(0)), "web").expect(t, 0, "a")
+		watch(t, New(path), "web").expect(t, 0, "a")
 		watch(t, New("/dev/null"), "web").expect(t, 0, "file: /dev/null is not a regular file (Dc---------)")
 	})
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"reflect"
 	"strings"
 
 	"github.com/gotower/gotower/internal/follow"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -33,13 +35,12 @@ func New(path string, opts ...Option) *Source {
 	if path == "" {
 		panic("file: New: the path is empty")
 	}
-	var o options
+	o := options{log: slog.New(slog.DiscardHandler)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(&o)
 		}
 	}
-	o = o.orDefault()
 	parse := func(name string, data []byte) (*Set, error) {
 		set, err := Parse(name, data)
 		if err == nil {
@@ -49,8 +50,8 @@ func New(path string, opts ...Option) *Source {
 		}
 		return set, err
 	}
-	f := &follow.File[*Set]{Path: path, Max: maxSize, Parse: parse}
-	return &Source{poller: follow.NewPoller(o.every, f.Look)}
+	f := &follow.File[*Set]{Path: path, Max: follow.MaxSize, Parse: parse}
+	return &Source{poller: follow.NewPoller(follow.Interval, f.Look)}
 }
 
 // Watch yields the profile of target, and again after each change, until ctx ends or the consumer
@@ -106,7 +107,7 @@ type view struct {
 // valid content stays active.
 func (v *view) next(st *state) (*profiles.Profile, error) {
 	var now *profiles.Profile
-	err := located(st.Latest.Err)
+	err := yamlfile.Located(st.Latest.Err)
 	if st.Good != nil {
 		set := st.Good.Value
 		if now = set.profile(v.host, v.port); now == nil && v.named {
@@ -162,13 +163,4 @@ func (v *view) removed(found []string) error {
 	}
 	list = cmp.Or(list, "none")
 	return fmt.Errorf("file: the profile of target %q was removed; its last profile stays active; targets found: %s", v.target, list)
-}
-
-// located adds the name of the package to an error of the operating system. It returns an
-// [*Error] unchanged, because an [*Error] already has the name of the file.
-func located(err error) error {
-	if _, ok := errors.AsType[*Error](err); ok || err == nil {
-		return err
-	}
-	return fmt.Errorf("file: %w", err)
 }

@@ -58,7 +58,7 @@ func TestConforms(t *testing.T) {
 		New: func(t testing.TB) (resolve.Resolver, resolvetest.Source) {
 			s := &script{t: t, path: filepath.Join(t.TempDir(), "targets"), targets: map[string][]resolve.Endpoint{}}
 			s.change(func() {})
-			return New(s.path, WithPollInterval(time.Millisecond)), resolvetest.Source{
+			return newResolver(s.path, time.Millisecond), resolvetest.Source{
 				Set:          s.set,
 				Empty:        func(target string) { s.set(target) },
 				DoesNotExist: func(target string) { s.change(func() { delete(s.targets, target) }) },

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/gotower/gotower/internal/follow"
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -25,18 +27,15 @@ var _ resolve.Resolver = (*Resolver)(nil)
 // New returns a Resolver for the file at path. A relative path is relative to the working
 // directory at each poll. The file is not read before Resolve is called. To reject an invalid
 // file at program start, call [Parse] first. New panics if path is empty.
-func New(path string, opts ...Option) *Resolver {
+func New(path string) *Resolver {
 	if path == "" {
 		panic("file: New: the path is empty")
 	}
-	var o options
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&o)
-		}
-	}
-	o = o.orDefault()
-	return &Resolver{follow.NewPoller(o.every, (&follow.File[targets]{Path: path, Max: maxSize, Parse: Parse}).Look)}
+	return newResolver(path, follow.Interval)
+}
+
+func newResolver(path string, every time.Duration) *Resolver {
+	return &Resolver{follow.NewPoller(every, (&follow.File[targets]{Path: path, Max: follow.MaxSize, Parse: Parse}).Look)}
 }
 
 // Resolve yields all endpoints of target, and again after each change, until ctx ends or
@@ -95,7 +94,7 @@ func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 	}
 	if s.Latest.Err != nil && s.Latest != v.failed {
 		v.failed = s.Latest
-		return resolve.Update{}, true, located(s.Latest.Err)
+		return resolve.Update{}, true, yamlfile.Located(s.Latest.Err)
 	}
 	return resolve.Update{}, false, nil
 }

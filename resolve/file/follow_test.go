@@ -234,7 +234,7 @@ func TestFollowInvalidSize(t *testing.T) {
 	content := web("10.0.0.1:80")
 	path := temp(t, content)
 	synctest.Test(t, func(t *testing.T) {
-		follows(t, New(path, WithPollInterval(0)), "web").expect(t, 0, "replace 10.0.0.1:80")
+		follows(t, New(path), "web").expect(t, 0, "replace 10.0.0.1:80")
 		dir := filepath.Dir(path)
 		follows(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
 

@@ -2,7 +2,6 @@ package file
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -23,16 +22,6 @@ type (
 // Reason. The errors of [Parse] and of a stream join one Error for each mistake, in the
 // order of the lines.
 type Error = yamlfile.Error
-
-// located adds the package name to an error of the operating system. It returns an
-// [*Error], which is a mistake in the file, unchanged, because that error already has the
-// file name.
-func located(err error) error {
-	if _, ok := errors.AsType[*Error](err); ok {
-		return err
-	}
-	return fmt.Errorf("file: %w", err)
-}
 
 // Parse parses the content of a file in the format that the package documentation describes. It
 // returns the endpoints of each target that exists, sorted by address, in the form that

@@ -81,7 +81,7 @@ func TestDoneContext(t *testing.T) {
 
 // Streams that begin and end concurrently get an answer each and leak no poller.
 func TestStreamsConcurrent(t *testing.T) {
-	r := New(temp(t, web("10.0.0.1:80")), WithPollInterval(time.Millisecond))
+	r := newResolver(temp(t, web("10.0.0.1:80")), time.Millisecond)
 	var wait sync.WaitGroup
 	for range 8 {
 		wait.Go(func() {
