@@ -75,16 +75,13 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-// readServerName reads the ClientHello of a client. It returns the server name, or "", and a
-// connection that returns the bytes again.
-func readServerName(ctx context.Context, conn net.Conn, within time.Duration) (name string, next net.Conn) {
+// peekHello waits for the ClientHello of a client. Its results are those of peekFirst.
+func peekHello(ctx context.Context, conn net.Conn, within time.Duration) (first []byte, next net.Conn, err error) {
 	enough := func(seen []byte) bool {
 		_, err := parseServerName(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, _ := peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
-	name, _ = parseServerName(first)
-	return name, next
+	return peekFirst(ctx, conn, peekSpec{max: maxHello, within: within, enough: enough})
 }
 
 func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
@@ -94,11 +91,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	case d.skips(ctx, conn):
 		return serveNext(ctx, "tls", d.to.Cleartext, conn, conn)
 	}
-	enough := func(seen []byte) bool {
-		_, err := parseServerName(seen)
-		return !errors.Is(err, io.ErrUnexpectedEOF)
-	}
-	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, within: d.timeout, enough: enough})
+	first, next, err := peekHello(ctx, conn, d.timeout)
 	name, incomplete := parseServerName(first)
 	switch {
 	case errors.Is(err, io.EOF) && len(first) > 0: // no more bytes can come

@@ -179,8 +179,9 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 				Layer: "endpoint", Endpoint: e.addr, Kind: context.Cause(ctx), Reason: "no connection", Err: e.link.lastError(),
 			}
 		}
-		trial, wait := e.link.startProbe()
+		trial, wait, _ := e.link.admit()
 		if trial {
+			wait = e.link.timeout
 			go e.probe()
 		}
 		e.await(ctx, wait, seen)
@@ -301,8 +302,8 @@ type link struct {
 }
 
 // admit returns nil if a request may connect now. While the link is down, it returns the
-// last error and the rest of the backoff. After the backoff it admits one request as the
-// probe. The result trial is true for the probe.
+// last error and the rest of the backoff. After the backoff it admits one request, or one
+// waiting Ready, as the probe. The result trial is true for the probe.
 func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil
@@ -316,29 +317,9 @@ func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if wait = l.next.Sub(now); wait > 0 {
 		return false, wait, l.err
 	}
-	l.reserve(now)
+	l.next = now.Add(l.timeout) // the next probe waits until the time limit of this one
 	return true, 0, nil
 }
-
-// startProbe is called by a waiting Ready. trial reports whether Ready must start a probe now.
-// wait is the time after which startProbe must be called again, or 0 if the link is up.
-func (l *link) startProbe() (trial bool, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.down.Load() {
-		return false, 0
-	}
-	now := time.Now()
-	if wait = l.next.Sub(now); wait > 0 {
-		return false, wait
-	}
-	l.reserve(now)
-	return true, l.timeout
-}
-
-// reserve is called when a probe starts at the time now. It delays the next probe until the
-// time limit of this one has passed. The caller holds mu.
-func (l *link) reserve(now time.Time) { l.next = now.Add(l.timeout) }
 
 // report records the result of an attempt, and reports whether the state of the link
 // changed. While the link is down, it ignores the failure of an attempt that is not a probe.

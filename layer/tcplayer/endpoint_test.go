@@ -192,10 +192,11 @@ func TestEndpointConcurrentFailures(t *testing.T) {
 func TestEndpointLinkUp(t *testing.T) {
 	var l link
 	require.True(t, l.report(false, io.EOF))
-	trial, _ := l.startProbe()
+	trial, _, _ := l.admit()
 	require.True(t, trial)
 	require.True(t, l.report(true, nil))
-	trial, wait := l.startProbe()
+	trial, wait, err := l.admit()
+	require.NoError(t, err)
 	require.False(t, trial)
 	require.Zero(t, wait)
 }

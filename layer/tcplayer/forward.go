@@ -78,7 +78,9 @@ func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) 
 	}
 	req := requestOf(client)
 	if f.hello > 0 {
-		req.ServerName, client = readServerName(ctx, client, f.hello)
+		var first []byte
+		first, client, _ = peekHello(ctx, client, f.hello)
+		req.ServerName, _ = parseServerName(first)
 	}
 	server, err := f.to.Call(ctx, req)
 	switch {
