@@ -24,11 +24,31 @@ type Histogram [PerOctave * Octaves]uint32
 func (h *Histogram) Add(d time.Duration) {
 	i := 0
 	if d > Shortest {
-		i = min(int(PerOctave*math.Log2(float64(d)/float64(Shortest))), len(h)-1)
+		i = min(bucket(float64(d)/float64(Shortest)), len(h)-1)
 	}
 	if h[i] < math.MaxUint32 {
 		h[i]++
 	}
+}
+
+// bounds are the mantissas of 2^(1/8), 2^(2/8), ... 2^(7/8), and the end of the octave.
+var bounds = func() (b [PerOctave]uint64) {
+	for i := range b {
+		b[i] = math.Float64bits(math.Exp2(float64(i+1)/PerOctave)) - math.Float64bits(1)
+	}
+	return b
+}()
+
+// bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call
+// math.Log2, because that is slower. In an octave, 8*log2(1+f) is between 8f and 8f+0.7.
+func bucket(x float64) int {
+	bits := math.Float64bits(x) - math.Float64bits(1)
+	mantissa := bits & (1<<52 - 1)
+	i := mantissa >> 49
+	if mantissa >= bounds[i] {
+		i++
+	}
+	return int(bits>>52)*PerOctave + int(i)
 }
 
 // Quantile returns the duration that a share q of the counted durations does not exceed.
