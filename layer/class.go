@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"reflect"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Class classifies the outcome of a request: whether the service succeeded, and whether
@@ -122,7 +124,7 @@ func (o *options[Rsp]) classOf(ctx context.Context, out Outcome[Rsp]) Class {
 // ctx. If the cause of ctx matches [context.DeadlineExceeded], a timeout canceled the
 // request. The result is then false, because timeouts count as failures.
 func canceledByCaller(ctx context.Context) bool {
-	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(reqctx.Cause(ctx), context.DeadlineExceeded)
 }
 
 // Classified is implemented by a [Service] that has its own [Classifier]. A service that

@@ -237,16 +237,15 @@ func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
 	returned := false
-	defer func() { // faster than dropUnless
-		if !returned {
-			defer o.End(nil)
-			opts.drop(rsp, err)
-		}
-	}()
+	defer opts.dropUnless(&returned, &rsp, &err, o)
 	if rsp, err = next.Call(ctx, req); err != nil {
 		return rsp, err
 	}
-	rsp = opts.complete(ctx, rsp, o)
+	if opts.bare {
+		o.End(nil)
+	} else {
+		rsp = opts.complete(ctx, rsp, o)
+	}
 	returned = true
 	return rsp, nil
 }
@@ -254,13 +253,17 @@ func callUntil[Req, Rsp any](
 // dropUnless is deferred by the method Call of a layer. After a panic, or after Goexit, it
 // discards the response and then calls End of to, unless to is nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
-	if *returned {
-		return
+	if !*returned {
+		o.dropThenEnd(*rsp, *err, to)
 	}
+}
+
+// dropThenEnd is a function of its own, so that dropUnless is inlined.
+func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, to Observer) {
 	if to != nil {
 		defer to.End(nil)
 	}
-	o.drop(*rsp, *err)
+	o.drop(rsp, err)
 }
 
 // drop is called after a panic. It discards the response if Call has returned one, that is,

@@ -276,7 +276,7 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 			r.abandon()
 		}
 	}()
-	f.rsp, f.err = r.Service.Call(f, f.req)
+	f.rsp, f.err = r.Service.Call(&f.Context, f.req)
 	f.open = f.err == nil
 	f.class = r.classifyHeaders(f, f.rsp, f.err)
 	r.timer.Stop()
@@ -315,7 +315,7 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 		a.End(nil)
 		return a.rsp, a.err
 	}
-	rsp := r.complete(a, a.rsp, a)
+	rsp := r.complete(&a.Context, a.rsp, a)
 	a.open = false
 	return rsp, nil
 }
@@ -377,7 +377,7 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 		return
 	}
 	c.sent = true
-	rsp, err := r.Service.Call(c, c.req)
+	rsp, err := r.Service.Call(&c.Context, c.req)
 	c.rsp, c.open = rsp, err == nil
 	c.sent = err == nil || !errors.Is(err, ErrNotReady)
 	count := &r.sent

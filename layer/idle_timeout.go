@@ -53,7 +53,7 @@ type idleTimeout[Req, Rsp any] struct {
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	r := &idling{over: &t.over}
 	r.Init(ctx, 0, nil)
-	if rsp, err = callUntil(&r.requestContext, t.Service, req, &t.options, r); err != nil {
+	if rsp, err = callUntil(&r.Context, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
 	if b, ok := t.bodies.body(rsp).(*observedBody); ok {

@@ -39,7 +39,7 @@ type lazy[Req, Rsp any] struct {
 }
 
 func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if reqctx.Ended(ctx) {
+	if l.made.Load() == nil && reqctx.Ended(ctx) {
 		var zero Rsp
 		return zero, rejectDone(ctx, "lazy", l.target)
 	}
@@ -52,6 +52,10 @@ func (l *lazy[Req, Rsp]) service() Service[Req, Rsp] {
 	if svc := l.made.Load(); svc != nil {
 		return *svc
 	}
+	return l.make()
+}
+
+func (l *lazy[Req, Rsp]) make() Service[Req, Rsp] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if svc := l.made.Load(); svc != nil {

@@ -41,7 +41,8 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 	}
 	if policy.RetryIf == nil {
 		policy.RetryIf = func(out Outcome[Rsp]) bool {
-			return errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout) || o.classify(out).IsRetryable()
+			own := out.Err != nil && (errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout))
+			return own || o.classify(out).IsRetryable()
 		}
 	}
 	whole := !HasBody[Rsp]()
@@ -112,10 +113,10 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	e.InitHidden(ctx, r.policy.AttemptTimeout, r.tooLong)
 	returned := false
 	defer r.dropUnless(&returned, &rsp, &err, e)
-	rsp, err = r.Service.Call(e, req)
+	rsp, err = r.Service.Call(&e.Context, req)
 	switch {
 	case err == nil && e.Lift():
-		rsp = r.complete(e, rsp, e)
+		rsp = r.complete(&e.Context, rsp, e)
 		returned = true
 		return rsp, nil
 	case err == nil: // the context has just ended

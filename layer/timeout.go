@@ -188,7 +188,7 @@ func callWithLimit[Req, Rsp any](
 ) (rsp Rsp, err error) {
 	returned := false
 	defer opts.dropUnless(&returned, &rsp, &err, &r.requestContext)
-	rsp, err = next.Call(&r.requestContext, req)
+	rsp, err = next.Call(&r.Context, req)
 	if err == nil && hidden && !r.Lift() && bodies.closeBody(rsp) {
 		// The response is dropped, because its body cannot be read after the end of its
 		// context.
@@ -202,7 +202,7 @@ func callWithLimit[Req, Rsp any](
 		}
 		return rsp, err
 	}
-	rsp = opts.complete(&r.requestContext, rsp, r)
+	rsp = opts.complete(&r.Context, rsp, r)
 	returned = true
 	if b := bodies.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r

@@ -43,8 +43,8 @@ func (p pair) deadlineDiffers() string {
 
 // peek compares without activating the context.
 func (p pair) peek() string {
-	ours := fmt.Sprint(p.ours.Err(), context.Cause(p.ours))
-	theirs := fmt.Sprint(p.theirs.Err(), context.Cause(p.theirs))
+	ours := fmt.Sprint(p.ours.Err(), reqctx.Cause(p.ours))
+	theirs := fmt.Sprint(p.theirs.Err(), reqctx.Cause(p.theirs))
 	if ours != theirs {
 		return fmt.Sprintf("ours: %s, theirs: %s", ours, theirs)
 	}

@@ -185,16 +185,31 @@ func (c *Context) Expired() bool {
 // that admit requests.
 func Ended(ctx context.Context) bool {
 	for {
-		l, ok := ctx.(linked)
+		c, ok := ctx.(*Context) // faster than linked
 		if !ok {
-			return ctx.Err() != nil
+			l, ok := ctx.(linked)
+			if !ok {
+				return ctx.Err() != nil
+			}
+			c, ctx = l.link()
 		}
-		own, parent := l.link()
-		if own != nil && own.ended() {
-			return true
+		if c != nil {
+			if c.ended() {
+				return true
+			}
+			ctx = c.parent
 		}
-		ctx = parent
 	}
+}
+
+// Cause returns the same as [context.Cause]. It does not allocate if ctx is, embeds or wraps a
+// [Context].
+func Cause(ctx context.Context) error {
+	own, other := find(ctx)
+	if own == nil {
+		return context.Cause(other)
+	}
+	return own.Cause()
 }
 
 // linked is implemented by a [Context] and a [Wrapper], and by contexts that embed them. link
@@ -253,7 +268,7 @@ func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 		}
 		c.endLocked(to, c.cause, true)
 	case above != nil:
-		c.endLocked(stateOf(above), context.Cause(c.parent), false)
+		c.endLocked(stateOf(above), Cause(c.parent), false)
 	default:
 		return left, false
 	}
