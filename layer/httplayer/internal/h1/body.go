@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // framing specifies how the end of a body is recognized: by Content-Length, by chunked
@@ -27,7 +28,7 @@ type body struct {
 	src     *source
 	owner   bodyOwner
 	trailer http.Header // receives the trailers; not nil if framing is byChunks
-	wait    *wait       // measures the time that Read waits for the peer; may be nil
+	wait    *sweep.Wait // measures the time that Read waits for the peer; may be nil
 
 	closed atomic.Bool // Close was called
 
@@ -248,9 +249,9 @@ const maxTrailers = 64 << 10
 
 func (b *body) fill() error {
 	for {
-		b.wait.begin()
+		b.wait.Begin()
 		n, err := b.src.fill(maxTrailers)
-		b.wait.end(n)
+		b.wait.End(n)
 		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
 			return err
 		}
@@ -272,9 +273,9 @@ func (b *body) fetch(p []byte) (n int, err error) {
 		return n, nil
 	}
 	for {
-		b.wait.begin()
+		b.wait.Begin()
 		n, err = b.src.read(p)
-		b.wait.end(n)
+		b.wait.End(n)
 		if err = b.retried(err); err != errInterrupted { //nolint:errorlint // set by this package
 			return n, err
 		}

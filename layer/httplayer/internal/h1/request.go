@@ -7,6 +7,7 @@ import (
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // request is a request that the server is serving, and its context.
@@ -16,8 +17,8 @@ type request struct {
 	url    url.URL
 	body   body // body of the request, if hasBody
 	stream stream
-	reads  wait // waits for the request body
-	writes wait // waits while the response is written
+	reads  sweep.Wait // waits for the request body
+	writes sweep.Wait // waits while the response is written
 	values [12]string
 
 	hasBody bool

@@ -182,8 +182,8 @@ func (s *stream) Inform(status int, header http.Header) error {
 		return errors.New("invalid response field " + strconv.Quote(invalid))
 	}
 	b = append(b, '\r', '\n')
-	r.writes.begin()
-	defer r.writes.end(0)
+	r.writes.Begin()
+	defer r.writes.End(0)
 	_, err := c.conn.Write(b)
 	return err
 }

@@ -239,28 +239,16 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 		if r == nil {
 			return
 		}
-		if r.slow && c.tooSlow(&r.reads) {
+		if r.slow && r.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
 			c.stopReading(message.ErrSlowBody)
 		}
-		if over(r.writes.sweep(), c.cfg.WriteTimeout) {
+		if over(r.writes.Sweep(), c.cfg.WriteTimeout) {
 			c.abort(errWriteTimeout)
 		}
 		if age > sweep.Interval { // it was entered less than one earlier
 			c.startReadAhead()
 		}
 	}
-}
-
-// tooSlow reports whether the body that w measures pauses for too long or arrives too
-// slowly.
-func (c *ServerConn) tooSlow(w *wait) bool {
-	pause := w.sweep()
-	if c.cfg.BodyIdle > 0 && pause > c.cfg.BodyIdle {
-		return true
-	}
-	grace := max(c.cfg.BodyIdle, time.Second)
-	return c.cfg.MinBodyRate > 0 && w.total > grace &&
-		float64(w.bytes.Load()) < float64(c.cfg.MinBodyRate)*w.total.Seconds()
 }
 
 // readHeaders reads until the buffer has the complete headers of the next request. It

@@ -6,13 +6,14 @@ import (
 	"net/http"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // writer serializes and sends one message at a time. The method begin takes a buffer for a
 // message from the pool, and the method end returns it.
 type writer struct {
 	conn net.Conn
-	wait *wait // measures the time that writes wait for the peer; may be nil
+	wait *sweep.Wait // measures the time that writes sweep.Wait for the peer; may be nil
 
 	buf     *buffer
 	b       []byte // bytes in the buffer that are not sent
@@ -107,9 +108,9 @@ func (w *writer) flush() error {
 }
 
 func (w *writer) send(p []byte) {
-	w.wait.begin()
+	w.wait.Begin()
 	n, err := w.conn.Write(p)
-	w.wait.end(0)
+	w.wait.End(0)
 	w.sent = w.sent || n > 0
 	w.broken, w.err = err != nil, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 const (
@@ -54,7 +55,7 @@ type conn struct {
 	answered atomic.Uint32 // number of final responses that have begun
 	grown    atomic.Int64  // bytes by which all stream windows exceed their initial size
 	rtt      atomic.Int64  // round-trip time of the first SETTINGS, in ns; 0 before
-	writes   atomic.Uint32 // number of starts and returns of Write; odd during a Write
+	writes   sweep.Wait    // waits in Write
 
 	mu          sync.Mutex
 	err         error // reason for which the connection ended; nil before

@@ -67,9 +67,6 @@ func (s *serverStream) release() {
 		s.reset(code, errStreamDone)
 	}
 	s.discard()
-	if s.limited {
-		c.limited.Add(-1)
-	}
 	if c.cfg.Exchange == nil { // a handler may have set deadlines
 		_ = s.SetReadDeadline(time.Time{})
 		_ = s.SetWriteDeadline(time.Time{})

@@ -160,7 +160,9 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 	if r.Trailer == nil && !grpc && r.Method != http.MethodConnect {
 		r.Trailer = make(http.Header) // copies of the request share it
 	}
-	s.limited = r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0)
+	if r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0) {
+		s.reads = &s.waits
+	}
 	s.expects = message.ExpectsContinue(r.Header)
 }
 

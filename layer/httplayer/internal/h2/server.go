@@ -29,7 +29,6 @@ type ServerConn struct {
 	sweeps    sweepState
 	ticks     atomic.Uint32 // number of calls of Sweep
 	drains    atomic.Bool   // the second GOAWAY of a drain has to be sent
-	limited   atomic.Int32  // open streams with limits on the request body
 
 	// The fields below are guarded by mu.
 
@@ -130,17 +129,12 @@ type serverStream struct {
 	expects  bool // the first Read of the body sends 100 Continue
 	tooLarge bool // the header list is larger than the limit
 	slab     [8]string
+	waits    sweep.Wait
 
 	// The next two fields are guarded by the mu of the connection.
 
 	begun     bool // the final response has begun
 	continued bool // a 100 response was sent
-
-	// The fields below are guarded by stream.mu.
-
-	limited       bool
-	got           int64         // number of received bytes
-	pause, waited time.Duration // time that Read waits: since the last bytes, and in total
 }
 
 // requestContext is the context of a request on a server.
@@ -217,9 +211,6 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		return c.queued()
 	case reason != "":
 		return malformed(id, reason)
-	}
-	if s.limited {
-		c.limited.Add(1)
 	}
 	c.found = &s.stream
 	c.starting = append(c.starting, s)

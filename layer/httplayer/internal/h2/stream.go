@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // stream has the common part of [serverStream] and [clientStream].
@@ -20,6 +21,7 @@ type stream struct {
 	client  *clientStream // nil on a server
 	removed atomic.Bool   // the stream is not in the table of the connection
 	grown   atomic.Int64  // bytes by which the receive window exceeds its initial size
+	reads   *sweep.Wait   // waits for a request body with time limits; nil without limits
 
 	// The next three fields are used by the reader only.
 
@@ -41,7 +43,6 @@ type stream struct {
 	windowSize int64         // current size of the receive window
 	consumed   int64         // bytes that were read and not yet returned to the peer
 	granted    time.Duration // time of the last return, since the start of the connection
-	reading    bool          // a Read waits
 	readTimer  *time.Timer
 
 	// The fields below are guarded by the mu of the connection.
@@ -93,10 +94,6 @@ func (st *stream) receive(p []byte, flow int64, end bool) error {
 		st.received.write(p)
 	}
 	st.eof = st.eof || end
-	if st.server != nil {
-		st.server.got += int64(len(p))
-		st.server.pause = 0
-	}
 	return nil
 }
 
@@ -173,15 +170,16 @@ func (st *stream) discard() {
 func (st *stream) read(p []byte) (n int, err error) {
 	st.mu.Lock()
 	for st.received.n == 0 && !st.eof && st.receiveErr == nil && !st.closed {
-		st.reading = true
+		st.reads.Begin()
 		st.readable.Wait()
+		st.reads.End(0)
 	}
-	st.reading = false
 	if st.closed {
 		st.mu.Unlock()
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n = st.received.read(p)
+	st.reads.Add(n)
 	if st.received.n == 0 {
 		switch {
 		case st.receiveErr != nil && n == 0:

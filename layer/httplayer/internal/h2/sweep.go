@@ -54,10 +54,8 @@ func (c *ServerConn) inBlock(open bool) {
 
 // sweepState is state that the sweeper keeps between two calls of Sweep.
 type sweepState struct {
-	writes  uint32          // value of conn.writes at the last sweep
-	writing time.Duration   // duration of the current Write
-	drain   time.Duration   // time since the first GOAWAY of a drain
-	bodies  []*serverStream // scratch of sweepStreams
+	drain  time.Duration   // time since the first GOAWAY of a drain
+	bodies []*serverStream // scratch of sweepStreams
 }
 
 // Sweep is part of [sweep.Conn]. It enforces the time limits of the configuration.
@@ -76,7 +74,9 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 		c.dec.values.Store(nil)
 		c.mu.Unlock()
 	}
-	c.sweepWrite()
+	if over(c.writes.Sweep(), c.cfg.WriteTimeout) {
+		go c.fail(errWriteTimeout)
+	}
 	if c.drains.Load() {
 		c.sweepDrain()
 	}
@@ -86,19 +86,6 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 }
 
 func over(age, limit time.Duration) bool { return limit > 0 && age >= limit }
-
-// sweepWrite closes the connection if a Write makes no progress for WriteTimeout.
-func (c *ServerConn) sweepWrite() {
-	s := &c.sweeps
-	writes := c.writes.Load()
-	if writes%2 == 0 || writes != s.writes {
-		s.writes, s.writing = writes, 0
-		return
-	}
-	if s.writing += sweep.Interval; over(s.writing, c.cfg.WriteTimeout) {
-		go c.fail(errWriteTimeout)
-	}
-}
 
 // sweepDrain sends the second GOAWAY of a drain after DrainTimeout, if the client has not
 // acknowledged the PING before.
@@ -117,7 +104,6 @@ func (c *ServerConn) sweepDrain() {
 func (c *ServerConn) sweepStreams() {
 	var failed []*stream
 	c.mu.Lock()
-	bodies := c.limited.Load() > 0
 	for _, st := range c.streams {
 		if st.waiting && min(st.sendWindow, c.sendWindow) <= 0 { // else it waits for the writer
 			st.stalled++
@@ -125,7 +111,7 @@ func (c *ServerConn) sweepStreams() {
 				failed = append(failed, st)
 			}
 		}
-		if bodies {
+		if st.reads != nil {
 			c.sweeps.bodies = append(c.sweeps.bodies, st.server)
 		}
 	}
@@ -134,25 +120,10 @@ func (c *ServerConn) sweepStreams() {
 		st.reset(message.CodeCancel, errWriteTimeout)
 	}
 	for i, s := range c.sweeps.bodies {
-		s.sweepBody(c.cfg)
+		if s.reads.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
+			s.failBody(message.ErrSlowBody)
+		}
 		c.sweeps.bodies[i] = nil
 	}
 	c.sweeps.bodies = c.sweeps.bodies[:0]
-}
-
-// sweepBody fails a request body with limits if it arrives too slowly. It counts only the
-// time in which the handler waits in Read.
-func (s *serverStream) sweepBody(cfg *message.ServerConfig) {
-	s.mu.Lock()
-	slow := false
-	if s.reading && s.limited {
-		s.pause += sweep.Interval
-		s.waited += sweep.Interval
-		slow = over(s.pause, cfg.BodyIdle) || cfg.MinBodyRate > 0 && s.waited > max(cfg.BodyIdle, time.Second) &&
-			float64(s.got) < s.waited.Seconds()*float64(cfg.MinBodyRate)
-	}
-	s.mu.Unlock()
-	if slow {
-		s.failBody(message.ErrSlowBody)
-	}
 }

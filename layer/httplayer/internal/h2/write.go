@@ -65,9 +65,9 @@ func (c *conn) writeQueued() {
 func (c *conn) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
-		c.writes.Add(1)
+		c.writes.Begin()
 		_, err := c.nc.Write(b[:n])
-		c.writes.Add(1)
+		c.writes.End(n)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,64 @@
+package sweep
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Wait measures how long one goroutine waits for the peer. The goroutine counts the start
+// and the end of each wait. The sweeper observes the count at each interval. Begin, End and
+// Add on a nil Wait do nothing.
+type Wait struct {
+	count atomic.Uint32 // number of starts and ends; odd during a wait
+	bytes atomic.Int64  // bytes that were received
+
+	// The fields below are used by the sweeper only.
+
+	seen  uint32        // count at the previous sweep
+	age   time.Duration // duration of the current wait
+	total time.Duration // duration of all waits
+}
+
+// Begin begins a wait.
+func (w *Wait) Begin() {
+	if w != nil {
+		w.count.Add(1)
+	}
+}
+
+// End ends a wait in which n bytes were received.
+func (w *Wait) End(n int) {
+	w.Begin() // makes the count even
+	w.Add(n)
+}
+
+// Add records that n bytes were received.
+func (w *Wait) Add(n int) {
+	if w != nil {
+		w.bytes.Add(int64(n))
+	}
+}
+
+// Sweep is called once per interval. It updates the durations and returns the duration of
+// the current wait, or 0 between two waits.
+func (w *Wait) Sweep() time.Duration {
+	count := w.count.Load()
+	if count&1 != 0 {
+		w.total += Interval
+	}
+	if w.age += Interval; count&1 == 0 || count != w.seen {
+		w.age = 0
+	}
+	w.seen = count
+	return w.age
+}
+
+// TooSlow is called once per interval instead of Sweep. It reports whether the current wait
+// is longer than idle, or fewer than rate bytes per second were received on average. The
+// rate applies after a total wait of idle, and at the least of a second. A limit of 0 means
+// unlimited.
+func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
+	pause := w.Sweep()
+	return idle > 0 && pause > idle || rate > 0 && w.total > max(idle, time.Second) &&
+		float64(w.bytes.Load()) < float64(rate)*w.total.Seconds()
+}
