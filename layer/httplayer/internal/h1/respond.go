@@ -112,12 +112,9 @@ func isTunnel(r *request, status int) bool {
 	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
 }
 
-// respond sends the response of an exchange and closes its body.
-func (c *ServerConn) respond(r *request, rsp *http.Response) error {
-	body := rsp.Body
-	if body == nil {
-		body = http.NoBody
-	}
+// Respond is part of [message.Stream].
+func (s *stream) Respond(rsp *http.Response) error {
+	r, c, body := s.request, s.conn, rsp.Body
 	defer body.Close()
 	if isTunnel(r, rsp.StatusCode) {
 		return c.tunnel(r, rsp)
@@ -160,7 +157,7 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	return -1
 }
 
-// stream is the [message.Stream] of a request. It sends the response of a handler.
+// stream is the [message.Stream] of a request.
 type stream struct{ *request }
 
 var _ message.Stream = (*stream)(nil)

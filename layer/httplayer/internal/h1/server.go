@@ -35,7 +35,6 @@ var (
 	errHeaderTimeout = errors.New("timeout of the request headers")
 	errWriteTimeout  = errors.New("timeout of writing the response")
 	errClientLeft    = errors.New("the client has closed the connection")
-	errNoResponse    = errors.New("the exchange returned no response")
 	errIdleClosed    = errors.New("idle connection closed")
 
 	past = time.Unix(1, 0)
@@ -325,12 +324,7 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 	if !r.hasBody {
 		c.ahead.Store(aheadAllowed)
 	}
-	hijacked := false
-	if c.cfg.Exchange != nil {
-		err = c.exchange(r, req)
-	} else {
-		hijacked, err = message.ServeHandler(c.cfg.Handler, &r.stream, req, c.cfg.Log)
-	}
+	hijacked, err := message.Serve(c.cfg, &r.stream, req)
 	c.out.end()
 	if hijacked {
 		c.finish(r)
@@ -342,25 +336,6 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 		c.linger()
 	}
 	return err == nil && whole && r.keep && c.stop.Load() == nil, err
-}
-
-// exchange calls the [message.Exchange] of the configuration and sends the response that it
-// returns.
-func (c *ServerConn) exchange(r *request, req *http.Request) error {
-	err := panics.Do("exchange", func() error {
-		rsp, err := c.cfg.Exchange(req)
-		switch {
-		case err != nil:
-			return err
-		case rsp == nil:
-			return errNoResponse
-		}
-		return c.respond(r, rsp)
-	})
-	if _, ok := errors.AsType[*panics.Error](err); ok {
-		c.cfg.Log.Error("exchange panicked", "error", err, "remote", c.remote)
-	}
-	return err
 }
 
 // endBody closes the request body and reports whether it was read to its end, so that the

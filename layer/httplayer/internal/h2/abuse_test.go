@@ -2,7 +2,6 @@ package h2
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,18 +28,20 @@ func TestServerAcceptsHonestClients(t *testing.T) {
 		for i := range uint32(200) {
 			p.headers(2*i+1, true, with(get[:2], ":path: /hang", ":authority: h")...)
 		}
+		var conn *ServerConn
 		eventually(t, func() bool {
 			for _, c := range s.open() {
 				c.mu.Lock()
 				n := c.slots
 				c.mu.Unlock()
 				if n == 200 {
-					return true
+					conn = c
 				}
 			}
-			return false
+			return conn != nil
 		}, "the streams are open")
-		time.Sleep(youngStream + 50*time.Millisecond)
+		opened := conn.ticks.Load()
+		eventually(t, func() bool { return conn.ticks.Load() > opened+youngTicks }, "the streams are old")
 		for i := range uint32(200) {
 			require.NoError(t, p.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 		}

@@ -2,7 +2,6 @@ package h2
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -11,43 +10,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // serve serves a stream by the Exchange or the Handler of the configuration. It runs on a
 // worker.
 func (c *ServerConn) serve(s *serverStream) {
-	switch {
-	case s.tooLarge:
+	if s.tooLarge {
 		_ = s.start(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true, nil)
-	case c.cfg.Exchange != nil:
-		if err := c.exchange(s); err != nil {
-			s.abort(err)
-		}
-	default:
-		if _, err := message.ServeHandler(c.cfg.Handler, s, &s.req, c.cfg.Log); err != nil {
-			s.abort(err)
-		}
+	} else if _, err := message.Serve(c.cfg, s, &s.req); err != nil {
+		s.abort(err)
 	}
 	s.release()
-}
-
-// exchange calls the Exchange of the configuration for s and sends the response. It returns
-// a panic as an error and logs it, unless it is [http.ErrAbortHandler].
-func (c *ServerConn) exchange(s *serverStream) (err error) {
-	defer func() {
-		p, ok := errors.AsType[*panics.Error](err)
-		if ok && p.Value != http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
-			c.cfg.Log.Error("exchange panicked", "error", err, "remote", c.remote, "stack", string(p.Stack))
-		}
-	}()
-	defer panics.Recover(&err)
-	rsp, err := c.cfg.Exchange(&s.req)
-	if err != nil {
-		return err
-	}
-	return s.respond(rsp)
 }
 
 // abort resets the stream with the error code for err.
@@ -74,11 +48,8 @@ func (s *serverStream) release() {
 	s.ctx.Release()
 }
 
-// respond sends the response of an exchange and closes its body.
-func (s *serverStream) respond(rsp *http.Response) error {
-	if rsp.Body == nil {
-		rsp.Body = http.NoBody
-	}
+// Respond is part of [message.Stream].
+func (s *serverStream) Respond(rsp *http.Response) error {
 	if rsp.StatusCode < 200 || rsp.StatusCode > 999 {
 		_ = rsp.Body.Close()
 		return &message.ResetError{Code: message.CodeInternal, Reason: "invalid status " + strconv.Itoa(rsp.StatusCode)}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -19,29 +18,50 @@ import (
 
 var (
 	errHandlerDone = errors.New("write after the handler returned")
+	errNoResponse  = errors.New("the exchange returned no response")
 	errShortBody   = errors.New("the handler wrote less than its Content-Length")
 )
 
-// ServeHandler calls h for a request and completes the response on s. If hijacked is true,
-// the connection belongs to the handler. If err is not nil, the response is incomplete and
-// the caller must abort it. A panic of h is returned as an error, and is logged unless it
-// is [http.ErrAbortHandler].
-func ServeHandler(h http.Handler, s Stream, req *http.Request, log *slog.Logger) (hijacked bool, err error) {
+// Serve serves a request by the Exchange or the Handler of cfg, and sends the response on s.
+// If hijacked is true, the connection belongs to the handler. If err is not nil, the
+// response is incomplete and the caller must abort it. A panic is returned as an error, and
+// is logged unless it is [http.ErrAbortHandler].
+func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err error) {
+	defer func() {
+		p, ok := errors.AsType[*panics.Error](err)
+		switch {
+		case !ok:
+		case p.Value == http.ErrAbortHandler: //nolint:errorlint // net/http compares it, too
+			err = http.ErrAbortHandler
+		default:
+			cfg.Log.Error("handler panicked", "error", err, "remote", req.RemoteAddr, "stack", string(p.Stack))
+		}
+	}()
+	defer panics.Recover(&err)
+	if cfg.Exchange == nil {
+		return serveHandler(cfg.Handler, s, req)
+	}
+	rsp, err := cfg.Exchange(req)
+	if err == nil && rsp == nil {
+		err = errNoResponse
+	}
+	if err != nil {
+		return false, err
+	}
+	if rsp.Body == nil {
+		rsp.Body = http.NoBody
+	}
+	return false, s.Respond(rsp)
+}
+
+func serveHandler(h http.Handler, s Stream, req *http.Request) (hijacked bool, err error) {
 	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
 	defer w.release()
 	err = call(h, w, req)
 	if req.MultipartForm != nil {
 		_ = req.MultipartForm.RemoveAll() // the files of an upload
 	}
-	if p, ok := errors.AsType[*panics.Error](err); ok {
-		if p.Value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
-			err = http.ErrAbortHandler
-		} else {
-			log.Error("handler panicked", "error", err, "remote", req.RemoteAddr, "stack", string(p.Stack))
-		}
-	}
-	w.done.Store(true)
-	if w.hijacked || err != nil {
+	if w.done.Store(true); w.hijacked || err != nil {
 		return w.hijacked, err
 	}
 	return false, w.finish()

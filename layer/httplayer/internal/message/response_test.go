@@ -44,6 +44,10 @@ func (s *recordedStream) Inform(status int, h http.Header) error {
 	return s.add("inform %d%s", status, fieldsOf(h))
 }
 
+func (s *recordedStream) Respond(rsp *http.Response) error {
+	return s.add("respond %d", rsp.StatusCode)
+}
+
 func (s *recordedStream) WriteHeader(status int, h http.Header, length int64, end bool) error {
 	return s.add("header %d %d %v%s", status, length, end, fieldsOf(h))
 }
@@ -172,7 +176,7 @@ func TestResponseWriterCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := new(recordedStream)
-			hijacked, err := ServeHandler(tt.handler, s, &http.Request{Method: tt.method}, slog.New(slog.DiscardHandler))
+			hijacked, err := Serve(handled(tt.handler), s, &http.Request{Method: tt.method})
 			assert.False(t, hijacked)
 			assert.Equal(t, tt.err, err)
 			assert.Equal(t, tt.calls, s.calls)
@@ -180,11 +184,40 @@ func TestResponseWriterCalls(t *testing.T) {
 	}
 }
 
-func TestServeHandlerLogsPanics(t *testing.T) {
+// handled returns the configuration of a server with the handler h.
+func handled(h http.HandlerFunc) *ServerConfig {
+	return &ServerConfig{Handler: h, Log: slog.New(slog.DiscardHandler)}
+}
+
+func TestServeExchange(t *testing.T) {
+	gone := errors.New("gone")
+	for name, tt := range map[string]struct {
+		rsp   *http.Response
+		fails error
+		calls []string
+		err   error
+	}{
+		"response": {rsp: &http.Response{StatusCode: 201}, calls: []string{"respond 201"}},
+		"error":    {fails: gone, err: gone},
+		"nothing":  {err: errNoResponse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := new(recordedStream)
+			cfg := &ServerConfig{Exchange: func(*http.Request) (*http.Response, error) { return tt.rsp, tt.fails }}
+			hijacked, err := Serve(cfg, s, new(http.Request))
+			assert.False(t, hijacked)
+			assert.Equal(t, tt.err, err)
+			assert.Equal(t, tt.calls, s.calls)
+		})
+	}
+}
+
+func TestServeLogsPanics(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	_, err := ServeHandler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("odd") }),
-		new(recordedStream), &http.Request{RemoteAddr: "1.2.3.4:5"}, log)
+	cfg := handled(func(http.ResponseWriter, *http.Request) { panic("odd") })
+	cfg.Log = log
+	_, err := Serve(cfg, new(recordedStream), &http.Request{RemoteAddr: "1.2.3.4:5"})
 	require.ErrorContains(t, err, "odd")
 	assert.Contains(t, out.String(), "odd")
 	assert.Contains(t, out.String(), "remote=1.2.3.4:5")
@@ -192,13 +225,13 @@ func TestServeHandlerLogsPanics(t *testing.T) {
 
 func TestResponseWriterHijack(t *testing.T) {
 	var kept http.ResponseWriter
-	hijacked, err := ServeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	hijacked, err := Serve(handled(func(w http.ResponseWriter, _ *http.Request) {
 		_, _, err := http.NewResponseController(w).Hijack()
 		assert.NoError(t, err)
 		_, err = io.WriteString(w, "a")
 		assert.Equal(t, http.ErrHijacked, err)
 		kept = w
-	}), &recordedStream{hijack: true}, new(http.Request), slog.New(slog.DiscardHandler))
+	}), &recordedStream{hijack: true}, new(http.Request))
 	require.NoError(t, err)
 	assert.True(t, hijacked)
 	_, err = io.WriteString(kept, "a")
@@ -208,11 +241,11 @@ func TestResponseWriterHijack(t *testing.T) {
 func TestResponseWriterFailure(t *testing.T) {
 	gone := errors.New("gone")
 	s := &recordedStream{fails: gone}
-	_, err := ServeHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	_, err := Serve(handled(func(w http.ResponseWriter, _ *http.Request) {
 		assert.Equal(t, gone, http.NewResponseController(w).Flush())
 		_, err := io.WriteString(w, "a")
 		assert.Equal(t, gone, err)
-	}), s, new(http.Request), slog.New(slog.DiscardHandler))
+	}), s, new(http.Request))
 	assert.Equal(t, gone, err)
 	assert.Len(t, s.calls, 1)
 }

@@ -13,6 +13,10 @@ type Stream interface {
 	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
+	// Respond sends the response of an [Exchange] and closes its body, which is not nil. The
+	// other methods are for a handler.
+	Respond(rsp *http.Response) error
+
 	// WriteHeader buffers the status and the headers of the response. length is the length
 	// of the body, or -1 if it is unknown. It takes precedence over the field
 	// Content-Length. If end is true, neither a body nor trailers follow. The stream does
