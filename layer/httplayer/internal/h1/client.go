@@ -247,7 +247,7 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 		limit -= n
 		if status == http.StatusContinue {
 			if c.sender != nil {
-				c.sender.decide(true)
+				c.sender.expects.Decide(true)
 			}
 		} else if informs++; informs > mostInforms {
 			return 0, errManyInforms
@@ -307,8 +307,8 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	rsp.ContentLength = h.length
 	rsp.Close = !h.persists()
 	c.keep = c.keep && !rsp.Close && (h.keeps || !isOld(req))
-	if c.sender != nil && c.sender.proceed != nil {
-		c.sender.decide(false) // unless it is decided
+	if c.sender != nil {
+		c.sender.expects.Decide(false) // unless it is decided
 	}
 	b := &r.body
 	b.src, b.owner = &c.source, c

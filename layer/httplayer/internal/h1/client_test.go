@@ -405,7 +405,7 @@ func TestClientExpect(t *testing.T) {
 		least       time.Duration
 	}{
 		"asked":   {"HTTP/1.1 100 Continue\r\n\r\n", "hello", 0},
-		"timeout": {"", "hello", continueTimeout},
+		"timeout": {"", "hello", message.ContinueTimeout},
 		"refused": {"HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {

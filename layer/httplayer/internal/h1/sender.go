@@ -8,16 +8,13 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-const (
-	continueTimeout = time.Second           // then a body is sent without 100 Continue
-	finishTimeout   = 50 * time.Millisecond // see finished
-)
+const finishTimeout = 50 * time.Millisecond // see finished
 
 // sender sends a request body that is not in memory, on a goroutine of its own.
 type sender struct {
 	conn    *ClientConn
 	req     *http.Request
-	proceed chan bool     // receives whether the server wants the body; nil without Expect
+	expects message.Expectation
 	done    chan struct{} // closed when the sender has ended
 	err     error         // result; set before done is closed
 }
@@ -25,10 +22,7 @@ type sender struct {
 // startSender starts a sender for the body of req. The goroutine of the sender owns the
 // buffer of c.out until it ends.
 func (c *ClientConn) startSender(req *http.Request) {
-	s := &sender{conn: c, req: req, done: make(chan struct{})}
-	if message.ExpectsContinue(req.Header) {
-		s.proceed = make(chan bool, 1)
-	}
+	s := &sender{conn: c, req: req, expects: message.NewExpectation(req.Header), done: make(chan struct{})}
 	c.sender = s
 	go s.run(c.out)
 	c.out.buf, c.out.b = nil, nil
@@ -40,7 +34,8 @@ func (s *sender) run(out writer) {
 	defer close(s.done)
 	defer out.end()
 	defer message.CloseBody(s.req)
-	if s.err = s.await(); s.err != nil {
+	if !s.expects.Await() {
+		s.err = errNotAsked
 		return
 	}
 	s.err = panics.Do("request body", func() error { return out.copyBody(s.req.Body) })
@@ -50,33 +45,6 @@ func (s *sender) run(out writer) {
 	// If the connection is broken, the response may have arrived before.
 	if s.err != nil && !out.broken {
 		s.conn.fail(s.err)
-	}
-}
-
-// await waits for 100 Continue if the request expects it. It returns nil after 100 Continue
-// or continueTimeout, and errNotAsked if a final response arrived first.
-func (s *sender) await() error {
-	if s.proceed == nil {
-		return nil
-	}
-	timeout := time.NewTimer(continueTimeout)
-	defer timeout.Stop()
-	select {
-	case asked := <-s.proceed:
-		if !asked {
-			return errNotAsked
-		}
-	case <-timeout.C:
-	}
-	return nil
-}
-
-// decide notifies the sender whether the server wants the body. Only the first call has an
-// effect.
-func (s *sender) decide(asked bool) {
-	select {
-	case s.proceed <- asked:
-	default: // also if the request has no Expect
 	}
 }
 
@@ -111,7 +79,7 @@ func (c *ClientConn) stopSender() {
 		return
 	}
 	c.sender = nil
-	s.decide(false)
+	s.expects.Decide(false)
 	select {
 	case <-s.done:
 	default:

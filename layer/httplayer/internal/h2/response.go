@@ -42,12 +42,7 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	}
 	s.final = true
 	s.makeResponse(status, length, fields[1:], end)
-	if s.proceed != nil {
-		c.mu.Lock()
-		s.declined = status >= 300
-		c.mu.Unlock()
-		s.startBody()
-	}
+	s.expects.Decide(status < 300)
 	c.answered.Add(1)
 	st.mu.Lock()
 	st.ready, st.eof = true, end
@@ -128,7 +123,7 @@ func (s *clientStream) receiveInform(status int, fields []field, end bool) error
 		return malformed(s.id, "1xx response with END_STREAM")
 	}
 	if status == http.StatusContinue {
-		s.startBody()
+		s.expects.Decide(true)
 		return s.c.glitch(glitchControl)
 	}
 	if s.informed++; s.informed > maxInforms {

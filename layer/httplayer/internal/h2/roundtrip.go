@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -24,10 +22,8 @@ type clientStream struct {
 	out  sender
 	slab [8]string
 
-	upload   atomic.Uint32 // uploadNone, uploadRuns or uploadClosed
-	proceed  chan struct{} // closed to end awaitContinue; nil without Expect
-	once     sync.Once     // closes proceed
-	declined bool          // the status is 300 or above; guarded by conn.mu
+	upload  atomic.Uint32 // uploadNone, uploadRuns or uploadClosed
+	expects message.Expectation
 
 	informed int  // number of 1xx responses; used by the reader only
 	final    bool // the final response has arrived; used by the reader only
@@ -56,10 +52,7 @@ const (
 	uploadClosed
 )
 
-const (
-	maxInforms      = 5
-	continueTimeout = time.Second
-)
+const maxInforms = 5
 
 // RoundTrip sends a request and returns its response when the headers have arrived. It uses
 // a slot that Reserve took. The slot is freed when the stream ends. The end of the context
@@ -75,12 +68,9 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = context.Cause(ctx)
 	}
 	hasBody := req.Body != nil && req.Body != http.NoBody
-	expects := false
 	if hasBody && err == nil {
 		s.out = sender{st: &s.stream, body: req.Body, trailer: &req.Trailer, left: head.length, announces: len(req.Trailer) > 0}
-		if expects = message.ExpectsContinue(req.Header); expects {
-			s.proceed = make(chan struct{})
-		} else {
+		if s.expects = message.NewExpectation(req.Header); s.expects == nil {
 			err = s.out.fill(false)
 		}
 	}
@@ -97,7 +87,7 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if hasBody && (!s.out.eof || s.out.buf != nil) {
 		s.upload.Store(uploadRuns)
-		go s.send(expects)
+		go s.send()
 	} else {
 		message.CloseBody(req)
 	}
@@ -164,33 +154,12 @@ func (e *encoder) request(b []byte, h *requestHead) []byte {
 }
 
 // send sends the request body and closes it. It runs on its own goroutine.
-func (s *clientStream) send(expects bool) {
-	if !expects || s.awaitContinue() {
+func (s *clientStream) send() {
+	if s.expects.Await() {
 		_ = s.out.run()
 	}
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
 		_ = s.req.Body.Close()
-	}
-}
-
-// awaitContinue waits for 100 Continue or continueTimeout. It reports whether the body has
-// to be sent.
-func (s *clientStream) awaitContinue() bool {
-	timer := time.NewTimer(continueTimeout)
-	defer timer.Stop()
-	select {
-	case <-s.proceed:
-	case <-timer.C:
-	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return !s.declined && s.failure() == nil
-}
-
-// startBody ends the wait for 100 Continue of a request that expects it.
-func (s *clientStream) startBody() {
-	if s.proceed != nil {
-		s.once.Do(func() { close(s.proceed) })
 	}
 }
 
@@ -200,7 +169,7 @@ func (s *clientStream) abortRequestBody() {
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
 		go s.req.Body.Close()
 	}
-	s.startBody()
+	s.expects.Decide(false)
 }
 
 // ContextDone is part of [reqctx.Watcher]. It resets the stream when the context of the

@@ -3,6 +3,7 @@ package message
 import (
 	"net/http"
 	"strings"
+	"time"
 )
 
 // CloseBody closes the body of req, if it has one.
@@ -15,6 +16,44 @@ func CloseBody(req *http.Request) {
 // ExpectsContinue reports whether h has Expect: 100-continue. The server then decides
 // whether the body is sent.
 func ExpectsContinue(h http.Header) bool { return Listed(h["Expect"], "100-continue") }
+
+// Expectation is a sent request body that may wait for 100 Continue. It is nil if the
+// request does not have Expect: 100-continue.
+type Expectation chan bool
+
+// ContinueTimeout is the time after which a body is sent without 100 Continue.
+const ContinueTimeout = time.Second
+
+// NewExpectation returns the Expectation of a request with the header h.
+func NewExpectation(h http.Header) Expectation {
+	if !ExpectsContinue(h) {
+		return nil
+	}
+	return make(Expectation, 1)
+}
+
+// Decide sets whether the body is sent. Only the first call has an effect.
+func (e Expectation) Decide(send bool) {
+	select {
+	case e <- send:
+	default:
+	}
+}
+
+// Await waits for Decide or ContinueTimeout, and reports whether to send the body.
+func (e Expectation) Await() bool {
+	if e == nil {
+		return true
+	}
+	timeout := time.NewTimer(ContinueTimeout)
+	defer timeout.Stop()
+	select {
+	case send := <-e:
+		return send
+	case <-timeout.C:
+		return true
+	}
+}
 
 // IsRPC reports whether h has the content type of gRPC or of a stream of the Connect
 // protocol. In the body of such a message, pauses are normal.
