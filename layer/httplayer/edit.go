@@ -116,7 +116,7 @@ func (Editor) NewResponse(req *http.Request, direct layer.DirectResponse) *http.
 	} else {
 		replyText(rsp, direct.Message)
 	}
-	rsp.Status = strings.TrimSpace(strconv.Itoa(rsp.StatusCode) + " " + http.StatusText(rsp.StatusCode))
+	rsp.Status = strings.TrimSpace(message.StatusLines[rsp.StatusCode])
 	return rsp
 }
 

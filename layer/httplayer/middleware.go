@@ -13,6 +13,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // Middleware puts layers in front of any [http.Handler], such as a mux. Each handler has
@@ -270,11 +271,9 @@ func trailer(header http.Header) http.Header {
 		}
 		found[http.CanonicalHeaderKey(name)] = values
 	}
-	for _, names := range header["Trailer"] {
-		for name := range strings.SplitSeq(names, ",") {
-			if values := header.Values(strings.TrimSpace(name)); len(values) > 0 {
-				add(strings.TrimSpace(name), values)
-			}
+	for name := range message.Announced(header["Trailer"]) {
+		if values := header[name]; len(values) > 0 {
+			add(name, values)
 		}
 	}
 	for key, values := range header {

@@ -46,18 +46,9 @@ func writeHead(w *bufio.Writer, rsp *http.Response) error {
 	return w.Flush() // returns an earlier write error, too
 }
 
-// upgrade returns the value of the Upgrade header if h requests or confirms an upgrade, and
-// "" otherwise.
-func upgrade(h http.Header) string {
-	if len(h["Upgrade"]) == 0 || !message.Listed(h["Connection"], "Upgrade") {
-		return ""
-	}
-	return h.Get("Upgrade")
-}
-
 // upgradeError returns an error if r requests an upgrade to an invalid protocol name.
 func upgradeError(r *http.Request) error {
-	if strings.ContainsFunc(upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
+	if strings.ContainsFunc(message.Upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
 		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade header must be printable ASCII", Close: r.ProtoMajor == 1}
 	}
 	return nil
@@ -66,7 +57,7 @@ func upgradeError(r *http.Request) error {
 // switchError returns an error if rsp, a 101 response, does not match the upgrade that req
 // requests.
 func switchError(req *http.Request, rsp *http.Response) error {
-	asked, got := upgrade(req.Header), upgrade(rsp.Header)
+	asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
 	if got == "" || !strings.EqualFold(asked, got) {
 		return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", got, asked)}
 	}

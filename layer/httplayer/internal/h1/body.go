@@ -53,6 +53,13 @@ type bodyOwner interface {
 	bodyEnded(whole bool)
 }
 
+// addTrailer sets b.trailer, with the names that the field Trailer of header announces.
+func (b *body) addTrailer(header http.Header) {
+	if b.trailer = message.Announced(header["Trailer"]); b.trailer == nil {
+		b.trailer = make(http.Header)
+	}
+}
+
 // Read is part of [io.Reader]. It returns io.EOF together with the last bytes if the end of
 // the body is already known.
 func (b *body) Read(p []byte) (n int, err error) {

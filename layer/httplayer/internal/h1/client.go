@@ -239,7 +239,7 @@ func (c *ClientConn) receive(req *http.Request) (int, error) {
 			}
 		}
 		if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
-			if status == http.StatusSwitchingProtocols && upgradeOf(req.Header) == "" {
+			if status == http.StatusSwitchingProtocols && message.Upgrade(req.Header) == "" {
 				return 0, errUnasked
 			}
 			return n, nil
@@ -331,8 +331,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 	case h.chunked:
 		b.framing = byChunks
 		rsp.TransferEncoding = chunkedCoding
-		b.trailer = make(http.Header)
-		message.Announce(b.trailer, rsp.Header["Trailer"])
+		b.addTrailer(rsp.Header)
 		rsp.Trailer = b.trailer
 	case h.length == 0:
 		rsp.Body = http.NoBody

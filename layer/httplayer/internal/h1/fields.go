@@ -66,6 +66,15 @@ func checkName(name string) (valid, canonical bool) {
 	return name != "", canonical
 }
 
+// appendTrailerNames appends the field Trailer with the valid names in trailer. It appends
+// nothing without a valid name.
+func appendTrailerNames(b []byte, trailer http.Header) []byte {
+	if names := message.TrailerNames(trailer); names != "" {
+		b = appendField(b, "Trailer", names)
+	}
+	return b
+}
+
 // appendTrailers appends the trailers and the empty line that ends them. It skips invalid
 // trailers, because the message can no longer be rejected.
 func appendTrailers(b []byte, trailer http.Header) []byte {
@@ -80,23 +89,6 @@ func appendTrailers(b []byte, trailer http.Header) []byte {
 		}
 	}
 	return append(b, '\r', '\n')
-}
-
-// appendTrailerNames appends the field Trailer with the valid names in trailer. It appends
-// nothing without a valid name.
-func appendTrailerNames(b []byte, trailer http.Header) []byte {
-	separator := "Trailer: "
-	for name := range trailer {
-		if message.ValidTrailer(http.CanonicalHeaderKey(name)) {
-			b = append(b, separator...)
-			b = append(b, name...)
-			separator = ", "
-		}
-	}
-	if separator == ", " {
-		b = append(b, '\r', '\n')
-	}
-	return b
 }
 
 func invalidRequest(reason string) error { return &message.RequestError{Reason: reason} }
@@ -246,7 +238,7 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 		b = append(b, name...)
 		separator = ", "
 	}
-	upgrade := upgradeOf(req.Header)
+	upgrade := message.Upgrade(req.Header)
 	if upgrade != "" {
 		if !message.ValidValue(upgrade) {
 			return b, invalidRequest(`invalid field "Upgrade"`)
@@ -270,16 +262,6 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 		b = append(b, "Te: trailers\r\n"...)
 	}
 	return b, nil
-}
-
-// upgradeOf returns the protocols of an upgrade that header requests or accepts, or ""
-// without an upgrade.
-func upgradeOf(header http.Header) string {
-	values := header["Upgrade"]
-	if len(values) == 0 || !message.Listed(header["Connection"], "Upgrade") {
-		return ""
-	}
-	return strings.Join(values, ", ")
 }
 
 // closesAfter reports whether req asks the server to close the connection. It ignores

@@ -96,9 +96,8 @@ func (r *request) addBody(req *http.Request) {
 	if h.chunked {
 		b.framing, b.left = byChunks, 0
 		req.TransferEncoding = chunkedCoding
-		b.trailer = make(http.Header)
+		b.addTrailer(req.Header)
 		req.Trailer = b.trailer
-		message.Announce(b.trailer, req.Header["Trailer"])
 	}
 	if cfg := r.conn.cfg; (cfg.BodyIdle > 0 || cfg.MinBodyRate > 0) && !message.IsRPC(req.Header) {
 		r.slow = true

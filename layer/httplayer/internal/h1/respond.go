@@ -13,23 +13,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// statusLines has the status lines of the statuses that net/http has a text for, by status.
-var statusLines = func() (lines [600]string) {
-	for status := range lines {
-		if text := http.StatusText(status); text != "" {
-			lines[status] = "HTTP/1.1 " + strconv.Itoa(status) + " " + text + "\r\n"
-		}
-	}
-	return lines
-}()
-
 func appendStatus(b []byte, status int) []byte {
-	if status < len(statusLines) && statusLines[status] != "" {
-		return append(b, statusLines[status]...)
-	}
 	b = append(b, "HTTP/1.1 "...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	return append(b, ' ', '\r', '\n')
+	b = append(b, message.StatusLines[status]...)
+	return append(b, '\r', '\n')
 }
 
 // start writes the headers of a response into the buffer. It decides which framing marks
@@ -79,7 +66,7 @@ func (c *ServerConn) appendFraming(
 	switch {
 	case status == http.StatusSwitchingProtocols:
 		b = append(b, "Connection: Upgrade\r\n"...)
-		if upgrade := upgradeOf(header); message.ValidValue(upgrade) {
+		if upgrade := message.Upgrade(header); message.ValidValue(upgrade) {
 			b = appendField(b, "Upgrade", upgrade)
 		}
 		return b
@@ -187,12 +174,7 @@ func (s *stream) Inform(status int, header http.Header) error {
 
 // WriteHeader is part of [message.Stream].
 func (s *stream) WriteHeader(status int, header http.Header, length int64, end bool) error {
-	var trailer http.Header
-	if announced := header["Trailer"]; len(announced) > 0 {
-		trailer = make(http.Header)
-		message.Announce(trailer, announced)
-	}
-	if err := s.conn.start(s.request, status, header, length, trailer); err != nil {
+	if err := s.conn.start(s.request, status, header, length, message.Announced(header["Trailer"])); err != nil {
 		return err
 	}
 	if end {

@@ -16,7 +16,7 @@ var errNoTunnel = errors.New("the response of a tunnel has no Upgrade field or n
 // bytes in both directions; see [message.Tunnel].
 func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	upstream, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && upgradeOf(rsp.Header) == "" {
+	if !ok || rsp.StatusCode == http.StatusSwitchingProtocols && message.Upgrade(rsp.Header) == "" {
 		return errNoTunnel
 	}
 	if err := c.start(r, rsp.StatusCode, rsp.Header, -1, nil); err != nil {

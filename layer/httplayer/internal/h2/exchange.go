@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
@@ -131,23 +130,8 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
 		out.b = c.enc.field(out.b, nameDate, "", message.Date())
 	}
-	out.b = c.enc.trailer(out.b, announced)
+	out.b = c.enc.trailerNames(out.b, announced)
 	c.endBlock(&s.stream, from, end)
-}
-
-// trailer appends the field Trailer with the valid names in trailer. It appends nothing
-// without a valid name.
-func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
-	var names []string
-	for name := range trailer {
-		if validTrailer(byCanonical[name], name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return b
-	}
-	return e.field(b, nameTrailer, "", strings.Join(names, ", "))
 }
 
 // Inform is part of [message.Stream].

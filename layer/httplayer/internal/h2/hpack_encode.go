@@ -3,6 +3,8 @@ package h2
 import (
 	"hash/maphash"
 	"net/http"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // encoder is the HPACK encoder of a connection. It adds a field to the dynamic table when
@@ -166,18 +168,19 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 	return b
 }
 
+// trailerNames appends the field Trailer with the valid names in trailer. It appends nothing
+// without a valid name.
+func (e *encoder) trailerNames(b []byte, trailer http.Header) []byte {
+	if names := message.TrailerNames(trailer); names != "" {
+		b = e.field(b, nameTrailer, "", names)
+	}
+	return b
+}
+
 // status appends the pseudo-header field :status of a response.
 func (e *encoder) status(b []byte, status int) []byte {
 	if status == http.StatusOK {
 		return append(b, 0x88)
 	}
-	return e.field(b, nameStatus, "", statusCodes[status])
+	return e.field(b, nameStatus, "", message.StatusLines[status][:3])
 }
-
-// statusCodes has each status as text, so that a response does not allocate it.
-var statusCodes = func() (codes [1000]string) {
-	for i := range codes {
-		codes[i] = string([]byte{'0' + byte(i/100), '0' + byte(i/10%10), '0' + byte(i%10)})
-	}
-	return codes
-}()

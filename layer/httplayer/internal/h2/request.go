@@ -155,7 +155,9 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		return
 	}
 	r.Body = &s.body
-	r.Trailer = announced(r.Header)
+	if r.Trailer = message.Announced(r.Header["Trailer"]); r.Trailer != nil {
+		delete(r.Header, "Trailer")
+	}
 	grpc := message.IsRPC(r.Header)
 	if r.Trailer == nil && !grpc && r.Method != http.MethodConnect {
 		r.Trailer = make(http.Header) // copies of the request share it
@@ -164,19 +166,6 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		s.reads = &s.waits
 	}
 	s.expects = message.ExpectsContinue(r.Header)
-}
-
-// announced removes the field Trailer from h. It returns a header with the valid names that
-// the field lists and nil values. It returns nil without the field.
-func announced(h http.Header) http.Header {
-	values := h["Trailer"]
-	if len(values) == 0 {
-		return nil
-	}
-	delete(h, "Trailer")
-	trailer := make(http.Header)
-	message.Announce(trailer, values)
-	return trailer
 }
 
 // parseURL sets u according to :path and :authority. It returns false if :path is invalid.

@@ -87,7 +87,7 @@ func responseHead(fields []field) (status int, length int64, reason string) {
 func (s *clientStream) makeResponse(status int, length int64, fields []field, end bool) {
 	r := &s.rsp
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
-	r.Status, r.StatusCode = statusLine(status), status
+	r.Status, r.StatusCode = message.StatusLines[status], status
 	r.ContentLength = length
 	r.Header = makeHeader(fields, s.slab[:])
 	r.Body = &s.body
@@ -97,23 +97,9 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 		}
 		return
 	}
-	r.Trailer = announced(r.Header)
-}
-
-// statusLines has the usual values of Response.Status, so that a response does not allocate
-// them.
-var statusLines = func() (lines [600]string) {
-	for i := 200; i < len(lines); i++ {
-		lines[i] = statusCodes[i] + " " + http.StatusText(i)
+	if r.Trailer = message.Announced(r.Header["Trailer"]); r.Trailer != nil {
+		delete(r.Header, "Trailer")
 	}
-	return lines
-}()
-
-func statusLine(status int) string {
-	if status < len(statusLines) {
-		return statusLines[status]
-	}
-	return statusCodes[status] + " " + http.StatusText(status)
 }
 
 // receiveInform queues a 1xx response, which RoundTrip forwards by [message.Inform]. A 100

@@ -121,7 +121,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 	if head.length > 0 || head.sendsZero {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
-	out.b = c.enc.trailer(out.b, s.out.announced(s.req.Header))
+	out.b = c.enc.trailerNames(out.b, s.out.announced(s.req.Header))
 	end := !hasBody || s.out.began() && s.out.empty()
 	c.endBlock(&s.stream, from, end)
 	if !end && s.out.began() {

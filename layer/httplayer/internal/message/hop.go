@@ -20,8 +20,7 @@ func IsHopByHop(name string) bool {
 // the header of a received message. It keeps Connection and Upgrade if they request an
 // upgrade, and the field TE with the value trailers.
 func RemoveHopByHop(h http.Header) {
-	upgrade := h["Upgrade"]
-	upgrades := len(upgrade) > 0 && Listed(h["Connection"], "Upgrade")
+	upgrades, upgrade := Upgrade(h) != "", h["Upgrade"]
 	trailers := Listed(h["Te"], "trailers")
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
@@ -54,4 +53,14 @@ func Listed(values []string, token string) bool {
 		}
 	}
 	return false
+}
+
+// Upgrade returns the protocols of an upgrade that h requests or accepts, or "" without an
+// upgrade.
+func Upgrade(h http.Header) string {
+	values := h["Upgrade"]
+	if len(values) == 0 || !Listed(h["Connection"], "Upgrade") {
+		return ""
+	}
+	return strings.Join(values, ", ")
 }

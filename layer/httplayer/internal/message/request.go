@@ -61,15 +61,3 @@ func IsRPC(h http.Header) bool {
 	t := h["Content-Type"]
 	return len(t) > 0 && (strings.HasPrefix(t[0], "application/grpc") || strings.HasPrefix(t[0], "application/connect"))
 }
-
-// Announce adds the names in values, the values of a Trailer field, to the map trailer. The
-// entries are nil. It skips the names that are invalid in a trailer.
-func Announce(trailer http.Header, values []string) {
-	for _, value := range values {
-		for name := range strings.SplitSeq(value, ",") {
-			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); ValidTrailer(name) {
-				trailer[name] = nil
-			}
-		}
-	}
-}

@@ -88,7 +88,7 @@ type ResponseWriter struct {
 	written  int64
 	first    *firstBytes // buffered start of the body, until the response is started
 	started  bool        // stream.WriteHeader was called
-	declared []string    // names of the valid trailers in the Trailer field
+	declared http.Header // has the valid names in the Trailer field
 	trailer  http.Header
 	hijacked bool
 	err      error // error of the stream
@@ -240,7 +240,8 @@ func (w *ResponseWriter) start(next []byte, whole bool) error {
 		first = w.first.b
 	}
 	allowed := BodyAllowed(w.status)
-	w.declareTrailers(header)
+	w.declared = Announced(header["Trailer"])
+	w.moveTrailers(header)
 	trailers := len(w.declared)+len(w.trailer) > 0 && allowed && !w.head
 	if w.length < 0 && whole && allowed && !trailers && (!w.head || len(first) > 0) {
 		w.length = w.written
@@ -271,21 +272,8 @@ func detect(header http.Header, first, next []byte) {
 	header["Content-Type"] = []string{http.DetectContentType(first)}
 }
 
-// declareTrailers adds the valid names in the Trailer field of header to w.declared. It
-// moves the fields with [http.TrailerPrefix] from header to w.trailer, because their names
-// are invalid as headers.
-func (w *ResponseWriter) declareTrailers(header http.Header) {
-	for _, value := range header["Trailer"] {
-		for name := range strings.SplitSeq(value, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if ValidTrailer(name) {
-				w.declared = append(w.declared, name)
-			}
-		}
-	}
-	w.moveTrailers(header)
-}
-
+// moveTrailers moves the fields with [http.TrailerPrefix] from header to w.trailer, because
+// their names are invalid as headers.
 func (w *ResponseWriter) moveTrailers(header http.Header) {
 	for name, values := range header {
 		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
@@ -300,12 +288,6 @@ func (w *ResponseWriter) setTrailer(name string, values []string) {
 		w.trailer = make(http.Header)
 	}
 	w.trailer[name] = values
-}
-
-// ValidTrailer reports whether the field with the given canonical name may be a trailer.
-// Fields of one hop, of the message framing and of the routing may not.
-func ValidTrailer(name string) bool {
-	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
 }
 
 func (w *ResponseWriter) finish() error {
@@ -323,7 +305,7 @@ func (w *ResponseWriter) finish() error {
 		return errShortBody
 	}
 	w.moveTrailers(w.header)
-	for _, name := range w.declared {
+	for name := range w.declared {
 		if values := w.header[name]; len(values) > 0 {
 			w.setTrailer(name, values)
 		}

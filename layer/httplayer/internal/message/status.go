@@ -1,6 +1,7 @@
 package message
 
 import (
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -24,3 +25,11 @@ func Date() string {
 	today.Store(d)
 	return d.value
 }
+
+// StatusLines has the value of [http.Response.Status] for each status, such as "200 OK".
+var StatusLines = func() (lines [1000]string) {
+	for status := range lines {
+		lines[status] = fmt.Sprintf("%03d %s", status, http.StatusText(status))
+	}
+	return lines
+}()

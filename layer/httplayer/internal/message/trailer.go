@@ -1,0 +1,41 @@
+package message
+
+import (
+	"net/http"
+	"strings"
+)
+
+// ValidTrailer reports whether the field with the given canonical name may be a trailer.
+// Fields of one hop, of the message framing and of the routing may not.
+func ValidTrailer(name string) bool {
+	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
+}
+
+// Announced returns a header with the valid names in values, the values of a Trailer field.
+// The entries are nil. The result is nil without values.
+func Announced(values []string) http.Header {
+	if len(values) == 0 {
+		return nil
+	}
+	trailer := make(http.Header)
+	for _, value := range values {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); ValidTrailer(name) {
+				trailer[name] = nil
+			}
+		}
+	}
+	return trailer
+}
+
+// TrailerNames returns the value of a Trailer field with the valid names in trailer. It
+// returns "" without a valid name.
+func TrailerNames(trailer http.Header) string {
+	var names []string
+	for name := range trailer {
+		if ValidTrailer(http.CanonicalHeaderKey(name)) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
