@@ -68,12 +68,7 @@ type queue[Req, Rsp any] struct {
 	waiters  waiters
 	waitTime metrics.Histogram
 	rejected tally
-	failFast atomic.Pointer[failFast] // nil unless the queue is in fail-fast
-}
-
-type failFast struct {
-	since time.Time
-	cause error // the rejection of inner at that time
+	failFast atomic.Pointer[time.Time] // the start of fail-fast; nil unless the queue is in fail-fast
 }
 
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
@@ -99,11 +94,20 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if reqctx.Ended(ctx) {
 		return zero, rejectDone(ctx, "queue", q.target)
 	}
-	if f := q.failFast.Load(); f != nil {
-		if err := Poll(q.Service); err != nil {
-			return zero, q.rejectFailFast(f, err)
+	if since := q.failFast.Load(); since != nil {
+		err := Poll(q.Service)
+		if err != nil && isBare(err) { // the rejection by inner has the current reason
+			rsp, callErr := q.Service.Call(ctx, req)
+			if callErr == nil || !isWaitable(callErr) {
+				q.failFast.CompareAndSwap(since, nil)
+				return rsp, callErr
+			}
+			err = callErr
 		}
-		q.failFast.CompareAndSwap(f, nil)
+		if err != nil {
+			return zero, q.rejectFailFast(*since, err)
+		}
+		q.failFast.CompareAndSwap(since, nil)
 	}
 	if q.waiters.length.Load() == 0 {
 		rsp, err := q.Service.Call(ctx, req)
@@ -193,7 +197,8 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 // the other waiting requests time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
-		q.failFast.Store(&failFast{since: time.Now(), cause: cause})
+		q.waiters.setRejection(cause)
+		q.failFast.Store(new(time.Now()))
 	}
 	q.rejected.inc()
 	return &Error{
@@ -210,17 +215,15 @@ func (q *queue[Req, Rsp]) canceled(ctx context.Context, w *waiter) error {
 	}
 }
 
-func (q *queue[Req, Rsp]) rejectFailFast(f *failFast, err error) error {
+func (q *queue[Req, Rsp]) rejectFailFast(since time.Time, err error) error {
 	if errors.Is(err, ErrClosed) {
 		return err
 	}
 	q.rejected.inc()
-	if isBare(err) {
-		err = f.cause // the error of Poll has no reason
-	}
+	q.waiters.setRejection(err)
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: errShed,
-		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(f.since).Round(time.Millisecond)), Err: err,
+		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(since).Round(time.Millisecond)), Err: err,
 	}
 }
 
@@ -232,8 +235,8 @@ func (q *queue[Req, Rsp]) Describe() Node {
 	if n := q.rejected.n.Load(); n > 0 {
 		state = append(state, Attr{"rejected", n})
 	}
-	if f := q.failFast.Load(); f != nil {
-		state = append(state, Attr{"fail_fast_for", time.Since(f.since).Round(time.Millisecond)}, Attr{"waits_for", f.cause.Error()})
+	if since := q.failFast.Load(); since != nil {
+		state = append(state, Attr{"fail_fast_for", time.Since(*since).Round(time.Millisecond)}, Attr{"waits_for", q.waiters.rejection().Error()})
 	} else if n > 0 {
 		state = append(state, Attr{"not_ready_for", time.Since(q.waiters.unreadySince()).Round(time.Millisecond)})
 	}
