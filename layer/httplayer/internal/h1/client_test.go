@@ -36,7 +36,7 @@ func script(t testing.TB, handle func(conn net.Conn, r *bufio.Reader)) string {
 			}
 			wg.Go(func() {
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(20 * time.Second))
+				conn.SetDeadline(time.Now().Add(patience))
 				handle(conn, bufio.NewReader(conn))
 			})
 		}
@@ -243,7 +243,7 @@ func TestClientStale(t *testing.T) {
 		assert.False(t, c.Stale())
 		closeIt <- struct{}{}
 		<-closed
-		require.Eventually(t, c.Stale, 5*time.Second, time.Millisecond)
+		require.Eventually(t, c.Stale, patience, time.Millisecond)
 		body := &closeCounter{Reader: strings.NewReader("a")}
 		req, err := http.NewRequest(http.MethodPost, "http://a/", body)
 		require.NoError(t, err)
@@ -371,7 +371,7 @@ func TestClientBodyErrors(t *testing.T) {
 			req.ContentLength = tt.length
 			_, err = p.RoundTrip(req)
 			require.ErrorContains(t, err, tt.want)
-			require.Eventually(t, body.closed, 5*time.Second, time.Millisecond)
+			require.Eventually(t, body.closed, patience, time.Millisecond)
 			_, released, idle := p.counts()
 			assert.Equal(t, []int{1, 0}, []int{released, idle})
 		})
@@ -436,7 +436,7 @@ func TestClientExpect(t *testing.T) {
 			rsp.Body.Close()
 			assert.Equal(t, tt.body, <-got)
 			assert.Equal(t, name == "asked", len(informed) == 1)
-			require.Eventually(t, body.closed, 5*time.Second, time.Millisecond)
+			require.Eventually(t, body.closed, patience, time.Millisecond)
 			_, released, idle := p.counts()
 			assert.Equal(t, 1, released)
 			assert.Equal(t, name != "refused", idle == 1)

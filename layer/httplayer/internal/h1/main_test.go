@@ -20,7 +20,11 @@ import (
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+	"github.com/gotower/gotower/layer/layertest"
 )
+
+// patience is the longest wait for what must happen, on a loaded machine.
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
@@ -135,16 +139,31 @@ func (s *server) errors() []error {
 }
 
 func serve(t testing.TB, cfg *message.ServerConfig) *server {
-	return serveWith(t, cfg, func(conn net.Conn) net.Conn { return conn })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return serveOn(t, l, cfg)
 }
 
-func serveWith(t testing.TB, cfg *message.ServerConfig, wrap func(net.Conn) net.Conn) *server {
+// serveInMemory serves on a network in memory, for a synctest bubble. It returns a function
+// that connects to the server.
+func serveInMemory(t testing.TB, cfg *message.ServerConfig) (dial func() net.Conn) {
+	var network layertest.Network
+	l, err := network.Listen("tcp", "10.0.0.1:80")
+	require.NoError(t, err)
+	serveOn(t, l, cfg)
+	return func() net.Conn {
+		conn, err := network.DialContext(t.Context(), "tcp", "10.0.0.1:80")
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+}
+
+func serveOn(t testing.TB, l net.Listener, cfg *message.ServerConfig) *server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Sweeper = new(sweep.Sweeper)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &server{addr: l.Addr().String(), cfg: cfg, conns: make(map[*ServerConn]struct{}), cancel: cancel}
 	s.done.Go(func() {
@@ -153,7 +172,7 @@ func serveWith(t testing.TB, cfg *message.ServerConfig, wrap func(net.Conn) net.
 			if err != nil {
 				return
 			}
-			c := NewServerConn(ctx, wrap(conn), cfg)
+			c := NewServerConn(ctx, conn, cfg)
 			s.mu.Lock()
 			s.conns[c] = struct{}{}
 			s.mu.Unlock()
@@ -199,13 +218,14 @@ func dial(t testing.TB, addr string) net.Conn {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn
 }
 
 // exchangeRaw sends text and returns what arrives until the end of the connection.
-func exchangeRaw(t testing.TB, addr, text string) string {
-	conn := dial(t, addr)
+func exchangeRaw(t testing.TB, addr, text string) string { return exchangeOn(t, dial(t, addr), text) }
+
+func exchangeOn(t testing.TB, conn net.Conn, text string) string {
 	_, err := io.WriteString(conn, text)
 	require.NoError(t, err)
 	got, err := io.ReadAll(conn)

@@ -296,7 +296,7 @@ func TestProxyConnect(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, released, _ := p.counts()
 		return released == 2
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 func TestProxyOldClients(t *testing.T) {

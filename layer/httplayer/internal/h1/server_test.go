@@ -16,12 +16,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // strict are requests that the server rejects, by the status.
@@ -98,7 +100,7 @@ func TestServerRejects(t *testing.T) {
 		})
 	}
 	assert.Zero(t, calls.Load())
-	require.Eventually(t, func() bool { return len(s.errors()) == len(strict) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.errors()) == len(strict) }, patience, time.Millisecond)
 	for _, err := range s.errors() {
 		syntax, ok := errors.AsType[*SyntaxError](err)
 		require.True(t, ok, err)
@@ -215,79 +217,81 @@ func TestServerRemovesHopByHop(t *testing.T) {
 }
 
 func TestServerTimeouts(t *testing.T) {
-	t.Parallel()
-	const limit = 60 * time.Millisecond
-	readErr := make(chan error, 1)
-	s := serve(t, &message.ServerConfig{
-		HeaderTimeout: limit, IdleTimeout: limit, BodyIdle: limit,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, err := io.Copy(io.Discard, r.Body)
-			readErr <- err
-			w.WriteHeader(http.StatusRequestTimeout)
-		}),
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 60 * time.Millisecond
+		readErr := make(chan error, 1)
+		dial := serveInMemory(t, &message.ServerConfig{
+			HeaderTimeout: limit, IdleTimeout: limit, BodyIdle: limit,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, err := io.Copy(io.Discard, r.Body)
+				readErr <- err
+				w.WriteHeader(http.StatusRequestTimeout)
+			}),
+		})
+		ends := func(text, want string) {
+			t.Helper()
+			begin := time.Now()
+			assert.Regexp(t, want, exchangeOn(t, dial(), text))
+			assert.InDelta(t, limit, time.Since(begin), float64(2*sweep.Interval))
+		}
+		ends("", "^$")
+		ends("GET / HTTP/1.1\r\nHo", "^$")
+		ends("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "^HTTP/1.1 408 ")
+		require.NoError(t, <-readErr)
+		ends("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", "^HTTP/1.1 408 ")
+		require.NoError(t, <-readErr)
+		ends("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", "^HTTP/1.1 408 ")
+		require.ErrorIs(t, <-readErr, message.ErrSlowBody)
 	})
-	ends := func(text, want string) {
-		t.Helper()
-		begin := time.Now()
-		assert.Regexp(t, want, exchangeRaw(t, s.addr, text))
-		assert.Greater(t, time.Since(begin), limit)
-	}
-	ends("", "^$")
-	ends("GET / HTTP/1.1\r\nHo", "^$")
-	ends("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "^HTTP/1.1 408 ")
-	require.NoError(t, <-readErr)
-	ends("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /", "^HTTP/1.1 408 ")
-	require.NoError(t, <-readErr)
-	ends("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", "^HTTP/1.1 408 ")
-	require.ErrorIs(t, <-readErr, message.ErrSlowBody)
 }
 
 func TestServerBodyRate(t *testing.T) {
-	t.Parallel()
 	for contentType, want := range map[string]error{"text/plain": message.ErrSlowBody, "application/grpc": io.ErrUnexpectedEOF} {
 		t.Run(contentType, func(t *testing.T) {
-			t.Parallel()
-			readErr := make(chan error, 1)
-			s := serve(t, &message.ServerConfig{
-				BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
-				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					_, err := io.Copy(io.Discard, r.Body)
-					readErr <- err
-				}),
-			})
-			conn := dial(t, s.addr)
-			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\nContent-Type: %s\r\n\r\n", contentType)
-			stop := time.After(1500 * time.Millisecond)
-			var got error
-			for got == nil {
-				select {
-				case got = <-readErr:
-				case <-stop:
-					conn.Close()
-					got = <-readErr
-				case <-time.After(20 * time.Millisecond):
-					io.WriteString(conn, "a")
+			synctest.Test(t, func(t *testing.T) {
+				readErr := make(chan error, 1)
+				conn := serveInMemory(t, &message.ServerConfig{
+					BodyIdle: 100 * time.Millisecond, MinBodyRate: 10_000,
+					Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						_, err := io.Copy(io.Discard, r.Body)
+						readErr <- err
+					}),
+				})()
+				fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\nContent-Type: %s\r\n\r\n", contentType)
+				stop := time.After(time.Minute)
+				var got error
+				for got == nil {
+					select {
+					case got = <-readErr:
+					case <-stop:
+						conn.Close()
+						got = <-readErr
+					case <-time.After(20 * time.Millisecond):
+						io.WriteString(conn, "a")
+					}
 				}
-			}
-			require.ErrorIs(t, got, want)
+				require.ErrorIs(t, got, want)
+			})
 		})
 	}
 }
 
 func TestServerWriteTimeout(t *testing.T) {
-	t.Parallel()
-	writeErr := make(chan error, 1)
-	s := serve(t, &message.ServerConfig{
-		WriteTimeout: 100 * time.Millisecond,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, err := io.Copy(w, zeros{})
-			assert.Error(t, r.Context().Err())
-			writeErr <- err
-		}),
+	synctest.Test(t, func(t *testing.T) {
+		writeErr := make(chan error, 1)
+		conn := serveInMemory(t, &message.ServerConfig{
+			WriteTimeout: 100 * time.Millisecond,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, err := io.Copy(w, zeros{})
+				assert.Error(t, r.Context().Err())
+				writeErr <- err
+			}),
+		})()
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		begin := time.Now()
+		require.Error(t, <-writeErr)
+		assert.InDelta(t, 100*time.Millisecond, time.Since(begin), float64(2*sweep.Interval))
 	})
-	conn := dial(t, s.addr)
-	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	require.Error(t, <-writeErr)
 }
 
 func TestServerDetectsClosedClient(t *testing.T) {
@@ -316,24 +320,24 @@ func TestServerDetectsClosedClient(t *testing.T) {
 
 // A slow handler does not lose what the client has pipelined.
 func TestServerReadAhead(t *testing.T) {
-	t.Parallel()
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(60 * time.Millisecond)
-		echo(w, r)
-	})})
-	conn := dial(t, s.addr)
-	r := bufio.NewReader(conn)
-	for i := range 4 {
-		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n")
-		go io.WriteString(conn, strings.Repeat("x", 20000)+fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: a\r\n\r\n", i))
-		rsp, err := http.ReadResponse(r, nil)
-		require.NoError(t, err)
-		assert.Len(t, readAll(t, rsp), 20000)
-		rsp, err = http.ReadResponse(r, nil)
-		require.NoError(t, err)
-		assert.Equal(t, fmt.Sprintf("/%d", i), rsp.Header.Get("X-Uri"))
-		readAll(t, rsp)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second)
+			echo(w, r)
+		})})()
+		r := bufio.NewReader(conn)
+		for i := range 4 {
+			io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n")
+			go io.WriteString(conn, strings.Repeat("x", 20000)+fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: a\r\n\r\n", i))
+			rsp, err := http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			assert.Len(t, readAll(t, rsp), 20000)
+			rsp, err = http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			assert.Equal(t, fmt.Sprintf("/%d", i), rsp.Header.Get("X-Uri"))
+			readAll(t, rsp)
+		}
+	})
 }
 
 func TestServerIdleWithoutBuffer(t *testing.T) {
@@ -347,7 +351,7 @@ func TestServerIdleWithoutBuffer(t *testing.T) {
 		require.NoError(t, err)
 		readAll(t, rsp)
 		c := s.all()[0]
-		require.Eventually(t, func() bool { return c.slot.Phase() == phaseRest }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return c.slot.Phase() == phaseRest }, patience, time.Millisecond)
 	}
 }
 
@@ -376,7 +380,7 @@ func TestServerDrain(t *testing.T) {
 	got, err = io.ReadAll(busy)
 	require.NoError(t, err)
 	assert.Regexp(t, "(?s)^HTTP/1.1 200 OK.*Connection: close\r\n", string(got))
-	require.Eventually(t, func() bool { return len(s.all()) == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.all()) == 0 }, patience, time.Millisecond)
 	assert.Empty(t, s.errors())
 }
 
@@ -447,7 +451,7 @@ func TestServerPanics(t *testing.T) {
 			s := serve(t, cfg)
 			got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 			assert.NotContains(t, got, "0\r\n\r\n")
-			require.Eventually(t, func() bool { return len(s.errors()) == 1 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(s.errors()) == 1 }, patience, time.Millisecond)
 			mu.Lock()
 			defer mu.Unlock()
 			assert.Contains(t, out.String(), "odd")
@@ -498,50 +502,51 @@ type failing struct{}
 func (failing) Read([]byte) (int, error) { return 0, errors.New("fails") }
 
 func TestServerHijack(t *testing.T) {
-	t.Parallel()
-	s := serve(t, &message.ServerConfig{IdleTimeout: 50 * time.Millisecond, HeaderTimeout: 50 * time.Millisecond,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(50 * time.Millisecond) // a reader ahead is running
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if !assert.NoError(t, err) {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				line, err := rw.ReadString('\n')
-				assert.NoError(t, err)
-				time.Sleep(100 * time.Millisecond)
-				io.WriteString(conn, line)
-			}()
-		})})
-	got := exchangeRaw(t, s.addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\nhello\n")
-	assert.Equal(t, "hello\n", got)
+	synctest.Test(t, func(t *testing.T) {
+		dial := serveInMemory(t, &message.ServerConfig{IdleTimeout: 50 * time.Millisecond, HeaderTimeout: 50 * time.Millisecond,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(50 * time.Millisecond) // a reader ahead is running
+				conn, rw, err := http.NewResponseController(w).Hijack()
+				if !assert.NoError(t, err) {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					line, err := rw.ReadString('\n')
+					assert.NoError(t, err)
+					time.Sleep(time.Second)
+					io.WriteString(conn, line)
+				}()
+			})})
+		got := exchangeOn(t, dial(), "GET / HTTP/1.1\r\nHost: a\r\n\r\nhello\n")
+		assert.Equal(t, "hello\n", got)
+	})
 }
 
 func TestServerDeadlines(t *testing.T) {
-	t.Parallel()
-	s := serve(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rc := http.NewResponseController(w)
-		if r.ContentLength > 0 {
+	synctest.Test(t, func(t *testing.T) {
+		conn := serveInMemory(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rc := http.NewResponseController(w)
+			if r.ContentLength > 0 {
+				assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
+				_, err := io.ReadAll(r.Body)
+				assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				return
+			}
 			assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
-			_, err := io.ReadAll(r.Body)
-			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			return
+			assert.NoError(t, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
+		})})()
+		r := bufio.NewReader(conn)
+		for range 2 {
+			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			_, err := http.ReadResponse(r, nil)
+			require.NoError(t, err)
+			time.Sleep(time.Second) // the deadline does not apply to the next request
 		}
-		assert.NoError(t, rc.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
-		assert.NoError(t, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
-	})})
-	conn := dial(t, s.addr)
-	r := bufio.NewReader(conn)
-	for range 2 {
-		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
 		_, err := http.ReadResponse(r, nil)
 		require.NoError(t, err)
-		time.Sleep(50 * time.Millisecond) // the deadline does not apply to the next request
-	}
-	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab")
-	_, err := http.ReadResponse(r, nil)
-	require.NoError(t, err)
+	})
 }
 
 // A pipe has neither addresses of sockets nor half-closing.
@@ -604,23 +609,19 @@ func TestServerAbandonedReader(t *testing.T) {
 
 // A handler that ends its goroutine ends the connection, and nothing else is left.
 func TestServerGoexit(t *testing.T) {
-	t.Parallel()
-	done := make(chan struct{}, 2)
 	for _, body := range []string{"", "Content-Length: 5\r\n"} {
-		conn, there := net.Pipe()
-		cfg := *serve(t, &message.ServerConfig{}).cfg
-		cfg.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			time.Sleep(60 * time.Millisecond) // reading ahead begins
-			runtime.Goexit()
+		synctest.Test(t, func(t *testing.T) {
+			conn, there := net.Pipe()
+			cfg := &message.ServerConfig{Log: slog.New(slog.DiscardHandler), Sweeper: new(sweep.Sweeper)}
+			cfg.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				time.Sleep(time.Second) // reading ahead begins
+				runtime.Goexit()
+			})
+			go func() { _ = NewServerConn(t.Context(), there, cfg).Serve() }()
+			io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+body+"\r\n")
+			_, err := conn.Read(make([]byte, 1))
+			assert.Equal(t, io.EOF, err)
 		})
-		go func() {
-			defer func() { done <- struct{}{} }()
-			_ = NewServerConn(t.Context(), there, &cfg).Serve()
-		}()
-		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+body+"\r\n")
-		_, err := conn.Read(make([]byte, 1))
-		assert.Equal(t, io.EOF, err)
-		<-done
 	}
 }
 
@@ -641,5 +642,5 @@ func TestProxyDetectsClosedClient(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, released, idle := p.counts()
 		return released == 1 && idle == 0
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }

@@ -24,16 +24,19 @@ func TestTLS(t *testing.T) {
 	certificate.StartTLS()
 	t.Cleanup(certificate.Close)
 	cfg := &tls.Config{Certificates: certificate.TLS.Certificates}
-	gone := make(chan error, 1)
-	s := serveWith(t, &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	waiting, gone := make(chan struct{}), make(chan error, 1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := serveOn(t, tls.NewListener(l, cfg), &message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
+			close(waiting)
 			<-r.Context().Done()
 			gone <- context.Cause(r.Context())
 			return
 		}
 		time.Sleep(50 * time.Millisecond) // reading ahead begins
 		echo(w, r)
-	})}, func(conn net.Conn) net.Conn { return tls.Server(conn, cfg) })
+	})})
 	p := newPool(t, s.addr)
 	p.dial = func(ctx context.Context) (net.Conn, error) {
 		d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
@@ -45,17 +48,20 @@ func TestTLS(t *testing.T) {
 		rsp, err := p.RoundTrip(req)
 		require.NoError(t, err)
 		assert.Len(t, readAll(t, rsp), 50_000)
-		require.Eventually(t, func() bool { return s.all()[0].slot.Phase() == phaseRest }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return s.all()[0].slot.Phase() == phaseRest }, patience, time.Millisecond)
 	}
 	dials, _, idle := p.counts()
 	assert.Equal(t, []int{1, 1}, []int{dials, idle})
 
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-waiting
+		cancel()
+	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://a/wait", nil)
 	require.NoError(t, err)
 	_, err = p.RoundTrip(req)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, <-gone, errClientLeft)
 
 	req, err = http.NewRequest(http.MethodGet, "http://a/", nil)
@@ -69,6 +75,6 @@ func TestTLS(t *testing.T) {
 	for _, conn := range s.all() {
 		conn.CloseIdle()
 	}
-	require.Eventually(t, c.Stale, 5*time.Second, time.Millisecond)
+	require.Eventually(t, c.Stale, patience, time.Millisecond)
 	c.Close()
 }

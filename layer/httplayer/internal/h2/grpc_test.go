@@ -37,14 +37,15 @@ func (rawCodec) Unmarshal(d []byte, v any) error {
 // grpcServer is a server of grpc-go with methods of all shapes.
 type grpcServer struct {
 	addr     string
-	canceled chan struct{} // receives when a call of /t/Hang was canceled
+	hanging  chan struct{} // receives when a call of /t/Hang has begun
+	canceled chan struct{} // receives when such a call was canceled
 }
 
 func newGRPCServer(t testing.TB) *grpcServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &grpcServer{l.Addr().String(), make(chan struct{}, 100)}
+	s := &grpcServer{l.Addr().String(), make(chan struct{}, 1), make(chan struct{}, 1)}
 	gs := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(s.handle),
 		grpc.MaxConcurrentStreams(100), grpc.MaxRecvMsgSize(64<<20))
 	done := make(chan struct{})
@@ -112,14 +113,19 @@ func (s *grpcServer) handle(_ any, st grpc.ServerStream) error {
 			}
 		}
 	case "/t/Hang":
+		signal(s.hanging)
 		<-st.Context().Done()
-		select {
-		case s.canceled <- struct{}{}:
-		default:
-		}
+		signal(s.canceled)
 		return st.Context().Err()
 	}
 	return status.Error(codes.Unimplemented, method)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 func grpcClient(t testing.TB, addr string) *grpc.ClientConn {
@@ -210,22 +216,35 @@ func testGRPC(t *testing.T, s *grpcServer, addr string) {
 		require.ErrorIs(t, st.RecvMsg(&out), io.EOF)
 	})
 	t.Run("deadline", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
-		err := cc.Invoke(ctx, "/t/Hang", &b, &out)
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
-		<-s.canceled
+		for limit := 100 * time.Millisecond; ; limit *= 2 { // a call may need longer to arrive
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			err := cc.Invoke(ctx, "/t/Hang", &b, &out)
+			assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+			select {
+			case <-s.canceled:
+				<-s.hanging
+				return
+			case <-time.After(limit):
+			}
+		}
 	})
 	t.Run("cancel", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(ctx)
-		time.AfterFunc(50*time.Millisecond, cancel)
+		go func() {
+			<-s.hanging
+			cancel()
+		}()
 		err := cc.Invoke(ctx, "/t/Hang", &b, &out)
 		assert.Equal(t, codes.Canceled, status.Code(err))
 		<-s.canceled
 	})
 	t.Run("client gone", func(t *testing.T) {
 		other := grpcClient(t, addr)
-		time.AfterFunc(100*time.Millisecond, func() { _ = other.Close() })
+		go func() {
+			<-s.hanging
+			_ = other.Close()
+		}()
 		require.Error(t, other.Invoke(ctx, "/t/Hang", &b, &out))
 		<-s.canceled
 	})
