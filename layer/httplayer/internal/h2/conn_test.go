@@ -77,12 +77,12 @@ func TestVirtualTime(t *testing.T) {
 			a, b := net.Pipe()
 			cfg := message.ServerConfig{
 				Handler: handler(), Sweeper: new(sweep.Sweeper), Log: slog.New(slog.DiscardHandler),
-				IdleTimeout: time.Hour, PingInterval: time.Minute,
+				IdleTimeout: 5 * time.Minute, PingInterval: 10 * time.Second,
 			}
 			s := NewServerConn(t.Context(), a, &cfg)
 			served := make(chan error, 1)
 			go func() { served <- s.Serve() }()
-			c := NewClientConn(b, &ClientConfig{PingInterval: time.Minute})
+			c := NewClientConn(b, &ClientConfig{PingInterval: 10 * time.Second})
 			<-c.Settled()
 			for range 5 {
 				req, err := http.NewRequestWithContext(t.Context(), "POST", "http://h/echo", strings.NewReader(strings.Repeat("x", 300<<10)))
@@ -94,10 +94,10 @@ func TestVirtualTime(t *testing.T) {
 				require.NoError(t, err)
 				assert.EqualValues(t, 300<<10, n)
 				require.NoError(t, rsp.Body.Close())
-				time.Sleep(10 * time.Minute) // PINGs keep the connection alive
+				time.Sleep(time.Minute) // PINGs keep the connection alive
 			}
 			assert.True(t, c.Usable())
-			time.Sleep(time.Hour)
+			time.Sleep(5 * time.Minute)
 			<-c.Done()
 			require.Error(t, <-served)
 		})

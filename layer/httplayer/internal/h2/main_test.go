@@ -18,6 +18,7 @@ import (
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,16 +39,32 @@ type testServer struct {
 // serve starts a server. The connections end with the test.
 func serve(t testing.TB, cfg message.ServerConfig) *testServer {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return serveOn(t, l, cfg)
+}
+
+// serveInMemory starts a server on a network in memory, for a synctest bubble, and returns
+// a connection to it.
+func serveInMemory(t testing.TB, cfg message.ServerConfig) net.Conn {
+	t.Helper()
+	var network layertest.Network
+	l, err := network.Listen("tcp", "10.0.0.1:80")
+	require.NoError(t, err)
+	serveOn(t, l, cfg)
+	nc, err := network.DialContext(t.Context(), "tcp", "10.0.0.1:80")
+	require.NoError(t, err)
+	return nc
+}
+
+func serveOn(t testing.TB, l net.Listener, cfg message.ServerConfig) *testServer {
 	if cfg.Sweeper == nil {
 		cfg.Sweeper = new(sweep.Sweeper)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &testServer{cfg: cfg, conns: make(map[*ServerConn]struct{})}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s.addr = l.Addr().String()
+	s := &testServer{cfg: cfg, addr: l.Addr().String(), conns: make(map[*ServerConn]struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.wg.Go(func() {
 		for {

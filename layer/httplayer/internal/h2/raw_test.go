@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // peer is the other side of a connection, which reads and writes frames.
@@ -42,8 +45,13 @@ func rawClient(t testing.TB, addr string) *peer {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
+	return rawClientOn(t, nc)
+}
+
+func rawClientOn(t testing.TB, nc net.Conn) *peer {
+	t.Helper()
 	p := newPeer(t, nc)
-	_, err = io.WriteString(nc, http2.ClientPreface)
+	_, err := io.WriteString(nc, http2.ClientPreface)
 	require.NoError(t, err)
 	require.NoError(t, p.WriteSettings())
 	return p
@@ -343,28 +351,28 @@ func TestServerTimeouts(t *testing.T) {
 		"no PING ack": {message.ServerConfig{PingInterval: limit, PingTimeout: limit}, func(*peer) {}, 0xff},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			tt.cfg.Handler, tt.cfg.DrainTimeout = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limit
-			p := rawClient(t, serve(t, tt.cfg).addr)
-			tt.do(p)
-			begin := time.Now()
-			last, _ := p.ended()
-			assert.Less(t, time.Since(begin), testTimeout/2)
-			if tt.code == 0xff {
-				assert.Nil(t, last)
-			} else if assert.NotNil(t, last) {
-				assert.Equal(t, tt.code, last.ErrCode)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				tt.cfg.Handler, tt.cfg.DrainTimeout = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), limit
+				p := rawClientOn(t, serveInMemory(t, tt.cfg))
+				tt.do(p)
+				begin := time.Now()
+				last, _ := p.ended()
+				if tt.code == 0xff {
+					assert.InDelta(t, 2*limit, time.Since(begin), float64(3*sweep.Interval))
+					assert.Nil(t, last)
+				} else if assert.NotNil(t, last) {
+					assert.InDelta(t, limit, time.Since(begin), float64(3*sweep.Interval))
+					assert.Equal(t, tt.code, last.ErrCode)
+				}
+			})
 		})
 	}
 	t.Run("no preface", func(t *testing.T) {
-		t.Parallel()
-		addr := serve(t, message.ServerConfig{HeaderTimeout: limit, Handler: handler()}).addr
-		nc, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		p := newPeer(t, nc)
-		last, _ := p.ended()
-		assert.NotNil(t, last)
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t, serveInMemory(t, message.ServerConfig{HeaderTimeout: limit, Handler: handler()}))
+			last, _ := p.ended()
+			assert.NotNil(t, last)
+		})
 	})
 }
 
@@ -374,26 +382,26 @@ func TestServerSlowBody(t *testing.T) {
 		"rate": {BodyIdle: time.Second, MinBodyRate: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			errs := make(chan error, 1)
-			cfg.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				_, err := io.Copy(io.Discard, r.Body)
-				errs <- err
-				w.WriteHeader(http.StatusRequestTimeout)
-			})
-			p := rawClient(t, serve(t, cfg).addr)
-			p.headers(1, false, with(get, "content-length: 1000")...)
-			go func() {
-				for range 100 {
-					_ = p.WriteData(1, false, []byte("x"))
-					if name == "idle" {
-						return
+			synctest.Test(t, func(t *testing.T) {
+				errs := make(chan error, 1)
+				cfg.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, err := io.Copy(io.Discard, r.Body)
+					errs <- err
+					w.WriteHeader(http.StatusRequestTimeout)
+				})
+				p := rawClientOn(t, serveInMemory(t, cfg))
+				p.headers(1, false, with(get, "content-length: 1000")...)
+				var writer sync.WaitGroup
+				writer.Go(func() {
+					for p.WriteData(1, false, []byte("x")) == nil && name != "idle" {
+						time.Sleep(20 * time.Millisecond)
 					}
-					time.Sleep(20 * time.Millisecond)
-				}
-			}()
-			assert.Equal(t, "408", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))
-			assert.ErrorIs(t, <-errs, message.ErrSlowBody)
+				})
+				assert.Equal(t, "408", next[*http2.MetaHeadersFrame](p).PseudoValue("status"))
+				assert.ErrorIs(t, <-errs, message.ErrSlowBody)
+				_ = p.nc.Close()
+				writer.Wait()
+			})
 		})
 	}
 }
@@ -430,21 +438,22 @@ func TestServerWriteTimeout(t *testing.T) {
 }
 
 func TestServerDeadlines(t *testing.T) {
-	errs := make(chan error, 2)
-	addr := serve(t, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rc := http.NewResponseController(w)
-		_ = rc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		_, err := r.Body.Read(make([]byte, 1))
-		errs <- err
-		_ = rc.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
-		_, err = w.Write(make([]byte, 1<<20))
-		errs <- err
-	})}).addr
-	p := rawClient(t, addr)
-	p.headers(1, false, get...)
-	assert.Equal(t, http2.ErrCodeCancel, next[*http2.RSTStreamFrame](p).ErrCode)
-	assert.Error(t, <-errs)
-	assert.Error(t, <-errs)
+	synctest.Test(t, func(t *testing.T) {
+		errs := make(chan error, 2)
+		p := rawClientOn(t, serveInMemory(t, message.ServerConfig{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rc := http.NewResponseController(w)
+			_ = rc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			_, err := r.Body.Read(make([]byte, 1))
+			errs <- err
+			_ = rc.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+			_, err = w.Write(make([]byte, 1<<20))
+			errs <- err
+		})}))
+		p.headers(1, false, get...)
+		assert.Equal(t, http2.ErrCodeCancel, next[*http2.RSTStreamFrame](p).ErrCode)
+		assert.Error(t, <-errs)
+		assert.Error(t, <-errs)
+	})
 }
 
 func TestServerEndsWithContext(t *testing.T) {
