@@ -260,9 +260,13 @@ func TestPortRequirements(t *testing.T) {
 // series returns the number of metric lines that contain what.
 func series(t *testing.T, tn *town, what string) int {
 	t.Helper()
-	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	_, metrics := get(t, c, "http://"+tn.Admin+"/metrics")
-	return strings.Count(metrics, what)
+	return strings.Count(tn.scraped(t), what)
+}
+
+// hasSeries waits until the metrics have n series that begin with what.
+func hasSeries(t *testing.T, tn *town, n int, what string) {
+	t.Helper()
+	tn.metrics(t, func(t require.TestingT, metrics string) { require.Equal(t, n, strings.Count(metrics, what), what) })
 }
 
 // Clients may send any number of names. Memory stays bounded, and requests succeed.

@@ -110,10 +110,10 @@ func TestProfileWithEndpointForwards(t *testing.T) {
 	}
 	assert.Equal(t, 3, seen)
 
-	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	_, metrics := get(t, admin, "http://"+tn.Admin+"/metrics")
-	assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",dst_pod="web-1",`)
-	assert.NotRegexp(t, `outbound_http_balancer_endpoints{.*dst="10.1.2.3:8080"`, metrics)
+	tn.metrics(t, func(t require.TestingT, metrics string) {
+		assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",dst_pod="web-1",`)
+		assert.NotRegexp(t, `outbound_http_balancer_endpoints{.*dst="10.1.2.3:8080"`, metrics)
+	})
 
 	ctl.updates <- podAt(two, "web-2")
 	require.EventuallyWithT(t, func(now *assert.CollectT) {

@@ -233,8 +233,8 @@ func TestInboundPolicyChange(t *testing.T) {
 	logs := p.logs.String()
 	require.Contains(t, logs, `msg="request denied" server=policy.linkerd.io/server/second route=/default/default`)
 	require.Contains(t, logs, `msg="request allowed" server=policy.linkerd.io/server/third route=/default/default authz=/default/audit client_ip=127.0.0.2`)
-	require.Equal(t, 1, series(t, p.town, `inbound_http_authz_deny_total{client_id="client.cluster.local",route_group="",route_kind="default",route_name="default",srv_group="policy.linkerd.io",srv_kind="server",srv_name="second"`))
-	require.Equal(t, 1, series(t, p.town, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="audit",client_id="client.cluster.local"`))
+	hasSeries(t, p.town, 1, `inbound_http_authz_deny_total{client_id="client.cluster.local",route_group="",route_kind="default",route_name="default",srv_group="policy.linkerd.io",srv_kind="server",srv_name="second"`)
+	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="audit",client_id="client.cluster.local"`)
 }
 
 // A connection that is not HTTP is closed, also when its policy changes later.
@@ -260,8 +260,8 @@ func TestInboundPolicyConnections(t *testing.T) {
 			require.Error(t, err, "a reset")
 			say(local, "again\n")
 			local.hear(t, "AGAIN\n")
-			require.Equal(t, 1, series(t, p.town, `inbound_tcp_authz_terminate_total{`))
-			require.Equal(t, 1, series(t, p.town, `inbound_tcp_authz_deny_total{`))
+			hasSeries(t, p.town, 1, `inbound_tcp_authz_terminate_total{`)
+			hasSeries(t, p.town, 1, `inbound_tcp_authz_deny_total{`)
 			require.Equal(t, 1, series(t, p.town, `authz_name="a"`)-series(t, p.town, `tcp_open_total{authz_name="a"`))
 		})
 	}
@@ -337,9 +337,9 @@ servers:
 		require.Equal(t, c.first, first, c.name)
 		require.Contains(t, strings.Join(fields, "\n")+"\n"+body, c.rest, c.name)
 	}
-	require.Equal(t, 1, series(t, p.town, `inbound_http_route_not_found_total{no_tls_reason="no_tls_from_remote",srv_group="policy.linkerd.io",srv_kind="server",srv_name="web"`))
-	require.Equal(t, 1, series(t, p.town, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="anyone",no_tls_reason="no_tls_from_remote",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="health"`))
-	require.Equal(t, 1, series(t, p.town, `inbound_http_requests_total{parent_group="policy.linkerd.io",parent_kind="server",parent_name="web",parent_port="`+p.app[strings.LastIndex(p.app, ":")+1:]+`",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="admin"`))
+	hasSeries(t, p.town, 1, `inbound_http_route_not_found_total{no_tls_reason="no_tls_from_remote",srv_group="policy.linkerd.io",srv_kind="server",srv_name="web"`)
+	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="anyone",no_tls_reason="no_tls_from_remote",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="health"`)
+	hasSeries(t, p.town, 1, `inbound_http_requests_total{parent_group="policy.linkerd.io",parent_kind="server",parent_name="web",parent_port="`+p.app[strings.LastIndex(p.app, ":")+1:]+`",route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="admin"`)
 	require.Zero(t, series(t, p.town, `inbound_http_errors_total{error=`), "policy does not count as an error of the proxy")
 }
 
@@ -466,8 +466,8 @@ func TestInboundPolicyDirect(t *testing.T) {
 		first, _, _ := newWire(t, conn).ask(t, ask)
 		require.Equal(t, want, first, id)
 	}
-	require.Equal(t, 1, series(t, p.town, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="a",client_id="other.test"`))
-	require.Equal(t, 1, series(t, p.town, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="localhost",client_id="client.cluster.local"`))
+	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="policy.linkerd.io",authz_kind="authorizationpolicy",authz_name="a",client_id="other.test"`)
+	hasSeries(t, p.town, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="localhost",client_id="client.cluster.local"`)
 }
 
 // policyFunc is a policy controller with one function.
@@ -531,7 +531,7 @@ func TestInboundPolicyOutage(t *testing.T) {
 				first, _, _ := newWire(t, dialFrom(t, elsewhere, tn.Inbound)).ask(t, ask)
 				require.Equal(t, "HTTP/1.1 200 OK", first)
 			}
-			require.Equal(t, 1, series(t, tn, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="all-unauthenticated"`))
+			hasSeries(t, tn, 1, `inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="all-unauthenticated"`)
 			require.Eventually(t, func() bool { return strings.Contains(logs.String(), "no policy from the controller") }, soon, time.Millisecond)
 			newWire(t, dialFrom(t, elsewhere, tn.Inbound)).ask(t, ask)
 			require.Equal(t, 1, strings.Count(logs.String(), "no policy from the controller"), logs.String())

@@ -41,23 +41,27 @@ func (tn *town) scraped(t asking) string {
 	return string(text)
 }
 
-// shows waits until all of the lines are there, and nothing with what follows a
-// "!". A request is counted when its response has ended, which
-// its client may see first.
+// metrics calls test with the metrics until it succeeds. A request is counted when its
+// response has ended, which its client may see first.
+func (tn *town) metrics(t testing.TB, test func(t require.TestingT, metrics string)) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) { test(c, tn.scraped(c)) }, soon, 10*tick) // a scrape costs some milliseconds
+}
+
+// shows waits until all of the lines are there, and nothing with what follows a "!".
 func (tn *town) shows(t testing.TB, lines ...string) {
 	t.Helper()
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		text := tn.scraped(c)
+	tn.metrics(t, func(t require.TestingT, text string) {
 		for _, line := range lines {
 			part, gone := strings.CutPrefix(line, "!")
 			if !gone {
 				part += "\n"
 			}
 			if strings.Contains(text, part) == gone {
-				require.Fail(c, "not there: "+line, linesLike(text, part))
+				require.Fail(t, "not there: "+line, linesLike(text, part))
 			}
 		}
-	}, soon, 10*tick) // a scrape costs some milliseconds
+	})
 }
 
 // linesLike are the lines of text of the same name as line.

@@ -321,7 +321,7 @@ func TestI2PolicyRoutes(t *testing.T) {
 	assert.EqualValues(t, 80, spec.GetAddr().GetPort())
 }
 
-// A split 90/10 takes effect within a second of its update. It is in the metrics, which have the
+// A split 90/10 takes effect after its update. It is in the metrics, which have the
 // labels of the resources, and in the tree of layers.
 func TestI2PolicySplit(t *testing.T) {
 	tn := newPolicyTown(t, map[string][]string{serviceName("v1"): {backend(t, "v1")}, serviceName("v2"): {backend(t, "v2")}})
@@ -336,7 +336,7 @@ func TestI2PolicySplit(t *testing.T) {
 	tn.set(split(90, 10))
 	start := time.Now()
 	for servedBy(t, c, "http://web.example/") != "v2" {
-		require.Less(t, time.Since(start), time.Second, "the split has no effect")
+		require.Less(t, time.Since(start), soon, "the split has no effect")
 	}
 	n := map[string]int{}
 	const all = 1000
@@ -346,22 +346,22 @@ func TestI2PolicySplit(t *testing.T) {
 	assert.InDelta(t, all/10, n["v2"], all/20)
 	assert.Equal(t, all, n["v1"]+n["v2"])
 
-	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	_, metrics := get(t, admin, "http://"+tn.Admin+"/metrics")
 	const parent = `parent_group="core",parent_kind="Service",parent_name="web",parent_namespace="shop",parent_port="80"`
 	const route = `route_group="gateway.networking.k8s.io",route_kind="HTTPRoute",route_name="web-route",route_namespace="shop"`
-	for _, family := range []string{"outbound_http_route_request_statuses_total", "outbound_http_route_backend_requests_total"} {
-		line := lineOf(metrics, family+"{", parent, route)
-		assert.NotEmpty(t, line, family)
-	}
-	assert.NotEmpty(t, lineOf(metrics, "outbound_http_route_backend_requests_total{", parent, route,
-		`backend_group="core",backend_kind="Service",backend_name="v2",backend_namespace="shop",backend_port="80"`))
-	for _, backend := range []string{"v1", "v2"} {
-		assert.NotEmpty(t, lineOf(metrics, "outbound_http_balancer_endpoints{", parent,
-			`backend_group="core",backend_kind="Service",backend_name="`+backend+`",backend_namespace="shop",backend_port="80"`))
-	}
-	assert.Empty(t, lineOf(metrics, "route_request_total{"), "those are the metrics of service profiles")
-	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
+	tn.metrics(t, func(t require.TestingT, metrics string) {
+		for _, family := range []string{"outbound_http_route_request_statuses_total", "outbound_http_route_backend_requests_total"} {
+			line := lineOf(metrics, family+"{", parent, route)
+			assert.NotEmpty(t, line, family)
+		}
+		assert.NotEmpty(t, lineOf(metrics, "outbound_http_route_backend_requests_total{", parent, route,
+			`backend_group="core",backend_kind="Service",backend_name="v2",backend_namespace="shop",backend_port="80"`))
+		for _, backend := range []string{"v1", "v2"} {
+			assert.NotEmpty(t, lineOf(metrics, "outbound_http_balancer_endpoints{", parent,
+				`backend_group="core",backend_kind="Service",backend_name="`+backend+`",backend_namespace="shop",backend_port="80"`))
+		}
+		assert.Empty(t, lineOf(metrics, "route_request_total{"), "those are the metrics of service profiles")
+	})
+	_, tree := get(t, h1Client(t, tn.Admin), "http://"+tn.Admin+"/stack")
 	assert.Contains(t, tree, "Service.shop.web:80")
 	assert.Contains(t, tree, serviceName("v1")+" 90")
 }
@@ -499,13 +499,13 @@ func TestPolicyRetriesAndTimeouts(t *testing.T) {
 		assert.Equal(t, tt.status, status, "%v", tt)
 		assert.Equal(t, tt.arrived, arrived, "%v", tt)
 	}
-	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	_, metrics := get(t, admin, "http://"+tn.Admin+"/metrics")
-	for _, family := range []string{"requests", "successes", "limit_exceeded"} {
-		line := lineOf(metrics, "outbound_http_route_retry_"+family+"_total{", `route_name="web-route"`)
-		assert.NotEmpty(t, line, family)
-		assert.False(t, strings.HasSuffix(line, " 0\n"), line)
-	}
+	tn.metrics(t, func(t require.TestingT, metrics string) {
+		for _, family := range []string{"requests", "successes", "limit_exceeded"} {
+			line := lineOf(metrics, "outbound_http_route_retry_"+family+"_total{", `route_name="web-route"`)
+			assert.NotEmpty(t, line, family)
+			assert.False(t, strings.HasSuffix(line, " 0\n"), line)
+		}
+	})
 }
 
 // A gRPC policy routes by service and method, retries by the status in trailers, and injects
@@ -553,13 +553,14 @@ func TestPolicyGRPC(t *testing.T) {
 	assert.Contains(t, status.Convert(err).Message(), "not today")
 	assert.Equal(t, codes.NotFound, status.Code(conn.Invoke(ctx, "/test.Other/Unary", wrapperspb.String("x"), out)), "no route")
 
-	_, metrics := get(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+tn.Admin+"/metrics")
-	for _, status := range []string{"OK", "UNAVAILABLE", "PERMISSION_DENIED"} {
-		assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_request_statuses_total{", `grpc_status="`+status+`"`,
-			`parent_name="echo"`, `route_kind="GRPCRoute",route_name="echo"`), status)
-	}
-	assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_backend_requests_total{", `backend_name="echo"`, `route_kind="GRPCRoute"`))
-	assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_retry_requests_total{", `route_kind="GRPCRoute"`))
+	tn.metrics(t, func(t require.TestingT, metrics string) {
+		for _, status := range []string{"OK", "UNAVAILABLE", "PERMISSION_DENIED"} {
+			assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_request_statuses_total{", `grpc_status="`+status+`"`,
+				`parent_name="echo"`, `route_kind="GRPCRoute",route_name="echo"`), status)
+		}
+		assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_backend_requests_total{", `backend_name="echo"`, `route_kind="GRPCRoute"`))
+		assert.NotEmpty(t, lineOf(metrics, "outbound_grpc_route_retry_requests_total{", `route_kind="GRPCRoute"`))
+	})
 }
 
 // Filters of routes and backends.
@@ -898,7 +899,7 @@ destinations:
 	n := map[string]int{}
 	for n["v2"] == 0 {
 		n[servedBy(t, c, url+"/split")]++
-		require.Less(t, time.Since(start), time.Second, "the split has no effect")
+		require.Less(t, time.Since(start), soon, "the split has no effect")
 	}
 	for range 500 {
 		n[servedBy(t, c, url+"/split")]++

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
@@ -57,12 +56,11 @@ func TestH1AndH6MetricsOfBothSides(t *testing.T) {
 		},
 	} {
 		control := h1Client(t, p.Admin)
-		require.EventuallyWithT(t, func(c *assert.CollectT) { // the end of a connection is counted a little later
-			_, text := get(c, control, "http://"+p.Admin+"/metrics")
+		p.metrics(t, func(t require.TestingT, text string) {
 			for _, part := range want {
-				require.Contains(c, text, part)
+				require.Contains(t, text, part)
 			}
-		}, soon, tick)
+		})
 		_, text := get(t, control, "http://"+p.Admin+"/metrics")
 		for line := range strings.Lines(text) { // H4
 			require.NotContains(t, line, ",,")
@@ -88,13 +86,11 @@ func TestH1AndH6MetricsOfBothSides(t *testing.T) {
 // labels, has the value.
 func counted(t *testing.T, p *town, name string, value float64, labels ...string) {
 	t.Helper()
-	control := h1Client(t, p.Admin)
-	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		_, text := get(c, control, "http://"+p.Admin+"/metrics")
+	p.metrics(t, func(t require.TestingT, text string) {
 		got, ok := valueOf(text, name, labels...)
-		require.True(c, ok, "%s %v in\n%s", name, labels, text)
-		require.InDelta(c, value, got, 0, "%s %v", name, labels)
-	}, soon, tick)
+		require.True(t, ok, "%s %v in\n%s", name, labels, text)
+		require.InDelta(t, value, got, 0, "%s %v", name, labels)
+	})
 }
 
 // valueOf is the sum of the lines of that name with all of labels.

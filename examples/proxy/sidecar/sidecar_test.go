@@ -321,12 +321,13 @@ func TestAdmin(t *testing.T) {
 		require.Equal(t, http.StatusOK, status)
 		require.Equal(t, want, body)
 	}
-	_, metrics := get(t, direct, admin+"/metrics")
-	require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",dst_pod="pod-a",no_tls_reason="not_provided_by_service_discovery",`)
-	require.Contains(t, metrics, `classification="success"`)
-	require.Contains(t, metrics, `response_latency_ms_bucket`)
-	require.Regexp(t, `outbound_http_balancer_endpoints{.*,dst="web.example:80",endpoint_state="ready",parent_.*} [1-9]`, metrics)
-	require.Regexp(t, `outbound_http_balancer_p2c_updates_total{.*,dst="web.example:80",op="`, metrics)
+	tn.metrics(t, func(t require.TestingT, metrics string) {
+		require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",dst_pod="pod-a",no_tls_reason="not_provided_by_service_discovery",`)
+		require.Contains(t, metrics, `classification="success"`)
+		require.Contains(t, metrics, `response_latency_ms_bucket`)
+		require.Regexp(t, `outbound_http_balancer_endpoints{.*,dst="web.example:80",endpoint_state="ready",parent_.*} [1-9]`, metrics)
+		require.Regexp(t, `outbound_http_balancer_p2c_updates_total{.*,dst="web.example:80",op="`, metrics)
+	})
 
 	_, tree := get(t, direct, admin+"/stack")
 	for _, line := range []string{"limit ", "router ", "profiles ", "queue ", "balance ", "web.example:80"} {
