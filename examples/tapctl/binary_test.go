@@ -19,7 +19,7 @@ import (
 )
 
 // waits is how long a test waits for an event.
-const waits = 10 * time.Second
+const waits = 30 * time.Second
 
 // The built program, as a user runs it.
 func TestBinary(t *testing.T) {

@@ -298,7 +298,7 @@ func TestCapacityReached(t *testing.T) {
 	})
 	require.Eventually(t, func() bool {
 		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it accepts another watcher\n    ")
-	}, waits, waits/100)
+	}, waits, 100*time.Millisecond)
 	r := full.until(t, func(r result) bool { return r.warnings != "" }, "tap")
 	require.Contains(t, r.warnings, "The process has its maximum of watchers")
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // waits is how long a test waits for an event.
-const waits = 10 * time.Second
+const waits = 30 * time.Second
 
 // serve answers the first byte of each connection with the name of the client,
 // until the test ends.
