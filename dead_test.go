@@ -24,7 +24,7 @@ import (
 // proxy all succeed, and take as long as without dead endpoints. The proxy has no
 // goroutine and no connection for each dead endpoint.
 func TestDeadEndpointsDoNotStarveOtherTargets(t *testing.T) {
-	n := 10_000
+	n := 3000
 	if os.Getenv("GOTOWER_TESTS") == "full" {
 		n = 100_000
 	}

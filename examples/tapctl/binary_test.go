@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,27 +20,33 @@ import (
 // waits is how long a test waits for an event.
 const waits = 30 * time.Second
 
-// The built program, as a user runs it.
+// program is the variable with which the test binary runs main.
+const program = "GOTOWER_TEST_TAPCTL"
+
+// tapctl runs the program as a user does.
+func tapctl(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), program+"=run", "TERM=xterm-256color", "NO_COLOR=")
+	return cmd
+}
+
 func TestBinary(t *testing.T) {
 	t.Parallel()
-	bin := filepath.Join(t.TempDir(), "tapctl")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	t.Run("exit status", func(t *testing.T) {
 		t.Parallel()
-		testExitStatus(t, bin)
+		testExitStatus(t)
 	})
 	t.Run("on a terminal", func(t *testing.T) {
 		t.Parallel()
-		testOnATerminal(t, bin)
+		testOnATerminal(t)
 	})
 	t.Run("refused on a terminal", func(t *testing.T) {
 		t.Parallel()
-		testRefusedOnATerminal(t, bin)
+		testRefusedOnATerminal(t)
 	})
 }
 
-func testExitStatus(t *testing.T, bin string) {
+func testExitStatus(t *testing.T) {
 	p := newTapped(t, ours)
 	for _, tt := range []struct {
 		status int
@@ -56,7 +61,7 @@ func testExitStatus(t *testing.T, bin string) {
 		{2, "tapctl: ", []string{"tap", "--nope"}},
 		{2, "tapctl: ", nil},
 	} {
-		cmd := exec.CommandContext(t.Context(), bin, tt.args...)
+		cmd := tapctl(t.Context(), tt.args...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		err := cmd.Run()
@@ -128,7 +133,7 @@ func (p *pty) types(t *testing.T, keys string) {
 
 // The screens of the rows, of the requests of a row and of one request, at two sizes. At
 // the end, the terminal has its previous state.
-func testOnATerminal(t *testing.T, bin string) {
+func testOnATerminal(t *testing.T) {
 	p := newTapped(t, ours)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
@@ -147,9 +152,8 @@ func testOnATerminal(t *testing.T, bin string) {
 			term := openPTY(t, 100, 24)
 			before, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
 			require.NoError(t, err)
-			cmd := exec.CommandContext(t.Context(), bin, "top", p.addr)
+			cmd := tapctl(t.Context(), "top", p.addr)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = term.slave, term.slave, term.slave
-			cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 			require.NoError(t, cmd.Start())
 
@@ -168,15 +172,14 @@ func testOnATerminal(t *testing.T, bin string) {
 }
 
 // When no process is left, the program prints the reason and ends.
-func testRefusedOnATerminal(t *testing.T, bin string) {
+func testRefusedOnATerminal(t *testing.T) {
 	p := newTapped(t, ours)
 	term := openPTY(t, 100, 24)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, bin, "top", "--header", "authorization=x", p.addr)
+	cmd := tapctl(ctx, "top", "--header", "authorization=x", p.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.slave, term.slave, &stderr
-	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	err := cmd.Run()
 	require.NoError(t, ctx.Err())

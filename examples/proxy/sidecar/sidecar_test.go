@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -36,6 +37,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
+	debug.SetGCPercent(800) // the heap is small
 	goleak.VerifyTestMain(m)
 }
 
