@@ -31,6 +31,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -115,9 +116,7 @@ func failures(t *testing.T, call func(context.Context) error, workers, n int) in
 func withRefused(servers func(t *testing.T) []string) func(t *testing.T) []string {
 	return func(t *testing.T) []string {
 		t.Helper()
-		l := listen(t)
-		require.NoError(t, l.Close())
-		return append(servers(t)[1:], l.Addr().String())
+		return append(servers(t)[1:], freeport.Addr(t))
 	}
 }
 

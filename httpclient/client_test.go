@@ -19,6 +19,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve"
@@ -62,11 +63,8 @@ func body(t *testing.T, c *http.Client, url string) string {
 
 // One of three endpoints answers 503 and one is not reachable. No request fails.
 func TestClientAvoidsFailures(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
 	web := httpclient.New(t.Context(), "web.default",
-		httpclient.WithAddrs(server(t, "ok", 0), server(t, "bad", http.StatusServiceUnavailable), l.Addr().String()))
+		httpclient.WithAddrs(server(t, "ok", 0), server(t, "bad", http.StatusServiceUnavailable), freeport.Addr(t)))
 	c := client(t, web)
 	for range 200 {
 		assert.Equal(t, "ok", body(t, c, "http://web.default/"))

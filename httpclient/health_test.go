@@ -22,6 +22,7 @@ import (
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/httpclient"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
@@ -66,10 +67,7 @@ func TestClientHealthCheck(t *testing.T) {
 	}
 	tcpServer := func(t *testing.T) (addr string, set func(healthy bool)) {
 		t.Helper()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addr = l.Addr().String()
-		require.NoError(t, l.Close())
+		addr = freeport.Addr(t)
 		s := new(http.Server)
 		t.Cleanup(func() { s.Close() })
 		return addr, func(healthy bool) {

