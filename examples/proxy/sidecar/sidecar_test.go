@@ -93,9 +93,9 @@ func settingsFor(t testing.TB, controllerAddr string) settings.Settings {
 		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":                   "127.0.0.1:0",
 		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":                 "127.0.0.1:0",
 		"LINKERD2_PROXY_SHUTDOWN_GRACE_PERIOD":               "5s",
-		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT":      soon.String(),
-		"LINKERD2_PROXY_OUTBOUND_TCP_FAILFAST_TIMEOUT":       soon.String(),
-		"LINKERD2_PROXY_INBOUND_HTTP_FAILFAST_TIMEOUT":       soon.String(),
+		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT":      "120s", // soon
+		"LINKERD2_PROXY_OUTBOUND_TCP_FAILFAST_TIMEOUT":       "120s", // soon
+		"LINKERD2_PROXY_INBOUND_HTTP_FAILFAST_TIMEOUT":       "120s", // soon
 		"LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT":     "1m",
 		"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT":            "20s", // on a machine that is busy
 		"LINKERD2_PROXY_INBOUND_CONNECT_TIMEOUT":             "20s",
@@ -301,7 +301,7 @@ func TestErrorReasons(t *testing.T) {
 				require.Equal(t, tt.status, rsp.StatusCode, header)
 				return !slices.ContainsFunc(tt.want, func(s string) bool { return !strings.Contains(header, s) })
 			}
-			for end := time.Now().Add(soon); !reported(); {
+			for end := time.Now().Add(soon); !reported(); time.Sleep(10 * time.Millisecond) {
 				require.True(t, time.Now().Before(end), "%q of %q", header, tt.want)
 			}
 		})
