@@ -155,6 +155,7 @@ func serveInMemory(t testing.TB, cfg *message.ServerConfig) (dial func() net.Con
 		conn, err := network.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 		return conn
 	}
 }
@@ -226,6 +227,7 @@ func dial(t testing.TB, addr string) net.Conn {
 func exchangeRaw(t testing.TB, addr, text string) string { return exchangeOn(t, dial(t, addr), text) }
 
 func exchangeOn(t testing.TB, conn net.Conn, text string) string {
+	defer conn.Close()
 	_, err := io.WriteString(conn, text)
 	require.NoError(t, err)
 	got, err := io.ReadAll(conn)
