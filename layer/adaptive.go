@@ -86,7 +86,7 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 	p = p.filled()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		l := &adaptiveLimit[Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			options:  o,
 			gate:     newAdaptiveGate(p),
 			born:     time.Now(),
@@ -98,7 +98,7 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 }
 
 type adaptiveLimit[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	gate     *adaptiveGate
 	born     time.Time
@@ -181,16 +181,13 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.to.Limit.Set(float64(n))
 }
 
-// Data and End make the layer itself the [Observer] of each response, so that a response
-// needs no allocation.
+// Data and End implement [Observer], so that a response needs no allocation.
 func (l *adaptiveLimit[Req, Rsp]) Data(int) {}
 
 func (l *adaptiveLimit[Req, Rsp]) End(error) {
 	l.gate.inFlight.Add(-1)
 	l.freed.Wake()
 }
-
-func (l *adaptiveLimit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	base, probing := l.gate.found()

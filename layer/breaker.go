@@ -104,7 +104,7 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			return next
 		}
 		b := &breaker[Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			options:  o,
 			policy:   p,
 			trips:    tally{to: o.to.BreakerOpened},
@@ -120,7 +120,7 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 }
 
 type breaker[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   BreakerPolicy
 	now      atomic.Pointer[breakerPeriod]
@@ -219,8 +219,6 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	classified = true
 	return rsp, err
 }
-
-func (b *breaker[Req, Rsp]) Next() Service[Req, Rsp] { return b.Service }
 
 func (b *breaker[Req, Rsp]) Describe() Node {
 	p, now := b.now.Load(), time.Now()

@@ -196,7 +196,7 @@ func (c *Cache[K, Req, Rsp]) build(
 	inner := c.mk(ctx, key)
 	e.inner.Store(&inner)
 	if made = inner != nil; !made {
-		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "no service for this key"}
+		err = c.reject(key, ErrNoRoute, "no service for this key", nil)
 	}
 	return e, err
 }
@@ -214,27 +214,18 @@ func (c *Cache[K, Req, Rsp]) rejectDone(ctx context.Context, key K) error {
 	return rejectDone(ctx, "cache", fmt.Sprint(key))
 }
 
-func (c *Cache[K, Req, Rsp]) rejectFull(key K) error {
-	return &Error{
-		Layer: "cache", Target: fmt.Sprint(key), Kind: errCacheFull,
-		Reason: fmt.Sprintf("it holds %d keys", c.policy.Capacity),
-	}
+func (c *Cache[K, Req, Rsp]) reject(key K, kind error, reason string, cause error) error {
+	return &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: kind, Reason: reason, Err: cause}
 }
 
 // rejectClosed returns the rejection of a request for a service that is closed. The
 // rejection does not match [ErrClosed], because the cache will make another service.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
-	return &Error{
-		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
-		Reason: "closed until it is made again", Err: notClosed{err},
-	}
+	return c.reject(key, ErrNotReady, "closed until it is made again", notClosed{err})
 }
 
 func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
-	return &Error{
-		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrClosed,
-		Reason: "the cache has ended", Err: context.Cause(c.ctx),
-	}
+	return c.reject(key, ErrClosed, "the cache has ended", context.Cause(c.ctx))
 }
 
 // notClosed is an error that matches the same errors as err, except [ErrClosed].
@@ -357,8 +348,7 @@ func (l *useCount[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], 
 	return callUntil(ctx, inner, req, l.options, l)
 }
 
-// Data and End make the useCount itself the [Observer] of each response, so that a response
-// needs no allocation.
+// Data and End implement [Observer], so that a response needs no allocation.
 func (l *useCount[Req, Rsp]) Data(int) {}
 
 func (l *useCount[Req, Rsp]) End(error) { l.Done() }

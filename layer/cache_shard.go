@@ -2,6 +2,7 @@ package layer
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -44,7 +45,7 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 		return making, false, nil
 	}
 	if !acquire(&c.keys, int64(c.policy.Capacity)) {
-		return nil, false, c.rejectFull(key)
+		return nil, false, c.reject(key, errCacheFull, fmt.Sprintf("it holds %d keys", c.policy.Capacity), nil)
 	}
 	making = make(chan struct{})
 	s.making[key] = making

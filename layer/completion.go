@@ -111,7 +111,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		b.add(o)
 		return b
 	}
-	b := &observedBody{ReadCloser: body}
+	b := &observedBody{innerBody: innerBody{body}}
 	b.observers = append(b.first[:0], o)
 	ends := reqctx.Watch(ctx, b)
 	b.mu.Lock()
@@ -127,7 +127,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 }
 
 type observedBody struct {
-	io.ReadCloser
+	innerBody
 
 	// observers is complete before the body is passed to its reader, so Read uses it without
 	// a lock. Until then it is guarded by mu.
@@ -182,15 +182,14 @@ func (b *observedBody) Close() error {
 	return b.withPanic(b.ReadCloser.Close())
 }
 
-// Pending returns the number of bytes that Read can return without waiting. eof is true if
-// the body ends after these bytes.
-func (b *observedBody) Pending() (n int, eof bool) { return bodyPending(b.ReadCloser) }
+// innerBody is embedded by the wrappers of a body. It forwards Read, Close and Pending.
+type innerBody struct{ io.ReadCloser }
 
-// bodyPending returns the result of the method Pending of body. It returns 0 and false if
-// body does not have the method. The bodies of the HTTP engines of package httplayer have
-// it.
-func bodyPending(body io.Reader) (n int, eof bool) {
-	if b, ok := body.(interface{ Pending() (n int, eof bool) }); ok {
+// Pending returns the number of bytes that Read can return without waiting. eof is true if
+// the body ends after these bytes. It returns 0 and false if the body does not have this
+// method. The bodies of the HTTP engines of package httplayer have it.
+func (b innerBody) Pending() (n int, eof bool) {
+	if b, ok := b.ReadCloser.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
 	}
 	return 0, false

@@ -36,7 +36,7 @@ func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bo
 	o := newOptions(opts)
 	bodies := bodyAccessorOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, bodies: bodies}
+		d := &deadlineIn[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, read: read, bodies: bodies}
 		d.rejected.to = o.to.LayerRejections.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
 		d.limit.expired.to = o.to.Timeouts.With("limit", "deadline")
@@ -45,7 +45,7 @@ func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bo
 }
 
 type deadlineIn[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	read     func(Req) (time.Duration, bool)
 	bodies   bodyAccessor[Rsp]
@@ -53,10 +53,9 @@ type deadlineIn[Req, Rsp any] struct {
 	rejected tally
 }
 
-func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var zero Rsp
+func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
-		return zero, rejectDone(ctx, "deadline", d.limit.target)
+		return rsp, rejectDone(ctx, "deadline", d.limit.target)
 	}
 	left, ok := d.read(req)
 	if !ok {
@@ -64,7 +63,7 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	if left <= 0 {
 		d.rejected.inc()
-		return zero, rejectLate(d.limit.target, "the caller's time was over when the request came")
+		return rsp, rejectLate(d.limit.target, "the caller's time was over when the request came")
 	}
 	r := &due{limit: overrun{&d.limit, left}}
 	r.Init(ctx, left, &r.limit)
@@ -77,8 +76,6 @@ type due struct {
 	timed
 	limit overrun
 }
-
-func (d *deadlineIn[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
@@ -107,24 +104,23 @@ func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin 
 	check(write != nil, "DeadlineToRequest: nil function")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: margin}
+		d := &deadlineOut[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, target: o.target, write: write, margin: margin}
 		d.rejected.to = o.to.LayerRejections.With("layer", "deadline")
 		return d
 	}
 }
 
 type deadlineOut[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	target   string
 	write    func(Req, time.Duration) Req
 	margin   time.Duration
 	rejected tally
 }
 
-func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var zero Rsp
+func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
-		return zero, rejectDone(ctx, "deadline", d.target)
+		return rsp, rejectDone(ctx, "deadline", d.target)
 	}
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -133,12 +129,10 @@ func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 	left := time.Until(at)
 	if left <= d.margin {
 		d.rejected.inc()
-		return zero, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
+		return rsp, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
 	}
 	return d.Service.Call(ctx, d.write(req, left-d.margin))
 }
-
-func (d *deadlineOut[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineOut[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_out", State: State{{"margin", d.margin}, {"rejected", d.rejected.n.Load()}}}

@@ -35,7 +35,7 @@ func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	rejected := o.to.LayerRejections.With("layer", "drain")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		s := &drained[Req, Rsp]{
-			Service: next,
+			wrapper: wrapper[Req, Rsp]{next},
 			options: o,
 			by:      d,
 			closed:  &Error{Layer: "drain", Target: o.target, Kind: ErrClosed, Reason: "no new requests while it drains"},
@@ -46,7 +46,7 @@ func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 }
 
 type drained[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	by       *Drainer
 	rejected tally
@@ -75,13 +75,10 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End make the layer itself the [Observer] of each response, so that a response
-// needs no allocation.
+// Data and End implement [Observer], so that a response needs no allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }
-
-func (s *drained[Req, Rsp]) Next() Service[Req, Rsp] { return s.Service }
 
 func (s *drained[Req, Rsp]) Describe() Node {
 	return Node{Name: "drain", State: State{

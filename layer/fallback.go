@@ -39,12 +39,12 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 	check(p.Handle != nil, "FallbackPolicy: Handle must be set")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &fallback[Req, Rsp]{Service: next, options: o, policy: p, requests: bodyAccessorOf[Req]()}
+		return &fallback[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, policy: p, requests: bodyAccessorOf[Req]()}
 	}
 }
 
 type fallback[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   FallbackPolicy[Req, Rsp]
 	requests bodyAccessor[Req]
@@ -107,8 +107,6 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	e.RetryAfter, _ = RetryAfter(second)
 	return e
 }
-
-func (f *fallback[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
 
 func (f *fallback[Req, Rsp]) Describe() Node {
 	return Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}

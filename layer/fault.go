@@ -108,7 +108,7 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 		if p.Fraction == 0 {
 			return next
 		}
-		f := &faultInjection[Req, Rsp]{Service: next, target: o.target, policy: p, life: live}
+		f := &faultInjection[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, target: o.target, policy: p, life: live}
 		f.delayed.to, f.failed.to = delays, failures
 		f.err = &Error{Layer: "fault", Target: o.target, Kind: ErrInjected, Err: p.cause()}
 		return f
@@ -116,7 +116,7 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 }
 
 type faultInjection[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	target          string
 	policy          FaultPolicy[Req]
 	life            *faultLife
@@ -171,8 +171,6 @@ func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
 	}
 	return f.policy.Fraction >= 1 || f.policy.Rand() < f.policy.Fraction
 }
-
-func (f *faultInjection[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
 
 func (f *faultInjection[Req, Rsp]) Describe() Node {
 	left := f.life.left().Round(time.Millisecond)

@@ -22,29 +22,26 @@ func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &filter[Req, Rsp]{
-			Service: next, target: o.target, f: f,
+			wrapper: wrapper[Req, Rsp]{next}, target: o.target, f: f,
 			rejected: tally{to: o.to.LayerRejections.With("layer", "filter")},
 		}
 	}
 }
 
 type filter[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	target   string
 	f        func(Req) error
 	rejected tally
 }
 
-func (l *filter[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if err := l.f(req); err != nil {
+func (l *filter[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	if err = l.f(req); err != nil {
 		l.rejected.inc()
-		var zero Rsp
-		return zero, &Error{Layer: "filter", Target: l.target, Err: err}
+		return rsp, &Error{Layer: "filter", Target: l.target, Err: err}
 	}
 	return l.Service.Call(ctx, req)
 }
-
-func (l *filter[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *filter[Req, Rsp]) Describe() Node {
 	return Node{Name: "filter", State: State{{"rejected", l.rejected.n.Load()}}}

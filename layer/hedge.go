@@ -113,7 +113,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
-			Service: next, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
+			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
 			requests: bodyAccessorOf[Req](), made: time.Now(),
 			latency: quantile{q: p.Quantile, least: p.MinSamples, period: hedgePeriod},
 		}
@@ -130,7 +130,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 const hedgePeriod = 30 * time.Second
 
 type hedge[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   HedgePolicy[Req]
 	replayer Replayer[Req, Rsp]
@@ -208,8 +208,6 @@ func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sampl
 	}
 	h.policy.Budget.Deposit()
 }
-
-func (h *hedge[Req, Rsp]) Next() Service[Req, Rsp] { return h.Service }
 
 func (h *hedge[Req, Rsp]) Describe() Node {
 	state := State{}

@@ -39,12 +39,12 @@ func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[R
 		}
 		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
 		limit.expired.to = o.to.Timeouts.With("limit", "idle")
-		return &idleTimeout[Req, Rsp]{Service: next, options: o, bodies: bodies, over: overrun{limit, after}}
+		return &idleTimeout[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, bodies: bodies, over: overrun{limit, after}}
 	}
 }
 
 type idleTimeout[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	bodies bodyAccessor[Rsp]
 	over   overrun
@@ -57,12 +57,10 @@ func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 		return rsp, err
 	}
 	if b, ok := t.bodies.body(rsp).(*observedBody); ok {
-		r.body, b.ReadCloser = b.ReadCloser, r
+		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}
 	return rsp, nil
 }
-
-func (t *idleTimeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
@@ -70,7 +68,7 @@ func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.afte
 // request, the [Observer] of the response, and the body that the caller reads.
 type idling struct {
 	requestContext
-	body io.ReadCloser
+	innerBody
 	over *overrun
 
 	reads   sync.Mutex
@@ -81,19 +79,13 @@ type idling struct {
 
 func (r *idling) Read(p []byte) (int, error) {
 	r.startRead()
-	n, err := r.body.Read(p)
+	n, err := r.ReadCloser.Read(p)
 	r.finishRead()
 	if err != nil && err != io.EOF && r.Cause() == error(r.over) { //nolint:errorlint // a Reader ends with just this value
 		err = r.over.wrap(err)
 	}
 	return n, err
 }
-
-func (r *idling) Close() error { return r.body.Close() }
-
-// Pending returns the number of bytes that Read can return without waiting. eof is true if
-// the body ends after these bytes.
-func (r *idling) Pending() (n int, eof bool) { return bodyPending(r.body) }
 
 func (r *idling) End(err error) {
 	r.finishRead()

@@ -14,8 +14,7 @@ import (
 //
 // Admission: the made service decides. Ready makes the service, then waits for it.
 //
-// Cancellation: a request is rejected, and does not make the service, if its context has
-// ended.
+// Cancellation: a request whose context has ended does not make the service. It is rejected.
 //
 // Body: not touched.
 //
@@ -38,10 +37,9 @@ type lazy[Req, Rsp any] struct {
 	made atomic.Pointer[Service[Req, Rsp]]
 }
 
-func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if l.made.Load() == nil && reqctx.Ended(ctx) {
-		var zero Rsp
-		return zero, rejectDone(ctx, "lazy", l.target)
+		return rsp, rejectDone(ctx, "lazy", l.target)
 	}
 	return l.service().Call(ctx, req)
 }

@@ -33,7 +33,7 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &limit[Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			options:  o,
 			max:      int64(n),
 			rejected: tally{to: o.to.LayerRejections.With("layer", "limit")},
@@ -46,7 +46,7 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 }
 
 type limit[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	max      int64
 	inFlight atomic.Int64
@@ -72,16 +72,13 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
-// Data and End make the layer itself the [Observer] of each response, so that a response
-// needs no allocation.
+// Data and End implement [Observer], so that a response needs no allocation.
 func (l *limit[Req, Rsp]) Data(int) {}
 
 func (l *limit[Req, Rsp]) End(error) {
 	l.inFlight.Add(-1)
 	l.freed.Wake()
 }
-
-func (l *limit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *limit[Req, Rsp]) Describe() Node {
 	state := State{{"in_flight", l.inFlight.Load()}, {"max", l.max}}

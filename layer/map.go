@@ -19,20 +19,18 @@ import "context"
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	check(f != nil, "MapRequest: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &mapRequest[Req, Rsp]{Service: next, f: f}
+		return &mapRequest[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, f: f}
 	}
 }
 
 type mapRequest[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	f func(Req) Req
 }
 
 func (m *mapRequest[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return m.Service.Call(ctx, m.f(req))
 }
-
-func (m *mapRequest[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
 
@@ -54,12 +52,12 @@ func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	check(f != nil, "MapResponse: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &mapResponse[Req, Rsp]{Service: next, f: f}
+		return &mapResponse[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, f: f}
 	}
 }
 
 type mapResponse[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	f func(Rsp) Rsp
 }
 
@@ -76,7 +74,5 @@ func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 	mapped = true
 	return rsp, err
 }
-
-func (m *mapResponse[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_response"} }

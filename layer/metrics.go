@@ -125,12 +125,12 @@ func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o.to.Rejections.Add(0)
 	o.to.InFlight.Add(0)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &measured[Req, Rsp]{Service: next, options: o, ended: ended}
+		return &measured[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, ended: ended}
 	}
 }
 
 type measured[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	ended *[classes]metrics.Counter
 }
@@ -166,8 +166,6 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	}
 	return rsp, err
 }
-
-func (m *measured[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 

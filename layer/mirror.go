@@ -115,12 +115,12 @@ func Mirror[Req, Rsp any](
 	m.full.to = o.to.Mirrored.With("outcome", "full")
 	m.skipped.to = o.to.Mirrored.With("outcome", "skipped")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &mirror[Req, Rsp]{next, m}
+		return &mirror[Req, Rsp]{wrapper[Req, Rsp]{next}, m}
 	}
 }
 
 type mirror[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	*mirrorShared[Req, Rsp]
 }
 
@@ -165,8 +165,6 @@ func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Re
 	}()
 	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.bodyRead), true
 }
-
-func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 // Describe returns a node with the counts of the outcomes of the copies. Its child is the
 // service that receives them.

@@ -46,7 +46,7 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 		}
 		o.to.QueueLength.Add(0)
 		return &queue[Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			options:  o,
 			maxWait:  maxWait,
 			waiters:  waiters{capacity: int64(capacity), gauge: o.to.QueueLength},
@@ -62,7 +62,7 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 const queueAttempts = 11
 
 type queue[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	maxWait  time.Duration
 	waiters  waiters
@@ -226,8 +226,6 @@ func (q *queue[Req, Rsp]) rejectFailFast(since time.Time, err error) error {
 		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(since).Round(time.Millisecond)), Err: err,
 	}
 }
-
-func (q *queue[Req, Rsp]) Next() Service[Req, Rsp] { return q.Service }
 
 func (q *queue[Req, Rsp]) Describe() Node {
 	n := q.waiters.length.Load()

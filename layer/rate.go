@@ -38,7 +38,7 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 	terms := newRateTerms(perSecond, burst, "rate", o.target)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &rateLimit[Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			target:   o.target,
 			terms:    terms,
 			bucket:   terms.bucket(),
@@ -48,7 +48,7 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 }
 
 type rateLimit[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	target   string
 	terms    *rateTerms
 	mu       sync.Mutex
@@ -77,14 +77,13 @@ func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
 	return l.terms.until(1, l.bucket, time.Now())
 }
 
-func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var zero Rsp
+func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
-		return zero, rejectDone(ctx, "rate", l.target)
+		return rsp, rejectDone(ctx, "rate", l.target)
 	}
 	if rejection := l.take(); rejection != nil {
 		l.rejected.inc()
-		return zero, rejection
+		return rsp, rejection
 	}
 	return l.Service.Call(ctx, req)
 }
@@ -100,8 +99,6 @@ func (l *rateLimit[Req, Rsp]) take() error {
 	}
 	return nil
 }
-
-func (l *rateLimit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *rateLimit[Req, Rsp]) Describe() Node {
 	return Node{Name: "rate", State: State{

@@ -45,7 +45,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		parts := rateParts(keys)
 		l := &rateLimitBy[K, Req, Rsp]{
-			Service:  next,
+			wrapper:  wrapper[Req, Rsp]{next},
 			target:   o.target,
 			terms:    terms,
 			keys:     keys,
@@ -72,7 +72,7 @@ func rateParts(keys int) int {
 }
 
 type rateLimitBy[K comparable, Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	target   string
 	terms    *rateTerms
 	keys     int
@@ -82,20 +82,17 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 	rejected tally
 }
 
-func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var zero Rsp
+func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
-		return zero, rejectDone(ctx, "rate_by", l.target)
+		return rsp, rejectDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)
 	if rejection := l.shards[l.hash.shard(key)].take(key); rejection != nil {
 		l.rejected.inc()
-		return zero, rejection
+		return rsp, rejection
 	}
 	return l.Service.Call(ctx, req)
 }
-
-func (l *rateLimitBy[K, Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	known := 0

@@ -50,7 +50,9 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
-		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, requests: bodyAccessorOf[Req](), whole: whole}
+		r := &retry[Req, Rsp]{
+			wrapper: wrapper[Req, Rsp]{next}, options: o, policy: policy, replayer: replayer, requests: bodyAccessorOf[Req](), whole: whole,
+		}
 		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " per attempt", ErrAttemptTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
@@ -67,7 +69,7 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 }
 
 type retry[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   RetryPolicy[Req, Rsp]
 	replayer Replayer[Req, Rsp]
@@ -151,8 +153,6 @@ func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp
 	returned = true
 	return rsp, err
 }
-
-func (r *retry[Req, Rsp]) Next() Service[Req, Rsp] { return r.Service }
 
 func (r *retry[Req, Rsp]) Describe() Node {
 	state := State{{"attempts", r.policy.MaxAttempts}}

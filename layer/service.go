@@ -60,10 +60,9 @@ type Func[Req, Rsp any] func(ctx context.Context, req Req) (Rsp, error)
 func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 
 // Call calls f. If ctx has ended, it rejects the request instead.
-func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if reqctx.Ended(ctx) {
-		var zero Rsp
-		return zero, rejectDone(ctx, "func", "")
+		return rsp, rejectDone(ctx, "func", "")
 	}
 	return f(ctx, req)
 }
@@ -97,6 +96,12 @@ func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	defer context.AfterFunc(life, leave)()
 	return svc.Ready(until)
 }
+
+// wrapper is embedded by the services of the layers. It forwards Ready, and its method Next
+// is for [Describe] and [ClassifierOf].
+type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
+
+func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }
 
 // isBare reports whether err, an error of [Poll], gives no reason why the service is not
 // ready: it is only the cause of the context.

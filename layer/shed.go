@@ -73,7 +73,7 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	p = p.filled()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		s := &shed[Req, Rsp]{
-			Service: next, options: o, capacity: capacityOf(next),
+			wrapper: wrapper[Req, Rsp]{next}, options: o, capacity: capacityOf(next),
 			shares:   [priorities]float64{p.Bulk, p.Low, p.Normal, 1},
 			rejected: tally{to: o.to.LayerRejections.With("layer", "shed")},
 		}
@@ -108,7 +108,7 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 }
 
 type shed[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	capacity   func() int64 // returns the capacity below; nil if it is unknown
 	shares     [priorities]float64
@@ -141,13 +141,10 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data and End make the layer itself the [Observer] of each response, so that a response
-// needs no allocation.
+// Data and End implement [Observer], so that a response needs no allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }
-
-func (s *shed[Req, Rsp]) Next() Service[Req, Rsp] { return s.Service }
 
 func (s *shed[Req, Rsp]) Describe() Node {
 	state := State{{"in_flight", s.inFlight.Load()}}

@@ -75,12 +75,14 @@ func limitTime[Req, Rsp any](after time.Duration, o options[Rsp], hidden bool, l
 		if after == 0 {
 			return next
 		}
-		return &timeout[Req, Rsp]{Service: next, options: o, bodies: bodies, hidden: hidden, over: overrun{limit(), after}}
+		return &timeout[Req, Rsp]{
+			wrapper: wrapper[Req, Rsp]{next}, options: o, bodies: bodies, hidden: hidden, over: overrun{limit(), after},
+		}
 	}
 }
 
 type timeout[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	bodies bodyAccessor[Rsp]
 	hidden bool    // the limit ends when the response headers arrive, and the context has no deadline
@@ -96,8 +98,6 @@ func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	return callWithLimit(t.Service, req, r, &t.options, t.bodies, t.hidden)
 }
-
-func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *timeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
 
@@ -150,7 +150,7 @@ func (c *requestContext) End(error) { c.Release() }
 // The cause of the time limit is an overrun.
 type timed struct {
 	requestContext
-	io.ReadCloser
+	innerBody
 }
 
 // over returns the cause of the time limit. It must only be called if the limit has expired.
@@ -175,10 +175,6 @@ func (r *timed) End(err error) {
 		r.over().expired.inc()
 	}
 }
-
-// Pending returns the number of bytes that Read can return without waiting. eof is true if
-// the body ends after these bytes.
-func (r *timed) Pending() (n int, eof bool) { return bodyPending(r.ReadCloser) }
 
 // callWithLimit calls next with the context in r, which it cancels when the response has
 // ended. hidden is true for a limit that InitHidden of [reqctx.Context] has set.

@@ -44,12 +44,12 @@ func Trace[Req, Rsp any](
 	check(start != nil, "Trace: nil function")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &traced[Req, Rsp]{Service: next, options: o, start: start}
+		return &traced[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, options: o, start: start}
 	}
 }
 
 type traced[Req, Rsp any] struct {
-	Service[Req, Rsp]
+	wrapper[Req, Rsp]
 	options[Rsp]
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
@@ -85,8 +85,6 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	returned = true
 	return rsp, nil
 }
-
-func (t *traced[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
 func (t *traced[Req, Rsp]) Describe() Node { return Node{Name: "trace"} }
 
