@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/notify"
-	"github.com/gotower/gotower/internal/refcount"
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
@@ -174,7 +173,6 @@ func (c *Cache[K, Req, Rsp]) build(
 ) (e *cacheEntry[K, Req, Rsp], err error) {
 	e = &cacheEntry[K, Req, Rsp]{handle: &cacheHandle[K, Req, Rsp]{cache: c, key: key}}
 	e.handle.last.Store(e)
-	e.options = &c.options
 	ctx, cancel := context.WithCancel(c.ctx)
 	e.Ended = func() {
 		cancel()
@@ -306,7 +304,7 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 		}
 		return zero, err
 	}
-	rsp, err := e.call(ctx, *e.inner.Load(), req)
+	rsp, err := callUntil(ctx, *e.inner.Load(), req, &h.cache.options, e)
 	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
 		err = h.cache.rejectClosed(h.key, err)
 	}
@@ -334,21 +332,3 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	}
 	return err
 }
-
-// useCount counts the open uses of a service: running calls and open responses. It calls
-// its field Ended when it has been retired and the last use has ended.
-type useCount[Req, Rsp any] struct {
-	refcount.Count
-	options *options[Rsp]
-}
-
-// call sends one request to inner, and ends the use when the response ends. The caller must
-// have started the use: a call of Begin must have returned true.
-func (l *useCount[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
-	return callUntil(ctx, inner, req, l.options, l)
-}
-
-// Data and End implement [Observer], so that a response needs no allocation.
-func (l *useCount[Req, Rsp]) Data(int) {}
-
-func (l *useCount[Req, Rsp]) End(error) { l.Done() }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gotower/gotower/internal/refcount"
 )
 
 // cacheShard has the entries for some of the keys of a cache. Each change copies the map,
@@ -93,10 +95,10 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 	return len(over)
 }
 
-// cacheEntry is the service of one key. It also has the state that Cache.sweep needs to
-// drop idle services.
+// cacheEntry is the service of one key. Its Count counts running calls and open responses.
+// It also has the state that Cache.sweep needs to drop idle services.
 type cacheEntry[K comparable, Req, Rsp any] struct {
-	useCount[Req, Rsp]
+	refcount.Count
 	handle *cacheHandle[K, Req, Rsp]
 	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the entry was retired and its last response ended
 	closed atomic.Bool                       // the service returned ErrClosed
@@ -106,6 +108,11 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 	seen  uint64    // the value of Word at the last sweep that found the entry in use
 	since time.Time // the time of that sweep
 }
+
+// Data and End implement [Observer], so that a response needs no allocation.
+func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
+
+func (e *cacheEntry[K, Req, Rsp]) End(error) { e.Done() }
 
 // describe returns the description of the service. It returns nil if the entry is retired
 // and its last use has ended.
