@@ -163,7 +163,8 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 // ready. An endpoint that has become unready leaves the ready set, unless MinReady keeps it
 // there. confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	e := choices{group: b.group, few: fullScanMax, k: defaultChoices}.pick(query{now: b.now()})
+	c := choices{group: b.group, few: fullScanMax, k: defaultChoices}
+	e := c.pick(query{now: b.now()})
 	if e == nil {
 		return false
 	}
@@ -276,7 +277,7 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true}, result{})
+		b.observeResponse(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true})
 	case err == nil:
 		x := b.exchange(ctx, n, start, rsp) // calls the classifier, which may panic
 		observed = true

@@ -5,5 +5,5 @@ import "fmt"
 // PowerOfChoices picks the cheapest of k different random endpoints, from 1 to maxChoices.
 func PowerOfChoices(k int) Picker {
 	k = min(max(k, 1), maxChoices)
-	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
+	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return &choices{group: g, few: k, k: k} }}
 }

@@ -82,15 +82,15 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, least float64
 			at = now
 		}
 		age := since(now, at)
-		if age == 0 && !first && least != failureWeight {
-			return false
-		}
-		if first || least == failureWeight {
+		switch {
+		case first || least == failureWeight:
 			value = s
-		} else {
+		case age == 0:
+			return false
+		default:
 			w := least
-			if x := float64(age) / decay; x > w { // 1 − e^(−x) < x
-				w = max(w, 1-math.Exp(-x))
+			if t := float64(age); t > w*decay { // 1 − e^(−t/decay) < t/decay
+				w = max(w, 1-math.Exp(-t/decay))
 			}
 			logE, logS := int32(math.Float32bits(value)), int32(math.Float32bits(s))
 			change := int32(float64(logS-logE) * w)
@@ -172,10 +172,13 @@ type knownLatency struct {
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
-	isNew := isFirst && (age > 0 || g.len() <= medianSize)
-	if age < medianInterval && !isNew {
-		return
+	if age >= medianInterval || isFirst && (age > 0 || g.len() <= medianSize) {
+		g.updateMedian(e, now, word)
 	}
+}
+
+// updateMedian updates the median latency after a sample of e, unless its word has changed.
+func (g *group) updateMedian(e *endpoint, now uint32, word uint64) {
 	var room [medianSize + 1]knownLatency
 	known := g.appendKnown(room[:0], e, now)
 	for i := range g.sets {

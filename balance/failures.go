@@ -25,13 +25,6 @@ func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
 	}
 }
 
-func (f *failures[Rsp]) current() layer.Classifier[Rsp] {
-	if c := f.classifier.Load(); c != nil {
-		return *c
-	}
-	return f.byError
-}
-
 // The parameters of the default penalty, which is penaltyFactor times the median latency.
 // With this factor, an endpoint that failed once is tried again after about three times
 // [Policy].Decay. The median counts as at least minPenaltyBase, because a burst of requests
@@ -52,7 +45,14 @@ type result struct {
 }
 
 func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) result {
-	class := f.current().Classify(ctx, out)
+	c := f.classifier.Load()
+	if c == nil {
+		if out.Err == nil {
+			return result{} // as byError, but faster
+		}
+		c = &f.byError
+	}
+	class := c.Classify(ctx, out)
 	if !class.IsFailure() {
 		return result{ignored: class == layer.Ignorable}
 	}

@@ -185,18 +185,19 @@ type outlierState struct {
 	end      *time.Timer   // ends the ejection; nil before the first one
 }
 
-const answeredOne, failedOne = 1 << 32, 1
-
-// record counts a response with the result r. It reports whether the caller must eject e
-// because of consecutive failures. A throttled response counts only for the success rate.
-func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
-	if p.Interval > 0 {
-		if r.failed {
-			e.outlier.tally.Add(answeredOne + failedOne)
-		} else {
-			e.outlier.tally.Add(answeredOne)
-		}
+// count counts a response for the success rate.
+func (o *outlierState) count(failed bool) {
+	const answeredOne, failedOne = 1 << 32, 1
+	if failed {
+		o.tally.Add(answeredOne + failedOne)
+	} else {
+		o.tally.Add(answeredOne)
 	}
+}
+
+// record counts consecutive failures. It reports whether the caller must eject e because of
+// them. A throttled response does not count.
+func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r.throttled:
 	case r.failed:

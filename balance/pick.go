@@ -46,7 +46,7 @@ func (p Picker) String() string {
 func (p Picker) on(g *group) picker {
 	if p.start == nil {
 		g.aperture.width.Store(minAperture)
-		return choices{group: g, few: fullScanMax, k: defaultChoices}
+		return &choices{group: g, few: fullScanMax, k: defaultChoices}
 	}
 	return p.start(g)
 }
@@ -59,13 +59,13 @@ type choices struct {
 	few, k int
 }
 
-func (choices) joined(*endpoint) {}
-func (choices) left(*endpoint)   {}
+func (*choices) joined(*endpoint) {}
+func (*choices) left(*endpoint)   {}
 
 // pick returns the cheapest endpoint of the balancer's zone. It returns the cheapest
 // endpoint of the other zones if that endpoint is cheaper by more than ZoneSpillover. An
 // endpoint that the request has not tried always precedes one that it has tried.
-func (c choices) pick(q query) *endpoint {
+func (c *choices) pick(q query) *endpoint {
 	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
 		return c.pickPlain(&c.sets[near], q.now).best
 	}
@@ -93,13 +93,13 @@ func (c choices) pick(q query) *endpoint {
 // isEven reports whether all weights are 1 and the cost is the default.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain is a faster form of pickAmong. It may be called only if isEven returns true and
-// the request has neither attempts nor an explanation.
-func (c choices) pickPlain(r *readySet, now uint32) found {
+// pickPlain is a faster form of pickAmong, without attempts and an explanation. It may be
+// called only if isEven returns true.
+func (c *choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
 	if front := *s.front.Load(); n <= len(front) && n <= c.few {
-		return c.cheapestOf(front[:n], now, noneFound(chanceOf(random)))
+		return c.cheapestOf(front[:n], now, chanceOf(random))
 	}
 	k, w := c.walk(n, random)
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
@@ -107,7 +107,7 @@ func (c choices) pickPlain(r *readySet, now uint32) found {
 
 // walk returns the number k of endpoints that a pick examines in an aperture of n
 // endpoints, and their order.
-func (c choices) walk(n int, random uint64) (k int, w walk) {
+func (c *choices) walk(n int, random uint64) (k int, w walk) {
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.few {
 		k, w.stride = n, 1 // a predictable order for a full scan
@@ -118,10 +118,11 @@ func (c choices) walk(n int, random uint64) (k int, w walk) {
 // pickAmong returns the cheapest examined endpoint of one ready set, and its cost. best is
 // nil if the set is empty. It examines endpoints that the request has tried only if it
 // finds no others.
-func (c choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
-	if q.examined == nil && q.attempts.Len() == 0 && c.isEven() {
-		f := c.pickPlain(r, q.now)
-		return f.best, math.Float32frombits(f.least)
+func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32) {
+	if q.examined == nil && c.isEven() {
+		if f := c.pickPlain(r, q.now); !q.attempts.Has(f.best) {
+			return f.best, math.Float32frombits(f.least)
+		}
 	}
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -241,8 +242,6 @@ type found struct {
 	chance uint32    // the random number for the next comparison
 }
 
-func noneFound(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
-
 // cheapestPlain returns the cheapest of the next k endpoints in the order of w.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [maxChoices]*endpoint
@@ -253,38 +252,43 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found
 			endpoints = append(endpoints, e)
 		}
 	}
-	return g.cheapestOf(endpoints, now, noneFound(chance))
+	return g.cheapestOf(endpoints, now, chance)
 }
 
-// cheapestOf returns the cheapest of the given endpoints and f.best, the cheapest endpoint
-// so far.
-func (g *group) cheapestOf(endpoints []*endpoint, now uint32, f found) found {
-	for i := 0; ; i++ {
-		if f, i = g.cheapestKnown(endpoints, i, now, f); i >= len(endpoints) {
+// cheapestOf returns the cheapest of the given endpoints.
+func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
+	f := found{least: math.MaxUint32, chance: chance}
+	for {
+		var known int
+		if f, known = g.cheapestKnown(endpoints, now, f); known == len(endpoints) {
 			return f
 		}
+		e := endpoints[known]
 		f.chance = nextChance(f.chance)
-		its := math.Float32bits(g.costOf(endpoints[i], now, g.median.read(), ownShare(f.chance)))
-		if its < f.least {
-			f.best, f.least = endpoints[i], its
+		if its := math.Float32bits(g.costOf(e, now, g.median.read(), ownShare(f.chance))); its < f.least {
+			f.best, f.least = e, its
 		}
+		endpoints = endpoints[known+1:]
 	}
 }
 
-// cheapestKnown compares endpoints with f, the cheapest so far, from endpoints[i] on. It
-// returns the cheapest one and the index at which it stopped. It stops at an endpoint that
-// is failing or not trusted, or has an old estimate, because only costOf can compute such a
-// cost. It computes costs without calls, so that all values stay in registers.
-func (g *group) cheapestKnown(endpoints []*endpoint, i int, now uint32, f found) (found, int) {
+// cheapestKnown compares endpoints with f, the cheapest so far. It returns the cheapest one
+// and the index at which it stopped. It stops at an endpoint that is failing or not
+// trusted, or has an old estimate, because only costOf can compute such a cost. It computes
+// costs without calls, so that all values stay in registers.
+func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
-	for i < len(endpoints) {
-		e := endpoints[i]
+	short := math.Float32bits(minLatency) // an estimate up to this stays below minLatency as it ages
+	if median > minLatency {
+		short = 0
+	}
+	for i, e := range endpoints {
 		status := e.status.word.Load()
 		word := e.latency.word.Load()
 		if status&trustedMask != trustedBits {
 			if !e.isIdleInitial(status) {
-				break
+				return f, i
 			}
 			if word == 0 { // no sample yet
 				word = pack(median, now)
@@ -292,23 +296,24 @@ func (g *group) cheapestKnown(endpoints []*endpoint, i int, now uint32, f found)
 		}
 		age := now - uint32(word>>32)
 		if age > fresh { // also if the sample is newer than now
-			break
+			return f, i
 		}
 		f.chance = nextChance(f.chance)
-		ticks := float32(int32(age))
-		latency := math.Float32frombits(uint32(word))
-		latency += (latency - median) * (ticks * (ticks*bend - slope))
-		if latency < minLatency {
-			latency = minLatency
+		latency := float32(minLatency)
+		if uint32(word) > short {
+			ticks := float32(int32(age))
+			aged := math.Float32frombits(uint32(word))
+			if aged += (aged - median) * (ticks * (ticks*bend - slope)); aged > minLatency {
+				latency = aged
+			}
 		}
 		streams := streamsOf(status)
 		requests := float32(int32(e.inFlight())-streams) + ownShare(f.chance)
 		if its := math.Float32bits(latency*requests + float32(streams)*median); its < f.least {
 			f.least, f.best = its, e
 		}
-		i++
 	}
-	return f, i
+	return f, len(endpoints)
 }
 
 // isIdleInitial reports whether e belongs to the first set and is still probed, is not

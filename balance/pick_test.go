@@ -48,7 +48,7 @@ func TestDefaultChoices(t *testing.T) {
 		}
 		latencies[n/2] = time.Millisecond
 		ns := nodes(latencies...)
-		wide := Picker{"wide", func(g *group) picker { return choices{group: g, few: fullScanMax, k: defaultChoices} }}
+		wide := Picker{"wide", func(g *group) picker { return &choices{group: g, few: fullScanMax, k: defaultChoices} }}
 		require.InDelta(t, want, shares(groupOf(ns...), ns, wide)[n/2], 0.02, "of %d", n)
 	}
 }
@@ -203,7 +203,7 @@ func TestCheapestPlain(t *testing.T) {
 		chance := uint32(random)
 		f := g.cheapestPlain(s, w, k, now, chance)
 		if front := *s.front.Load(); len(front) == n && rapid.Bool().Draw(rt, "all") {
-			f = g.cheapestOf(front, now, noneFound(chance))
+			f = g.cheapestOf(front, now, chance)
 			k, w = n, walk{stride: 1, n: n}
 		}
 		other, same := g.cheapest(s, w, k, k, query{now: now, examined: looked}, chance)

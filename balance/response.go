@@ -139,10 +139,15 @@ func (b *Balancer[Req, Rsp]) observe(
 		}
 	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
 	default:
-		r := b.failures.classify(ctx, out)
-		b.addResponse(n, start, r)
-		b.report(n, r)
+		b.observeResponse(ctx, n, start, out)
 	}
+}
+
+// observeResponse records a request that ended with its response or with a failure.
+func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
+	r := b.failures.classify(ctx, out)
+	b.addResponse(n, start, r)
+	b.report(n, r)
 }
 
 // missed returns the result of a request that ended before its response, because its
@@ -206,6 +211,17 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	if r.ignored {
 		return
 	}
+	if b.detection.Interval > 0 {
+		n.outlier.count(r.failed)
+	}
+	if r.failed || n.status.word.Load()&(failing|badRecord) != 0 {
+		b.updateRecord(n, r)
+	}
+}
+
+// updateRecord changes the record of n after a failure, or after a success if the record
+// has failures.
+func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if n.setFailed(r.penalty > 0) {
 		b.mu.Lock()
 		if n.status.state() == ready {
@@ -213,7 +229,7 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 		}
 		b.mu.Unlock()
 	}
-	if b.detection.enabled() && b.detection.record(&n.endpoint, r) {
+	if b.detection.record(&n.endpoint, r) {
 		b.ejectFailing(n)
 	}
 	if n.status.marked() {
