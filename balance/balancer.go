@@ -163,8 +163,7 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 // ready. An endpoint that has become unready leaves the ready set, unless MinReady keeps it
 // there. confirm does not use the picker, because that would advance a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	c := choices{group: b.group, few: fullScanMax, k: defaultChoices}
-	e := c.pick(query{now: b.now()})
+	e := (&choices{group: b.group, few: fullScanMax, k: defaultChoices}).pick(query{now: b.now()})
 	if e == nil {
 		return false
 	}
@@ -185,10 +184,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return zero, b.notReady(ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	var last error
-	info := layer.PickInfoFromContext(ctx)
 	for range maxRejections {
 		start := time.Since(b.start)
-		n := b.pick(tick(start), info)
+		n, record := b.pick(tick(start), layer.PickInfoFromContext(ctx))
 		if n == nil {
 			if err := b.reject(); err != nil {
 				b.meters.rejected.Add(1)
@@ -196,12 +194,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			}
 			continue // an endpoint became ready
 		}
-		if info.Attempts != nil {
-			info.Attempts.Add(&n.endpoint) // before Call, so that a concurrent hedge uses another endpoint
-		}
 		rsp, admitted, err := b.send(ctx, n, req, start)
 		if admitted {
-			info.Record.AddAttempt(b.target, n.id.Addr)
+			record.AddAttempt(b.target, n.id.Addr)
 			return rsp, err
 		}
 		if ctx.Err() != nil {
@@ -209,7 +204,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 		if b.staysAfter(n, err) && n.begin(tick(start)) {
 			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
-				info.Record.AddAttempt(b.target, n.id.Addr)
+				record.AddAttempt(b.target, n.id.Addr)
 				return rsp, err
 			}
 			b.rejectedBy(n, err)
@@ -221,16 +216,21 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // pick picks a node for a request and counts the request as in flight at that node. It
-// returns nil if no node is ready. If info has an explanation, pick adds the choice to it.
-func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) *node[Req, Rsp] {
+// returns nil if no node is ready. It adds the choice to the attempts and the explanation
+// of info, and returns the record of info.
+func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
-	if info.Explanation == nil {
-		return b.begin(q)
+	if info.Explanation != nil {
+		q.examined = new(examined)
 	}
-	q.examined = new(examined)
 	n := b.begin(q)
-	b.explain(info.Explanation, q, n)
-	return n
+	if q.examined != nil {
+		b.explain(info.Explanation, q, n)
+	}
+	if info.Attempts != nil && n != nil {
+		info.Attempts.Add(&n.endpoint) // before Call, so that a concurrent hedge uses another endpoint
+	}
+	return n, info.Record
 }
 
 func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {

@@ -178,13 +178,8 @@ func (e *endpoint) setFailed(failed bool) (second bool) {
 		e.status.mark()
 		return fails == 2
 	}
-	word := e.status.word.Load()
-	if word&badRecord != 0 && e.fails.Load() != 0 {
-		e.fails.Store(0)
-	}
-	if word&failing != 0 {
-		e.status.recover()
-	}
+	e.fails.Store(0)
+	e.status.recover()
 	return false
 }
 
@@ -198,13 +193,6 @@ func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
 	return row >= maxMissed
-}
-
-// endMissed resets the count of consecutive missed deadlines.
-func (e *endpoint) endMissed() {
-	if e.status.marked() && e.missed.Load() != 0 {
-		e.missed.Store(0)
-	}
 }
 
 // penalize prepares e for a penalty, which the caller then adds to the latency estimate. It

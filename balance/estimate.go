@@ -172,13 +172,10 @@ type knownLatency struct {
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))
-	if age >= medianInterval || isFirst && (age > 0 || g.len() <= medianSize) {
-		g.updateMedian(e, now, word)
+	isNew := isFirst && (age > 0 || g.len() <= medianSize)
+	if age < medianInterval && !isNew {
+		return
 	}
-}
-
-// updateMedian updates the median latency after a sample of e, unless its word has changed.
-func (g *group) updateMedian(e *endpoint, now uint32, word uint64) {
 	var room [medianSize + 1]knownLatency
 	known := g.appendKnown(room[:0], e, now)
 	for i := range g.sets {

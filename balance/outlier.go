@@ -187,12 +187,11 @@ type outlierState struct {
 
 // count counts a response for the success rate.
 func (o *outlierState) count(failed bool) {
-	const answeredOne, failedOne = 1 << 32, 1
+	one := uint64(1 << 32)
 	if failed {
-		o.tally.Add(answeredOne + failedOne)
-	} else {
-		o.tally.Add(answeredOne)
+		one++
 	}
+	o.tally.Add(one)
 }
 
 // record counts consecutive failures. It reports whether the caller must eject e because of
@@ -204,7 +203,7 @@ func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 		row := e.outlier.row.Add(1)
 		e.status.mark()
 		return row == uint32(p.ConsecutiveFailures)
-	case e.status.marked() && e.outlier.row.Load() != 0:
+	default:
 		e.outlier.row.Store(0)
 	}
 	return false

@@ -147,20 +147,19 @@ const maxWalk = 16
 // first argument of nextChance.
 func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
-	retried := q.attempts.Len() > 0
 	for ; visits > 0 && k > 0; visits-- {
 		e := s.at[w.next()].Load()
 		if e == nil {
 			continue
 		}
-		if retried && q.attempts.Has(e) {
+		if q.attempts.Has(e) {
 			q.examined.read(g, e, q.now)
 			continue
 		}
 		t.add(e)
 		k--
 	}
-	return t.result()
+	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
 // comparison finds the cheapest of the endpoints that are added to it, for any weights and
@@ -211,12 +210,6 @@ func (t *comparison) add(e *endpoint) {
 		return
 	}
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
-}
-
-// result returns the best endpoint and its cost per weight. The endpoint is nil if none was
-// added.
-func (t *comparison) result() (*endpoint, float32) {
-	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
 // chanceOf returns the first argument of nextChance for a pick. It is independent of the

@@ -167,7 +167,9 @@ func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], star
 // addResponse records the latency of a response of n to a request that began at start. The
 // latency of an ignored response counts only if it is longer than expected.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
-	n.endMissed()
+	if n.status.marked() {
+		n.missed.Store(0)
+	}
 	if !r.ignored || b.isLong(n, start) {
 		b.record(n, start, r.penalty)
 	}
@@ -232,9 +234,7 @@ func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if b.detection.record(&n.endpoint, r) {
 		b.ejectFailing(n)
 	}
-	if n.status.marked() {
-		n.unmarkIfClean()
-	}
+	n.unmarkIfClean()
 }
 
 // reject returns the error of a request for which no endpoint is ready. It returns nil if

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 )
 
@@ -99,10 +100,11 @@ func (h *hashing) pick(q query) *endpoint {
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false
-	c := h.ring.from(mix(q.affinity))
+	t := h.ring.table.Load()
+	i := t.find(mix(q.affinity))
 	for range hops {
-		e := c.next()
-		if e == nil {
+		var e *endpoint
+		if e, i = t.next(i); e == nil {
 			break
 		}
 		if e == last || e.status.state() != ready {
@@ -129,10 +131,9 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 // request has not tried. It returns nil if none of its draws finds one. The probabilities
 // of endpoints are proportional to their points.
 func (h *hashing) anywhere(q query) *endpoint {
-	random := h.draw()
+	random, t := h.draw(), h.ring.table.Load()
 	for i := range h.draws {
-		c := h.ring.from(place(random, i))
-		e := c.next()
+		e, _ := t.next(t.find(place(random, i)))
 		if e == nil {
 			return nil
 		}
@@ -183,9 +184,6 @@ func (h *hashing) count() uint64 {
 	here, there := h.sets[near].slots.Load(), h.sets[far].slots.Load()
 	nearby := int(here.n.Load())
 	n := nearby + int(there.n.Load())
-	if n == 0 {
-		return 0
-	}
 	var requests uint64
 	var points int
 	w := newWalk(h.draw(), n)
@@ -237,7 +235,7 @@ const gamma = 0x9e3779b97f4a7c15
 
 // pointsPerUnit is the number of points of an endpoint of weight 1. The share of the keys
 // that an endpoint gets deviates by 1/√points: with 100 points, nine of ten endpoints are
-// within 16 % of the mean. A point uses about 40 bytes.
+// within 16 % of the mean. A point uses about 30 bytes.
 const pointsPerUnit = 100
 
 // maxPointWeight is the weight above which the number of points does not grow, because
@@ -267,50 +265,107 @@ func seed(addr netip.AddrPort) uint64 {
 func place(seed uint64, i int) uint64 { return mix(seed + uint64(i)*gamma) }
 
 // ring has the points of the ready endpoints in order. Reading it takes no lock. During a
-// change, a reader may miss points, or see an endpoint that has just left the ring. The
-// state of such an endpoint is not ready. Writers hold the balancer's mutex.
-//
-// The place of a point determines its bucket, which is a list of points in order. There are
-// about as many buckets as points, so that finding or adding a point takes the same time
-// for any number of points.
+// change, a reader may miss points, or see one with the endpoint of an adjacent point or
+// with one that is no longer ready. Writers hold the balancer's mutex.
 type ring struct {
-	buckets atomic.Pointer[[]bucket]
-	points  atomic.Int64      // number of points on the ring
-	has     map[*endpoint]int // number of points of each endpoint; guarded by the balancer's mutex
+	table  atomic.Pointer[table]
+	points atomic.Int64      // number of points on the ring
+	has    map[*endpoint]int // number of points of each endpoint; guarded by the balancer's mutex
 }
 
-// bucket is the first point of a list, or nil.
-type bucket = atomic.Pointer[point]
-
-// point is a place of an endpoint on the ring. A reader may be at a point that was removed.
-// The points after it are still found from there.
-type point struct {
-	at   uint64
-	e    *endpoint
-	next bucket
+// table is a hash table with linear probing in which the hash has the order of the places
+// (Amble, Knuth, "Ordered Hash Tables", 1974). A point is in the slot that its place
+// determines, or a little after it, so that a reader rarely fetches a second cache line.
+type table struct {
+	size  int    // number of slots that a place can determine
+	slots []slot // size, and some more
 }
+
+type slot struct {
+	at atomic.Uint64            // the place of a point
+	e  atomic.Pointer[endpoint] // nil if the slot is empty
+}
+
+// leastSlots is the smallest size of a table, and the number of slots that are added to a
+// table for points after its last place.
+const leastSlots = 64
 
 func newRing() *ring {
 	r := &ring{has: make(map[*endpoint]int)}
-	r.buckets.Store(new(make([]bucket, 1)))
+	r.table.Store(newTable(leastSlots))
 	return r
 }
 
-// bucketOf returns the index of the bucket of a place, among n buckets.
-func bucketOf(at uint64, n int) int {
-	i, _ := bits.Mul64(at, uint64(n))
+func newTable(size int) *table { return &table{size, make([]slot, size+leastSlots)} }
+
+// slotOf returns the index of the slot that a place determines.
+func (t *table) slotOf(at uint64) int {
+	i, _ := bits.Mul64(at, uint64(t.size))
 	return int(i)
 }
 
-// insert adds a point to the buckets. at is its place.
-func insert(buckets []bucket, at uint64, e *endpoint) {
-	b := &buckets[bucketOf(at, len(buckets))]
-	for p := b.Load(); p != nil && p.at < at; p = b.Load() {
-		b = &p.next
+// find returns the index of the first point at or after a place, or of an empty slot before
+// that point.
+func (t *table) find(at uint64) int {
+	i := t.slotOf(at)
+	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].at.Load() < at {
+		i++
 	}
-	added := &point{at: at, e: e}
-	added.next.Store(b.Load())
-	b.Store(added)
+	return i
+}
+
+// next returns the endpoint of the first point from slot i on, and the index after it. It
+// continues at the start of the ring. It returns nil if there is no point.
+func (t *table) next(i int) (*endpoint, int) {
+	for range t.slots {
+		if i == len(t.slots) {
+			i = 0
+		}
+		e := t.slots[i].e.Load()
+		if i++; e != nil {
+			return e, i
+		}
+	}
+	return nil, i
+}
+
+// insert adds a point and moves the points after it by one slot, up to the first empty one.
+// Points of endpoints with the same address are in the order of the IDs. insert returns t,
+// or a larger copy if the last slot is not empty.
+func (t *table) insert(at uint64, e *endpoint) *table {
+	if t.slots[len(t.slots)-1].e.Load() != nil {
+		t = &table{t.size, append(slices.Clip(t.slots), make([]slot, leastSlots)...)}
+	}
+	i := t.find(at)
+	for o := t.slots[i].e.Load(); o != nil && t.slots[i].at.Load() == at && fmt.Sprint(o.id) < fmt.Sprint(e.id); o = t.slots[i].e.Load() {
+		i++
+	}
+	for ; e != nil; i++ {
+		s := &t.slots[i]
+		its, next := s.at.Load(), s.e.Load()
+		s.at.Store(at)
+		s.e.Store(e)
+		at, e = its, next
+	}
+	return t
+}
+
+// remove removes a point. It moves the points after it back by one slot, up to the first
+// one that is in the slot of its place.
+func (t *table) remove(at uint64, e *endpoint) {
+	i := t.find(at)
+	for t.slots[i].e.Load() != e {
+		i++
+	}
+	for ; i+1 < len(t.slots); i++ {
+		next, its := t.slots[i+1].e.Load(), t.slots[i+1].at.Load()
+		if next == nil || t.slotOf(its) == i+1 {
+			break
+		}
+		t.slots[i].at.Store(its)
+		t.slots[i].e.Store(next)
+	}
+	t.slots[i].e.Store(nil)
 }
 
 // add adds the points of e to the ring, as many as its current weight requires. It does
@@ -321,84 +376,36 @@ func (r *ring) add(e *endpoint) {
 	}
 	n := pointsOf(e.plainWeight())
 	r.has[e] = n
-	r.resize(int(r.points.Add(int64(n))))
-	s := seed(e.id.Addr)
+	t, s := r.resized(int(r.points.Add(int64(n)))), seed(e.id.Addr)
 	for i := range n {
-		insert(*r.buckets.Load(), place(s, i), e)
+		t = t.insert(place(s, i), e)
 	}
+	r.table.Store(t)
 }
 
 // remove removes the points of e from the ring. It removes as many as add added, because
 // the weight of e may have changed since then. It does nothing if e is not on the ring.
 func (r *ring) remove(e *endpoint) {
-	n, all := r.has[e], *r.buckets.Load()
+	n, t, s := r.has[e], r.table.Load(), seed(e.id.Addr)
 	delete(r.has, e)
-	s := seed(e.id.Addr)
 	for i := range n {
-		b := &all[bucketOf(place(s, i), len(all))]
-		for p := b.Load(); p != nil; p = b.Load() {
-			if p.e == e {
-				b.Store(p.next.Load())
-			} else {
-				b = &p.next
-			}
-		}
+		t.remove(place(s, i), e)
 	}
-	r.resize(int(r.points.Add(-int64(n))))
+	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resize replaces the buckets if the given number of points is more than twice or less than
-// half of their number.
-func (r *ring) resize(points int) {
-	old := *r.buckets.Load()
-	if points <= 2*len(old) && (2*points >= len(old) || len(old) == 1) {
-		return
+// resized returns the table. If the given number of points would fill more than three
+// quarters or less than a quarter of it, resized returns a copy of which they fill half.
+func (r *ring) resized(points int) *table {
+	t := r.table.Load()
+	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {
+		return t
 	}
-	next := make([]bucket, max(points, 1))
-	for i := range old {
-		for p := old[i].Load(); p != nil; p = p.next.Load() {
-			insert(next, p.at, p.e)
+	next := newTable(max(2*points, leastSlots))
+	for i := range t.slots {
+		if e := t.slots[i].e.Load(); e != nil {
+			next = next.insert(t.slots[i].at.Load(), e)
 		}
 	}
-	r.buckets.Store(&next)
-}
-
-// from returns a cursor at the first point at or after the given place.
-func (r *ring) from(at uint64) cursor {
-	all := *r.buckets.Load()
-	i := bucketOf(at, len(all))
-	c := cursor{buckets: all, start: at, at: i, left: len(all), point: all[i].Load()}
-	for c.point != nil && c.point.at < at {
-		c.point = c.point.next.Load()
-	}
-	return c
-}
-
-// cursor is the position of a reader on the ring.
-type cursor struct {
-	buckets []bucket
-	start   uint64
-	at      int    // index of the current bucket
-	left    int    // number of buckets after the current one; the last one is the first one again
-	point   *point // next point of the current bucket, or nil
-}
-
-// next returns the endpoint of the next point, or nil after one turn around the ring.
-func (c *cursor) next() *endpoint {
-	for c.point == nil {
-		if c.left == 0 {
-			return nil
-		}
-		c.left--
-		if c.at++; c.at == len(c.buckets) {
-			c.at = 0
-		}
-		c.point = c.buckets[c.at].Load()
-	}
-	p := c.point
-	if c.left == 0 && p.at >= c.start { // the turn is complete
-		return nil
-	}
-	c.point = p.next.Load()
-	return p.e
+	return next
 }

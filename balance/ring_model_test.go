@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -21,7 +22,9 @@ func (s *sorted) add(e *endpoint) {
 	for i := range pointsOf(e.plainWeight()) {
 		*s = append(*s, placed{place(seed(e.id.Addr), i), e})
 	}
-	slices.SortFunc(*s, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(*s, func(a, b placed) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(fmt.Sprint(a.e.id), fmt.Sprint(b.e.id)))
+	})
 }
 
 func (s *sorted) remove(e *endpoint) {
@@ -43,15 +46,19 @@ func (s *sorted) around(at uint64) []*endpoint {
 
 // requireSame compares the walk from a place with that of the model.
 func requireSame(t require.TestingT, want *sorted, r *ring, at uint64) {
-	c := r.from(at)
-	for _, e := range want.around(at) {
-		require.Same(t, e, c.next())
+	table := r.table.Load()
+	i := table.find(at)
+	for range 2 { // the walk goes around the ring
+		for _, e := range want.around(at) {
+			var next *endpoint
+			next, i = table.next(i)
+			require.Same(t, e, next)
+		}
 	}
-	require.Nil(t, c.next())
 	require.EqualValues(t, len(*want), r.points.Load())
-	n := len(*r.buckets.Load())
-	require.LessOrEqual(t, len(*want), 2*n)
-	require.True(t, 2*len(*want) >= n || n == 1, "%d in %d", len(*want), n)
+	size := table.size
+	require.LessOrEqual(t, 4*len(*want), 3*size)
+	require.True(t, 4*len(*want) >= size || size == leastSlots, "%d in %d", len(*want), size)
 }
 
 func TestRingModel(t *testing.T) {
@@ -113,14 +120,55 @@ func TestRingShrinks(t *testing.T) {
 	for _, e := range es {
 		r.add(e)
 	}
-	require.GreaterOrEqual(t, 2*len(*r.buckets.Load()), 300*pointsPerUnit)
+	require.GreaterOrEqual(t, 3*r.table.Load().size, 4*300*pointsPerUnit)
 	for _, e := range es[1:] {
 		r.remove(e)
 	}
-	require.LessOrEqual(t, len(*r.buckets.Load()), 2*pointsPerUnit)
+	require.LessOrEqual(t, r.table.Load().size, 4*pointsPerUnit)
 	r.remove(es[0])
-	require.Len(t, *r.buckets.Load(), 1)
+	require.Equal(t, leastSlots, r.table.Load().size)
 	require.Empty(t, r.has)
-	c := r.from(0)
-	require.Nil(t, c.next())
+	next, _ := r.table.Load().next(0)
+	require.Nil(t, next)
+}
+
+// Two endpoints with the same address are on the ring in the order of their IDs, whichever
+// joined first.
+func TestRingSameAddress(t *testing.T) {
+	one, other := member(1, unit), member(1, unit)
+	other.id.Identity = "other"
+	var walks [2][]*endpoint
+	for i, es := range [][]*endpoint{{one, other}, {other, one}} {
+		r := newRing()
+		r.add(es[0])
+		r.add(es[1])
+		at := 0
+		for range 2 * pointsPerUnit {
+			var e *endpoint
+			e, at = r.table.Load().next(at)
+			walks[i] = append(walks[i], e)
+		}
+	}
+	for i := range walks[0] {
+		require.Same(t, walks[0][i], walks[1][i])
+	}
+}
+
+// Many endpoints with the same address need slots after the last place.
+func TestRingManySameAddress(t *testing.T) {
+	r, want := newRing(), new(sorted)
+	var es []*endpoint
+	for i := range 2 * leastSlots {
+		e := member(1, unit)
+		e.id.OpaquePort = uint16(1000 + i)
+		es = append(es, e)
+		r.add(e)
+		want.add(e)
+	}
+	requireSame(t, want, r, 0)
+	for _, e := range es[1:] {
+		r.remove(e)
+		want.remove(e)
+	}
+	requireSame(t, want, r, 0)
 }
