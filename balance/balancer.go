@@ -267,11 +267,11 @@ func (b *Balancer[Req, Rsp]) send(
 ) (rsp Rsp, admitted bool, err error) {
 	observed, returned := false, false
 	defer func() {
-		if !observed {
-			defer b.finish(n)
-		}
 		if !returned {
-			layer.CloseBody(rsp)
+			defer layer.CloseBody(rsp)
+		}
+		if !observed {
+			b.finish(n)
 		}
 	}()
 	rsp, err = n.service.Call(ctx, req)

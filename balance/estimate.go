@@ -83,9 +83,9 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, least float64
 		}
 		age := since(now, at)
 		switch {
-		case first || least == failureWeight:
+		case first:
 			value = s
-		case age == 0:
+		case age == 0 && least != failureWeight:
 			return false
 		default:
 			w := least

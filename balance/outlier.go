@@ -194,8 +194,7 @@ func (o *outlierState) count(failed bool) {
 	o.tally.Add(one)
 }
 
-// record counts consecutive failures. It reports whether the caller must eject e because of
-// them. A throttled response does not count.
+// record counts failures in a row, without throttled ones, and reports whether to eject e.
 func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r.throttled:

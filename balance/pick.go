@@ -272,7 +272,7 @@ func (g *group) cheapestOf(endpoints []*endpoint, now, chance uint32) found {
 func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found, int) {
 	median, fade := g.median.read(), &g.decayCurve
 	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
-	short := math.Float32bits(minLatency) // an estimate up to this stays below minLatency as it ages
+	short := float32(minLatency) // an estimate up to this stays below minLatency as it ages
 	if median > minLatency {
 		short = 0
 	}
@@ -293,16 +293,18 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 		}
 		f.chance = nextChance(f.chance)
 		latency := float32(minLatency)
-		if uint32(word) > short {
+		if aged := math.Float32frombits(uint32(word)); aged > short {
 			ticks := float32(int32(age))
-			aged := math.Float32frombits(uint32(word))
 			if aged += (aged - median) * (ticks * (ticks*bend - slope)); aged > minLatency {
 				latency = aged
 			}
 		}
 		streams := streamsOf(status)
-		requests := float32(int32(e.inFlight())-streams) + ownShare(f.chance)
-		if its := math.Float32bits(latency*requests + float32(streams)*median); its < f.least {
+		cost := latency * (float32(int32(e.inFlight())-streams) + ownShare(f.chance))
+		if streams != 0 {
+			cost += float32(streams) * median
+		}
+		if its := math.Float32bits(cost); its < f.least {
 			f.least, f.best = its, e
 		}
 	}

@@ -221,8 +221,7 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
 	}
 }
 
-// updateRecord changes the record of n after a failure, or after a success if the record
-// has failures.
+// updateRecord records a failure, or a success after failures.
 func (b *Balancer[Req, Rsp]) updateRecord(n *node[Req, Rsp], r result) {
 	if n.setFailed(r.penalty > 0) {
 		b.mu.Lock()
