@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gotower/gotower/internal/freshstack"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
@@ -120,7 +121,7 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 			case err == nil:
 				w.profiles++
 				out.Received(ctx)
-				r.replace(p)
+				freshstack.Call(func() { r.replace(p) })
 			case errors.Is(err, ErrNoProfile):
 				log.DebugContext(ctx, "no profile", "err", err) // most addresses have none
 			default:

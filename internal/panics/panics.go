@@ -34,7 +34,11 @@ var ErrExited = errors.New("the callback ended its goroutine")
 //
 //	defer panics.Recover(&err)
 func Recover(err *error) {
-	if v := recover(); v != nil {
+	switch v := recover().(type) {
+	case nil:
+	case *Error: // recovered before, on another goroutine
+		*err = v
+	default:
 		*err = &Error{Value: v, Stack: debug.Stack(), place: place()}
 	}
 }

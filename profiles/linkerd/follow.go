@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gotower/gotower/internal/freshstack"
 	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/profiles"
@@ -68,7 +69,9 @@ func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) b
 	if err := dog.Wait(); err != nil {
 		return err
 	}
-	messages, err := w.open(dog.Context())
+	var messages receiver[M]
+	var err error
+	freshstack.Call(func() { messages, err = w.open(dog.Context()) })
 	if err != nil {
 		return dog.Cause(err)
 	}
@@ -82,7 +85,8 @@ func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) b
 		}
 		dog.Pause()
 		dog.Heard()
-		p, err := w.converted(message)
+		var p *profiles.Profile
+		freshstack.Call(func() { p, err = w.converted(message) })
 		if err != nil {
 			return err
 		}

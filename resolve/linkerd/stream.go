@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/freshstack"
 	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
@@ -88,8 +89,12 @@ func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) erro
 		return err
 	}
 	ctx, opened := dog.Context(), time.Now()
-	updates, err := destination.NewDestinationClient(w.conn).Get(ctx, &destination.GetDestination{
-		Scheme: scheme, Path: w.target, ContextToken: w.contextToken,
+	var updates grpc.ServerStreamingClient[destination.Update]
+	var err error
+	freshstack.Call(func() {
+		updates, err = destination.NewDestinationClient(w.conn).Get(ctx, &destination.GetDestination{
+			Scheme: scheme, Path: w.target, ContextToken: w.contextToken,
+		})
 	})
 	if err != nil {
 		return dog.Cause(err)
