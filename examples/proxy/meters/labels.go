@@ -106,9 +106,10 @@ func cleanName(name string) string {
 	return name
 }
 
-// key returns a string that identifies l. Equal labels have equal keys, and different
-// labels have different keys.
+// key returns a string that identifies the valid form of l. Equal labels have equal keys,
+// and different labels have different keys.
 func (l Labels) key() string {
+	l = l.clean()
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		b = append(append(b, name...), 0)

@@ -3,6 +3,7 @@ package meters
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ type family[V value] struct {
 	permanent bool
 
 	mu     sync.Mutex
-	series map[string]*series[V] // by the result of Labels.key
+	series map[seriesKey]*series[V]
 }
 
 // series is one value with fixed labels. It is a [prometheus.Metric]. The metrics of the
@@ -32,21 +33,25 @@ type family[V value] struct {
 // larger than all its other data.
 type series[V value] struct {
 	desc       *prometheus.Desc
-	labels     string // the result of Labels.key
+	labels     seriesKey
 	value      V
 	state      atomic.Int32
-	overflow   bool   // counts all names beyond the limit
-	limit      *names // has the name; nil if the series has no name with a limit
-	name       string
-	quietSince time.Time // time of the first sweep after the last write; guarded by family.mu
+	overflow   bool        // counts all names beyond the limit
+	named      *baseLabels // has the name of the series; nil if the series has no name with a limit
+	quietSince time.Time   // time of the first sweep after the last write; guarded by family.mu
 }
+
+// seriesKey is the labels of a series: two results of [Labels.key]. The series of an
+// endpoint or route share the memory of base, which is most of the memory of a series.
+type seriesKey struct{ base, more string }
 
 // Desc is part of [prometheus.Metric].
 func (s *series[V]) Desc() *prometheus.Desc { return s.desc }
 
 // Write is part of [prometheus.Metric].
 func (s *series[V]) Write(out *dto.Metric) error {
-	out.Label = labelPairs(s.labels)
+	out.Label = append(labelPairs(s.labels.base), labelPairs(s.labels.more)...)
+	slices.SortFunc(out.Label, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
 	s.value.write(out)
 	return nil
 }
@@ -102,11 +107,10 @@ func (f *family[V]) now(l labelSet) *handle[V] {
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	named := l.limit != nil && l.limit.take(l.name)
-	labels := l.labels
+	key := seriesKey{l.labels, l.more}
 	if l.limit != nil && !named {
-		labels = l.rest()
+		key.base = l.rest().key()
 	}
-	key := labels.With(l.more).clean().key()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.series[key]
@@ -114,7 +118,7 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	case s == nil:
 		s = &series[V]{desc: f.desc, labels: key, value: f.create(), overflow: l.limit != nil && !named}
 		if named {
-			s.limit, s.name = l.limit, l.name
+			s.named = l.baseLabels
 		}
 		f.series[key] = s
 	case named:
@@ -141,8 +145,8 @@ func (f *family[V]) sweep(now time.Time) {
 		case f.permanent, now.Sub(s.quietSince) < f.meters.retain, isOpen(s.value):
 		case s.state.CompareAndSwap(quiet, expired):
 			delete(f.series, key)
-			if s.limit != nil {
-				s.limit.release(s.name)
+			if s.named != nil {
+				s.named.limit.release(s.named.name)
 			}
 		}
 	}
@@ -164,7 +168,7 @@ func (f *family[V]) Collect(to chan<- prometheus.Metric) {
 
 // newFamily returns a family and registers it with m. create makes the value of a series.
 func newFamily[V value](m *Meters, name, help string, create func() V) *family[V] {
-	f := &family[V]{meters: m, desc: prometheus.NewDesc(name, help, nil, nil), create: create, series: map[string]*series[V]{}}
+	f := &family[V]{meters: m, desc: prometheus.NewDesc(name, help, nil, nil), create: create, series: map[seriesKey]*series[V]{}}
 	m.registry.MustRegister(f)
 	m.sweeps = append(m.sweeps, f.sweep)
 	return f
@@ -203,18 +207,24 @@ func (m *Meters) sweepIfDue() {
 	}
 }
 
-// labelSet is the labels of a series. They may contain one name that clients or the
-// application choose. The number of such names is limited.
+// labelSet is the labels of a series: those that several series share, and those that differ
+// between these series. No label is in both.
 type labelSet struct {
-	labels Labels
+	*baseLabels
+	more string // the result of Labels.key
+}
+
+// baseLabels is the labels that several series share. They may contain one name that clients
+// or the application choose. The number of such names is limited.
+type baseLabels struct {
+	labels string        // the result of Labels.key
 	limit  *names        // nil if the labels contain no such name
 	name   string        // the name; "" if limit is nil
 	rest   func() Labels // returns the labels to use if the name is beyond the limit
-	more   Labels        // added to labels or rest
 }
 
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
-func fixed(l Labels) labelSet { return labelSet{labels: l} }
+func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
 // limited returns a labelSet with a name that is limited together with all names of the
 // same kind. The first maxNames names of a kind get series with labels. Further names share
@@ -227,15 +237,12 @@ func (m *Meters) limited(kind, name string, labels Labels, rest func() Labels) l
 		limit = &names{series: map[string]int{}}
 		m.limits[kind] = limit
 	}
-	return labelSet{labels: labels, limit: limit, name: name, rest: rest}
+	return labelSet{baseLabels: &baseLabels{labels: labels.key(), limit: limit, name: name, rest: rest}}
 }
 
-// with returns l with the labels more added. A label in both has the value of more.
+// with returns l with the labels more added.
 func (l labelSet) with(more Labels) labelSet {
-	if len(l.more) > 0 {
-		more = l.more.With(more)
-	}
-	l.more = more
+	l.more += more.key()
 	return l
 }
 

@@ -1,6 +1,7 @@
 package meters
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -62,13 +63,12 @@ func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	if d == Inbound {
 		name = labels.key()
 	}
-	rest := Labels{}
-	for _, label := range []string{"tls", "no_tls_reason"} {
-		if value, ok := labels[label]; ok {
-			rest[label] = value
-		}
-	}
-	return m.limited(string(d)+" "+string(peer), name, labels, func() Labels { return rest })
+	tls, reason := labels["tls"], labels["no_tls_reason"]
+	return m.limited(string(d)+" "+string(peer), name, labels, func() Labels {
+		rest := Labels{"tls": tls, "no_tls_reason": reason}
+		maps.DeleteFunc(rest, func(_, value string) bool { return value == "" })
+		return rest
+	})
 }
 
 // cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op specifies whether

@@ -55,7 +55,7 @@ func TestTargets(t *testing.T) {
 	now := p.steady(t)
 	each := (now.heap - before.heap) * 1024 / float64(n)
 	t.Logf("%d targets in use: %.1f KiB and %.1f goroutines each", n, each, float64(now.goroutines-before.goroutines)/float64(n))
-	assert.LessOrEqual(t, each, 140.0)
+	assert.LessOrEqual(t, each, 100.0)
 
 	text, err := p.ask("/metrics")
 	require.NoError(t, err)
