@@ -72,8 +72,8 @@ const outboundBalancers = "outbound balancers"
 
 // Balancer returns the instruments of the balancer of target and of the queue in front of
 // it, for the profiles with the given parent. The protocol is "http" or "tcp". The label dst
-// is target, and the labels backend_* describe the Service of target. Beyond the first
-// thousand pairs of target and parent, all these labels are empty.
+// is target, and the labels backend_* describe the Service of target. For pairs of
+// target and parent beyond the limit of names, all these labels are empty.
 //
 // The balancer of a target that is a name also counts in stack_create_total, and in
 // stack_drop_total when ctx ends. For a protocol other than "http" and "tcp", the
@@ -90,7 +90,9 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent P
 		return Labels{"dst": name}.With(m.meta("backend", name), parent.labels())
 	}
 	name := strings.Join([]string{target, parent.Kind, parent.Namespace, parent.Name, parent.Port, parent.SectionName}, " ")
-	l := m.limited(outboundBalancers, name, labels(target, parent), func() Labels { return labels("", Parent{Kind: "default"}) })
+	l := m.limited(outboundBalancers, name, labels(target, parent), func(Labels) labelSet {
+		return fixed(labels("", Parent{Kind: "default"}))
+	})
 	states := &endpointStates{family: f.endpoints, labels: l}
 	context.AfterFunc(ctx, states.end)
 	balancer := balance.Instruments{

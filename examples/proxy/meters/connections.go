@@ -38,7 +38,7 @@ func (r *Routes) newConnections(dst string) *connections {
 		return nil
 	}
 	f, parent := r.meters.tcpRoutes, r.meters.meta("parent", dst)
-	l := r.meters.limited(routeParents(Outbound), dst, parent, func() Labels { return r.meters.meta("parent", "") })
+	l := r.meters.limited(routeParents(Outbound), dst, parent, func(Labels) labelSet { return fixed(r.meters.meta("parent", "")) })
 	ip := ""
 	if addr, err := netip.ParseAddrPort(dst); err == nil {
 		ip = addr.Addr().String()

@@ -60,8 +60,8 @@ func (f *failing) Next() httplayer.Service { return f.Service }
 func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // TCPErrors returns a function that counts errors that end connections. The labels are
-// error, from tcplayer.ErrorKind, and target_addr, the original destination. Beyond the
-// first thousand pairs of these labels, target_addr is missing. The function does not count
+// error, from tcplayer.ErrorKind, and target_addr, the original destination. Pairs of these
+// labels beyond the limit of names have no target_addr. The function does not count
 // nil, cancellations by the client, and rejections by a policy. The function is safe for
 // concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
@@ -69,7 +69,7 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 }
 
 // errorsOf returns a function that counts errors in f, by target and by the result of kind.
-// Only the first maxNames pairs of both have a label for the target. limit is the argument
+// Only a limited number of pairs of both have a label for the target. limit is the argument
 // kind of [Meters.limited] for these pairs.
 func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
@@ -82,7 +82,7 @@ func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(erro
 			return f.lazy(fixed(labels))
 		}
 		target := k.target.String()
-		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), func() Labels { return labels }))
+		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), func(Labels) labelSet { return fixed(labels) }))
 	})
 	return func(target netip.AddrPort, err error) {
 		if err == nil || isDenied(err) || isCanceled(err) {

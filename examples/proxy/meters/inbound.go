@@ -96,7 +96,7 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 		}
 		labels := Server(d.Permit.Server, d.Target).With(by).With(Target(d.Target)).With(d.Client.Labels())
 		rest := Server(d.Permit.Server, netip.AddrPort{}).With(by).With(d.Client.anonymous().Labels())
-		l := m.limited("authz "+protocol, labels.key(), labels, func() Labels { return rest })
+		l := m.limited("authz "+protocol, labels.key(), labels, func(Labels) labelSet { return fixed(rest) })
 		switch d.Outcome {
 		case Allowed:
 			l = l.with(d.Permit.Authz.labels("authz"))
@@ -165,7 +165,7 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	rest := p.Server.labels("parent").With(p.Route.labels("route"))
 	port := strconv.Itoa(int(target.Port()))
 	f := m.inboundRoutes
-	l := m.limited("inbound ports", port+rest.key(), rest.With(Labels{"parent_port": port}), func() Labels { return rest })
+	l := m.limited("inbound ports", port+rest.key(), rest.With(Labels{"parent_port": port}), func(Labels) labelSet { return fixed(rest) })
 	s := &inboundRoute{
 		requests: f.requests.now(l), request: f.request.now(l), response: f.response.now(l),
 		statuses: newByLabel(func(status int) *handle[*counterValue] {

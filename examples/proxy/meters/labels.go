@@ -132,6 +132,15 @@ func labelPairs(key string) []*dto.LabelPair {
 	return pairs
 }
 
+// labelsOf returns the labels of a series. key is the result of Labels.key.
+func labelsOf(key string) Labels {
+	l := Labels{}
+	for _, p := range labelPairs(key) {
+		l[*p.Name] = *p.Value
+	}
+	return l
+}
+
 // meta returns the labels that identify a resource, with the names of linkerd's proxy. The
 // prefix is "parent" for the requested destination and "backend" for the target that serves
 // the request. authority is the name and port of this destination or target.

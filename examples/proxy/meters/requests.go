@@ -41,8 +41,9 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // labels contain authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // [Prefixed] labels of discovery. Responses also have status_code, classification,
-// grpc_status and error. The number of outbound endpoints, and of different inbound labels,
-// is limited to a thousand. Beyond that, only the labels tls and no_tls_reason are kept.
+// grpc_status and error. The number of outbound endpoints is limited. Beyond the limit, the
+// endpoints of a target share series without target_* and dst_pod. For targets and inbound
+// labels beyond their limits, only tls and no_tls_reason are kept.
 //
 // Admission: Ready is forwarded. A rejection counts in rejection_total only.
 //

@@ -38,15 +38,15 @@ func (m *Meters) routeFamilies() routeFamilies {
 // labels of the route in the profile.
 //
 // A request that fails by a timeout of the route has the label error="timeout", also if it
-// was still in a queue. A rejected request has no latency. Destinations beyond the first
-// thousand have an empty dst and no rt_*.
+// was still in a queue. A rejected request has no latency. Destinations beyond the
+// limit of names have an empty dst and no rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
 	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
 	own := rest.With(Labels{"dst": dst})
 	if route != "" {
 		own["rt_route"] = route
 	}
-	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), func() Labels { return rest })
+	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), func(Labels) labelSet { return fixed(rest) })
 	success, failure := l.with(Labels{"classification": "success"}), l.with(Labels{"classification": "failure"})
 	t := timeoutFailures{
 		failures: counter{f.responses.now(failure)},

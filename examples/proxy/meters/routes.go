@@ -52,7 +52,7 @@ type destination struct {
 }
 
 // Routes returns the counts of one destination. target is the name of the destination,
-// until a profile specifies another name. Destinations beyond the first thousand share
+// until a profile specifies another name. Destinations beyond the limit of names share
 // series, in which the names of destinations, routes and targets are empty.
 func (m *Meters) Routes(d Direction, target string) *Routes {
 	r := &Routes{meters: m, direction: d}
@@ -158,7 +158,9 @@ func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) 
 		parent = r.meters.meta("parent", d.dst)
 	}
 	return r.meters.limited(routeParents(r.direction), d.dst,
-		parent.With(route, more), func() Labels { return r.meters.meta("parent", "").With(routeMeta("", nil), rest()) })
+		parent.With(route, more), func(Labels) labelSet {
+			return fixed(r.meters.meta("parent", "").With(routeMeta("", nil), rest()))
+		})
 }
 
 // routeMeter is the service that [Routes.PerRoute] returns.

@@ -106,22 +106,22 @@ func (f *family[V]) now(l labelSet) *handle[V] {
 // in l is beyond the limit of names, bind returns the series that all such names share.
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
-	named := l.limit != nil && l.limit.take(l.name)
-	key := seriesKey{l.labels, l.more}
-	if l.limit != nil && !named {
-		key.base = l.rest().key()
+	overflow := false
+	for l.limit != nil && !l.limit.take(l.name) {
+		l.baseLabels, overflow = l.rest(labelsOf(l.labels)).baseLabels, true
 	}
+	key := seriesKey{l.labels, l.more}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.series[key]
 	switch {
 	case s == nil:
-		s = &series[V]{desc: f.desc, labels: key, value: f.create(), overflow: l.limit != nil && !named}
-		if named {
+		s = &series[V]{desc: f.desc, labels: key, value: f.create(), overflow: overflow}
+		if l.limit != nil {
 			s.named = l.baseLabels
 		}
 		f.series[key] = s
-	case named:
+	case l.limit != nil:
 		l.limit.release(l.name) // the series has the name already
 	}
 	s.state.Store(written)
@@ -138,7 +138,7 @@ func (f *family[V]) sweep(now time.Time) {
 		case s.state.CompareAndSwap(written, quiet):
 			s.quietSince = now
 			if s.overflow && !isGauge(s.value) {
-				next := &series[V]{desc: s.desc, labels: key, value: s.value, quietSince: now, overflow: true}
+				next := &series[V]{desc: s.desc, labels: key, value: s.value, quietSince: now, overflow: true, named: s.named}
 				s.state.Store(expired)
 				f.series[key] = next
 			}
@@ -217,24 +217,28 @@ type labelSet struct {
 // baseLabels is the labels that several series share. They may contain one name that clients
 // or the application choose. The number of such names is limited.
 type baseLabels struct {
-	labels string        // the result of Labels.key
-	limit  *names        // nil if the labels contain no such name
-	name   string        // the name; "" if limit is nil
-	rest   func() Labels // returns the labels to use if the name is beyond the limit
+	labels string                    // the result of Labels.key
+	limit  *names                    // nil if the labels contain no such name
+	name   string                    // the name; "" if limit is nil
+	rest   func(own Labels) labelSet // returns the labels to use instead of own, if the name is beyond the limit
 }
 
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
 func fixed(l Labels) labelSet { return labelSet{baseLabels: &baseLabels{labels: l.key()}} }
 
 // limited returns a labelSet with a name that is limited together with all names of the
-// same kind. The first maxNames names of a kind get series with labels. Further names share
-// the series with the labels that rest returns.
-func (m *Meters) limited(kind, name string, labels Labels, rest func() Labels) labelSet {
+// same kind. The first names of a kind get series with labels. Further names share the
+// series with the labels that rest returns. The argument of rest is a copy of labels.
+func (m *Meters) limited(kind, name string, labels Labels, rest func(own Labels) labelSet) labelSet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	limit := m.limits[kind]
 	if limit == nil {
-		limit = &names{series: map[string]int{}}
+		limit = &names{most: maxNames, series: map[string]int{}}
+		switch kind {
+		case peers(Outbound, Source), peers(Outbound, Destination), routeParents(Outbound), outboundBalancers:
+			limit.most = maxTargets
+		}
 		m.limits[kind] = limit
 	}
 	return labelSet{baseLabels: &baseLabels{labels: labels.key(), limit: limit, name: name, rest: rest}}
@@ -246,13 +250,18 @@ func (l labelSet) with(more Labels) labelSet {
 	return l
 }
 
-// maxNames is the maximum number of names of one kind that have series of their own.
-// Without a limit, a client such as a port scanner could fill the memory.
-const maxNames = 1000
+// The maximum number of names of one kind that have series of their own. Without a limit, a
+// client such as a port scanner could fill the memory. The limit of targets and endpoints is
+// lower, because a target has 19 KB of a scrape.
+const (
+	maxNames   = 1000
+	maxTargets = 200
+)
 
 // names has the names of one kind that have series of their own. A name is removed when its
 // last series has expired.
 type names struct {
+	most   int // maximum number of names
 	mu     sync.Mutex
 	series map[string]int // number of series by name
 }
@@ -262,7 +271,7 @@ type names struct {
 func (n *names) take(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.series[name] == 0 && len(n.series) >= maxNames {
+	if n.series[name] == 0 && len(n.series) >= n.most {
 		return false
 	}
 	n.series[name]++

@@ -53,22 +53,30 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 }
 
 // peerLabels returns labels with a limit. For outbound connections, the number of endpoints
-// is limited. For inbound connections, the number of different labels is limited. Beyond
-// the limit, only the labels tls and no_tls_reason are kept.
+// is limited. Beyond the limit, the endpoints of a target share series without the labels
+// target_* and dst_pod. For targets beyond their limit, and for inbound connections with
+// different labels beyond the limit, only tls and no_tls_reason are kept.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
-	if labels["authority"] == "" && labels["target_addr"] == "" {
+	authority := labels["authority"]
+	switch {
+	case authority == "" && labels["target_addr"] == "":
 		return fixed(labels)
+	case d == Inbound || authority == "":
+		return m.limited(peers(d, peer), labels.key(), labels, onlyTLS)
 	}
-	name := labels["authority"] + " " + labels["target_addr"]
-	if d == Inbound {
-		name = labels.key()
-	}
-	tls, reason := labels["tls"], labels["no_tls_reason"]
-	return m.limited(string(d)+" "+string(peer), name, labels, func() Labels {
-		rest := Labels{"tls": tls, "no_tls_reason": reason}
-		maps.DeleteFunc(rest, func(_, value string) bool { return value == "" })
-		return rest
+	return m.limited(peers(d, peer), authority+" "+labels["target_addr"], labels, func(own Labels) labelSet {
+		maps.DeleteFunc(own, func(name, _ string) bool { return strings.HasPrefix(name, "target_") || name == "dst_pod" })
+		return m.limited(routeParents(d), authority, own, onlyTLS)
 	})
+}
+
+// peers returns the argument kind of [Meters.limited] for peers.
+func peers(d Direction, peer Peer) string { return string(d) + " " + string(peer) }
+
+// onlyTLS returns the labels tls and no_tls_reason of own.
+func onlyTLS(own Labels) labelSet {
+	maps.DeleteFunc(own, func(name, _ string) bool { return name != "tls" && name != "no_tls_reason" })
+	return fixed(own)
 }
 
 // cost returns a counter of outbound_tcp_transfer_cost_bytes_total. op specifies whether
@@ -146,7 +154,7 @@ func (c Client) anonymous() Client {
 // target. Call the function for each connection. The meter counts as [Meters.Transport]
 // does for [Source]. If server is not zero, the series also have the labels of [Server].
 //
-// Beyond the first thousand pairs of target and client, the labels target_* and client_id
+// For pairs of target and client beyond the limit of names, the labels target_* and client_id
 // are left out. The function is safe for concurrent use.
 func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
 	type key struct {
@@ -159,7 +167,7 @@ func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, serv
 		if k.server != (Resource{}) {
 			labels, rest = labels.With(Server(k.server, k.target)), rest.With(Server(k.server, netip.AddrPort{}))
 		}
-		limited := m.limited(string(d)+" clients", labels.key(), labels, func() Labels { return rest })
+		limited := m.limited(string(d)+" clients", labels.key(), labels, func(Labels) labelSet { return fixed(rest) })
 		return tcplayer.NewMeter(m.transport(d, Source, limited))
 	})
 	return func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {

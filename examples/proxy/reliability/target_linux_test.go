@@ -65,6 +65,6 @@ func TestTargets(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, zip.Close())
 	t.Logf("/metrics: %d bytes a target, %d with gzip", len(text)/n, packed.Len()/n)
-	assert.LessOrEqual(t, len(text)/n, 20_000)
+	assert.LessOrEqual(t, len(text)/n, 4_000)
 	assert.LessOrEqual(t, packed.Len()/n, 500)
 }
