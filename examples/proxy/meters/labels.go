@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	dto "github.com/prometheus/client_model/go"
 )
@@ -109,9 +110,19 @@ func cleanName(name string) string {
 // key returns a string that identifies the valid form of l. Equal labels have equal keys,
 // and different labels have different keys.
 func (l Labels) key() string {
-	l = l.clean()
-	var b []byte
-	for _, name := range slices.Sorted(maps.Keys(l)) {
+	names := make([]string, 0, len(l))
+	size, isClean := 0, true
+	for name, value := range l {
+		names = append(names, name)
+		size += len(name) + len(value) + len("\x00255\x00")
+		isClean = isClean && cleanName(name) == name && utf8.ValidString(value)
+	}
+	if !isClean {
+		return l.clean().key()
+	}
+	slices.Sort(names)
+	b := make([]byte, 0, size)
+	for _, name := range names {
 		b = append(append(b, name...), 0)
 		b = append(strconv.AppendInt(b, int64(len(l[name])), 10), 0) // a value may hold anything
 		b = append(b, l[name]...)

@@ -108,7 +108,7 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
 	overflow := false
 	for l.limit != nil && !l.limit.take(l.name) {
-		l.baseLabels, overflow = l.rest(labelsOf(l.labels)).baseLabels, true
+		l.baseLabels, overflow = l.beyond(), true
 	}
 	key := seriesKey{l.labels, l.more}
 	f.mu.Lock()
@@ -217,10 +217,21 @@ type labelSet struct {
 // baseLabels is the labels that several series share. They may contain one name that clients
 // or the application choose. The number of such names is limited.
 type baseLabels struct {
-	labels string                    // the result of Labels.key
-	limit  *names                    // nil if the labels contain no such name
-	name   string                    // the name; "" if limit is nil
-	rest   func(own Labels) labelSet // returns the labels to use instead of own, if the name is beyond the limit
+	labels string                     // the result of Labels.key
+	limit  *names                     // nil if the labels contain no such name
+	name   string                     // the name; "" if limit is nil
+	rest   func(own Labels) labelSet  // returns the labels to use instead of own, if the name is beyond the limit
+	made   atomic.Pointer[baseLabels] // the result of rest; nil before the first call
+}
+
+// beyond returns the labels to use if the name is beyond the limit.
+func (b *baseLabels) beyond() *baseLabels {
+	made := b.made.Load()
+	if made == nil {
+		made = b.rest(labelsOf(b.labels)).baseLabels
+		b.made.Store(made)
+	}
+	return made
 }
 
 // fixed returns a labelSet with the labels l, which contain no name that must be limited.
