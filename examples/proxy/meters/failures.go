@@ -82,7 +82,8 @@ func (m *Meters) errorsOf(f *family[*counterValue], limit string, kind func(erro
 			return f.lazy(fixed(labels))
 		}
 		target := k.target.String()
-		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), func(Labels) labelSet { return fixed(labels) }))
+		own := labels.With(Labels{"target_addr": target})
+		return f.lazy(m.limited(limit, target+" "+k.kind, own, func(Labels) labelSet { return fixed(labels) }))
 	})
 	return func(target netip.AddrPort, err error) {
 		if err == nil || isDenied(err) || isCanceled(err) {

@@ -147,7 +147,7 @@ func labelPairs(key string) []*dto.LabelPair {
 func labelsOf(key string) Labels {
 	l := Labels{}
 	for _, p := range labelPairs(key) {
-		l[*p.Name] = *p.Value
+		l[p.GetName()] = p.GetValue()
 	}
 	return l
 }

@@ -50,8 +50,9 @@ func (s *series[V]) Desc() *prometheus.Desc { return s.desc }
 
 // Write is part of [prometheus.Metric].
 func (s *series[V]) Write(out *dto.Metric) error {
-	out.Label = append(labelPairs(s.labels.base), labelPairs(s.labels.more)...)
-	slices.SortFunc(out.Label, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
+	labels := append(labelPairs(s.labels.base), labelPairs(s.labels.more)...)
+	slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
+	out.Label = labels
 	s.value.write(out)
 	return nil
 }
