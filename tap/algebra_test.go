@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/match"
 )
@@ -57,7 +58,7 @@ func naiveTCP(m *pb.ObserveRequest_Match_Tcp, a netip.AddrPort) bool {
 		}
 		return uint32(a.Port()) >= lo && uint32(a.Port()) <= hi
 	}
-	ip, _ := ipOf(m.GetNetmask().GetIp())
+	ip, _ := wire.IP(m.GetNetmask().GetIp())
 	p, err := a.Addr().Unmap().Prefix(int(m.GetNetmask().GetMask()))
 	if err != nil || ip.BitLen() != a.Addr().Unmap().BitLen() {
 		return false

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -182,8 +183,8 @@ func tcpMatch(where string, t *pb.ObserveRequest_Match_Tcp, op op) (condition, e
 }
 
 func netmask(where string, op op, m *pb.ObserveRequest_Match_Tcp_Netmask) (condition, error) {
-	ip, ok := ipOf(m.GetIp())
-	if !ok {
+	ip, err := wire.IP(m.GetIp())
+	if err != nil {
 		return condition{}, bad(where+".ip", "missing")
 	}
 	if bits := m.GetMask(); bits == 0 || bits > uint32(ip.BitLen()) {

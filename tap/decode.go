@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"encoding/binary"
 	"math"
 	"net/netip"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -91,26 +91,11 @@ func fieldsOf(m *http_types.Headers) []Field {
 // tcpOf converts m to an AddrPort. It returns the zero AddrPort if m has no IP. A port is
 // cut to 16 bits, as in linkerd's proxy.
 func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
-	ip, ok := ipOf(m.GetIp())
-	if !ok {
+	ip, err := wire.IP(m.GetIp())
+	if err != nil {
 		return netip.AddrPort{}
 	}
 	return normalizeAddr(netip.AddrPortFrom(ip, uint16(m.GetPort()&math.MaxUint16)))
-}
-
-func ipOf(m *netpb.IPAddress) (netip.Addr, bool) {
-	switch ip := m.GetIp().(type) {
-	case *netpb.IPAddress_Ipv4:
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], ip.Ipv4)
-		return netip.AddrFrom4(b), true
-	case *netpb.IPAddress_Ipv6:
-		var b [16]byte
-		binary.BigEndian.PutUint64(b[:8], ip.Ipv6.GetFirst())
-		binary.BigEndian.PutUint64(b[8:], ip.Ipv6.GetLast())
-		return netip.AddrFrom16(b), true
-	}
-	return netip.Addr{}, false
 }
 
 func metaOf(m *pb.TapEvent_EndpointMeta) map[string]string {

@@ -11,6 +11,7 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
@@ -101,8 +102,7 @@ func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
 	if !a.IsValid() {
 		return nil
 	}
-	ip := match.Source(netip.PrefixFrom(a.Addr(), a.Addr().BitLen())).GetSource().GetNetmask().GetIp()
-	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
+	return wire.TCP(a)
 }
 
 func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {

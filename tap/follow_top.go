@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -55,8 +56,11 @@ func FollowTop(
 // processes that changes. The keys of rows are the names of the processes. req is the request
 // that the rows answer.
 func MergeTop(rows map[string]*tappb.TopResponse, req *tappb.TopRequest) *tappb.TopResponse {
-	m := newRowMerger()
-	m.byDestination = req.GetByDestination()
+	return mergeRows(maps.All(rows), req)
+}
+
+func mergeRows(rows iter.Seq2[string, *tappb.TopResponse], req *tappb.TopRequest) *tappb.TopResponse {
+	m := &rowMerger{byDestination: req.GetByDestination(), rows: map[mergedKey]*tappb.Row{}}
 	for process, answer := range rows {
 		m.add(process, answer)
 	}
@@ -91,7 +95,7 @@ func (f *topFollower) follow(ctx context.Context, processes []Process, yield fun
 	for news, err := range merged(ctx, all) {
 		switch {
 		case news.tick:
-			if !yield(f.merge(), nil) {
+			if !yield(mergeRows(f.current, f.req), nil) {
 				return false
 			}
 			continue
@@ -166,16 +170,13 @@ func (f *topFollower) topRows(ctx context.Context, p Process) iter.Seq2[*tappb.T
 	}
 }
 
-// merge returns the sum of the current rows of all processes that can be reached.
-func (f *topFollower) merge() *tappb.TopResponse {
-	m := newRowMerger()
-	m.byDestination = f.req.GetByDestination()
+// current yields the current rows of all processes that can be reached, with their names.
+func (f *topFollower) current(yield func(string, *tappb.TopResponse) bool) {
 	for i, rows := range f.rows {
-		if rows != nil {
-			m.add(f.names[i], rows)
+		if rows != nil && !yield(f.names[i], rows) {
+			return
 		}
 	}
-	return m.top(f.req.GetRows())
 }
 
 // rowMerger adds up the rows of several processes. Rows with the same key become one row.
@@ -191,8 +192,6 @@ type mergedKey struct {
 	source, destination, method, path, route string
 	direction                                pb.TapEvent_ProxyDirection
 }
-
-func newRowMerger() *rowMerger { return &rowMerger{rows: map[mergedKey]*tappb.Row{}} }
 
 // add adds the rows of the process with the given name to the merged rows. It does not
 // change its argument rows.

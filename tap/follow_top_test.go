@@ -148,7 +148,7 @@ func TestRowMerger(t *testing.T) {
 		{Source: "x", Path: "/open", Count: 2, P50: ms(1), P95: ms(1), P99: ms(1), Best: ms(1), Worst: ms(1), Last: ms(1)},
 	}}
 	before := a.String() + b.String()
-	m := newRowMerger()
+	m := &rowMerger{rows: map[mergedKey]*tappb.Row{}}
 	m.add("pa", a)
 	m.add("pb", b)
 	m.add("pc", nil)

@@ -64,7 +64,7 @@ func TestFollowLinkerdRate(t *testing.T) {
 
 // An invalid rate of one process does not change the rates of the others.
 func TestRowMergerInvalidRates(t *testing.T) {
-	m := newRowMerger()
+	m := &rowMerger{rows: map[mergedKey]*tappb.Row{}}
 	for _, rate := range []float64{math.NaN(), 2, math.Inf(1), -7, math.NaN(), 3} {
 		m.add("p", &tappb.TopResponse{Rows: []*tappb.Row{{Path: "/", Rate: rate}}})
 	}

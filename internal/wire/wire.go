@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// IP converts an IP address. An IPv4-mapped IPv6 address becomes IPv4.
+// IP converts an IP address. An IPv4-mapped IPv6 address stays IPv6.
 func IP(a *net.IPAddress) (netip.Addr, error) {
 	switch from := a.GetIp().(type) {
 	case *net.IPAddress_Ipv4:
@@ -28,7 +28,7 @@ func IP(a *net.IPAddress) (netip.Addr, error) {
 		var b [16]byte
 		binary.BigEndian.PutUint64(b[:8], from.Ipv6.GetFirst())
 		binary.BigEndian.PutUint64(b[8:], from.Ipv6.GetLast())
-		return netip.AddrFrom16(b).Unmap(), nil
+		return netip.AddrFrom16(b), nil
 	}
 	return netip.Addr{}, errors.New("no IP address")
 }
@@ -41,6 +41,7 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	ip = ip.Unmap()
 	addr := netip.AddrPortFrom(ip, uint16(a.GetPort()))
 	switch {
 	case addr.Port() == 0:
@@ -51,17 +52,21 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-// TCP converts a valid address.
+// TCP converts a valid address. An IPv4-mapped IPv6 address becomes IPv4.
 func TCP(addr netip.AddrPort) *net.TcpAddress {
-	to := &net.TcpAddress{Ip: &net.IPAddress{}, Port: uint32(addr.Port())}
-	if ip := addr.Addr().Unmap(); ip.Is4() {
+	return &net.TcpAddress{Ip: FromIP(addr.Addr().Unmap()), Port: uint32(addr.Port())}
+}
+
+// FromIP converts a valid IP address. It is the inverse of IP.
+func FromIP(ip netip.Addr) *net.IPAddress {
+	if ip.Is4() {
 		b := ip.As4()
-		to.Ip.Ip = &net.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
-	} else {
-		b := ip.As16()
-		to.Ip.Ip = &net.IPAddress_Ipv6{Ipv6: &net.IPv6{First: binary.BigEndian.Uint64(b[:8]), Last: binary.BigEndian.Uint64(b[8:])}}
+		return &net.IPAddress{Ip: &net.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}}
 	}
-	return to
+	b := ip.As16()
+	return &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: &net.IPv6{
+		First: binary.BigEndian.Uint64(b[:8]), Last: binary.BigEndian.Uint64(b[8:]),
+	}}}
 }
 
 // TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for

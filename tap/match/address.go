@@ -1,11 +1,11 @@
 package match
 
 import (
-	"encoding/binary"
 	"net/netip"
 
-	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+
+	"github.com/gotower/gotower/internal/wire"
 )
 
 // Source matches requests of clients with an address in network. An IPv4 network contains
@@ -32,16 +32,8 @@ func destination(m *pb.ObserveRequest_Match_Tcp) *pb.ObserveRequest_Match {
 
 func netmask(network netip.Prefix) *pb.ObserveRequest_Match_Tcp {
 	m := &pb.ObserveRequest_Match_Tcp_Netmask{Mask: uint32(max(network.Bits(), 0))}
-	switch ip := network.Addr(); {
-	case ip.Is4():
-		b := ip.As4()
-		m.Ip = &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}}
-	case ip.Is6():
-		b := ip.As16()
-		m.Ip = &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{
-			First: binary.BigEndian.Uint64(b[:8]),
-			Last:  binary.BigEndian.Uint64(b[8:]),
-		}}}
+	if network.Addr().IsValid() {
+		m.Ip = wire.FromIP(network.Addr())
 	}
 	return &pb.ObserveRequest_Match_Tcp{Match: &pb.ObserveRequest_Match_Tcp_Netmask_{Netmask: m}}
 }

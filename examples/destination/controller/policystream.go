@@ -97,7 +97,7 @@ func addrOf(a *apinet.TcpAddress) (netip.AddrPort, error) {
 	if a.GetPort() > math.MaxUint16 {
 		return netip.AddrPort{}, fmt.Errorf("port %d must be from 1 to %d", a.GetPort(), math.MaxUint16)
 	}
-	return netip.AddrPortFrom(ip, uint16(a.GetPort())), nil
+	return netip.AddrPortFrom(ip.Unmap(), uint16(a.GetPort())), nil
 }
 
 // inboundServer is the gRPC server of the API InboundServerPolicies.

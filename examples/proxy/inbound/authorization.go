@@ -178,7 +178,7 @@ func prefixOf(msg *apinet.IPNetwork) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	p, err := addr.Prefix(int(min(msg.GetPrefixLen(), 129)))
+	p, err := addr.Unmap().Prefix(int(min(msg.GetPrefixLen(), 129)))
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("network: %w", err)
 	}
