@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -65,15 +66,16 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 	}
 	p.Interval, p.Timeout = cmp.Or(p.Interval, 5*time.Second), cmp.Or(p.Timeout, time.Second)
 	p.Healthy, p.Unhealthy = cmp.Or(p.Healthy, 1), cmp.Or(p.Unhealthy, 3)
-	groups := &healthGroups{byTarget: make(map[string]*healthGroup)}
+	groups := new(share.Group[string, *healthGroup])
 	return func(ctx context.Context, t Target) layer.Service[Req, Rsp] {
 		inner := mk(ctx, t)
 		if inner == nil {
 			return nil
 		}
-		c := &checked[Req, Rsp]{Service: inner, policy: p, group: groups.join(t.Name), endpoint: t.Endpoint.Addr.String()}
+		group, leave := groups.Use(t.Name, func() (*healthGroup, func()) { return new(healthGroup), func() {} })
+		c := &checked[Req, Rsp]{Service: inner, policy: p, group: group, endpoint: t.Endpoint.Addr.String()}
 		c.setReason(errNotChecked)
-		go c.run(ctx, check, t, func() { groups.leave(t.Name) })
+		go c.run(ctx, check, t, leave)
 		return c
 	}
 }
@@ -84,33 +86,6 @@ var errNotChecked = errors.New("not checked yet")
 type healthGroup struct {
 	healthy atomic.Int64     // number of healthy endpoints
 	changed notify.Broadcast // notifies of changes of healthy
-	members int              // number of endpoints; guarded by the mutex of healthGroups
-}
-
-type healthGroups struct {
-	mu       sync.Mutex
-	byTarget map[string]*healthGroup
-}
-
-func (g *healthGroups) join(target string) *healthGroup {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	group := g.byTarget[target]
-	if group == nil {
-		group = new(healthGroup)
-		g.byTarget[target] = group
-	}
-	group.members++
-	return group
-}
-
-func (g *healthGroups) leave(target string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	group := g.byTarget[target]
-	if group.members--; group.members == 0 {
-		delete(g.byTarget, target)
-	}
 }
 
 // checked is the service of one endpoint with a health check.
@@ -160,12 +135,7 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 			c.setReason(err)
 		}
 		jitter := 0.9 + 0.2*rand.Float64()
-		timer := time.NewTimer(time.Duration(jitter * float64(c.policy.Interval)))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		_ = backoff.Sleep(ctx, time.Duration(jitter*float64(c.policy.Interval)))
 	}
 }
 
