@@ -9,6 +9,7 @@ import (
 
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -143,7 +144,7 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 }
 
 func headerMatch(where string, h *tappb.HeaderMatch) (condition, error) {
-	if !isToken(h.GetName()) {
+	if !httpguts.ValidHeaderFieldName(h.GetName()) {
 		return condition{}, fmt.Errorf("%s.name: missing or not a header name: %q", where, h.GetName())
 	}
 	c := condition{op: opHeader, key: textproto.CanonicalMIMEHeaderKey(h.GetName())}
@@ -226,7 +227,7 @@ func httpMatch(where string, h *pb.ObserveRequest_Match_Http) (condition, error)
 
 func schemeMatch(where string, s *http_types.Scheme) (condition, error) {
 	name := schemeOf(s)
-	if !isToken(name) {
+	if !httpguts.ValidHeaderFieldName(name) { // a scheme and a method are tokens, too
 		return condition{}, bad(where, "missing or not a scheme: %q", name)
 	}
 	return condition{op: opScheme, text: name}, nil
@@ -234,7 +235,7 @@ func schemeMatch(where string, s *http_types.Scheme) (condition, error) {
 
 func methodMatch(where string, m *http_types.HttpMethod) (condition, error) {
 	name := methodOf(m)
-	if !isToken(name) {
+	if !httpguts.ValidHeaderFieldName(name) {
 		return condition{}, bad(where, "missing or not a method: %q", name)
 	}
 	return condition{op: opMethod, text: name}, nil
@@ -248,12 +249,4 @@ func stringMatch(where string, s *pb.ObserveRequest_Match_Http_StringMatch, op o
 		return condition{op: op, text: m.Prefix, starts: true}, nil
 	}
 	return condition{}, bad(where, "neither exact nor prefix")
-}
-
-// isToken reports whether s is a token of RFC 9110, section 5.6.2. Methods, schemes and
-// header names must be tokens.
-func isToken(s string) bool {
-	return s != "" && strings.IndexFunc(s, func(r rune) bool {
-		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
-	}) < 0
 }

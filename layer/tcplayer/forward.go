@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
@@ -72,9 +71,7 @@ func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 // Call forwards one accepted connection until it ends.
 func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
-		return ByteCount{}, &layer.Error{
-			Layer: "forward", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
-		}
+		return ByteCount{}, canceledError(ctx, "forward")
 	}
 	req := requestOf(client)
 	if f.hello > 0 {

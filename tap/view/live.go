@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -20,25 +21,25 @@ type live struct {
 	config Config
 	every  time.Duration // interval of frames
 
-	mu    sync.Mutex
-	pages map[chan []byte]struct{}
-	end   func() // stops the goroutines of the current run; nil without pages
+	runs share.Group[struct{}, *run] // the current run, if a page is open
 }
 
 // serveLive sends one hello and then frames, until the client or the server ends the
 // stream.
 func (h *Handler) serveLive(s *stream, r *http.Request) {
-	frames, leave := h.live.join()
+	current, leave := h.live.join()
 	defer leave()
 	if s.send("hello", hello{Title: text(h.config.Title), Started: h.started.UnixMilli(), Edition: h.edition}) != nil {
 		return
 	}
+	var seen share.Position
 	for {
+		f := current.frames.Look(&seen)
+		if f.Fresh && s.raw("frame", f.Value) != nil {
+			return
+		}
 		select {
-		case f := <-frames:
-			if s.raw("frame", f) != nil {
-				return
-			}
+		case <-f.Next:
 		case <-r.Context().Done():
 			return
 		case <-h.down:
@@ -47,48 +48,21 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join adds a page and returns the channel of its frames. The caller must call leave. The
-// channel holds one frame. The next frame replaces it if the page has not read it.
-func (l *live) join() (frames <-chan []byte, leave func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	page := make(chan []byte, 1)
-	if l.pages == nil {
-		l.pages = map[chan []byte]struct{}{}
-	}
-	l.pages[page] = struct{}{}
-	if l.end == nil {
-		l.begin()
-	}
-	return page, func() { l.leave(page) }
-}
-
-// leave removes a page. If it was the last one, leave stops the goroutines of the run and
-// waits for them.
-func (l *live) leave(page chan []byte) {
-	l.mu.Lock()
-	delete(l.pages, page)
-	var end func()
-	if len(l.pages) == 0 {
-		end, l.end = l.end, nil
-	}
-	l.mu.Unlock()
-	if end != nil {
-		end()
-	}
-}
-
-func (l *live) begin() {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{config: l.config}
-	var running sync.WaitGroup
-	running.Go(func() { l.repeat(ctx, &r.noRoutes, r.countRoutes) })
-	running.Go(func() { l.repeat(ctx, &r.noLatency, r.measure) })
-	running.Go(func() { l.publish(ctx, r) })
-	l.end = func() {
-		cancel()
-		running.Wait()
-	}
+// join returns the current run, which the first page starts. The caller must call leave. If
+// it is the last page, leave stops the goroutines of the run and waits for them.
+func (l *live) join() (current *run, leave func()) {
+	return l.runs.Use(struct{}{}, func() (*run, func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		r := &run{config: l.config}
+		var running sync.WaitGroup
+		running.Go(func() { l.repeat(ctx, &r.noRoutes, r.countRoutes) })
+		running.Go(func() { l.repeat(ctx, &r.noLatency, r.measure) })
+		running.Go(func() { l.publish(ctx, r) })
+		return r, func() {
+			cancel()
+			running.Wait()
+		}
+	})
 }
 
 // repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It
@@ -123,7 +97,7 @@ func (l *live) publish(ctx context.Context, r *run) {
 				if r.noRows.set(err); err != nil {
 					break
 				}
-				l.send(r.frame(rsp))
+				r.send(r.frame(rsp))
 			}
 			return nil
 		})
@@ -131,24 +105,15 @@ func (l *live) publish(ctx context.Context, r *run) {
 			r.noRows.set(err)
 		}
 		if ctx.Err() == nil && r.noRows.get() != "" {
-			l.send(r.frame(nil))
+			r.send(r.frame(nil))
 		}
 		_ = backoff.Sleep(ctx, l.every)
 	}
 }
 
-func (l *live) send(f frame) {
-	data, err := json.Marshal(f)
-	if err != nil {
-		return // numbers and text can always be encoded
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for page := range l.pages {
-		select { // the channel has room, because this is the only sender
-		case <-page:
-		default:
-		}
-		page <- data
+// send makes f the latest frame. A page that has not read the previous frame skips it.
+func (r *run) send(f frame) {
+	if data, err := json.Marshal(f); err == nil { // numbers and text can always be encoded
+		r.frames.Set(data)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
@@ -265,15 +266,21 @@ func TestLiveSlowPage(t *testing.T) {
 	h.live.every = time.Millisecond
 	slow, leaveSlow := h.live.join()
 	fast, leaveFast := h.live.join()
-	for range 50 {
-		<-fast
+	require.Same(t, slow, fast)
+	var read, unread share.Position
+	frames := map[string]bool{}
+	for len(frames) < 50 {
+		c := fast.frames.Look(&read)
+		if c.Fresh {
+			frames[string(c.Value)] = true
+		}
+		<-c.Next
 	}
-	h.live.mu.Lock() // it is about to be replaced now and then
-	require.Len(t, slow, 1)
-	h.live.mu.Unlock()
+	require.False(t, frames[string(slow.frames.Look(&unread).Value)], "a later frame than those that the other page has read")
 	leaveSlow()
+	require.Equal(t, 1, h.live.runs.Len())
 	leaveFast()
-	require.Empty(t, h.live.pages)
+	require.Zero(t, h.live.runs.Len())
 }
 
 // A page that never reads is disconnected, although its connection is open.

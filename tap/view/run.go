@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/share"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -17,6 +18,7 @@ import (
 type run struct {
 	config  Config
 	latency latency
+	frames  share.Latest[[]byte] // as JSON
 
 	noRows, noRoutes, noLatency problem
 
