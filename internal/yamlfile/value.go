@@ -217,6 +217,17 @@ func (v Value) Items() []Value {
 	return items
 }
 
+// Members returns the members of the list v, as Items does, except those that are null. For
+// each null it adds a mistake with the given reason.
+func (v Value) Members(reason string) []Value {
+	return slices.DeleteFunc(v.Items(), func(item Value) bool {
+		if item.IsNull() {
+			item.Failf("%s", reason)
+		}
+		return item.IsNull()
+	})
+}
+
 // OneOrMore returns the members of the list v. If v is a scalar, it returns v as the only
 // member.
 func (v Value) OneOrMore() []Value {

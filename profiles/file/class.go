@@ -46,12 +46,9 @@ func readStatus(v value) (s profiles.Status, ok bool) {
 // readShortClasses reads the field classes of a route in the short form: a list of classes
 // with conditions on responses.
 func readShortClasses(v value) []profiles.ResponseClass {
-	var classes []profiles.ResponseClass
-	for _, item := range v.Items() {
-		if item.IsNull() {
-			item.Failf("an empty class: take it out")
-			continue
-		}
+	items := v.Members("an empty class: take it out")
+	classes := make([]profiles.ResponseClass, 0, len(items))
+	for _, item := range items {
 		var c profiles.ResponseClass
 		item.Read(fields{
 			"match":   func(v value) { c.Match = readCondition(v, shortResponses()) },

@@ -115,10 +115,8 @@ func isDNS1123(name string) bool {
 }
 
 func (e *entry) linkerdRoutes(v value) {
-	for _, item := range v.Items() {
-		if item.IsNull() {
-			item.Failf("an empty route: take it out, or write {name: get, condition: {method: GET}}")
-		} else if r, ok := readLinkerdRoute(item); ok {
+	for _, item := range v.Members("an empty route: take it out, or write {name: get, condition: {method: GET}}") {
+		if r, ok := readLinkerdRoute(item); ok {
 			e.profile.Routes = append(e.profile.Routes, r)
 		}
 	}
@@ -157,11 +155,7 @@ func readLinkerdTimeout(v value) (d time.Duration) {
 
 func readLinkerdClasses(v value) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
-	for _, item := range v.Items() {
-		if item.IsNull() {
-			item.Failf("an empty response class: take it out")
-			continue
-		}
+	for _, item := range v.Members("an empty response class: take it out") {
 		var c profiles.ResponseClass
 		item.Read(fields{
 			"condition": func(v value) { c.Match = readCondition(v, linkerdResponses()) },

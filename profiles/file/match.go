@@ -107,10 +107,8 @@ func readCondition(v value, c conditions) profiles.Match {
 // function join. If no valid member is left, it returns nil, unless c.allowEmpty is true.
 func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
-	for _, item := range v.Items() {
-		if item.IsNull() {
-			item.Failf("an empty condition: take it out")
-		} else if m := readCondition(item, c); m != nil {
+	for _, item := range v.Members("an empty condition: take it out") {
+		if m := readCondition(item, c); m != nil {
 			members = append(members, m)
 		}
 	}

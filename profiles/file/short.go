@@ -105,12 +105,8 @@ func (e *entry) shortBudget(v value) {
 }
 
 func (e *entry) shortRoutes(v value) {
-	for _, item := range v.Items() {
-		if item.IsNull() {
-			item.Failf("an empty route: take it out, or write {match: {path: /}}")
-		} else {
-			e.profile.Routes = append(e.profile.Routes, readShortRoute(item))
-		}
+	for _, item := range v.Members("an empty route: take it out, or write {match: {path: /}}") {
+		e.profile.Routes = append(e.profile.Routes, readShortRoute(item))
 	}
 }
 

@@ -103,11 +103,7 @@ func redirect(field **profiles.Redirect) func(value) {
 func faults(field *[]profiles.Fault) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)
-		for _, item := range v.Items() {
-			if item.IsNull() {
-				item.Failf("an empty fault: take it out")
-				continue
-			}
+		for _, item := range v.Members("an empty fault: take it out") {
 			*field = append(*field, readFault(item))
 		}
 		checkRoute(v, wrong, profiles.Route{Faults: *field}, "")
@@ -151,11 +147,7 @@ func share(field *float64) func(value) {
 
 func mirrors(field *[]profiles.Mirror) func(value) {
 	return func(v value) {
-		for _, item := range v.Items() {
-			if item.IsNull() {
-				item.Failf("an empty mirror: take it out")
-				continue
-			}
+		for _, item := range v.Members("an empty mirror: take it out") {
 			*field = append(*field, readMirror(item))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // readEndpoints parses the list of endpoints of a target. It reports a duplicate address as
 // a mistake, because an address identifies an endpoint.
 func readEndpoints(v value) []resolve.Endpoint {
-	items := v.Items()
+	items := v.Members("an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
 	list := make([]resolve.Endpoint, 0, len(items))
 	first := make(map[netip.AddrPort]int, len(items))
 	for _, item := range items {
@@ -39,10 +39,6 @@ func readEndpoints(v value) []resolve.Endpoint {
 // readEndpoint parses one item of the list of endpoints. After a mistake in the address,
 // the address of e is invalid.
 func readEndpoint(v value) (e resolve.Endpoint) {
-	if v.IsNull() {
-		v.Failf("an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
-		return e
-	}
 	v.Read(fields{
 		"addr":          yamlfile.Into(&e.Addr, parseAddr),
 		"weight":        yamlfile.Into(&e.Weight, parseWeight),
