@@ -234,7 +234,8 @@ func (q *queue[Req, Rsp]) Describe() Node {
 		state = append(state, Attr{"rejected", n})
 	}
 	if since := q.failFast.Load(); since != nil {
-		state = append(state, Attr{"fail_fast_for", time.Since(*since).Round(time.Millisecond)}, Attr{"waits_for", q.waiters.rejection().Error()})
+		state = append(state,
+			Attr{"fail_fast_for", time.Since(*since).Round(time.Millisecond)}, Attr{"waits_for", q.waiters.rejection().Error()})
 	} else if n > 0 {
 		state = append(state, Attr{"not_ready_for", time.Since(q.waiters.unreadySince()).Round(time.Millisecond)})
 	}

@@ -32,7 +32,7 @@ func (h *Histogram) Add(d time.Duration) {
 }
 
 // bounds are the mantissas of 2^(1/8), 2^(2/8), ... 2^(7/8), and the end of the octave.
-var bounds = func() (b [PerOctave]uint64) {
+var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a constant table
 	for i := range b {
 		b[i] = math.Float64bits(math.Exp2(float64(i+1)/PerOctave)) - math.Float64bits(1)
 	}
