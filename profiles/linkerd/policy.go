@@ -288,8 +288,8 @@ func httpMatch(m *http_route.HttpRouteMatch) (all profiles.All, prefix string, e
 	return all, prefix, validMembers(all)
 }
 
-// grpcMatch converts a condition on gRPC requests. The second result is "", because there
-// are no path prefixes.
+// grpcMatch converts a condition on gRPC requests. The second result, the path prefix, is
+// always "".
 func grpcMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
 	all := profiles.All{
 		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
