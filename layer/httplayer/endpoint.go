@@ -82,7 +82,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	}
 	rsp, err := e.h2.call(ctx, req)
 	switch {
-	case err == nil || e.opts.protocol.isFixed() || !errors.Is(err, errNotH2):
+	case err == nil || !e.speaksOther(err):
 		return rsp, err
 	case hasGRPCType(req):
 		message.CloseBody(req) // the request has failed

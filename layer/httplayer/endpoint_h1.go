@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -152,7 +151,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	out := make(chan result)
 	go func() {
 		c, err := p.connect()
-		p.report(mine, err)
+		p.endpoint.tried(http1, mine, err)
 		select {
 		case out <- result{c, err}:
 		case <-ctx.Done():
@@ -163,7 +162,10 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}()
 	select {
 	case r := <-out:
-		return r.conn, p.dialError(r.err)
+		if r.err != nil {
+			return nil, e.connectError(r.err)
+		}
+		return r.conn, nil
 	case <-ctx.Done():
 		return nil, e.goneError(ctx)
 	}
@@ -182,7 +184,7 @@ func (p *pool) probe(mine attempt) {
 		if err == nil {
 			p.release(c, true)
 		}
-		p.report(mine, err)
+		p.endpoint.tried(http1, mine, err)
 	}()
 }
 
@@ -201,10 +203,6 @@ func (p *pool) connect() (*h1Conn, error) {
 	}
 	p.mu.Unlock()
 	if err != nil {
-		e.forgetProtocol()
-		if !errors.Is(err, errNotH1) {
-			e.switchProbe(http1)
-		}
 		return nil, &peerError{err}
 	}
 	c := &h1Conn{tls: state, age: newAge(e.opts.maxAge)}
@@ -212,28 +210,6 @@ func (p *pool) connect() (*h1Conn, error) {
 		Released: func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) },
 	})
 	return c, nil
-}
-
-// report passes the result of a connection attempt to the link. A server that does not
-// support HTTP/1.1 counts as reachable.
-func (p *pool) report(mine attempt, err error) {
-	e := p.endpoint
-	if errors.Is(err, errNotH1) {
-		e.used[0].Store(false) // else Ready would wait for HTTP/1.1
-		err = nil              // the server can be reached, for HTTP/2
-	}
-	e.link.report(mine, err)
-	e.wake.Wake()
-}
-
-func (p *pool) dialError(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errNotH1):
-		return &layer.Error{Layer: "endpoint", Endpoint: p.endpoint.addr, Err: err}
-	}
-	return p.endpoint.unreachable(err)
 }
 
 // reserve counts a new connection before it is dialed. If the maximum is reached, it closes

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -103,10 +102,7 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
 			return c, nil
 		}
-		if !e.opts.protocol.isFixed() && errors.Is(r.Err, errNotH2) {
-			return nil, &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: r.Err}
-		}
-		return nil, e.unreachable(r.Err)
+		return nil, e.connectError(r.Err)
 	case <-ctx.Done():
 		return nil, e.goneError(ctx)
 	}
@@ -140,22 +136,8 @@ func (s *single) make(mine attempt) (*h2Conn, error) {
 		}
 		s.retire(c)
 	}
-	e := s.endpoint
 	c, err := s.connect()
-	if err == nil {
-		err = s.publish(c)
-	}
-	switch {
-	case err == nil:
-		e.onlyH1.Store(false)
-		e.link.report(mine, nil)
-	case !e.opts.protocol.isFixed() && errors.Is(err, errNotH2):
-		e.link.report(mine, nil) // the server can be reached, for HTTP/1.1
-	default:
-		e.switchProbe(http2)
-		e.link.report(mine, err)
-	}
-	e.wake.Wake()
+	s.endpoint.tried(http2, mine, err)
 	return c, err
 }
 
@@ -169,8 +151,8 @@ var (
 	errNoSettings = errors.New("the connection ended before the server's SETTINGS")
 )
 
-// connect makes a connection and waits for the SETTINGS of the server. The connection is
-// not yet used for requests.
+// connect makes a connection, waits for the SETTINGS of the server, and makes the connection
+// the current one.
 func (s *single) connect() (*h2Conn, error) {
 	e := s.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -189,7 +171,7 @@ func (s *single) connect() (*h2Conn, error) {
 			}
 			return nil, &peerError{errNoSettings}
 		default:
-			return c, nil
+			return c, s.publish(c)
 		}
 	case <-ctx.Done():
 		_ = c.Close()
@@ -235,11 +217,7 @@ func (s *single) renew(c *h2Conn) {
 		return
 	}
 	go func() {
-		next, err := s.connect()
-		if err == nil {
-			err = s.publish(next)
-		}
-		if err != nil {
+		if _, err := s.connect(); err != nil {
 			time.AfterFunc(s.endpoint.opts.backoff.Delay(0), func() { c.renews.Store(false) })
 		}
 	}()

@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -13,13 +14,16 @@ const recheck = time.Second
 // Ready waits until a request would probably be admitted. This is so if an existing
 // connection has room, or if a new one may be made. Ready connects only while the address
 // cannot be reached; see [Endpoint].
-func (e *Endpoint) Ready(ctx context.Context) error {
+func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }
+
+// ready waits as Ready. If probes is false, it returns nil where Ready would connect.
+func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
 		seen := e.link.changes.Load()
 		switch {
 		case e.life.Err() != nil:
 			return e.closedError()
-		case e.room():
+		case e.room(), !probes && e.link.down() && e.canProbe():
 			return nil
 		case ctx.Err() != nil:
 			return e.notReady(ctx)
@@ -76,7 +80,7 @@ func (e *Endpoint) probesH2() bool {
 }
 
 // probe makes a connection in the background and keeps it for requests. It uses the
-// protocol of the last request, or the one that switchProbe selected.
+// protocol of the last request, or the one that tried selected.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)
@@ -85,10 +89,37 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// switchProbe is called after connecting by p has failed. If requests use both protocols,
-// the next probe uses the other one, because the failure may affect only p.
-func (e *Endpoint) switchProbe(p protocol) {
-	if !e.opts.protocol.isFixed() && e.used[0].Load() && e.used[1].Load() {
+// tried records the result of an attempt to connect by p. A server that supports only the
+// other protocol counts as reachable. After another failure, the next probe uses the other
+// protocol if requests use both, because the failure may affect only p.
+func (e *Endpoint) tried(p protocol, mine attempt, err error) {
+	other := e.speaksOther(err)
+	if err == nil && p == http2 || err != nil && p == http1 {
+		e.onlyH1.Store(false) // another server may have the address now
+	}
+	switch {
+	case other && p == http1:
+		e.used[0].Store(false) // else Ready would wait for HTTP/1.1
+	case err != nil && !other && !e.opts.protocol.isFixed() && e.used[0].Load() && e.used[1].Load():
 		e.lastH2.Store(p != http2)
 	}
+	if other {
+		err = nil
+	}
+	e.link.report(mine, err)
+	e.wake.Wake()
+}
+
+// speaksOther reports whether err is the error of an attempt to connect to a server that
+// supports only the other protocol, which the Endpoint may use instead.
+func (e *Endpoint) speaksOther(err error) bool {
+	return !e.opts.protocol.isFixed() && (errors.Is(err, errNotH1) || errors.Is(err, errNotH2))
+}
+
+// connectError returns the error of a request for which connecting failed with err.
+func (e *Endpoint) connectError(err error) error {
+	if e.speaksOther(err) {
+		return e.failed(err)
+	}
+	return e.unreachable(err)
 }

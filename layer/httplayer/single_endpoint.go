@@ -31,20 +31,7 @@ type singleEndpoint struct{ *Endpoint }
 
 // Ready returns nil while the address cannot be reached, so that Call returns the
 // connection error to its caller.
-func (s *singleEndpoint) Ready(ctx context.Context) error {
-	for {
-		seen := s.link.changes.Load()
-		switch {
-		case s.life.Err() != nil:
-			return s.closedError()
-		case s.room(), s.link.down() && s.canProbe():
-			return nil
-		case ctx.Err() != nil:
-			return s.notReady(ctx)
-		}
-		s.await(ctx, recheck, seen)
-	}
-}
+func (s *singleEndpoint) Ready(ctx context.Context) error { return s.ready(ctx, false) }
 
 func (s *singleEndpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := s.Endpoint.Call(ctx, req)
