@@ -290,29 +290,18 @@ func escaped(b []byte, s string) []byte {
 // text appends s as a JSON string, including the quotes.
 func text(b []byte, s string) []byte { return append(inText(append(b, '"'), s), '"') }
 
-// inText appends s as the content of a JSON string, without the quotes.
+// inText appends s as the content of a JSON string, without the quotes. It escapes all
+// control characters, and replaces invalid UTF-8.
 func inText(b []byte, s string) []byte {
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
-			if control := r < 0xa0 || r == 0x2028 || r == 0x2029; control || r == utf8.RuneError && n == 1 {
-				b = append(b, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
-			} else {
-				b = append(b, s[i:i+n]...)
-			}
-			i += n
-			continue
-		}
+	for _, r := range s {
 		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ' || c == 0x7f:
-			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ', r >= 0x7f && r < 0xa0, r == 0x2028, r == 0x2029, r == utf8.RuneError:
+			b = append(b, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 		default:
-			b = append(b, c)
+			b = utf8.AppendRune(b, r)
 		}
-		i++
 	}
 	return b
 }

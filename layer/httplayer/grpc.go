@@ -78,7 +78,7 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	err = overdue(b.req, b.began, err)
-	if reset, ok := asReset(err); ok && reset.Remote && b.resets && !isUpgraded(b.req) && !errors.Is(err, context.DeadlineExceeded) {
+	if b.resets && isPassedReset(b.req, err) {
 		return n, err
 	}
 	_, code := StatusFromError(err)

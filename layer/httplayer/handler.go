@@ -154,10 +154,9 @@ func (h *handler) respond(r *http.Request, resets bool) (*http.Response, error) 
 	rsp, err := h.call(r)
 	if err != nil {
 		err = overdue(r, began, err)
-		reset, ok := asReset(err)
-		if ok && reset.Remote && resets && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded) {
+		if resets && isPassedReset(r, err) {
 			h.logFailure(r, http.StatusBadGateway, err)
-			return nil, reset
+			return nil, err
 		}
 		return h.failure(r, err), nil
 	}

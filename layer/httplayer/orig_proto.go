@@ -157,6 +157,13 @@ func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
+// isPassedReset reports whether the stream of the client of r is reset because of err, a
+// reset by the endpoint.
+func isPassedReset(r *http.Request, err error) bool {
+	reset, ok := asReset(err)
+	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)
+}
+
 // asReset returns the stream reset in err. It returns false for a rejection, and for the
 // reset of an HTTP/1 request that was sent over HTTP/2.
 func asReset(err error) (*message.ResetError, bool) {

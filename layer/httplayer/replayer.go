@@ -1,7 +1,6 @@
 package httplayer
 
 import (
-	"io"
 	"maps"
 	"math"
 	"net/http"
@@ -52,7 +51,7 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 	case req.GetBody == nil && req.ContentLength > max(limit, 0):
 		return sentOnce{}
 	}
-	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), newRequestCopier(req)}
+	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), req, slices.Collect(maps.Keys(req.Trailer))}
 }
 
 // isTunnel reports whether req is CONNECT or requests an upgrade.
@@ -110,10 +109,13 @@ func (sentOnce) Next() (*http.Request, bool) { return nil, false }
 func (sentOnce) Whole() bool                 { return false }
 func (sentOnce) End()                        {}
 
-// keptBody is the [layer.Replay] of a request with a body that can be sent again.
+// keptBody is the [layer.Replay] of a request with a body that can be sent again. Each
+// attempt has its own trailers, because the trailers of req may arrive while another attempt
+// is reading the body.
 type keptBody struct {
 	*layer.BodyReplay
-	copier requestCopier
+	req       *http.Request
+	announced []string // names of the announced trailers
 }
 
 func (k keptBody) Next() (*http.Request, bool) {
@@ -121,31 +123,16 @@ func (k keptBody) Next() (*http.Request, bool) {
 	if !ok {
 		return nil, false
 	}
-	return k.copier.withBody(body), true
-}
-
-// requestCopier makes the request of each attempt. Each attempt has its own trailers,
-// because the trailers of req may arrive while another attempt is reading the body.
-type requestCopier struct {
-	req       *http.Request
-	announced []string // names of the announced trailers
-}
-
-func newRequestCopier(req *http.Request) requestCopier {
-	return requestCopier{req: req, announced: slices.Collect(maps.Keys(req.Trailer))}
-}
-
-func (c requestCopier) withBody(body io.ReadCloser) *http.Request {
-	out := c.req.WithContext(c.req.Context())
+	out := k.req.WithContext(k.req.Context())
 	out.Body, out.GetBody = body, nil
-	if c.req.Trailer != nil {
-		out.Trailer = make(http.Header, len(c.announced))
-		for _, name := range c.announced {
+	if k.req.Trailer != nil {
+		out.Trailer = make(http.Header, len(k.announced))
+		for _, name := range k.announced {
 			out.Trailer[name] = nil
 		}
-		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: c.req.Trailer, to: out.Trailer}
+		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, from: k.req.Trailer, to: out.Trailer}
 	}
-	return out
+	return out, true
 }
 
 // retryAfter parses a value of Retry-After (RFC 9110, section 10.2.3). A value that is too
