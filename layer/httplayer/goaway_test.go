@@ -173,3 +173,5 @@ func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 	assert.EqualValues(t, 1, seen[2].last)
 	require.NoError(t, (<-done).err)
 }
+
+const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

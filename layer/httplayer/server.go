@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
-	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/h2"
@@ -97,109 +94,21 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	return tcplayer.ByteCount{Sent: c.sent.Load(), Received: c.received.Load()}, err
 }
 
+// serve serves c by the engine of HTTP/1.1, which passes the connection on if the client
+// sends the preface of HTTP/2.
 func (s *Server) serve(ctx context.Context, c *accepted) error {
-	two, err := s.detect(ctx, c)
-	if err != nil {
-		_ = c.Close()
-		return err
-	}
-	if two {
-		_ = h2.NewServerConn(ctx, c, &s.ServerConfig).Serve() // the requests were served, so the error is not needed
-		return nil
-	}
-	if err := h1.NewServerConn(ctx, c, &s.ServerConfig).Serve(); err != nil {
-		s.logMalformed(c, err)
+	var preface *h1.PrefaceError
+	var malformed *h1.SyntaxError
+	var early *layer.Error
+	switch err := h1.NewServerConn(ctx, c, &s.ServerConfig).Serve(); {
+	case errors.As(err, &preface):
+		_ = h2.NewServerConn(ctx, preface.Conn, &s.ServerConfig).Serve() // the requests were served, so the error is not needed
+	case errors.As(err, &malformed):
+		s.Log.Debug("malformed request", "client", c.RemoteAddr(), "error", malformed)
+	case errors.As(err, &early) && early.Layer == "server":
+		return early
 	}
 	return nil
-}
-
-// logMalformed logs err if it reports that the client sent a malformed request.
-func (s *Server) logMalformed(c net.Conn, err error) {
-	if malformed, ok := errors.AsType[*h1.SyntaxError](err); ok {
-		s.Log.Debug("malformed request", "client", c.RemoteAddr(), "error", malformed)
-	}
-}
-
-// detect reads the first bytes of c and reports whether they are the preface of HTTP/2. It
-// stores the bytes in c.Ahead, from which the engine reads them again.
-func (s *Server) detect(ctx context.Context, c *accepted) (two bool, err error) {
-	const enough = len("PRI * HTTP/2.0")
-	var first [enough]byte
-	n := 0
-	start := s.sweeper.Add(&opening{Conn: c.Conn, server: s}, phaseSilent)
-	defer context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = c.Close() }) })()
-	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) && err == nil {
-		var more int
-		more, err = c.Conn.Read(first[n:])
-		if n == 0 && more > 0 {
-			start.Enter(phaseStarted)
-		}
-		n += more
-	}
-	start.Remove()
-	c.Ahead = first[:n]
-	if err != nil && (n == 0 || isTimeout(err)) {
-		c.sent.Add(int64(n))
-		return false, noRequest(n, err)
-	}
-	return n == enough && strings.HasPrefix(h2Preface, string(first[:])), nil
-}
-
-// Phases of a connection before its protocol is known.
-const (
-	phaseSilent  = iota // no byte has arrived
-	phaseStarted        // the first byte has arrived
-)
-
-// opening is a connection before its protocol is known. The sweeper limits the time for
-// which it waits.
-type opening struct {
-	net.Conn
-	server  *Server
-	drained time.Duration // time for which the client sent nothing while the server drained
-}
-
-// Sweep is part of [sweep.Conn].
-func (o *opening) Sweep(phase uint32, age time.Duration) {
-	s := o.server
-	if phase == phaseSilent && s.draining.Load() {
-		o.drained += sweep.Interval
-	}
-	if s.HeaderTimeout > 0 && age > s.HeaderTimeout || phase == phaseSilent && o.drained > max(s.DrainTimeout, leastDrain) {
-		_ = o.SetReadDeadline(time.Unix(1, 0))
-	}
-}
-
-// leastDrain is the shortest time, after the start of draining, for which a connection may
-// wait for its first byte.
-const leastDrain = 100 * time.Millisecond
-
-const h2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-var (
-	errSilent    = errors.New("the client sent nothing")
-	errBrokenOff = errors.New("the client sent only a part of a request line")
-)
-
-// noRequest returns the error for a connection that ended with err after n bytes, without a
-// request.
-func noRequest(n int, err error) error {
-	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
-	switch {
-	case errors.Is(err, io.EOF):
-		e.Err = io.ErrUnexpectedEOF
-	case isTimeout(err):
-		e.Kind, e.Err = layer.ErrTimeout, errSilent
-	}
-	if n > 0 {
-		e.Reason, e.Err = "no request", errBrokenOff
-	}
-	return e
-}
-
-func isTimeout(err error) bool {
-	late, ok := errors.AsType[net.Error](err)
-	return ok && late.Timeout()
 }
 
 func (s *Server) leave() {
@@ -250,15 +159,14 @@ func (s *Server) Describe() layer.Node {
 	return n
 }
 
-// accepted is a connection of a Server. Its Ahead has the bytes that detect has read. It
-// counts the bytes of both directions.
+// accepted is a connection of a Server. It counts the bytes of both directions.
 type accepted struct {
 	message.AheadConn
 	sent, received atomic.Int64
 }
 
 func (c *accepted) Read(p []byte) (int, error) {
-	n, err := c.AheadConn.Read(p)
+	n, err := c.Conn.Read(p)
 	c.sent.Add(int64(n))
 	return n, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/h1"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
@@ -38,7 +39,7 @@ func TestServerDrainSilentClients(t *testing.T) {
 		"default":                {nil, time.Second},
 		"no header timeout":      {[]ServerOption{WithHeaderTimeout(0)}, time.Second},
 		"shorter header timeout": {[]ServerOption{WithHeaderTimeout(500 * time.Millisecond)}, 500 * time.Millisecond},
-		"no patience":            {[]ServerOption{WithDrainTimeout(0)}, leastDrain},
+		"no patience":            {[]ServerOption{WithDrainTimeout(0)}, h1.LeastDrain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {

@@ -2,7 +2,6 @@ package h1
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -215,15 +214,9 @@ func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		_ = s.body.Close()
 	}
 	c.stopReadAhead()
-	if cause := c.stop.Load(); cause != nil {
-		return nil, nil, *cause
+	h, err := c.detach()
+	if err != nil {
+		return nil, nil, err
 	}
-	h := &hijackedConn{AheadConn: message.AheadConn{Conn: c.conn, Ahead: bytes.Clone(c.unread())}, closed: make(chan struct{})}
-	c.drop()
-	c.out.end()
-	c.mu.Lock()
-	c.detached = h
-	_ = c.conn.SetDeadline(time.Time{})
-	c.mu.Unlock()
 	return h, bufio.NewReadWriter(bufio.NewReader(h), bufio.NewWriter(h)), nil
 }

@@ -14,17 +14,23 @@ import (
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/reqctx"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
 // Phases of a server connection, which the sweeper checks against the time limits.
 const (
-	phaseHead  uint32 = iota + 1 // receiving headers, or waiting for the first request
-	phaseIdle                    // waiting for the next request, with a buffer
-	phaseRest                    // waiting for the next request, without a buffer
-	phaseServe                   // the handler or the exchange runs
+	phaseSilent uint32 = iota + 1 // waiting for the first byte
+	phaseHead                     // receiving headers
+	phaseIdle                     // waiting for the next request, with a buffer
+	phaseRest                     // waiting for the next request, without a buffer
+	phaseServe                    // the handler or the exchange runs
 )
+
+// LeastDrain is the shortest time, after the start of draining, for which a connection may
+// wait for its first byte.
+const LeastDrain = 100 * time.Millisecond
 
 const (
 	restAfter = 200 * time.Millisecond // an idle connection returns its buffer after this time
@@ -37,8 +43,17 @@ var (
 	errClientLeft    = errors.New("the client has closed the connection")
 	errIdleClosed    = errors.New("idle connection closed")
 
+	errSilent = errors.New("the client sent nothing")
+
 	past = time.Unix(1, 0)
 )
+
+// PrefaceError reports that the client speaks HTTP/2. Conn is the connection, from which the
+// preface can be read again.
+type PrefaceError struct{ Conn net.Conn }
+
+// Error is part of the error interface.
+func (*PrefaceError) Error() string { return "the client speaks HTTP/2" }
 
 // ServerConn is a connection from a client. It serves one request at a time.
 type ServerConn struct {
@@ -82,9 +97,11 @@ func NewServerConn(ctx context.Context, conn net.Conn, cfg *message.ServerConfig
 
 // Serve serves requests until the connection ends, and then closes it. If a handler hijacks
 // the connection, Serve returns when the handler closes it. The error is nil if the
-// connection ended between requests. It is a [SyntaxError] after a malformed request.
+// connection ended between requests. It is a [SyntaxError] after a malformed request, and a
+// [PrefaceError] before HTTP/2; Serve then does not close the connection. It is a
+// [layer.Error] if the client sent nothing, or sent a part of a request for too long.
 func (c *ServerConn) Serve() error {
-	c.slot = c.cfg.Sweeper.Add(c, phaseHead)
+	c.slot = c.cfg.Sweeper.Add(c, phaseSilent)
 	watch := reqctx.Watch(c.ctx, c)
 	defer watch.Stop()
 	defer func() {
@@ -103,10 +120,16 @@ func (c *ServerConn) Serve() error {
 		c.stopReadAhead()
 		c.drop()
 	}()
-	for {
+	for first := true; ; first = false {
 		n, err := c.readHeaders()
-		if err == nil {
+		switch {
+		case err == nil:
 			err = c.head.parseRequest(c.unread()[:n])
+			if first && err == errVersion && string(c.unread()[:n]) == "PRI * HTTP/2.0\r\n\r\n" { //nolint:errorlint // set by parseVersion
+				return c.passOn()
+			}
+		case first:
+			err = c.noRequest(err)
 		}
 		if err != nil {
 			return c.reject(err)
@@ -116,6 +139,33 @@ func (c *ServerConn) Serve() error {
 		}
 		c.slot.Enter(phaseIdle)
 	}
+}
+
+// passOn ends the serving of a connection that begins with the preface of HTTP/2.
+func (c *ServerConn) passOn() error {
+	conn, err := c.detach()
+	if err != nil {
+		return err
+	}
+	conn.end()
+	return &PrefaceError{conn}
+}
+
+// noRequest returns the error for a connection that ended with err before its first request.
+func (c *ServerConn) noRequest(err error) error {
+	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
+	silent := c.buffered() == 0
+	switch {
+	case err == errHeaderTimeout && !silent: //nolint:errorlint // set by Sweep
+		e.Kind, e.Reason = layer.ErrTimeout, "no request"
+	case !silent:
+		return err
+	case err == io.EOF: //nolint:errorlint // a connection returns it unwrapped
+		e.Err = io.ErrUnexpectedEOF
+	case err == errHeaderTimeout || err == errIdleClosed: //nolint:errorlint // set by this package
+		e.Kind, e.Err = layer.ErrTimeout, errSilent
+	}
+	return e
 }
 
 // drains reports whether the next response closes the connection.
@@ -213,12 +263,16 @@ func (c *ServerConn) readError(err error) error {
 func (c *ServerConn) Sweep(phase uint32, age time.Duration) {
 	over := func(age, limit time.Duration) bool { return limit > 0 && age > limit }
 	if c.drains() {
-		if c.drained += sweep.Interval; c.drained > c.cfg.DrainTimeout && !c.closeIdle.Load() {
+		limit := c.cfg.DrainTimeout
+		if phase == phaseSilent {
+			limit = max(limit, LeastDrain)
+		}
+		if c.drained += sweep.Interval; c.drained > limit && !c.closeIdle.Load() {
 			c.CloseIdle()
 		}
 	}
 	switch phase {
-	case phaseHead:
+	case phaseSilent, phaseHead:
 		if over(age, c.cfg.HeaderTimeout) {
 			c.stopReading(errHeaderTimeout)
 		}

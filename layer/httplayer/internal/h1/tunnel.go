@@ -1,11 +1,13 @@
 package h1
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
@@ -72,9 +74,26 @@ type hijackedConn struct {
 	closed chan struct{}
 }
 
+// detach returns the connection for use by other code, and clears its deadlines.
+func (c *ServerConn) detach() (*hijackedConn, error) {
+	if cause := c.stop.Load(); cause != nil {
+		return nil, *cause
+	}
+	h := &hijackedConn{AheadConn: message.AheadConn{Conn: c.conn, Ahead: bytes.Clone(c.unread())}, closed: make(chan struct{})}
+	c.drop()
+	c.out.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.detached = h
+	_ = c.conn.SetDeadline(time.Time{})
+	return h, nil
+}
+
+// end makes Serve return.
+func (c *hijackedConn) end() { c.once.Do(func() { close(c.closed) }) }
+
 // Close is part of [net.Conn].
 func (c *hijackedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(func() { close(c.closed) })
-	return err
+	defer c.end()
+	return c.Conn.Close()
 }
