@@ -38,18 +38,7 @@ var errNoConn = errors.New("the dial function returned neither a connection nor 
 // support p, the error is errNotH1 or errNotH2. If the protocol of the Endpoint is fixed,
 // it is the error of the handshake instead.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
-	conn, err := handshake(ctx, conn, e.opts.tls, p)
-	switch {
-	case e.opts.protocol.isFixed() || !withoutProtocol(err):
-		return conn, err
-	case p == http2:
-		return nil, errNotH2
-	}
-	return nil, errNotH1
-}
-
-func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) (net.Conn, error) {
-	cfg = cfg.Clone()
+	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = []string{p.String()}
 	secure, done := tls.Client(conn, cfg), false
 	defer func() {
@@ -57,14 +46,21 @@ func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) 
 			_ = conn.Close()
 		}
 	}()
-	if err := secure.HandshakeContext(ctx); err != nil {
+	err := secure.HandshakeContext(ctx)
+	if err == nil {
+		got := secure.ConnectionState().NegotiatedProtocol
+		if done = got == p.String() || p == http1 && got == ""; done {
+			return secure, nil
+		}
+		err = fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
+	}
+	switch {
+	case e.opts.protocol.isFixed() || !withoutProtocol(err):
 		return nil, err
+	case p == http2:
+		return nil, errNotH2
 	}
-	got := secure.ConnectionState().NegotiatedProtocol
-	if done = got == p.String() || p == http1 && got == ""; !done {
-		return nil, fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
-	}
-	return secure, nil
+	return nil, errNotH1
 }
 
 // errNotPicked reports that the TLS handshake succeeded but did not select the offered

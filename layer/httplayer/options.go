@@ -177,12 +177,8 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 			opt.apply(&o)
 		}
 	}
-	if o.idleTimeout <= 0 {
-		o.idleTimeout = defaultIdleTimeout
-	}
-	if o.connectTimeout <= 0 {
-		o.connectTimeout = defaultConnectTimeout
-	}
+	orElse(&o.idleTimeout, defaultIdleTimeout)
+	orElse(&o.connectTimeout, defaultConnectTimeout)
 	if o.maxAge > 0 {
 		o.maxAge = max(o.maxAge, leastMaxAge)
 	}

@@ -28,9 +28,7 @@ func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*ht
 		return untagged(ctx, req, next)
 	}
 	out := fork(req)
-	for _, name := range [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding"} {
-		delete(out.Header, name) // not allowed in HTTP/2
-	}
+	message.RemoveHopByHop(out.Header) // not allowed in HTTP/2
 	out.Header[origProtoField] = []string{origProto(req)}
 	if req.Host != "" {
 		out.Header["Host"] = []string{req.Host} // linkerd's proxies read it

@@ -52,12 +52,6 @@ func NewClientConn(conn net.Conn, cfg *ClientConfig) *ClientConn {
 	return c
 }
 
-// Stale reports whether the connection cannot be used for another request. It returns true
-// if either side has closed the connection, or if the server has sent bytes without a
-// request. Stale does not block. On systems other than Unix it reports only whether this
-// side has closed the connection.
-func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.sock.readable() }
-
 var (
 	errClosed        = errors.New("connection closed")
 	errStale         = errors.New("the server has closed the idle connection")

@@ -258,3 +258,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Proto", r.Proto)
 	w.Write(b)
 }
+
+// Stale reports whether RoundTrip would reject the next request, because either side has
+// closed the connection or the server has sent bytes.
+func (c *ClientConn) Stale() bool { return c.cause.Load() != nil || c.sock.readable() }

@@ -148,7 +148,7 @@ func (r *request) parseTarget(req *http.Request) error {
 		}
 		r.url.Host, req.Host = target, target
 		return nil
-	case plainTarget(target, &r.url):
+	case message.PlainTarget(target, &r.url):
 		return nil
 	case target == "*":
 		if req.Method != http.MethodOptions {
@@ -173,24 +173,4 @@ func (r *request) parseTarget(req *http.Request) error {
 		req.Host = u.Host
 	}
 	return nil
-}
-
-// plainTarget sets u according to a target that is a path with an optional query and needs
-// no unescaping. It returns false for any other target.
-func plainTarget(target string, u *url.URL) bool {
-	if target[0] != '/' || len(target) > 1 && target[1] == '/' {
-		return false
-	}
-	for i := range len(target) {
-		if message.Class[target[i]]&message.PathByte != 0 {
-			continue
-		}
-		if target[i] != '?' || i+1 == len(target) {
-			return false
-		}
-		u.Path, u.RawQuery = target[:i], target[i+1:]
-		return true
-	}
-	u.Path = target
-	return true
 }

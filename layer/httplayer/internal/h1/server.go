@@ -180,12 +180,6 @@ func (c *ServerConn) CloseIdle() {
 	c.interrupt()
 }
 
-// Close closes the connection and cancels the context of the current request.
-func (c *ServerConn) Close() error {
-	c.abort(net.ErrClosed)
-	return c.conn.Close()
-}
-
 // ContextDone is part of [reqctx.Watcher]. It closes the connection on a new goroutine,
 // because closing a TLS connection may block.
 func (c *ServerConn) ContextDone(cause error) {

@@ -105,7 +105,7 @@ func TestChaos(t *testing.T) {
 			}
 			for _, c := range [][]*ServerConn{front.open(), back.open()}[i%2] {
 				if rand.IntN(3) == 0 {
-					_ = c.Close()
+					c.fail(errConnClosed)
 				} else {
 					c.Drain()
 				}

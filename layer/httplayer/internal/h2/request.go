@@ -174,9 +174,7 @@ func (h *requestHead) parseURL(u *url.URL) bool {
 		u.Host = h.authority
 		return true
 	}
-	path, query, asks := strings.Cut(h.path, "?")
-	if message.All(path, message.PathByte) || path == "*" {
-		u.Path, u.RawQuery, u.ForceQuery = path, query, asks && query == ""
+	if message.PlainTarget(h.path, u) {
 		return true
 	}
 	parsed, err := url.ParseRequestURI(h.path)

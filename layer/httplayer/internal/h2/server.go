@@ -81,12 +81,6 @@ func (c *ServerConn) Serve() error {
 // ContextDone is part of [reqctx.Watcher]. It closes the connection when its context ends.
 func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 
-// Close closes the connection and cancels the contexts of its requests.
-func (c *ServerConn) Close() error {
-	c.fail(errConnClosed)
-	return nil
-}
-
 // Drain makes the client open no more streams. It sends a GOAWAY and a PING. When the
 // client acknowledges the PING, a second GOAWAY specifies the last accepted stream. The
 // connection closes after its last stream has ended.

@@ -2,6 +2,7 @@ package message
 
 import (
 	"encoding/binary"
+	"net/url"
 	"strings"
 )
 
@@ -77,3 +78,15 @@ func ValidValueBytes(b []byte) bool {
 // ValidHost reports whether s is a valid authority without userinfo. The empty string is
 // valid.
 func ValidHost(s string) bool { return All(s, HostByte) }
+
+// PlainTarget sets the path and the query of u according to a target that is a path with an
+// optional query, if the path needs no unescaping. It returns false for any other target,
+// and for the empty string.
+func PlainTarget(target string, u *url.URL) bool {
+	path, query, asks := strings.Cut(target, "?")
+	if path == "" || path[0] != '/' || !All(path, PathByte) {
+		return false
+	}
+	u.Path, u.RawQuery, u.ForceQuery = path, query, asks && query == ""
+	return true
+}
