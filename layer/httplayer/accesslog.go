@@ -295,6 +295,8 @@ func text(b []byte, s string) []byte { return append(inText(append(b, '"'), s), 
 func inText(b []byte, s string) []byte {
 	for _, r := range s {
 		switch {
+		case r >= ' ' && r < 0x7f && r != '"' && r != '\\': // the usual case
+			b = append(b, byte(r))
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))
 		case r < ' ', r >= 0x7f && r < 0xa0, r == 0x2028, r == 0x2029, r == utf8.RuneError:
