@@ -25,7 +25,7 @@ func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 
 func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	if req.ProtoMajor >= 2 || isTunnel(req) {
-		return untagged(ctx, req, next)
+		return untagged(ctx, req, next, len(req.Header[origProtoField]) > 0)
 	}
 	out := fork(req)
 	message.RemoveHopByHop(out.Header) // not allowed in HTTP/2
@@ -110,7 +110,7 @@ func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 	values := req.Header[origProtoField]
 	if req.ProtoMajor != 2 || len(values) != 1 {
-		return untagged(ctx, req, next)
+		return untagged(ctx, req, next, len(values) > 0)
 	}
 	out := without(req, origProtoField)
 	version, suffix, _ := strings.Cut(values[0], ";")
@@ -120,7 +120,7 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	case proto10:
 		out.Proto, out.ProtoMajor, out.ProtoMinor = proto10, 1, 0
 	default:
-		return untagged(ctx, out, next)
+		return untagged(ctx, out, next, false)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
 		out.RequestURI = absoluteTarget(req)
@@ -136,10 +136,10 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 }
 
 // untagged forwards a request that is not upgraded or downgraded. It removes l5d-orig-proto
-// from the request. It also removes it from the response, because the application may have
-// set it and the peer would trust it.
-func untagged(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
-	if _, ok := req.Header[origProtoField]; ok {
+// from the request if tagged is true. It also removes it from the response, because the
+// application may have set it and the peer would trust it.
+func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
+	if tagged {
 		req = without(req, origProtoField)
 	}
 	rsp, err := next.Call(ctx, req)
