@@ -77,7 +77,8 @@ func (s *Server) Ready(context.Context) error { return nil }
 //
 // Errors: a rejection ([layer.ErrNotReady]) if ctx has already ended. A [layer.Error] with
 // the cause of ctx if ctx ended while the connection was open. A [layer.Error] with
-// [layer.ErrTimeout] or [io.ErrUnexpectedEOF] if the client sent no byte.
+// [layer.ErrTimeout] or [io.ErrUnexpectedEOF] if the client sent no byte, or with
+// [layer.ErrTimeout] if its first headers took too long.
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{

@@ -98,6 +98,11 @@ func isTunnel(r *request, status int) bool {
 	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
 }
 
+// stream is the [message.Stream] of a request.
+type stream struct{ *request }
+
+var _ message.Stream = (*stream)(nil)
+
 // Respond is part of [message.Stream].
 func (s *stream) Respond(rsp *http.Response) error {
 	r, c, body := s.request, s.conn, rsp.Body
@@ -142,11 +147,6 @@ func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	}
 	return -1
 }
-
-// stream is the [message.Stream] of a request.
-type stream struct{ *request }
-
-var _ message.Stream = (*stream)(nil)
 
 // Inform is part of [message.Stream]. It sends 100 Continue at most once, and only to a
 // client that expects it. HTTP/1.0 clients receive no 1xx responses.
