@@ -158,8 +158,12 @@ func TestRingSameAddress(t *testing.T) {
 func TestRingManySameAddress(t *testing.T) {
 	r, want := newRing(), new(sorted)
 	var es []*endpoint
+	last := 0
+	for place(seed(member(last, 1).id.Addr), 0) < 9<<60 {
+		last++
+	}
 	for i := range 2 * leastSlots {
-		e := member(1, unit)
+		e := member(last, 1) // one point, in the second half of the table
 		e.id.OpaquePort = uint16(1000 + i)
 		es = append(es, e)
 		r.add(e)
