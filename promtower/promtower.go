@@ -120,7 +120,7 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 }
 
 // counter is an instrument that may have one label, such as "op". While this label is not
-// bound, the field Counter is nil. The function in the field with then returns the counter
+// bound, the field Counter is nil. Then the function in the field with returns the counter
 // for a value of the label.
 type counter struct {
 	prometheus.Counter

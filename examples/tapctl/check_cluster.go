@@ -18,7 +18,7 @@ import (
 const anchorsWarning = 60 * 24 * time.Hour
 
 // clusterChecks runs the checks of a cluster and of the pods p in it, and yields their
-// findings. It stops after the first failure without which the others have no meaning.
+// findings. It stops after a failure that makes the following checks meaningless.
 func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		version, err := p.Cluster.Version(ctx)
@@ -109,8 +109,8 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns the finding what, which must hold for all pods. It fails and names the
-// pods if bad is true for some.
+// failing returns a finding about all pods. They must meet the condition in the argument
+// what. If bad returns true for some of them, the finding has an error with their names.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string

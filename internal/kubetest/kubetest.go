@@ -149,7 +149,7 @@ func (s *Server) Client(t *testing.T, token string) kubernetes.Interface {
 }
 
 // Kubeconfig writes the configuration of a client with the given token to a file, and
-// returns its path. namespace is its default namespace, which may be empty.
+// returns its path. namespace is the default namespace of the client, which may be empty.
 func (s *Server) Kubeconfig(t *testing.T, token, namespace string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

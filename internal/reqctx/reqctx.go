@@ -22,7 +22,7 @@ import (
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
 	deadline time.Time       // zero without a deadline, or if the parent's is earlier
-	cause    error           // the result of Cause after the deadline; after any other end, the result of Cause
+	cause    error           // the cause of the time limit; after the end, the result of Cause
 
 	hidden  bool          // the method Deadline does not return the deadline
 	lifted  bool          // the deadline no longer applies; guarded by mu
@@ -159,8 +159,8 @@ func (c *Context) Release() {
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context.
-// A limit that has passed does not end an idle context until it is asked; Lift then returns
-// true.
+// Before the first call of Done or AfterFunc, a limit that has passed ends the context only
+// in the next call of Err, Cause, Expired or Cancel.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

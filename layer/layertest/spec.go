@@ -192,8 +192,8 @@ func checkFactory[T any](name string, factory func(int) T) error {
 	return nil
 }
 
-// orDefault returns factory, or the default usual if factory is nil. If usual has another
-// type than factory, the default is nil.
+// orDefault returns factory. If factory is nil, it returns usual, or nil if usual has
+// another type than factory.
 func orDefault[T, U any](factory func(int) T, usual func(int) U) func(int) T {
 	if factory != nil {
 		return factory

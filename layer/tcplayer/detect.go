@@ -363,7 +363,7 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 }
 
 // isRequestLine reports whether a lenient parser could accept the words as a request line
-// of HTTP/1. This is so if the last word is a version, or if the line is a GET of HTTP/0.9.
+// of HTTP/1. It could if the last word is a version, or if the line is a GET of HTTP/0.9.
 func isRequestLine(words [][]byte) bool {
 	if len(words) == 2 && string(words[0]) == "GET" && words[1][0] == '/' {
 		return true

@@ -51,9 +51,9 @@ func FixedDst(dst netip.AddrPort) Origin {
 // accepted it.
 var ErrLoop = errors.New("loop")
 
-// Transparent returns a [Server] that finds the original destination of each connection by
-// from, and passes the connection to next. LocalAddr, [OriginalDst] and the Server of a
-// [Request] from [Forward] then return this destination.
+// Transparent returns a [Server] that calls from for each connection, and passes the
+// resulting connection to next. LocalAddr and [OriginalDst] of this connection return the
+// original destination. [Forward] sets it as the Server of its [Request].
 //
 // Forwarding to the listener itself would loop. A destination is the listener if it has the
 // listener's port and an address of this machine. Such a connection goes to direct. It is

@@ -284,8 +284,8 @@ func (w *watch) afterContext(it item) error {
 	return nil
 }
 
-// leave makes the consumer leave its loop at the last item by the action a, and waits until
-// the sequence has returned.
+// leave makes the consumer end its loop at the last item, in the way that a specifies. It
+// returns when the sequence has returned.
 func (w *watch) leave(a action) {
 	if !w.held {
 		w.g.failf("no item was received to break at")

@@ -7,7 +7,7 @@
 // It has one state, which is replaced as a whole. Each stream gets the changes of its name:
 //
 //	YAML file ── Load ───┐
-//	                     ├─→ Set ─→ state ─→ differences ─→ a queue a stream ─→ Get, Watch, ...
+//	                     ├─→ Set ─→ state ─→ differences ─→ queue per stream ─→ Get, Watch, ...
 //	program ─────────────┘
 //
 // For a large configuration, a [Source] replaces the state. The controller looks up only the

@@ -184,8 +184,8 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 }
 
 // endpoints returns the endpoints of a port of s. If hostname is not empty, it returns only
-// the endpoint with this name. A port that s does not have is a port of the pods, as with
-// linkerd.
+// the endpoint with this name. As in linkerd, a port that is not a port of s counts as a
+// port of the pods.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []controller.Endpoint {
 	l.use(usesEndpoints, s.Namespace, s.Name)
 	at := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })

@@ -29,8 +29,8 @@ var policyFields = [...]struct{ kind, field string }{ //nolint:gochecknoglobals 
 }
 
 // policy returns the outbound policy of a port of s, or nil for the default policy. opaque
-// specifies whether the port is opaque. It leaves out invalid routes, which have a status
-// with the reason.
+// specifies whether the port is opaque. Invalid routes are left out. Their status has the
+// reason.
 func (l *lookup) policy(s *service, port uint16, opaque bool) *outbound.OutboundPolicy {
 	policy := make(object)
 	if accrual := accrualOf(s.Annotations); accrual != nil {

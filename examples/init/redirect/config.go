@@ -91,5 +91,5 @@ var ErrRoot = errors.New("a proxy that runs as root cannot be distinguished from
 	"run it as a separate user such as 2102")
 
 // Loops reports whether connections of the proxy would be redirected to the proxy itself,
-// in a loop. That is so if neither UID nor GID is set.
+// in a loop. They would if neither UID nor GID is set.
 func (c Config) Loops() bool { return c.UID < 0 && c.GID < 0 }

@@ -164,8 +164,8 @@ func (o Options) Render() ([]byte, error) {
 	return []byte(strings.Join(documents, "---\n")), nil
 }
 
-// inject adds the proxy to the controller. The certificate authority serves TLS itself, and
-// the injector has its own certificate.
+// inject adds the proxy to the controller, but not to the other servers: the certificate
+// authority serves TLS itself, and the injector has its own certificate.
 func (o Options) inject(documents string) (string, error) {
 	config := o.Config
 	config.Controller = true

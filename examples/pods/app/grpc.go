@@ -95,9 +95,9 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	return srv.Serve(lis)
 }
 
-// callGRPC makes n calls of each of the four kinds on one connection. It prints a line for
-// each call, with the name of the pod that responded, or "?" for the kind that only counts
-// bytes.
+// callGRPC makes n calls of each of the four kinds (unary and streaming) on one connection.
+// It prints a line for each call, with the name of the pod that responded. The line has "?"
+// for the kind whose response is only a number of bytes.
 func callGRPC(ctx context.Context, to, marker string, n int) error {
 	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -143,14 +143,14 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	}
 }
 
-// InboundRoute returns a layer that counts the requests to target, a port of the
-// application, that a policy allowed. The metrics are inbound_http_requests_total,
+// InboundRoute returns a layer that counts the requests to target that a policy allowed.
+// target is a port of the application. The metrics are inbound_http_requests_total,
 // inbound_http_statuses_total, inbound_http_request_duration_seconds and
 // inbound_http_response_duration_seconds.
 //
 // The labels are parent_*, which describe the policy and the port, and route_*, which
-// describe the route. Ports beyond the first thousand have no parent_port. The label
-// status has the status of the response, if there was one.
+// describe the route. Ports beyond the first thousand have no parent_port. The label status
+// has the status of the response, if there was one.
 //
 // Admission: Ready is forwarded. A rejection counts as a request.
 //

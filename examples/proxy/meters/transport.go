@@ -151,8 +151,9 @@ func (c Client) anonymous() Client {
 }
 
 // Clients returns a function that returns the meter for a connection of the client c to
-// target. Call the function for each connection. The meter counts as [Meters.Transport]
-// does for [Source]. If server is not zero, the series also have the labels of [Server].
+// target. Call the function for each connection. The meter counts in the metrics of
+// [Meters.Transport], with the peer [Source]. If server is not zero, the series also have
+// the labels of [Server].
 //
 // For pairs of target and client beyond the limit of names, the labels target_* and client_id
 // are left out. The function is safe for concurrent use.

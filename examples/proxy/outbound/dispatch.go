@@ -32,11 +32,11 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile returns the server of the connections to dst. In ingress mode it passes all
-// connections to detected. Otherwise it passes a connection to opaque if the profile of dst
-// or [settings.Outbound.OpaquePorts] marks the port as opaque. It passes a connection to
-// named if the profile selects TLS connections by server name, and any other connection to
-// detected. requests is the router that later sends the requests of detected connections.
+// byProfile returns the server of the connections to dst. In ingress mode all go to
+// detected. In other modes, connections go to opaque if the profile of dst or
+// [settings.Outbound.OpaquePorts] marks the port as opaque. They go to named if the profile
+// selects TLS connections by server name, and else to detected. requests is the router that
+// later sends the requests of detected connections.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
 	return &profileDispatch{
 		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),

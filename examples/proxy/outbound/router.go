@@ -132,9 +132,8 @@ func (r *router) forwards(
 }
 
 // pin returns a function that returns the service of a key from the given cache. From its
-// first request, such a service stays in the cache until r receives another profile. The
-// endpoints and connections of a client that rarely sends requests are then not closed as
-// idle.
+// first request, the service stays in the cache until r receives another profile. If a
+// client rarely sends requests, its endpoints and connections are thus not closed as idle.
 func pin[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &pinned[K]{Service: in.Service(key), router: r, in: in, key: key}

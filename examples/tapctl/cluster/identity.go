@@ -94,8 +94,8 @@ func (i *Identity) Close() {
 	_ = i.conn.Close()
 }
 
-// authority returns the address of a pod of linkerd-identity. The port is that of
-// addr, which is the address for proxies. Its name is usually known in the cluster only.
+// authority returns the address of a pod of linkerd-identity, with the port of addr. addr
+// is the address for proxies. Its host name is usually known in the cluster only.
 func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

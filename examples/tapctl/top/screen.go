@@ -26,7 +26,7 @@ type (
 		err    error
 	}
 
-	// seenMsg has new events for one list of requests, which number identifies.
+	// seenMsg has new events for the list of requests with this number.
 	seenMsg struct {
 		number int
 		seen   []seenAt

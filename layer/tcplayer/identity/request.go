@@ -48,8 +48,8 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 
 // Generate writes a new private key to key.p8 and its certificate signing request for name
 // to csr.der, both in the directory dir. [Load] reads them. linkerd's proxy-identity writes
-// the same files. The directory must exist and should be in memory. Only the owner can read
-// the files. Existing files are replaced.
+// the same files. The directory must exist, and should be on a file system in memory. Only
+// the owner can read the files. Existing files are replaced.
 func Generate(dir, name string) error {
 	info, err := os.Stat(dir)
 	switch {
