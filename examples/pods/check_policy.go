@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// checkDeniedRequest verifies that a port that permits only the client rejects a request
-// from a pod without a proxy with 403. It also verifies that metrics, tap and an explanation
+// checkDeniedRequest sends a request from a pod without a proxy to a port that permits only
+// the client. It verifies that the status is 403, and that metrics, tap and an explanation
 // of the proxy show the denial.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
@@ -39,8 +39,8 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 		contains("the explanation", why, "server="+server, "permitted_by=none"))
 }
 
-// checkDeniedConnection verifies that a port that permits only the client closes a
-// connection from a pod without a proxy, without a response. It also verifies that metrics,
+// checkDeniedConnection connects from a pod without a proxy to a port that permits only the
+// client. It verifies that the connection is closed without a response, and that metrics,
 // tap and an explanation of the proxy show the denial.
 func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")

@@ -110,8 +110,8 @@ func (r *running) explained(ctx context.Context, p pod, path string, send func()
 	return init, why, err
 }
 
-// deniedConnection calls send until the tap of the proxy of the pod p has shown a failed
-// connection with its explanation, and returns its event.
+// deniedConnection calls send until tap has shown a failed connection of the pod p with its
+// explanation, and returns its event.
 func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (failed tap.Event, err error) {
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Explain: true}, send, func(e tap.Event) bool {
 		failed = e
@@ -120,8 +120,8 @@ func (r *running) deniedConnection(ctx context.Context, p pod, send func()) (fai
 	return failed, err
 }
 
-// tapWhile calls send again and again, and passes the events of the tap of the proxy of the
-// pod p to done, until done returns true.
+// tapWhile watches the tap of the pod p. It calls send again and again, and done for each
+// event, until done returns true.
 func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, send func(), done func(tap.Event) bool) error {
 	if err := r.watch(ctx); err != nil {
 		return err

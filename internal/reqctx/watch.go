@@ -136,9 +136,9 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
-// notify calls ContextDone of all watchers. As package context does, it first closes the
-// channel of Done and cancels the derived contexts of that package, because other watchers
-// may cancel these contexts with another cause.
+// notify calls ContextDone of all watchers. Like package context, it first closes the
+// channel of Done and cancels the derived contexts of that package. Other watchers may
+// cancel these contexts with another cause.
 func (s *watchers) notify(cause error) {
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {

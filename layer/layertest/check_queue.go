@@ -214,8 +214,8 @@ func (r *rig[Req, Rsp]) allowOne(served func() bool) {
 	r.pauseUnless(served)
 }
 
-// pauseUnless sleeps for a short time unless done returns true, because a queue may pause
-// when the inner service was ready but rejected the call.
+// pauseUnless sleeps for a short time, unless done returns true. It gives time to a queue
+// that pauses after the inner service was ready but rejected the call.
 func (r *rig[Req, Rsp]) pauseUnless(done func() bool) {
 	if done() {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// bufferedConn is a connection that returns other addresses than the wrapped Conn, or that
-// first returns bytes that were already read from Conn.
+// bufferedConn is a connection that has other addresses than the wrapped Conn, or whose
+// Read first returns bytes that were already read from Conn.
 type bufferedConn struct {
 	net.Conn
 	client, server net.Addr // result of RemoteAddr and LocalAddr; nil means that of Conn

@@ -40,8 +40,7 @@ func Checks() []Check {
 	return slices.Concat(answers(), changes(), streams(), ends(), outages())
 }
 
-// need is the name of a function that a check uses, and that is optional in a Subject or
-// Source.
+// need is the name of an optional function of a Subject or Source that a check uses.
 type need string
 
 const (

@@ -122,8 +122,8 @@ func (w *watch) consume() {
 	})
 }
 
-// run leaves the loop of the consumer by a panic if a is the action panics, and by
-// runtime.Goexit if a is the action exits. For other actions it does nothing.
+// run leaves the loop of the consumer: by a panic for the action panics, and by
+// runtime.Goexit for the action exits. For other actions it does nothing.
 func (a action) run() {
 	switch a {
 	case panics:

@@ -187,9 +187,8 @@ func anyTLS() *inbound.Authn {
 	}}}
 }
 
-// identified returns an authentication that permits clients that prove one of the
-// identities, or an identity with one of the suffixes. An empty suffix matches any
-// identity.
+// identified returns an authentication that permits clients with one of the identities, or
+// with an identity that ends in one of the suffixes. An empty suffix matches any identity.
 func identified(identities []*inbound.Identity, suffixes []*inbound.IdentitySuffix) *inbound.Authn {
 	return &inbound.Authn{Permit: &inbound.Authn_MeshTLS{MeshTLS: &inbound.Authn_PermitMeshTLS{
 		Clients: &inbound.Authn_PermitMeshTLS_Identities{Identities: &inbound.Authn_PermitMeshTLS_PermitClientIdentities{

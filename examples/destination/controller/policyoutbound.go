@@ -134,8 +134,8 @@ func (r *reader) oneKind(y *policyYAML, protocol string) {
 }
 
 // policyMessage returns an outbound policy as a message of the API. If routes has no route
-// of the kind that the protocol needs, it adds one that sends all traffic to own, the
-// backend with the endpoints of t.
+// of a kind that the protocol needs, a route of this kind sends all traffic to own. own is
+// the backend with the endpoints of t.
 func policyMessage(
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual,
 ) *outbound.OutboundPolicy {

@@ -65,8 +65,8 @@ func (l *lookup) serverOf(p *pod, port uint16) *resource[server] {
 	return nil
 }
 
-// selects reports whether the port of s, which is a number or the name of a port of a
-// container, is the given port of p.
+// selects reports whether s selects the given port of p. The field Port of s is a number,
+// or the name of a port of a container.
 func (s *server) selects(p *pod, port uint16) bool {
 	if string(s.Port) == strconv.Itoa(int(port)) {
 		return true

@@ -409,8 +409,9 @@ func (s portSet) has(port uint16) bool {
 	return slices.ContainsFunc(s, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
 
-// unchanged reports whether an update of a transformed object from before to after has no
-// effect on the names and ports that the controller serves, such as an update of a status.
+// unchanged reports whether an update has no effect on the names and ports that the
+// controller serves, such as an update of a status. before and after are transformed
+// objects.
 func unchanged(before, after any) bool {
 	switch a := before.(type) {
 	case *service:

@@ -20,8 +20,8 @@ import (
 // replica runs the same loop, and conflicting writes to the Secret fail, so that no leader
 // is necessary.
 //
-// A new certificate is in the caBundle for the duration Overlap before it is used, and the
-// old one for the same duration after that.
+// A new certificate is in the caBundle for the duration Overlap before it is used. The old
+// one stays there for the same duration after that.
 type Certificate struct {
 	Client        kubernetes.Interface
 	Namespace     string        // of the Secret

@@ -42,7 +42,7 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
 
 // Parent returns the resource to which the profile p is attached: that of its policy, or
-// else the Service with the name dst, which is the name of the destination in p.
+// else the Service with the name dst. dst is the name of the destination in p.
 func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
 	if p.Policy != nil {
 		return m.parent(dst, p.Policy.Labels)

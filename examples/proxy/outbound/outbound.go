@@ -163,8 +163,8 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 }
 
 // endpointStack returns the layers of the requests to one endpoint, without the HTTP
-// client. only is true if the target has no other endpoint. Then an error that another
-// proxy in front of this endpoint reports also closes the connection of the client.
+// client. only is true if the target has no other endpoint. Then an error from the proxy in
+// front of this endpoint also closes the connection of the client.
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, only bool,
 ) layer.Stack[*http.Request, *http.Response] {

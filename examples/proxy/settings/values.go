@@ -94,9 +94,9 @@ type Cores struct {
 }
 
 // Count returns how many of the available processors the proxy uses. The zero value of c
-// means all. Otherwise the number is Max if Max is set, or else the rounded share MaxRatio
-// of the available ones if MaxRatio is set, or else 1. The result is at least Min and at
-// most available.
+// means all. Otherwise the number is Max if it is set. Without Max, it is the rounded
+// share MaxRatio of the available ones. Without MaxRatio, it is 1. The result is at least
+// Min and at most available.
 func (c Cores) Count(available int) int {
 	n := 1
 	switch {
