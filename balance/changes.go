@@ -127,10 +127,10 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	}
 }
 
-// staysAfter reports whether n stays ready after it rejected a request. reason is the error
-// of the rejection. n stays ready if a circuit breaker rejected the request and fewer nodes
-// than MinReady would be left without n. Otherwise staysAfter removes n from the ready set.
-// MinReady does not apply if n is the only node.
+// staysAfter reports whether n stays ready after it rejected a request with the error
+// reason. It stays if a circuit breaker rejected the request and fewer nodes than MinReady
+// would be left. The only node never stays. If n does not stay, staysAfter removes it from
+// the ready set.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"

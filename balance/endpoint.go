@@ -137,9 +137,9 @@ func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e
 // trustedSamples, its latency ages faster, because a new endpoint may be slow only at
 // first.
 //
-// The count of a new endpoint starts at 0. If no endpoint of the balancer has a sample yet,
-// it starts at initialSet: the endpoint is probed but trusted. At trustedSamples, the count
-// changes to allSamples and stays there.
+// The count of a new endpoint starts at 0, or at initialSet if no endpoint of the balancer
+// has a sample yet. An endpoint that starts at initialSet is probed but trusted. At
+// trustedSamples, the count changes to allSamples and stays there.
 const (
 	probeSamples   = 4
 	trustedSamples = 10
@@ -157,16 +157,16 @@ func (e *endpoint) atLimit(waiting int32) bool {
 
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// probeOverdue reports whether the last probe of e began so long ago that e gets one more
-// request although it is at its probe limit. Without this rule, slow responses or requests
-// from before an ejection could stop the probes for hours.
+// probeOverdue reports whether e gets one more request although it is at its probe limit.
+// It does if its last probe began too long ago. Without this rule, slow responses or
+// requests from before an ejection could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// setFailed records one response. failed is whether the response was a failure with a
+// setFailed records one response. failed reports whether the response was a failure with a
 // penalty. From the second consecutive failure until the next success, the endpoint is
 // failing. second reports whether this response was the second consecutive failure.
 func (e *endpoint) setFailed(failed bool) (second bool) {

@@ -166,9 +166,9 @@ type knownLatency struct {
 }
 
 // refresh updates the median latency after a sample of e, if the last update is older than
-// medianInterval or isFirst is true. isFirst is whether the sample was the first one of e.
-// In a group of more than medianSize endpoints, first samples update the median at most
-// once per tick.
+// medianInterval or isFirst is true. isFirst reports whether the sample was the first one
+// of e. In a group of more than medianSize endpoints, first samples update the median at
+// most once per tick.
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32))

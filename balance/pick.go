@@ -8,8 +8,9 @@ import (
 // Picker is a rule that picks one of the ready endpoints. The zero value picks the cheapest
 // of all endpoints if there are at most sixteen. With more endpoints, it uses an aperture:
 // twelve random endpoints at first. The aperture doubles while its endpoints have more than
-// one request in flight on average. The zero value picks the cheapest endpoint of an
-// aperture of up to sixteen, and the cheapest of five random endpoints of a larger one.
+// one request in flight on average. In an aperture of up to sixteen endpoints, the zero
+// value picks the cheapest. In a larger one, it picks the cheapest of five random
+// endpoints.
 //
 // With two choices, the usual number, the k slowest of n endpoints get at least
 // C(k,2)/C(n,2) of the requests. With five choices, latencies are within a few per cent of
@@ -51,9 +52,8 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. The field few is the largest number of
-// endpoints in an aperture of which a pick examines all. In a larger aperture, a pick
-// examines k random endpoints.
+// choices is the picker that compares costs. A pick examines all endpoints of an aperture
+// of up to few endpoints. In a larger aperture, it examines k random endpoints.
 type choices struct {
 	*group
 	few, k int

@@ -279,8 +279,8 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow starts the slow start of n if n has had no requests, or was not ready for at
-// least the duration of a slow start. In both cases n may be a new process.
+// beginSlow starts the slow start of n if n may be a new process: it has had no requests,
+// or was not ready for at least the duration of a slow start.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)

@@ -24,7 +24,7 @@ type exchange[Req, Rsp any] struct {
 	stage    atomic.Uint32 // see unsampled
 }
 
-// The stages of an exchange, which only increase.
+// The stages of an exchange, in their order.
 const (
 	unsampled uint32 = iota
 	sampled          // the latency was recorded
@@ -292,8 +292,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns state, joined with resolver, the last error of the resolver. If
-// resolver is nil, it returns state alone.
+// withCause returns state joined with the error resolver, or state alone if resolver is
+// nil. resolver is the last error of the resolver.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state

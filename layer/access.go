@@ -36,10 +36,10 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 }
 
 // Header gives read access to header or trailer fields. Names are case-insensitive. An
-// implementation may also have the methods Values(name string) []string, as
-// [net/http.Header] does, and HasName(match func(name string) bool) bool, which reports
-// whether match returns true for one of the names. Callers then use them, because All is
-// slower.
+// implementation may also have two methods, which callers then use because All is slower.
+// Values(name string) []string returns all values, as that of [net/http.Header] does.
+// HasName(match func(name string) bool) bool reports whether match returns true for one of
+// the names.
 type Header interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value

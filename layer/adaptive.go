@@ -333,9 +333,9 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 const adaptiveLooks = 8
 
 // giveUp checks the probe that started at began. It ends the probe if no request has
-// finished since the last check, or at the check number adaptiveLooks. Long requests that
-// occupy all slots cause this. ended is true if giveUp ended the probe. again is true if
-// the probe is still running and must be checked again.
+// finished since the last check, because long requests then occupy all slots. The check
+// number adaptiveLooks always ends it. ended is true if giveUp ended the probe. again is
+// true if the probe is still running and must be checked again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -6,15 +6,16 @@ import "math"
 // makes one step. It is not safe for concurrent use.
 //
 // A window lasts at least the Window of the policy. It has at least 20 responses, and at
-// least as many as requests were in flight. latency is the geometric mean of its latencies,
-// because the gradient is a ratio. dropped is the share of requests that overloaded inner.
-// base is the estimated latency without a queue. After each window the limit L becomes the
+// least as many as requests were in flight. After each window the limit L becomes the
 // following value, bounded by Min and Max:
 //
 //	gradient = min(1, Tolerance · base / latency)
 //	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
 //
-// The last term is left out if less than half of L is used or more than 1 % are dropped.
+// latency is the geometric mean of the latencies in the window, because the gradient is a
+// ratio. base is the estimated latency without a queue. dropped is the share of requests
+// that overloaded inner. The last term is left out if less than half of L is used or more
+// than 1 % are dropped.
 //
 // A probe is a short window with the limit (L - min(√L, L/4)) / 2. It measures base,
 // because half of L should cause no queue. A probe runs every 50 windows, when the limit is
@@ -76,8 +77,8 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	return int64(c.enforced)
 }
 
-// adapt updates the base latency and the limit after a normal window, that is, one that was
-// not a probe. It starts a probe if one is due.
+// adapt updates the base latency and the limit after a window that was not a probe. It
+// starts a probe if one is due.
 func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	used := float64(w.peak) > c.enforced/2
 	gradient := 1.0
@@ -137,7 +138,7 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
 
-// adaptiveHeadroom returns the amount by which the limit may grow in one window.
+// adaptiveHeadroom returns how much the limit may grow in one window.
 func adaptiveHeadroom(limit float64) float64 { return min(math.Sqrt(limit), limit/4) }
 
 func (c *adaptiveControl) probe(limit float64) {

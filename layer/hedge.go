@@ -258,8 +258,8 @@ type hedgeAttempt[Req, Rsp any] struct {
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
 // wins reports whether the result of the attempt is returned to the caller without waiting
-// for the other attempt. This is so for a result of class Success, and for a response of a
-// class that is not a failure.
+// for the other attempt. It wins with class Success, or with a response of a class that is
+// not a failure.
 func (a *hedgeAttempt[Req, Rsp]) wins() bool {
 	return a.class == Success || a.err == nil && !a.class.IsFailure()
 }

@@ -59,7 +59,7 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	return st
 }
 
-// same reports whether the service above is the service below, because a layer returned its
+// same reports whether above and below are the same service, because a layer returned its
 // inner service. It returns false for types that cannot be compared, such as functions.
 func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
 	return reflect.ValueOf(below).Comparable() && below == above

@@ -27,7 +27,7 @@ func (c ResponseClass) Validate() error {
 //   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
 //     in the trailers. Without a status it is a success.
 //   - In a route without classes, other requests fail if the HTTP status is 5xx.
-//   - In a route with classes, the gRPC status decides, or the HTTP status without one.
+//   - In a route with classes, the gRPC status decides. If there is none, the HTTP status decides.
 //
 // A class that needs the trailers is undecided until the end of the response. Until then
 // the later classes decide.

@@ -25,9 +25,9 @@ type index struct {
 	suffixes map[string]*branch // by the end of the host in lower case, which begins with a dot
 }
 
-// branch is a node of the tree. The field text has the part of the path that leads from the
-// parent to the branch. If the branch is the field rest of its parent, the remainder of any
-// segment leads to it instead.
+// branch is a node of the tree. text is the part of the path that leads from the parent to
+// the branch. If the branch is the field rest of its parent, the remainder of any segment
+// leads to it instead.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
@@ -236,8 +236,8 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try tries the candidates at positions, which are ascending. It sets best to the first
-// position below best for which the condition holds.
+// try tries the candidates at positions, which are in ascending order. It sets best to the
+// first position whose condition holds, if that is below best.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -277,9 +277,9 @@ type key struct {
 	open  bool     // whether any text may follow the last part
 }
 
-// keyOf returns the key of the paths that an expression matches. The expression is the
-// concatenation of steps, anchored at its start. ended is whether it is also anchored at
-// its end.
+// keyOf returns the key of the paths that an expression matches. The expression is anchored
+// at its start, and steps are its parts. ended reports whether it is also anchored at its
+// end.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
 	hole := false // the remainder of the segment is arbitrary

@@ -210,8 +210,8 @@ func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.St
 	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
 }
 
-// class returns the class of the outcome o by the classes of the route. grpc is whether the
-// request is a gRPC request.
+// class returns the class of the outcome o by the classes of the route. grpc reports
+// whether the request is a gRPC request.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 	if o.Err != nil {
 		return a.layers.classify(o)

@@ -109,11 +109,10 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns a Retry with the values for retries in header, and with the other
-// values of the given Retry. Without a given Retry, the other values are linkerd's defaults
-// for such requests. If header has no values for retries, it returns the given Retry.
-// overrideRetry returns nil if the limit of retries is 0. Invalid values are ignored, as in
-// linkerd.
+// overrideRetry returns a copy of the Retry of, with the values for retries in header. If
+// of is nil, the other values are linkerd's defaults for such requests. It returns of
+// itself if header has no such values, and nil if the limit of retries is 0. Invalid values
+// are ignored, as in linkerd.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))

@@ -349,8 +349,8 @@ func (b *Backend) label() string {
 }
 
 // releaseBackends drops the services of backends that no route of s uses. If the profile of
-// s has RoutesOnly, the services of the remaining backends become the split of s, so that
-// Ready waits for them. The caller must hold mu.
+// s has RoutesOnly, the remaining backends become the split of s, so that Ready waits for
+// them. The caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

@@ -109,10 +109,10 @@ type Rate struct {
 	Burst     int     // requests at once; 0 means the number of one second, and at least 1
 }
 
-// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any
-// TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of
-// routes that are Retryable or hedged count. If the next profile has an equal
-// RetryBudget, the balance is kept. Otherwise all routes are built again.
+// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any TTL
+// there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of routes
+// that are Retryable or hedged count. If the next profile has an equal RetryBudget, the
+// counts continue. Otherwise they start again, and all routes are built again.
 //
 // linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
 // never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as

@@ -230,7 +230,7 @@ func (l location) String() string {
 }
 
 // appendEscaped appends s, a path or a query, to b. It percent-encodes the characters that
-// must be encoded and are not encoded yet. path is whether s is a path.
+// must be encoded and are not encoded yet. path reports whether s is a path.
 func appendEscaped(b []byte, s string, path bool) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {

@@ -16,8 +16,9 @@ const (
 // noBackoff returns the shortest valid Backoff. The zero Backoff would mean the default.
 func noBackoff() layer.Backoff { return layer.Backoff{Min: 1, Max: 1} }
 
-// addAttempts adds to st the layers that send a request more than once, and the layers
-// below these, which apply to each attempt. grpc is whether the stack is for gRPC requests.
+// addAttempts adds two kinds of layers to st: layers that send a request more than once,
+// and below them the layers that apply to each attempt. grpc reports whether the stack is
+// for gRPC requests.
 func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) layer.Stack[Req, Rsp] {
 	route, budget := a.route, a.retryBudget
 	if p := route.Policy; p != nil && (p.Retry != nil || a.overridden) && a.layers.replayer != nil {

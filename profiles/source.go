@@ -102,8 +102,8 @@ func (w *watchState) String() string {
 	return "watching"
 }
 
-// follow makes each profile of the Source current. It returns when the sequence of the
-// Source ends or yields ErrNoProfile.
+// follow applies each profile of the Source. It returns when the sequence of the Source
+// ends or yields ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	if r.initialWait > 0 {
 		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.endInitialWait) })

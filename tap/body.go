@@ -27,7 +27,7 @@ const maxBodies = 256 << 10
 // redact may change and keep its argument. It is called concurrently. If it panics, the
 // body is withheld.
 //
-// If net/http copies a body past the layer, as it does with the content of a file, the body
+// net/http may copy a body past the layer, for example the content of a file. Such a body
 // is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
@@ -38,9 +38,9 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns the form of e that is sent to the watcher. It returns e itself if e has no
-// bodies. Otherwise it returns a copy. Each body of the copy is the result of the function
-// of WithBodies for the kept bytes, cut to the length that the watcher requested.
+// shown returns the form of e that is sent to the watcher: e itself if it has no bodies, or
+// else a copy. The function of WithBodies makes each body of the copy from the kept bytes.
+// The body is then cut to the length that the watcher requested.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -84,9 +84,9 @@ type excerpt struct {
 	over bool
 }
 
-// take keeps the bytes of p, the part of the body at the given offset, that are not kept
-// yet. It ignores p if bytes before offset are missing, or if the excerpt has ended. take
-// ends the excerpt if the bytes do not fit into the buffer, or if the watcher has been
+// take keeps the bytes of p that are not kept yet. p is the part of the body at the given
+// offset. take ignores p if bytes before offset are missing, or if the excerpt has ended.
+// It ends the excerpt if the bytes do not fit into the buffer, or if the watcher has been
 // closed.
 func (x *excerpt) take(offset int64, p []byte) {
 	x.mu.Lock()

@@ -52,9 +52,9 @@ func (b *buffer) offer(e Event) bool {
 // received from the channel events.
 func (b *buffer) releaseEvent(e Event) { b.release(e.weight()) }
 
-// hold counts a held request and reserves n bytes for it. It returns false, and does
-// neither, if the bytes do not fit or if the number of held requests has reached the
-// capacity of events.
+// hold counts a held request and reserves n bytes for it. If the bytes do not fit, or the
+// number of held requests has reached the capacity of events, it does neither and returns
+// false.
 func (b *buffer) hold(n int64) bool {
 	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
 		b.held.Add(-1)

@@ -50,11 +50,10 @@ type ProcessEvent struct {
 // backoff of a connection (grpc.WithConnectParams) should be a few seconds at most. Set a
 // keep-alive on the connections to detect hanging processes.
 //
-// Of a process that serves only linkerd's tap, 100 requests a second are shown, or the
-// MaxRps of req. For such a process, a req with a sample or with conditions on headers or
-// responses fails. Such a process
-// shows neither bodies nor explanations. If the caller does not keep up, the processes drop
-// events and report the number of dropped events.
+// A process that serves only linkerd's tap shows 100 requests a second, or the MaxRps of
+// req, and neither bodies nor explanations. It fails if req has a sample, or conditions on
+// headers or responses. If the caller does not keep up, the processes drop events and
+// report the number of dropped events.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {

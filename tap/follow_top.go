@@ -25,12 +25,12 @@ import (
 // process. It continues while a process restarts, has not started yet or cannot be reached.
 // It yields errors and ends as [Follow] does.
 //
-// Rows with the same client, endpoint, direction, method and path, or route, are added up.
-// A quantile of the sum is the highest quantile of its rows, which is an upper bound of the
-// true one. The field Last is taken from one of the rows. If an outbound row has no source,
-// the name of the process becomes its source. The same holds for the destination of an
-// inbound row. The rows of a process are missing while it cannot be reached. They start
-// from 0 after a restart.
+// Rows are added up if they have the same client, endpoint and direction, and the same
+// method and path, or route. A quantile of the sum is the highest quantile of its rows,
+// which is an upper bound of the true one. The field Last is that of one of the rows. An
+// outbound row without a source gets the name of the process as its source. An inbound row
+// without a destination gets the name as its destination. The rows of a process are missing
+// while it cannot be reached. They start from 0 after a restart.
 //
 // The processes must serve gotower's tap. linkerd's tap has no counts of requests.
 func FollowTop(

@@ -75,9 +75,9 @@ func (s *recipient) respond(e Event) {
 	s.countDrop()
 }
 
-// release releases the reserved bytes of a held request. matches is whether the outcome of
-// the request matches the condition of the watcher. release returns true if the caller must
-// now send the held events.
+// release releases the reserved bytes of a held request. matches reports whether the
+// outcome of the request matches the condition of the watcher. release returns true if the
+// caller must now send the held events.
 func (s *recipient) release(matches bool) bool {
 	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {

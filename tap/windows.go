@@ -23,9 +23,9 @@ import (
 const windowTail = 10 * time.Second
 
 // windows watches a process that serves only linkerd's tap, which cannot limit the rate of
-// requests. A window is one call of Observe with the limit perWindow. It ends when its
-// requests have ended, or windowTail after the last of them began. Windows start at least a
-// second apart, so perWindow limits the rate.
+// requests. A window is one call of Observe with the limit perWindow. Windows start at
+// least a second apart, so at most perWindow requests are shown per second. A window ends
+// when its requests have ended, or windowTail after the last of them began.
 type windows struct {
 	observe   func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	perWindow uint32

@@ -61,12 +61,11 @@ func (c *Client) Unary(
 // such as a slot, until the stream ends (see [Completion]). If the limit of a layer ends
 // the stream, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the reason.
 //
-// A Retry opens a stream again if opening it failed. It also repeats a stream that has one
-// request and many responses, if the stream fails before its header arrives. The conditions
-// are those of a unary call: the method is idempotent (see [Replayer]), and the class and
-// the budget allow it. For such a stream, the time limit of an attempt ends with the
-// header, SendMsg returns nil, and RecvMsg returns the errors of the request. A Retry does
-// not repeat other streams that are open.
+// A Retry opens a stream again if opening it failed. It repeats an open stream only if the
+// stream has one request and many responses, and fails before its header arrives. The
+// conditions are those of a unary call: the method is idempotent (see [Replayer]), and the
+// class and the budget allow it. The time limit of an attempt then ends with the header.
+// SendMsg returns nil, and RecvMsg returns the errors of the request.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

@@ -56,9 +56,9 @@ func WithBalance(opts ...balance.Option[*Pick]) Option {
 // limits, retries and a queue. By default calls pass without a layer. Only [DialOptions]
 // uses this option.
 //
-// The service below l is ready when the balancer of the client is ready. It is always ready
-// while the client is idle, and if several clients are made with the same options, because
-// the balancer is then unknown.
+// The service below l is ready when the balancer of the client is ready. While the client
+// is idle, it is always ready. It is also always ready if several clients are made with the
+// same options, because the balancer is then unknown.
 func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }

@@ -37,8 +37,8 @@ func DeadlineFromHeader(name string) func(*http.Request) (time.Duration, bool) {
 }
 
 // DeadlineToHeader returns a function for [layer.DeadlineToRequest]. The function returns a
-// shallow copy of the request with its own header map, in which the header field name has
-// the remaining time in the format of [time.Duration.String].
+// shallow copy of the request with its own header map. In the copy, the header field with
+// the given name has the remaining time in the format of [time.Duration.String].
 func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Request {
 	name = http.CanonicalHeaderKey(name)
 	return func(req *http.Request, left time.Duration) *http.Request {

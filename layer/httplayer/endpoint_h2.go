@@ -111,9 +111,9 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 // probe makes a connection without a request, in the background.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
-// connectOnce makes a connection on a new goroutine and sends it to the returned channel. If
-// a connection is already being made, the channel receives that connection, and the attempt
-// mine is released.
+// connectOnce makes a connection on a new goroutine and sends it to the returned channel.
+// If a connection is already being made, the channel receives that one, and connectOnce
+// releases mine.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {

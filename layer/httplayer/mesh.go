@@ -222,9 +222,9 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // names of received fields are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes trailers from req, a copy of a received request: those for which
-// drops returns true. Trailers arrive at the end of the body. Therefore the new body of req
-// copies the other trailers to a new map req.Trailer at its end.
+// withoutTrailers removes the trailers for which drops returns true from req. req is a copy
+// of a received request. Trailers arrive at the end of the body. Therefore the new body of
+// req copies the other trailers to a new map req.Trailer at its end.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))

@@ -11,7 +11,7 @@ import (
 // recheck is the longest time between two checks in Ready.
 const recheck = time.Second
 
-// Ready waits until a request would probably be admitted. This is so if an existing
+// Ready waits until a request would probably be admitted. It would if an existing
 // connection has room, or if a new one may be made. Ready connects only while the address
 // cannot be reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }

@@ -289,8 +289,8 @@ func (b *body) fetch(p []byte) (n int, err error) {
 	}
 }
 
-// retried converts err, the error of a read of the connection, for the reader of the body. If
-// Close interrupted the read, the result is http.ErrBodyReadAfterClose. If the result is
+// retried returns the error for the reader of the body after a read of the connection
+// failed with err. It is http.ErrBodyReadAfterClose if Close interrupted the read. If it is
 // errInterrupted, the caller must repeat the read.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
