@@ -72,7 +72,8 @@ func (c *topCommand) run(ctx context.Context, on terminal) error {
 
 func (c *topCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
-// watched sets the processes of config to those of the terminal.
+// watched sets the processes or the source of config to those of the terminal. closeAll
+// closes the connections. own is as in [reachable].
 func watched(ctx context.Context, on terminal, config *top.Config, own string) (closeAll func(), err error) {
 	all, closeAll, err := on.source(ctx, own, config.Warn)
 	if err != nil {
