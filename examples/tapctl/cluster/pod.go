@@ -83,8 +83,8 @@ func newPod(o *corev1.Pod) *Pod {
 	return p
 }
 
-// portOf returns the port with the given name of a container. If there is none, it returns
-// the port of the address in an environment variable, or else the argument standard.
+// portOf returns the port with the given name of a container. Without such a port, it
+// returns the port of the address in an environment variable, or else the argument standard.
 func portOf(c *corev1.Container, name, variable, standard string) string {
 	for _, port := range c.Ports {
 		if port.Name == name {
