@@ -272,9 +272,11 @@ func TestDrain(t *testing.T) {
 	})
 	p := start(t, head+"services:\n"+service("a", slow)+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
 	readyz := "http://" + p.addresses["admin"] + "/readyz"
-	a, err := p.send(t.Context(), "GET", readyz, "")
-	require.NoError(t, err)
-	assert.Equal(t, http.StatusOK, a.StatusCode)
+	until(t, func() bool {
+		a, err := p.send(t.Context(), "GET", readyz, "")
+		require.NoError(t, err)
+		return a.StatusCode == http.StatusOK
+	})
 	got := make(chan string, 1)
 	go func() {
 		a, err := p.send(context.Background(), "GET", "http://"+p.addresses["http"]+"/", "")
@@ -287,7 +289,7 @@ func TestDrain(t *testing.T) {
 	<-entered
 	p.stop()
 	until(t, func() bool { return !dials(p.addresses["http"]) })
-	a, err = p.send(context.Background(), "GET", readyz, "")
+	a, err := p.send(context.Background(), "GET", readyz, "")
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusServiceUnavailable, a.StatusCode)
 	close(ending)
