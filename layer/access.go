@@ -16,8 +16,8 @@ import (
 
 // Accessor reads the path and other parts of requests and responses. Layers that work with
 // every protocol use it, for example routes and tap. Package httplayer implements it for
-// *http.Request and *http.Response. Its methods do not modify the messages and are safe for
-// concurrent use.
+// *http.Request and *http.Response. The methods of an Accessor do not modify the messages
+// and are safe for concurrent use.
 type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of a message
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" if unknown
@@ -36,10 +36,10 @@ type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // the parts of 
 }
 
 // Header gives read access to header or trailer fields. Names are case-insensitive. An
-// implementation may also have two methods, which callers then use because All is slower.
-// Values(name string) []string returns all values, as that of [net/http.Header] does.
-// HasName(match func(name string) bool) bool reports whether match returns true for one of
-// the names.
+// implementation may have two optional methods, which callers prefer because All is slower.
+// Values(name string) []string returns all values of one field, as [net/http.Header.Values]
+// does. HasName(match func(name string) bool) bool reports whether match returns true for
+// at least one name.
 type Header interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value
@@ -61,11 +61,11 @@ type Editor[Req, Rsp any] interface {
 	// does not read the body of req. It closes the body of req if the protocol requires it.
 	NewResponse(req Req, direct DirectResponse) Rsp
 
-	// TeeRequest returns req with another body. The new body stores up to limit bytes while
-	// the caller reads them. When the reading ends, the reader's goroutine calls done once.
-	// ok is true if the body was read to its end and had at most limit bytes. Then copied
-	// is a copy of req with the stored body and a context that never ends. For a request
-	// without a body, done is called before TeeRequest returns.
+	// TeeRequest returns req with a new body. The new body stores up to limit of the bytes
+	// that are read from it. It calls done once, on the goroutine that reads or closes it.
+	// ok is true if the body was read to its end and had at most limit bytes. If ok is
+	// true, copied is a copy of req with the stored body and a context that never ends. For
+	// a request without a body, done is called before TeeRequest returns.
 	TeeRequest(req Req, limit int64, done func(copied Req, ok bool)) Req
 }
 
@@ -109,7 +109,7 @@ func (c HeaderMutation) Validate() error {
 //
 //   - the name is not a token
 //   - the value has a control character
-//   - the field belongs to the connection
+//   - the field belongs to the connection, such as Upgrade, or delimits the message
 //   - the change adds or removes Host
 //   - the change sets Host to a value that is not a host with an optional port
 func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
@@ -192,8 +192,8 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 }
 
 // observed returns the wrapper that [ObserveBody] put around the body of rsp, or nil if the
-// body has no wrapper. A layer may replace the reader inside the wrapper until it returns
-// rsp.
+// body has no wrapper. Before a layer returns rsp, it may replace the reader inside the
+// wrapper.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:

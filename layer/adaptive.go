@@ -21,9 +21,10 @@ type AdaptivePolicy struct {
 	Max     int // the highest limit, at least Min; default 1000, or Min if that is larger
 	Initial int // the limit at the start, Min to Max; default 20, or the nearest value in that range
 
-	// Tolerance is the ratio latency / latency without a queue above which the limit
-	// shrinks. It is 1.1 to 2; the default is 1.5. A higher value keeps a server with
-	// varying latency busier, but allows a longer queue in the server.
+	// Tolerance is a ratio: the latency divided by the latency without a queue. If the
+	// ratio is higher, the limit shrinks. Tolerance is 1.1 to 2; the default is 1.5. A
+	// higher value keeps a server with varying latency busier, but allows a longer queue in
+	// the server.
 	Tolerance float64
 
 	// Window is the shortest time between two changes of the limit: 1 ms to 1 min; default
@@ -61,9 +62,8 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 }
 
 // AdaptiveLimit is a [Limit] with a size that follows the latency of inner. It admits as many
-// requests as keep inner busy without a long queue in inner. The formula is that of Gradient2
-// in Netflix's concurrency-limits. The limit grows by the headroom of Envoy's adaptive
-// concurrency filter.
+// requests as keep inner busy without a long queue in inner. The formula is Gradient2 of
+// Netflix's concurrency-limits, with the headroom of Envoy's adaptive concurrency filter.
 //
 // Admission: a request is admitted while the number of requests in flight is below the limit.
 // Ready waits for a free slot, then for inner.
@@ -71,15 +71,16 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 // Cancellation: a request is rejected if its context has ended. The slot of a canceled request
 // stays taken until the request ends, and its latency does not count.
 //
-// Body: a slot is held until the response ends, see [WithCompletion]. The latency is the time
-// to the response headers. [AtReturn] releases it then.
+// Body: a request keeps its slot until the response ends, see [WithCompletion]. With
+// [AtReturn], it keeps the slot until inner returns. The latency is the time to the response
+// headers.
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class [Throttled] and
 // timeouts (errors that match [context.DeadlineExceeded]) lower the limit, unless the caller
 // canceled the request. Other failures do not change it.
 //
-// Cost: two clock readings, a logarithm and a few atomic operations; no allocation. It panics
-// if the policy is invalid, see [AdaptivePolicy.Validate].
+// Cost: two clock readings, a logarithm and a few atomic operations; no allocation.
+// AdaptiveLimit panics if the policy is invalid, see [AdaptivePolicy.Validate].
 func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -150,8 +151,8 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 }
 
 // watchProbe starts a timer if a probe is running. A probe is a window with a lower limit,
-// which measures the latency without a queue. The timer ends the probe if it makes no
-// progress.
+// which measures the latency without a queue. The timer ends the probe if no request
+// finishes for four times the latency.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	began, after := l.gate.probe()
 	if after == 0 {
@@ -199,8 +200,8 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 }
 
 // adaptiveGate counts the requests in flight and collects the measurements of the current
-// window. All its times are relative to the creation of the layer. Only the request that
-// ends a window locks the mutex.
+// window. All times in it start at the creation of the service. A request locks the mutex
+// only if it ends a window.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // the start of the window, in nanoseconds
@@ -287,9 +288,9 @@ func (g *adaptiveGate) drop(now time.Duration) bool {
 	return g.endWindow(g.samples.Load(), now)
 }
 
-// endWindow ends the window and computes the new limit, if the window has enough responses
-// and is long enough. It returns whether it ended the window. samples is the current value
-// of g.samples.
+// endWindow ends the window and computes the new limit. It does nothing if the window has
+// too few responses or is too short, see the method enough. It returns whether it ended the
+// window. samples is the current value of g.samples.
 func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(samples, now) || !g.mu.TryLock() {
 		return false
@@ -333,9 +334,9 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 const adaptiveLooks = 8
 
 // giveUp checks the probe that started at began. It ends the probe if no request has
-// finished since the last check, because long requests then occupy all slots. The check
-// number adaptiveLooks always ends it. ended is true if giveUp ended the probe. again is
-// true if the probe is still running and must be checked again.
+// finished since the last check, because long requests then occupy all slots. The last of
+// adaptiveLooks checks ends the probe in any case. ended is true if giveUp ended the probe.
+// again is true if the probe is still running and must be checked again.
 func (g *adaptiveGate) giveUp(began, now time.Duration) (ended, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

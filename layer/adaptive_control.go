@@ -54,9 +54,9 @@ const (
 	adaptiveEvery    = 50   // windows between two probes
 	adaptiveFall     = 0.6  // a probe is due when the limit has fallen to this share of its maximum
 	adaptiveShrink   = 0.5  // the limit shrinks at most to this share in one window
-	adaptiveBearable = 0.01 // the limit grows up to this share of dropped requests
-	adaptiveLonger   = 0.32 // log2(1.25): a larger increase of the latency is significant
-	adaptiveQueued   = 0.14 // log2(1.1): tolerance of the comparison of latency and limit
+	adaptiveBearable = 0.01 // the limit grows only if at most this share of requests overloaded inner
+	adaptiveLonger   = 0.32 // log2(1.25): a latency further above base is measured again
+	adaptiveQueued   = 0.14 // log2(1.1): tolerance in the check whether the latency fell like the limit
 )
 
 func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
@@ -158,8 +158,8 @@ func (c *adaptiveControl) giveUp() int64 {
 
 // probed processes the window of a probe, and ends the probe or continues it with half the
 // limit. The probe continues if the latency fell in proportion to the limit, because then
-// inner still has a queue. It also continues once if the latency is much longer than base,
-// to confirm that.
+// inner still has a queue. The probe also continues once if the latency is much longer than
+// base, because one measurement may be wrong.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {

@@ -30,9 +30,10 @@ type BreakerPolicy struct {
 	// Min or Max is 0, that field has its default.
 	Backoff Backoff
 
-	// RetryAfter extends the wait before a probe to the time that the last failed response
-	// requests, up to Backoff.Max. See [Replayer] for how a response requests a wait.
-	// linkerd's failure accrual does not extend the wait.
+	// If RetryAfter is true, the wait before a probe is at least the time that the last
+	// failed response requests. The wait is never longer than Backoff.Max. See [Replayer]
+	// for how a response requests a wait. linkerd's failure accrual does not extend the
+	// wait.
 	RetryAfter bool
 }
 
@@ -306,8 +307,8 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 }
 
 // open replaces the period p by an open period, and sets the time of the next probe. t has
-// the reason and the number of probes. out is the failure that opens the breaker or failed
-// the probe. If another period has replaced p, open does nothing.
+// the reason and the number of failed probes. out is the failure that opens the breaker or
+// failed the probe. If another period has replaced p, open does nothing.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
@@ -381,8 +382,8 @@ type breakerObserver[Req, Rsp any] struct {
 
 const (
 	breakerPending  = iota
-	breakerSettling // by the first of Head and End
-	breakerSettled  // free for reuse
+	breakerSettling // the outcome is being counted
+	breakerSettled  // the outcome was counted; the observer may be used for another response
 )
 
 func (a *breakerObserver[Req, Rsp]) Data(int) {}

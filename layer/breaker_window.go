@@ -9,8 +9,8 @@ import (
 )
 
 // breakerWindow counts the successes and failures of a sliding window of time, in ten
-// buckets. Time is divided into turns. A turn is as long as a bucket, and turns are counted
-// from the creation of the window.
+// buckets. The time since the creation of the window is divided into turns. A turn lasts
+// for the field width. Turn n counts in bucket n modulo ten.
 type breakerWindow struct {
 	start time.Time
 	width time.Duration
@@ -77,7 +77,7 @@ type breakerPeriod struct {
 
 	trip    *breakerTrip // nil while closed; immutable
 	probing bool         // the wait is over; one request at a time is admitted as a probe
-	probed  atomic.Bool  // a probe is in flight; for probing periods
+	probed  atomic.Bool  // a probe is in flight; used only if probing is true
 }
 
 // breakerTrip has the reason why a breaker is open and the state of its probes.

@@ -164,8 +164,8 @@ func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// rotate makes epoch the current bucket, and subtracts the buckets that have expired. The
-// caller must hold mu.
+// rotate makes the bucket with the number epoch the current one. It subtracts the counts of
+// expired buckets from paidIn and withdrawn. The caller must hold mu.
 func (b *Budget) rotate(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))

@@ -18,7 +18,7 @@ import (
 // Cache keeps one service per key. It makes a service at its first use, shares it between all
 // callers, and drops it when it has been unused for the idle timeout. A service is in use while
 // Call or Ready runs, and until its last response ends. A service that returns [ErrClosed] is
-// dropped and made again within an eighth of the idle timeout.
+// dropped within an eighth of the idle timeout. The next use makes it again.
 //
 // [Cache.Router] returns a service that sends each request to the service of its key.
 // [Cache.Service] is a [MakeService]. A Cache is safe for concurrent use. NaN must not be a key.
@@ -31,8 +31,8 @@ import (
 // Body: a service is kept until its last response ends, see [WithCompletion].
 //
 // Errors: an [Error] with the key as Target. Its kind is [ErrNotReady] if the cache is full or
-// the service is closed. It is [ErrClosed] after the cache's context ended. It is [ErrNoRoute]
-// if the key has no service.
+// the service returned ErrClosed. It is [ErrClosed] after the cache's context ended. It is
+// [ErrNoRoute] if the key has no service.
 //
 // Cost: for an existing key a hash, a look-up without a lock and two atomic additions.
 type Cache[K comparable, Req, Rsp any] struct {
@@ -81,8 +81,9 @@ func (p CachePolicy) filled() CachePolicy {
 // all callers with the same key wait for it. If mk returns nil, the request fails with kind
 // [ErrNoRoute], and the next request calls mk again.
 //
-// The context given to mk ends when the cache has dropped the service and its last response
-// has ended, or when ctx ends. After ctx ended, all requests are rejected with [ErrClosed].
+// The context given to mk ends when ctx ends. It also ends when the cache has dropped the
+// service and the last response of the service has ended. After ctx ended, all requests are
+// rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -141,7 +142,7 @@ func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 }
 
 // open returns the entry of key. If the cache has no such entry, open makes it. If err is
-// nil, the caller must call Done of the entry.
+// nil, the caller must call Done of the entry when it no longer uses the service.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
 	s := c.shard(key)
 	for {
@@ -216,8 +217,8 @@ func (c *Cache[K, Req, Rsp]) reject(key K, kind error, reason string, cause erro
 	return &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: kind, Reason: reason, Err: cause}
 }
 
-// rejectClosed returns the rejection of a request for a service that is closed. The
-// rejection does not match [ErrClosed], because the cache will make another service.
+// rejectClosed returns the rejection of a request because its service returned [ErrClosed].
+// The rejection does not match [ErrClosed], because the cache will make another service.
 func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return c.reject(key, ErrNotReady, "closed until it is made again", notClosed{err})
 }

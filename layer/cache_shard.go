@@ -18,7 +18,7 @@ type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
 	mu     sync.Mutex
-	making map[K]chan struct{} // keys with an entry being made; the channel is closed when it is made
+	making map[K]chan struct{} // keys whose entries are being made; the channel of a key is closed when the entry was made or failed
 }
 
 func (s *cacheShard[K, Req, Rsp]) init() {
@@ -105,7 +105,7 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 
 	// seen and since are used only by Cache.sweep, to find out for how long the service has
 	// been unused.
-	seen  uint64    // the value of Word at the last sweep that found the entry in use
+	seen  uint64    // the value of Count.Word at the last sweep that found the entry in use
 	since time.Time // the time of that sweep
 }
 

@@ -129,8 +129,8 @@ func canceledByCaller(ctx context.Context) bool {
 
 // Classified is implemented by a [Service] that has its own [Classifier]. A service that
 // sends requests to an endpoint should implement it, so that a balancer recognizes failures
-// of the endpoint without an option. Classifier is called once for a service and may return
-// nil.
+// of the endpoint without an option. A balancer calls the method Classifier once for a
+// service. The result may be nil.
 type Classified[Rsp any] interface {
 	Classifier() Classifier[Rsp]
 }

@@ -25,7 +25,7 @@ type Observer interface {
 	End(err error)
 }
 
-// ResponseObserver is notified of a response before or after Call returns it. Package tap
+// ResponseObserver is notified of the headers and the body of a response. Package tap
 // passes it to its accessors.
 type ResponseObserver[Rsp any] interface {
 	// ResponseStarted is called once, with the response headers.
@@ -186,8 +186,8 @@ func (b *observedBody) Close() error {
 type innerBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. eof is true if
-// the body ends after these bytes. It returns 0 and false if the body does not have this
-// method. The bodies of the HTTP engines of package httplayer have it.
+// the body ends after these bytes. If the inner body has no method Pending, the results are
+// 0 and false. The bodies of the HTTP engines of package httplayer have it.
 func (b innerBody) Pending() (n int, eof bool) {
 	if b, ok := b.ReadCloser.(interface{ Pending() (n int, eof bool) }); ok {
 		return b.Pending()
@@ -231,7 +231,8 @@ func (b *observedBody) end(err error) {
 }
 
 // callUntil calls next. It calls o.End when the response ends, or at once if next returns
-// an error. If next or the Completion panics, it discards the response and calls o.End.
+// an error. If next or the Completion panics, callUntil discards the response and calls
+// o.End.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
@@ -249,8 +250,9 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// dropUnless is deferred by the method Call of a layer. After a panic, or after Goexit, it
-// discards the response and then calls End of to, unless to is nil.
+// dropUnless is deferred by the method Call of a layer. If *returned is false, Call has
+// ended by a panic or Goexit. Then dropUnless discards the response and calls to.End,
+// unless to is nil.
 func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, to Observer) {
 	if !*returned {
 		o.dropThenEnd(*rsp, *err, to)

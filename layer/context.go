@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// PickInfo has the values in a request's context that are for the layer that chooses an
-// endpoint, such as a balancer. All of them are in one context value, so that reading them
-// costs one look-up.
+// PickInfo has values from the context of a request. The layer that chooses an endpoint,
+// such as a balancer, reads them. All of them are in one context value, so that reading
+// them costs one look-up.
 type PickInfo struct {
 	Attempts     *Attempts    // endpoints to which the request was sent; nil if it is sent at most once
 	Explanation  *Explanation // receives the reasons of the choice; nil if they are not recorded
@@ -35,7 +35,7 @@ func withPickInfo(ctx context.Context, h PickInfo) context.Context {
 }
 
 // WithAttempts returns a context with the set t of the endpoints to which the request was
-// sent. The layers that choose an endpoint add it to t. They avoid endpoints that are in t.
+// sent. A layer that chooses an endpoint avoids those in t, and adds its choice to t.
 func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Attempts = t
@@ -52,7 +52,8 @@ func WithAffinity(ctx context.Context, key uint64) context.Context {
 }
 
 // PastBreakers returns a context for a request that an open [Breaker] must admit without
-// counting its outcome. A balancer uses it if too few endpoints would be left.
+// counting its outcome. A balancer uses it if too few endpoints would be ready without that
+// of the Breaker.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// errOutOfTime is the kind of the rejection of a request that has no time left. It matches
+// errOutOfTime is the kind of a rejection because the request has no time left. It matches
 // [ErrFailFast], because waiting in a queue does not help.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
@@ -20,7 +20,7 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 // Admission: a request is rejected if its deadline has passed.
 //
 // Cancellation: the context of the request gets the deadline, unless it has an earlier one.
-// It ends when the response ends.
+// The context ends when the response ends.
 //
 // Body: reading a body after the deadline fails.
 //

@@ -12,7 +12,8 @@ import (
 
 // Describer is implemented by a Service that describes itself. Describe returns a node with
 // the state of this service. The children of the node are the services that it created,
-// such as endpoints or routes. The function [Describe] adds the service that it wraps.
+// such as endpoints or routes. The function [Describe] adds the node of the wrapped
+// service.
 type Describer interface {
 	Describe() Node
 }
@@ -134,8 +135,8 @@ func describeOne(svc any) Node {
 }
 
 // Explanation is the list of the choices that layers made for one request, in order: the
-// route, the split, and the endpoints that each attempt compared. [Explain] returns one. It
-// is safe for concurrent use. A nil *Explanation records nothing.
+// route, the target of a traffic split, and the endpoints that each attempt compared.
+// [Explain] returns one. It is safe for concurrent use. A nil *Explanation records nothing.
 type Explanation struct {
 	mu    sync.Mutex
 	notes []Node

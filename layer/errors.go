@@ -21,16 +21,17 @@ var (
 	// does not retry such a rejection, because that would add load.
 	errShed error = &kind{"not ready", ErrNotReady}
 
-	// ErrClosed reports a permanent rejection: the service will never be ready again. It
-	// matches ErrNotReady.
+	// ErrClosed reports a permanent rejection: the service will never be ready again.
+	// ErrClosed matches ErrNotReady.
 	ErrClosed error = &kind{"closed", ErrNotReady}
 
-	// ErrFailFast reports a rejection of a request for which waiting in a queue would not
-	// help, or that has waited for the maximum time. It matches ErrNotReady.
+	// ErrFailFast reports a rejection of a request that must not wait in a [Queue]. Waiting
+	// would not help, or the request has waited for the maximum time. ErrFailFast matches
+	// ErrNotReady.
 	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
 
-	// ErrTimeout reports that the time limit of a layer expired. The request
-	// may have been processed. It matches [context.DeadlineExceeded].
+	// ErrTimeout reports that the time limit of a layer expired. The request may have been
+	// processed. ErrTimeout matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
 	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout report which time
@@ -62,8 +63,8 @@ var (
 // Value is an error. See "Panics" in the package documentation.
 type PanicError = panics.Error
 
-// kind is a sentinel error with its own text. It also matches a more general error, which is
-// stored in the field is.
+// kind is a sentinel error with its own text. It also matches the more general error in its
+// field named is.
 type kind struct {
 	text string
 	is   error
@@ -123,8 +124,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Is reports whether Kind is target or wraps it. errors.Is calls Is before Unwrap, which
-// allocates. The method Is exists because many layers test for rejections.
+// Is reports whether Kind is target or wraps it. The method exists because errors.Is would
+// otherwise call Unwrap, which allocates.
 func (e *Error) Is(target error) bool {
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {

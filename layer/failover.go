@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Failover returns a service that sends requests to primary. Requests go to fallback when
-// primary has not been ready for the time after, or at once if after is 0.
+// Failover returns a service that sends requests to primary. If primary has not been ready for
+// the duration in the argument after, requests go to fallback. If after is 0, they go there at
+// once.
 //
-// Admission: each request goes to primary first, because that shows when primary has
-// recovered. If primary rejects a request before that time is over, the rejection is
-// returned, and a [Queue] above waits. When the time is over, or if primary is closed, the
-// request goes to fallback. Ready waits for primary, and when the time is over, for either
-// service.
+// Admission: each request goes to primary first, because that shows when primary has recovered. A
+// rejection by primary before the duration is over is returned, so that a [Queue] above waits.
+// When the duration is over, or if the rejection matches [ErrClosed], the request goes to
+// fallback. Ready waits for primary at first, and for either service when the duration is over.
 //
 // Cancellation: if primary rejects a request because the caller's context ended, primary
 // does not count as unready.
 //
 // Body: not touched.
 //
-// Errors: passed unchanged. If both services reject a request, the result is an [Error] of
-// kind [ErrNotReady]. Its cause is the rejection of primary, or that of fallback if primary
-// is closed.
+// Errors: passed unchanged. If both services reject a request, the result is an [Error] of kind
+// [ErrNotReady]. Its cause is the rejection by primary. If that matches [ErrClosed], the cause is
+// the rejection by fallback.
 //
 // Cost: an atomic load while primary is ready; otherwise two clock readings and a
 // rejection. It panics if a service is nil or after is negative.
@@ -46,7 +46,7 @@ type failover[Req, Rsp any] struct {
 	target            string
 
 	begin    time.Time
-	since    atomic.Int64 // since when primary has not been ready, in ns after begin; 0 while it is ready
+	since    atomic.Int64 // the time at which primary became unready, in ns after begin; 0 while it is ready
 	fellBack atomic.Int64 // requests that fallback admitted
 }
 
@@ -93,9 +93,9 @@ func (s *failover[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
-// callFallback sends req to fallback, after primary rejected it with rejection. If ctx has
-// ended, or if primary has been unready for less than s.after and is not closed, it returns
-// rejection.
+// callFallback sends req to fallback, after primary rejected it with rejection. It returns
+// rejection if ctx has ended. It also does so if primary has been unready for less than
+// s.after, unless rejection matches ErrClosed.
 func (s *failover[Req, Rsp]) callFallback(ctx context.Context, req Req, rejection error) (Rsp, error) {
 	var zero Rsp
 	if ctx.Err() != nil {

@@ -23,7 +23,8 @@ type FaultPolicy[Req any] struct {
 	Fraction float64
 
 	// Delay is the time for which a request waits before it is sent, or before Err is
-	// returned. A random time from 0 to Jitter is added. Both must be at least 0.
+	// returned. A random time from 0 to Jitter is added. Delay and Jitter must be at least
+	// 0.
 	Delay, Jitter time.Duration
 
 	// Err is the error that is returned after the delay, instead of sending the request.
@@ -90,7 +91,7 @@ func (p FaultPolicy[Req]) cause() error {
 //
 // Errors: an injected error is an [Error] of kind [ErrInjected] that matches the Err of the
 // policy. If the caller's context ends a delay, the error matches ErrInjected and the cause
-// of the context. Both are [Ignorable].
+// of the context. Both errors are [Ignorable].
 //
 // Cost: one atomic load after the TTL. Until then a clock reading for each request, and a
 // random number for each matching one.
@@ -120,7 +121,7 @@ type faultInjection[Req, Rsp any] struct {
 	target          string
 	policy          FaultPolicy[Req]
 	life            *faultLife
-	requests        atomic.Int64 // that got a fault
+	requests        atomic.Int64 // the number of requests that got a fault
 	delayed, failed tally
 	err             error // the injected error, shared by all requests; immutable
 }

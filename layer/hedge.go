@@ -17,8 +17,8 @@ import (
 type HedgePolicy[Req any] struct {
 	// Budget limits the number of copies of all requests together. Use the Budget of a
 	// [Retry] above the Hedge, so that retries and copies do not multiply. The default is
-	// NewBudget(time.Second, 0.05, 1). It is small, because many copies at once would make
-	// slow endpoints slower.
+	// NewBudget(time.Second, 0.05, 1). The default is small, because many copies at once
+	// would make slow endpoints slower.
 	Budget *Budget
 
 	// Quantile determines the delay before a copy. A copy is sent when the request has
@@ -194,9 +194,9 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 	return h.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// record is called after a first attempt returned err. If sample is true, it records the
-// latency. If the attempt was not rejected, record also deposits into the budget, unless a
-// Retry above does.
+// record is called when a first attempt has returned the error err. If sample is true,
+// record adds the latency to the quantile. If the attempt was not rejected, record also
+// deposits into the budget, unless a Retry above does.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()

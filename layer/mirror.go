@@ -34,8 +34,8 @@ type MirrorPolicy[Req any] struct {
 	// only requests without a body are copied.
 	MaxBodyBytes int64
 
-	// MaxInFlight is the largest number of copies in flight. While it is reached, requests
-	// are not copied. The default is 100.
+	// MaxInFlight is the largest number of copies in flight. While that many are in flight,
+	// requests are not copied. The default is 100.
 	MaxInFlight int
 
 	// Timeout limits the time of a copy, its response included. The default is 10 s.
@@ -82,9 +82,9 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to another service, the argument to, and discards their
-// responses. Requests never wait for their copies and never fail because of them. Place
-// Mirror above a [Retry] or [Hedge] for one copy per request, and below for one per attempt.
+// Mirror sends copies of requests to another service (the argument named to) and discards their
+// responses. Requests never wait for their copies and never fail because of them. Place Mirror
+// above a [Retry] or [Hedge] for one copy per request, and below for one per attempt.
 //
 // Admission: every request is admitted. Ready is forwarded. A copy is sent when inner has
 // returned and the request body was read to its end. Requests that inner rejects are not
@@ -286,11 +286,11 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	}
 }
 
-// TeeBody returns a body that stores the bytes read from body, for TeeRequest of an
-// [Editor]. It stores up to limit bytes. It calls done once, on the goroutine that calls
-// Read or Close. If the body was read to its end, ok is true and kept has all bytes. done
-// may keep that slice. If the body is larger than limit, failed, or was closed early, ok is
-// false.
+// TeeBody returns a body that stores up to limit of the bytes that are read from body. Use
+// it in the method TeeRequest of an [Editor]. The new body calls done once, on the
+// goroutine that calls Read or Close. If the body was read to its end, ok is true and kept
+// has all bytes. done may keep that slice. If the body is larger than limit, failed, or was
+// closed early, ok is false.
 //
 // size is the declared length of the body, or negative if it is unknown. A body is complete
 // when size bytes were read, even if Read has not returned io.EOF yet. A body of another

@@ -25,8 +25,7 @@ type options[Rsp any] struct {
 	to       Instruments
 }
 
-// given returns the options that opts set. Options that are not set are zero, without
-// defaults.
+// given applies opts to zero options. It does not replace zero fields by their defaults.
 func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {

@@ -9,11 +9,12 @@ import (
 )
 
 // quantile estimates a quantile of durations in a sliding window of time. Its methods do not
-// allocate and may be called concurrently. [histogram] has the precision of the estimate.
+// allocate and may be called concurrently. Package histogram documents the precision of the
+// estimate.
 //
-// The window consists of two halves. Each half lasts for period. New samples are added to
-// the current half. When it is full, it becomes the previous half, and the former previous
-// half is dropped. The estimate uses both halves.
+// The window consists of two halves. Each half lasts for the time in the field period. New
+// samples are added to the current half. When its time is over, it becomes the previous
+// half, and the former previous half is dropped. The estimate uses both halves.
 type quantile struct {
 	q      float64       // above 0 and below 1
 	least  int           // the number of samples that an estimate needs

@@ -20,8 +20,8 @@ import (
 // only layer in which requests wait.
 //
 // Admission: up to capacity requests wait, each for up to maxWait. Only the first of them waits
-// in inner's Ready, so that one free slot wakes one request. If requests waited and inner was
-// not ready for maxWait, the queue enters fail-fast. Then all waiting requests fail, and new
+// in inner's Ready, so that one free slot wakes one request. If inner was not ready for maxWait
+// while requests waited, the queue enters fail-fast. Then all waiting requests fail, and new
 // ones are rejected until inner is ready. Ready waits for room in the queue. Place a
 // [RateLimitBy] or a [Router] above the Queue, because their Ready does not depend on the
 // request.
@@ -159,9 +159,10 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 // awaitReady waits until w is at the front of the queue, and then until inner is ready.
 // When it returns, w has left the queue.
 //
-// late is true if w has waited for maxWait. The caller then sends the request once more,
-// because the rejection that inner returns now has the current reason. Only the request at
-// the front needs a timer, because the others arrived later.
+// late is true if w has waited for maxWait, or if inner was not ready for maxWait while
+// requests waited. The caller then sends the request once more, because the rejection that
+// inner returns now has the current reason. Only the request at the front needs a timer,
+// because the others arrived later.
 func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
@@ -192,9 +193,9 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool,
 	return false, err
 }
 
-// timeout returns the error of the request w, which has waited for maxWait. cause is the
-// rejection by inner. If inner was not ready for maxWait, the queue enters fail-fast. Then
-// the other waiting requests time out one after the other.
+// timeout returns the error of the request w after awaitReady returned true for late. cause
+// is the rejection by inner. If inner was not ready for maxWait, the queue enters
+// fail-fast. Then the other waiting requests time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)
@@ -247,8 +248,8 @@ type waiter struct {
 	since time.Time
 	turn  chan struct{} // receives a value when the waiter becomes the head
 
-	// number and element are the positions of the waiter in the order of arrival and in the
-	// list. They are guarded by the mutex of waiters.
+	// number is the position of the waiter in the order of arrival, and element is its
+	// position in the list. The mutex of waiters guards both.
 	number  int64
 	element *list.Element // nil while the waiter is not in the list
 }
@@ -257,14 +258,14 @@ type waiter struct {
 // first request, waits for inner.
 type waiters struct {
 	capacity int64
-	length   atomic.Int64 // of list
+	length   atomic.Int64 // the length of list, for readers without the mutex
 	gauge    metrics.Gauge
 	left     notify.Broadcast // wakes Ready when a waiter has left the list
 
 	mu      sync.Mutex
 	list    list.List // of *waiter, in the order of number
 	next    int64     // the number of the next waiter
-	head    *waiter   // the waiter that waits for inner; nil between two of them
+	head    *waiter   // the waiter that waits for inner; nil if none waits for inner
 	unready time.Time // the time when inner was last ready, or when the list became non-empty, if that is later
 	last    error     // the last rejection of inner
 }

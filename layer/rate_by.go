@@ -24,7 +24,7 @@ import (
 // Body: not touched.
 //
 // Errors: as for RateLimit. If no bucket can be removed, RetryAfter is the time until one
-// can be.
+// of the examined buckets is full.
 //
 // Cost: a hash, the lock of one shard and a clock reading. No allocation.
 //

@@ -14,9 +14,9 @@ import (
 // BodyReplay is a request body that can be sent several times. Protocol packages use it to
 // implement [Replay]. Its methods and readers are safe for concurrent use.
 //
-// It stores the bytes that were read, up to the limit. Until the source has been read to
-// its end, only the reader that Next returned last is valid. After that, all readers read
-// the stored bytes.
+// It stores the bytes that were read, up to the limit given to [ReplayBody]. Until the
+// source has been read to its end, only the reader that Next returned last is valid. After
+// that, all readers read the stored bytes.
 type BodyReplay struct {
 	source io.ReadCloser
 	get    func() (io.ReadCloser, error) // returns another body for each attempt; nil if the bytes must be stored

@@ -27,7 +27,7 @@ import (
 //
 // Errors: the last response is returned, also if it is a failure. An error is wrapped in an
 // [Error] with the number of attempts. A rejection after an attempt that was sent has kind
-// [ErrRetryRejected], or [ErrTimeout] if it was an [ErrFailFast].
+// [ErrRetryRejected], or [ErrTimeout] if it matches [ErrFailFast].
 //
 // Cost: one allocation and the copy of the body. Of nested Retry layers, only the outermost one
 // retries. A [Hedge] below should share the Budget.
@@ -173,7 +173,7 @@ type attempt struct {
 	attemptsContext
 	budget  *Budget
 	retries bool                  // whether the request is sent again after a failure
-	route   atomic.Pointer[Route] // of the current attempt, see WithRoute; nil if a was not passed to WithRoute
+	route   atomic.Pointer[Route] // the route that WithRoute stored for the current attempt, or nil
 }
 
 type attemptKey struct{}
@@ -191,8 +191,8 @@ func (a *attempt) Value(key any) any {
 }
 
 // WillRetry reports whether a [Retry] above will send the request again if it fails. ctx is
-// the context of the request. A protocol calls it if it may return a response before it
-// knows whether the request failed.
+// the context of the request. A protocol package calls WillRetry before it returns a
+// response that may still turn out to be a failure.
 func WillRetry(ctx context.Context) bool {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a != nil && a.retries
@@ -466,8 +466,9 @@ func (s skip) String() string {
 	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// text returns the part of the error text that names the reason s. It returns "" if the
-// number of attempts, which is also in the text, explains the error.
+// text returns the part of the error text that names the reason s. It returns "" for
+// skipAttempts, skipUnsafe and noSkip, because the error text also has the number of
+// attempts.
 func (s skip) text() string {
 	return [...]string{
 		"", "", "; the service requests a longer wait than allowed, or no retry", "; no time before the deadline",

@@ -36,7 +36,8 @@ type RetryPolicy[Req, Rsp any] struct {
 
 	// MaxRetryAfter is the longest wait that a service may request, for example by the
 	// header Retry-After: default 5 s. If the service requests a longer wait, the failure
-	// is returned. If the value is negative, every such request ends the retries.
+	// is returned. If the value is negative, a service that requests a wait ends the
+	// retries.
 	MaxRetryAfter time.Duration
 
 	// CanRetry reports whether req may be sent again after a failed attempt. The default is
@@ -99,7 +100,8 @@ func retryBackoff(b Backoff) Backoff {
 }
 
 // bodyLimit returns the largest size of a body that a layer stores. limit is the field of
-// the policy: 0 means def, and a negative value means 0. The result fits in an int32.
+// the policy: 0 means the default, def, and a negative value means 0. The result fits in an
+// int32.
 func bodyLimit(limit, def int64) int64 {
 	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// ShedPolicy configures a [Shed]. Each field is the share of the capacity below that
-// requests of one priority may use. A request is admitted while all requests together use
-// less than the share of its priority. The share of critical requests is 1. A zero field
-// has its default.
+// ShedPolicy configures a [Shed]. Each field is a share of the capacity of the layers
+// below, for one priority. A request is admitted while all requests in flight use less than
+// the share of its priority. The share of critical requests is 1. A zero field has its
+// default.
 type ShedPolicy struct {
 	Normal float64 // above 0, at most 1; default 0.9
 	Low    float64 // at most Normal; default 0.75, or Normal if that is less
@@ -53,8 +53,9 @@ func (p ShedPolicy) filled() ShedPolicy {
 //
 // Admission: a request is rejected while the requests in flight, of all priorities, use the
 // share that its priority has in the [ShedPolicy]. At least one request is admitted. The
-// capacity is that of the nearest Limit or AdaptiveLimit below, plus that of Queues in
-// between. Without such a limit, every request is admitted. Ready is forwarded.
+// capacity is that of the nearest Limit or AdaptiveLimit below, plus the capacity of the
+// Queues between Shed and that limit. Without a Limit or AdaptiveLimit, every request is
+// admitted. Ready is forwarded.
 //
 // Cancellation: a request is rejected if its context has ended.
 //

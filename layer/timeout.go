@@ -16,7 +16,7 @@ import (
 // Admission: every request is admitted. Ready is forwarded without a limit.
 //
 // Cancellation: the context of the request gets a deadline, unless it has an earlier one.
-// It ends when the response ends.
+// The context ends when the response ends.
 //
 // Body: a Read after the deadline fails if the body observes the context, as the bodies of
 // net/http do.
@@ -167,8 +167,8 @@ func (r *timed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// End cancels the context when the response has ended. If the limit ended the body, End
-// counts that.
+// End cancels the context when the response has ended. If the time limit ended the body,
+// End counts the request as expired.
 func (r *timed) End(err error) {
 	defer r.requestContext.End(err)
 	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.Expired() {
