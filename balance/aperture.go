@@ -15,10 +15,10 @@ import (
 // joins or leaves the ready set, at most one endpoint of the aperture changes. A failing
 // endpoint leaves the aperture.
 //
-// The width is the number of endpoints in the aperture of a set. It doubles while these
-// endpoints have more than one request in flight on average. It falls by a 64th while they
-// have less than a fifth of a request on average. It changes at most once per update of the
-// median latency, thus at most 20 times per second.
+// The width is the number of endpoints in the aperture of a ready set. It can change only
+// when the median latency is updated, about every 50 ms. It doubles if the endpoints have
+// more than one request in flight on average. It falls by a 64th if they have less than a
+// fifth of a request on average.
 type aperture struct {
 	width atomic.Int64  // math.MaxInt64 for all endpoints
 	load  atomic.Uint64 // the bits of a float64: the average number of requests in flight

@@ -53,7 +53,7 @@ type Balancer[Req, Rsp any] struct {
 	target    string
 	pickName  string
 	zone      string
-	ctx       context.Context //nolint:containedctx // the parent of the context of each turn
+	ctx       context.Context //nolint:containedctx // the parent of the contexts for Ready of nodes
 
 	changed notify.Broadcast // notifies that an endpoint became ready, or the balancer ended
 
@@ -62,10 +62,10 @@ type Balancer[Req, Rsp any] struct {
 	state       resolve.State     // the last state that the resolver reported
 	err         error             // the last error of the resolver
 	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
-	waiting     []*node[Req, Rsp] // nodes that wait for their turn, in order
-	turns       int               // number of concurrent turns
+	waiting     []*node[Req, Rsp] // nodes for which a goroutine must call Ready, in order
+	turns       int               // number of goroutines that call Ready of nodes
 
-	rates              []successRate // the rates of the last comparison
+	rates              []successRate // the success rates at the last comparison
 	ejected            int           // nodes that are ejected
 	ejections, skipped uint64
 }
@@ -298,7 +298,7 @@ func (b *Balancer[Req, Rsp]) send(
 type EndpointState struct {
 	ID        resolve.ID
 	State     string            // ready, unready, ejected or closed
-	Reason    error             // why the endpoint is not ready
+	Reason    error             // why the endpoint is not ready; nil if it is ready
 	Latency   time.Duration     // the expected latency
 	Known     bool              // whether a response was measured; if not, Latency is the median of all endpoints
 	InFlight  uint64            // requests in flight

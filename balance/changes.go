@@ -11,7 +11,8 @@ import (
 )
 
 // apply adds, updates and removes the endpoints of a change. When it returns, removed
-// endpoints get no new requests. If the target is unresolvable, apply closes the balancer.
+// endpoints get no new requests. If c.Err matches [resolve.ErrUnresolvable], apply ends the
+// balancer: see end.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
@@ -59,9 +60,9 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	return n
 }
 
-// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n waits for
-// its turn to become ready. If the balancer already has a node with the same ID, insert
-// updates that node instead. The caller must hold mu.
+// insert adds n to the balancer. If n.reason is nil, n becomes ready. Otherwise n waits
+// until a goroutine of the balancer can call its Ready. If the balancer already has a node
+// with the same ID, insert updates that node instead. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
 		b.update(old, n.info)
@@ -78,8 +79,8 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 }
 
 // update sets the labels and the weight of n from e. If the zone or the weight changes, a
-// ready node leaves its ready set and joins the set of its zone again. The caller must hold
-// mu.
+// ready node leaves its ready set and joins the ready set of its new zone. The caller must
+// hold mu.
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone
@@ -128,9 +129,9 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 }
 
 // staysAfter reports whether n stays ready after it rejected a request with the error
-// reason. It stays if a circuit breaker rejected the request and fewer nodes than MinReady
-// would be left. The only node never stays. If n does not stay, staysAfter removes it from
-// the ready set.
+// reason. It stays if a circuit breaker rejected the request and fewer nodes would be ready
+// without n than MinReady requires. If the balancer has no other node, n does not stay. If
+// n does not stay, staysAfter removes it from the ready set.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -146,9 +147,9 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	return false
 }
 
-// takeOut removes a ready node from its ready set and makes it wait for its turn to become
-// ready again. If no ready node is left, all ejections end. reason is why the node is not
-// ready. The caller must hold mu.
+// takeOut removes a ready node from its ready set and makes it wait until a goroutine can
+// call its Ready. If no ready node is left, all ejections end. reason is why the node is
+// not ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.markUnready(n, reason)
@@ -171,9 +172,8 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	}
 }
 
-// end closes the balancer and removes all nodes. After that every request is rejected with
-// an error of kind layer.ErrClosed, with the given reason and cause. Only the first call
-// has an effect.
+// end removes all nodes. After that every request is rejected with an error of kind
+// layer.ErrClosed, which has the given reason and cause. Only the first call has an effect.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

@@ -39,7 +39,7 @@ type group struct {
 	cost       Cost
 	slowStart  uint32        // duration of a slow start, in ticks; 0 for none
 	spillover  float32       // see Policy.ZoneSpillover
-	weighted   atomic.Bool   // some weights differ or differed from 1, or may because of a slow start
+	weighted   atomic.Bool   // whether a weight is or was not 1, or the policy has a slow start
 	random     func() uint64 // nil for math/rand, which is faster to call directly
 }
 
@@ -103,8 +103,8 @@ const minLatency = 1e6
 // A slow endpoint may have as many responses in progress as others, because a response in
 // progress does not wait.
 //
-// own is the number of waiting requests that the new request counts as: 1 to 1.5 at random.
-// If it were always 1, one of several idle endpoints would get all requests, because the
+// The argument own is the load of the new request: 1 to 1.5 waiting requests, at random. If
+// it were always 1, one of several idle endpoints would get all requests, because the
 // estimates of equal endpoints differ.
 //
 // An endpoint at its probe limit costs more than any other, unless a probe is overdue.
@@ -121,12 +121,14 @@ func (g *group) costOf(e *endpoint, now uint32, median, own float32) float32 {
 	return max(latency, minLatency)*(requests+failingLoad) + float32(streams)*median
 }
 
-// untrustedFactor is the factor by which a latency ages faster during a slow start and
-// before the endpoint is trusted. Otherwise, an endpoint that is slow only at first would
-// get no requests for long, and its latency would not be measured again.
+// untrustedFactor is the factor by which a latency ages faster during a slow start, and
+// until the sample count of the endpoint reaches initialSet. Otherwise, an endpoint that is
+// slow only at first would get no requests for long, and its latency would not be measured
+// again.
 const untrustedFactor = 10
 
-// expected returns the expected latency of e in ns, with an error below a thousandth.
+// expected returns the expected latency of e in ns, with a relative error below a
+// thousandth.
 func (g *group) expected(e *endpoint, now uint32, median float32) float32 {
 	latency, _ := g.expects(e, now, median)
 	return latency

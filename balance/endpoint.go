@@ -18,15 +18,15 @@ type node[Req, Rsp any] struct {
 	endpoint
 }
 
-// endpoint is the state of an endpoint that pickers use. It is kept as long as the
-// resolve.ID of the endpoint stays the same.
+// endpoint is the part of a node that pickers use. A node is kept as long as the resolve.ID
+// of the endpoint stays the same.
 type endpoint struct {
 	// work has the number of requests so far (bits 63..28, modulo 1<<36) and the number
 	// of requests in flight (bits 27..0).
 	work    atomic.Uint64
 	latency estimate
 	status  status
-	weight  atomic.Uint32 // the bits of a float32; 1 is one unit
+	weight  atomic.Uint32 // the bits of a float32; the default weight is 1
 	node    any           // the *node that contains this endpoint
 	*record
 }
@@ -34,8 +34,8 @@ type endpoint struct {
 // record is the part of the state of an endpoint that a successful request does not use.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
-	fails         atomic.Uint32 // consecutive failures; status.marked is set if it is not 0
-	missed        atomic.Uint32 // consecutive missed deadlines; status.marked is set if it is not 0
+	fails         atomic.Uint32 // consecutive failures; if not 0, the bit badRecord of the status is set
+	missed        atomic.Uint32 // consecutive missed deadlines; if not 0, the bit badRecord is set
 	slowStartTick atomic.Uint32 // tick at which the slow start began
 	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
 	// the bits of a float32: the moving average, in ns, of latencies without penalties. 0
@@ -51,8 +51,8 @@ type record struct {
 	far          bool               // in another zone than the balancer
 	info         *resolve.Endpoint  // the endpoint in the last update of the resolver
 	reason       error              // why the endpoint is not ready
-	queued       bool               // whether it waits for its turn or has it
-	stop         context.CancelFunc // ends its turn; nil if it has none
+	queued       bool               // whether it is in Balancer.waiting, or a goroutine calls its Ready
+	stop         context.CancelFunc // cancels the current call of its Ready; nil without such a call
 }
 
 const (
@@ -68,8 +68,8 @@ func (e *endpoint) begin(now uint32) bool {
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginSlowPath completes begin for an endpoint that is not ready or not trusted. begin has
-// already counted the request.
+// beginSlowPath completes begin for an endpoint that is not ready, or whose sample count is
+// below allSamples. begin has already counted the request.
 func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
@@ -158,8 +158,9 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit.
-// It does if its last probe began too long ago. Without this rule, slow responses or
-// requests from before an ejection could stop the probes for hours.
+// It does if its last probe began more than twenty median latencies ago, limited to 5 s.
+// The limit is never below 100 ms or two median latencies. Without this rule, slow
+// responses or requests from before an ejection could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
@@ -224,8 +225,8 @@ func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
 // isPenalized reports whether the latency estimate of e includes a penalty.
 func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
-// unmarkIfClean clears the bit badRecord of the status if the record has no failures. A
-// failure may be recorded between the check and the change of the bit. Therefore
+// unmarkIfClean clears the bit badRecord of the status if the record has no failures: see
+// clean. A failure may be recorded between the check and the change of the bit. Therefore
 // unmarkIfClean checks the record again afterwards, and sets the bit if the record has
 // failures.
 func (e *endpoint) unmarkIfClean() {
@@ -268,11 +269,11 @@ const (
 
 // The states of an endpoint. They change only with the balancer's mutex held.
 const (
-	ready   uint32 = iota // in a ready set
+	ready   uint32 = iota // in a ready set; pickers may choose it
 	unready               // the balancer waits for its Ready
 	ejected               // see OutlierDetection
-	closed                // will never be ready
-	removed               // no longer in the set
+	closed                // its Ready or Call returned layer.ErrClosed
+	removed               // the resolver removed it, or the balancer has ended
 )
 
 func stateName(state uint32) string {

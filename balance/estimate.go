@@ -33,8 +33,8 @@ type estimate struct{ word atomic.Uint64 }
 const (
 	tickShift = 20
 	// maxLag is the largest number of ticks by which a sample may be older than the
-	// previous one. A sample that is even older seems to be up to 52 days newer, because
-	// ticks wrap around.
+	// previous one. With a larger difference, the sample would seem newer, because ticks
+	// wrap around after 52 days.
 	maxLag = 1 << 16
 	// longestSample is the longest latency that is recorded. Longer latencies are recorded
 	// as longestSample.
@@ -70,8 +70,8 @@ func since(now, at uint32) uint32 {
 
 // record adds the latency of a request that ended at the tick now. It limits the latency to
 // the range from 1 ns to one day. It reports whether the sample was the first one. decay is
-// in ticks, and least is the minimum weight of the sample. With failureWeight, the sample
-// replaces the estimate.
+// the time constant in ticks, and least is the minimum weight of the sample. With
+// failureWeight, the sample replaces the estimate.
 func (e *estimate) record(sample time.Duration, now uint32, decay, least float64) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {

@@ -12,7 +12,7 @@ import (
 // penalty, an endpoint that fails fast would seem fast and attract requests.
 type failures[Rsp any] struct {
 	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil means byError
-	byError    layer.Classifier[Rsp]                 // the default; created once, because that allocates
+	byError    layer.Classifier[Rsp]                 // the default; stored, because creating it allocates
 	penalty    time.Duration                         // see Policy: 0 means a multiple of the median; negative means none
 	median     *medianLatency
 }
@@ -39,7 +39,7 @@ const (
 // result is the classification of a response by the classifier.
 type result struct {
 	failed    bool
-	throttled bool          // a failure, but the endpoint is healthy
+	throttled bool          // whether the class is layer.Throttled; not a consecutive failure
 	ignored   bool          // neither a success nor a failure
 	penalty   time.Duration // the response counts as having at least this latency
 }

@@ -11,8 +11,8 @@ import (
 //
 // Updates has the label "op". An update with the whole set counts once as Reset if it
 // changes anything. Any other update counts as Add for each added or changed endpoint, and
-// as Remove for each removed one. An endpoint with another ID at the same address counts as
-// both.
+// as Remove for each removed one. If an endpoint is replaced by one with another ID at the
+// same address, that counts as Add and as Remove.
 //
 // New adds 0 to each metric, so that all series exist from the start. Therefore New panics
 // if a metric lacks its label. After that, a metric must not panic or block, because it is

@@ -128,9 +128,10 @@ type successRate struct {
 
 func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-// outliers returns the rates that are below the mean by more than stdevFactor and
-// MinDifference, in ascending order, and the mean. With fewer than minEndpoints rates, it
-// returns no rates. It sorts the argument rates.
+// outliers returns the mean of rates, and the rates that are too low, in ascending order. A
+// rate is too low if it is below the mean by more than MinDifference and by more than
+// stdevFactor standard deviations. With fewer than minEndpoints rates, it returns no rates.
+// It sorts the argument rates.
 func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
 	if len(rates) < minEndpoints {
 		return nil, 0
@@ -255,8 +256,8 @@ func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	}
 }
 
-// eject ejects n, if n is ready and MinReady allows it. It reports whether it did. The
-// caller must hold mu.
+// eject ejects n, if n is ready and MinReady allows it. It reports whether it ejected n.
+// The caller must hold mu.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
 		return false
@@ -296,8 +297,8 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 	b.changed.Wake()
 }
 
-// readmit ends the ejection of n. n becomes ready if reason is nil, and waits for its turn
-// otherwise. The caller must hold mu.
+// readmit ends the ejection of n. n becomes ready if reason is nil. Otherwise n waits until
+// a goroutine can call its Ready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
 	n.status.setSamples(0)

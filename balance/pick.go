@@ -21,9 +21,9 @@ type Picker struct {
 	start func(g *group) picker
 }
 
-// picker is the implementation of a Picker for one balancer. pick may be called while the set
-// changes. It returns nil if it finds no endpoint. joined and left are called with the
-// balancer's mutex held when an endpoint is added to or removed from a ready set.
+// picker is the implementation of a Picker for one balancer. pick may be called while the
+// ready sets change. pick returns nil if it finds no endpoint. joined and left are called
+// with the balancer's mutex held when an endpoint is added to or removed from a ready set.
 type picker interface {
 	pick(q query) *endpoint
 	joined(e *endpoint)
@@ -31,8 +31,8 @@ type picker interface {
 }
 
 const (
-	fullScanMax    = 16 // the default examines all endpoints of an aperture up to this number
-	defaultChoices = 5  // the number of endpoints that the default examines otherwise
+	fullScanMax    = 16 // the zero Picker examines all endpoints of an aperture of up to this size
+	defaultChoices = 5  // the number of endpoints that the zero Picker examines in a larger one
 	maxChoices     = 16
 )
 
@@ -52,8 +52,9 @@ func (p Picker) on(g *group) picker {
 	return p.start(g)
 }
 
-// choices is the picker that compares costs. A pick examines all endpoints of an aperture
-// of up to few endpoints. In a larger aperture, it examines k random endpoints.
+// choices is the picker that compares costs. The field few is the largest size of an
+// aperture of which a pick examines all endpoints. In a larger aperture, it examines k
+// random endpoints.
 type choices struct {
 	*group
 	few, k int
@@ -63,8 +64,8 @@ func (*choices) joined(*endpoint) {}
 func (*choices) left(*endpoint)   {}
 
 // pick returns the cheapest endpoint of the balancer's zone. It returns the cheapest
-// endpoint of the other zones if that endpoint is cheaper by more than ZoneSpillover. An
-// endpoint that the request has not tried always precedes one that it has tried.
+// endpoint of the other zones instead, if the cost of that endpoint times ZoneSpillover is
+// lower. An endpoint that the request has not tried always precedes one that it has tried.
 func (c *choices) pick(q query) *endpoint {
 	if q.attempts == nil && q.examined == nil && c.isEven() && c.sets[far].len() == 0 {
 		return c.pickPlain(&c.sets[near], q.now).best
@@ -90,7 +91,8 @@ func (c *choices) pick(q query) *endpoint {
 	return here
 }
 
-// isEven reports whether all weights are 1 and the cost is the default.
+// isEven reports whether the cost is EWMA, all weights have always been 1, and there is no
+// slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
 // pickPlain is a faster form of pickAmong, without attempts and an explanation. It may be
@@ -311,9 +313,9 @@ func (g *group) cheapestKnown(endpoints []*endpoint, now uint32, f found) (found
 	return f, len(endpoints)
 }
 
-// isIdleInitial reports whether e belongs to the first set and is still probed, is not
-// failing, and has no waiting requests. status is the value of e.status.word. The cost of
-// such an endpoint is computed as that of a trusted one.
+// isIdleInitial reports whether the sample count of e started at initialSet, and e is still
+// probed, is not failing, and has no waiting requests. status is the value of
+// e.status.word. The cost of such an endpoint is computed as that of a trusted one.
 func (e *endpoint) isIdleInitial(status uint32) bool {
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -9,7 +9,8 @@ import (
 // Policy configures how a [Balancer] picks endpoints. The zero value has all defaults.
 // [New] panics if a value is out of range, see [Policy.Validate].
 type Policy struct {
-	// Picker is the rule: the zero [Picker], [ConsistentHash], [RoundRobin] or [Random].
+	// Picker is the rule that chooses an endpoint: the zero [Picker], [ConsistentHash],
+	// [RoundRobin] or [Random].
 	Picker Picker
 
 	// Cost is the cost by which endpoints are compared: [EWMA] or [LeastRequest].
@@ -38,19 +39,19 @@ type Policy struct {
 	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to its
 	// full value, for services with cold caches. 0 means no slow start. During a slow
 	// start, latencies age ten times as fast. A slow start begins when an endpoint becomes
-	// ready for the first time, or again after at least this time. An ejection does not
-	// cause a slow start.
+	// ready for the first time, or again after it was not ready for at least SlowStart. An
+	// ejection does not cause a slow start.
 	SlowStart time.Duration
 
 	// Zone is the zone of the balancer. An endpoint is in another zone if its label "zone"
 	// is missing or differs. "" means that zones are ignored.
 	Zone string
 
-	// ZoneSpillover is the ratio of costs from which requests leave the zone. The cheapest
-	// endpoint of another zone is picked if its cost times ZoneSpillover is below the cost
-	// of the cheapest endpoint of the same zone. 0 means 4, and another value is at least
-	// 1. With 4, an endpoint has three requests in flight before equal endpoints of other
-	// zones are picked.
+	// ZoneSpillover determines when requests leave the zone. The cheapest endpoint of
+	// another zone is picked if its cost times ZoneSpillover is below the cost of the
+	// cheapest endpoint of the same zone. 0 means 4, and another value is at least 1. With
+	// 4, an endpoint has three requests in flight before equal endpoints of other zones are
+	// picked.
 	ZoneSpillover float64
 
 	// OutlierDetection configures the ejection of endpoints that fail more often than others.

@@ -122,8 +122,8 @@ func (w *walk) next() int {
 	return i
 }
 
-// Endpoints that are not ready wait for their turn. In its turn, the balancer waits in
-// the Ready of the endpoint, which may connect. Turns limit the number of goroutines
+// Endpoints that are not ready wait for their turn. In the turn of an endpoint, a goroutine
+// of the balancer calls its Ready, which may connect. Turns limit the number of goroutines
 // and of concurrent connection attempts.
 const (
 	// maxTurns is the largest number of concurrent turns.
@@ -177,8 +177,8 @@ func (b *Balancer[Req, Rsp]) runTurns() {
 	}
 }
 
-// next starts the turn of the next waiting node. It returns that node and the context of
-// its turn. It returns a nil node if no node waits or the balancer has ended.
+// next starts the turn of the next waiting node. It returns that node and the context for
+// its Ready. It returns a nil node if no node waits or the balancer has ended.
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -279,8 +279,8 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	b.lastUnready = n
 }
 
-// beginSlow starts the slow start of n if n may be a new process: it has had no requests,
-// or was not ready for at least the duration of a slow start.
+// beginSlow starts the slow start of n if n may be a new process. This is so if n has had
+// no requests, or was not ready for at least the duration of a slow start.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
 		n.beginSlowStart(now)

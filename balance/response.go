@@ -263,9 +263,9 @@ func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
 
-// noneReady returns an error if the balancer has ended or has no endpoints. If no endpoint
-// is ready, it returns a node; the poll of this node determines the error of the request.
-// Both results are nil if an endpoint is ready.
+// noneReady returns the error of a request if the balancer has ended or has no endpoints.
+// If it has endpoints but none is ready, noneReady returns a node. The caller polls this
+// node to find the error. Both results are nil if an endpoint is ready.
 func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,8 +292,8 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	return nil, b.notReady("0 of 0 endpoints ready", nil)
 }
 
-// withCause returns state joined with the error resolver, or state alone if resolver is
-// nil. resolver is the last error of the resolver.
+// withCause returns an error that wraps state and resolver. It returns state if resolver is
+// nil. The argument resolver is the last error that the resolver returned.
 func withCause(state, resolver error) error {
 	if resolver == nil {
 		return state

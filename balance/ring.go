@@ -66,8 +66,8 @@ func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
 // pick looks for an endpoint with room on the ring, from the place of the key, and then
 // among random endpoints. If none has room, it counts the requests in flight again and
-// repeats the search. If there are few endpoints, it counts again before it examines random
-// endpoints. If still none has room, it returns the endpoint of the key.
+// repeats the search. With at most h.draws endpoints, it counts again before it examines
+// random endpoints. If still none has room, it returns the endpoint of the key.
 func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.other.pick(q)
@@ -273,12 +273,12 @@ type ring struct {
 	has    map[*endpoint]int // number of points of each endpoint; guarded by the balancer's mutex
 }
 
-// table is a hash table with linear probing in which the hash has the order of the places
+// table is a hash table with linear probing. The order of its slots is that of the places
 // (Amble, Knuth, "Ordered Hash Tables", 1974). A point is in the slot that its place
 // determines, or a little after it, so that a reader rarely fetches a second cache line.
 type table struct {
-	size  int    // number of slots that a place can determine
-	slots []slot // size, and some more
+	size  int    // number of slots that slotOf can return
+	slots []slot // size, and at least leastSlots for points after the last place
 }
 
 type slot struct {
@@ -394,8 +394,9 @@ func (r *ring) remove(e *endpoint) {
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resized returns the table. If the given number of points would fill more than three
-// quarters or less than a quarter of it, resized returns a copy of which they fill half.
+// resized returns the table. If points would fill more than three quarters or less than a
+// quarter of its slots, resized returns a copy of another size. In the copy, they fill half
+// of the slots, or less if it has leastSlots.
 func (r *ring) resized(points int) *table {
 	t := r.table.Load()
 	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {

@@ -18,7 +18,7 @@ type cacheShard[K comparable, Req, Rsp any] struct {
 	made atomic.Pointer[map[K]*cacheEntry[K, Req, Rsp]]
 
 	mu     sync.Mutex
-	making map[K]chan struct{} // keys whose entries are being made; the channel of a key is closed when the entry was made or failed
+	making map[K]chan struct{} // keys whose entries are being made; build closes the channel
 }
 
 func (s *cacheShard[K, Req, Rsp]) init() {

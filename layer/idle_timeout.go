@@ -74,7 +74,7 @@ type idling struct {
 	reads   sync.Mutex
 	timer   *time.Timer // nil before the first Read
 	reading bool        // a Read is in progress
-	late    int         // number of timers that expired after their Read returned, and whose call of expire must do nothing
+	late    int         // expirations after the Read returned, for which expire must do nothing
 }
 
 func (r *idling) Read(p []byte) (int, error) {

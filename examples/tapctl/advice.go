@@ -13,8 +13,8 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
-// advised adds advice for the user to the error err. The text of advised is the text of
-// err, followed by the advice.
+// advised is the error err with advice for the user. Its text is the text of err, followed
+// by the advice.
 type advised struct {
 	advice string
 	err    error
@@ -74,7 +74,7 @@ func reason(message string) string {
 	return text.Clean(strings.TrimPrefix(message, "tap: "))
 }
 
-// adviceIdentity returns advice for a client that the process does not allow to watch.
+// adviceIdentity returns advice if the tap of the process rejected the identity of tapctl.
 // message is the error message of the server.
 func adviceIdentity(message string) string {
 	switch {

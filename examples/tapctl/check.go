@@ -15,8 +15,8 @@ import (
 // the findings have been printed already.
 var errUnfit = errors.New("a check failed")
 
-// checkCommand is "tapctl check". It checks each target in steps: its address, TLS, its
-// services, and the requests that it shows.
+// checkCommand is "tapctl check". It checks each target in steps: the address, TLS, the
+// gRPC services of the target, and whether they show a request.
 type checkCommand struct {
 	traffic time.Duration
 }
@@ -77,8 +77,8 @@ type subject struct {
 }
 
 // checks runs the checks of one target and yields their findings. It stops after the first
-// failure that is not a warning. The last check waits for a request, at most for the
-// duration traffic.
+// failure that is not a warning. The last check waits until the target shows a request, at
+// most for the duration in traffic.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		if f := listens(ctx, t); !yield(f) || f.err != nil {

@@ -64,8 +64,9 @@ func hasRights(ctx context.Context, p *pods) finding {
 	return allowed(ctx, p, "this user may read the pods and their owners", cluster.Rights(p.Resources))
 }
 
-// mayIdentify checks the rights that a certificate for the taps of the pods needs. A
-// missing right is only a warning, because some taps need no certificate.
+// mayIdentify checks whether the user has the rights to get a certificate, which tapctl
+// shows to the taps of pods. A missing right is only a warning, because some taps need no
+// certificate.
 func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 	rights := cluster.IdentityRights(p.controlPlane, meshed)
 	f := allowed(ctx, p, "this user may get the trust anchors and a certificate for the taps", rights)
@@ -109,8 +110,9 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 	return f
 }
 
-// failing returns a finding about all pods. They must meet the condition in the argument
-// what. If bad returns true for some of them, the finding has an error with their names.
+// failing returns a finding about all pods. The argument what is the text of the condition
+// that they must meet. If bad returns true for some pods, the finding has an error with
+// their names.
 func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one cluster.Pod) bool) finding {
 	f := finding{what: what, warn: true}
 	var names []string
@@ -143,8 +145,8 @@ func allReady(p *pods, all []cluster.Pod) finding {
 		func(one cluster.Pod) bool { return !one.Ready })
 }
 
-// ofEach calls find for each pod, for several pods at a time. It returns a finding with the
-// errors. Only the first error is in it in full.
+// ofEach calls find for each pod, for up to 20 pods at a time. It returns a finding with
+// the errors of find. Only the first error is shown in full.
 func ofEach(ctx context.Context, p *pods, what, advice string, all []cluster.Pod, find func(one cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)

@@ -55,9 +55,9 @@ func proves(ctx context.Context, t target) finding {
 	return f
 }
 
-// serves checks that the process serves linkerd's tap, which every process with a tap
-// serves. If a target without TLS does not answer, serves also checks whether the process
-// requires TLS.
+// serves checks that the process serves the gRPC service of linkerd's tap. Every process
+// with a tap has this service. If a target without TLS does not answer, serves also checks
+// whether the process requires TLS.
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
 	f := finding{what: "it serves tap to this client"}.with(err)
@@ -88,8 +88,8 @@ func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
 	return f
 }
 
-// hasRoom checks that the process accepts one more watcher. It adds a watcher for a moment.
-// The condition of this watcher matches no request.
+// hasRoom checks that the process accepts one more watcher. It watches for a moment, with a
+// condition that matches no request.
 func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it accepts another watcher"}
 	ctx, cancel := context.WithTimeout(ctx, patience)

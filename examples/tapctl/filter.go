@@ -62,8 +62,8 @@ func (f *filter) check() error {
 	return err
 }
 
-// useCluster sets the targets to those of a cluster. With --from, the targets are then the pods
-// of the client, because their proxies know the destinations.
+// useCluster sets p as the targets of the command. With --from, the pods of the client become
+// the targets, because their proxies know the destinations.
 func (f *filter) useCluster(p *pods) error {
 	f.pods = p
 	switch {
@@ -87,7 +87,8 @@ func (f *filter) useCluster(p *pods) error {
 	return nil
 }
 
-// perRequest reports whether there is a condition that metrics do not have.
+// perRequest reports whether a flag sets a condition that metrics cannot evaluate, such as
+// the method.
 func (f *filter) perRequest() bool {
 	return f.method+f.path+f.authority+f.scheme != "" || len(f.headers) > 0
 }
@@ -104,7 +105,7 @@ func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
 	return all
 }
 
-// match returns a condition that holds if all flags for requests match.
+// match returns one condition, which requires the conditions of all flags for requests.
 func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	var all []*pb.ObserveRequest_Match
 	if f.method != "" {

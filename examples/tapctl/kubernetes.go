@@ -99,8 +99,8 @@ func (p *pods) Close() {
 	p.Cluster.Close()
 }
 
-// identify returns the identity that may watch a pod. If it is not available, identify warns
-// once and returns nil.
+// identify returns the identity that the tap of the pod accepts. If the identity is not
+// available, identify warns once and returns nil.
 func (p *pods) identify(ctx context.Context, one cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,8 +204,8 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 	return all, nil
 }
 
-// from makes the pods of the resource the targets. It returns the previous target, which
-// becomes the destination of the requests to show.
+// from makes the pods of resource the targets, which are the clients. It returns the
+// previous target, which is the destination of the requests to show.
 func (p *pods) from(resource string) (to cluster.Resource, err error) {
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return to, errors.New("--from requires one target with a name, such as deploy/web")

@@ -75,8 +75,8 @@ func (c *tapCommand) checkOutput() error {
 	return nil
 }
 
-// request returns the request that tapctl sends to the processes. own is the name of a part
-// of the request that linkerd's tap does not support, or "".
+// request returns the request that tapctl sends to the processes. own describes a feature
+// of req that linkerd's tap does not support. It is "" if req has no such feature.
 func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
 	m, err := c.filter.match()
 	if err != nil {

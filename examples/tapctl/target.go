@@ -75,7 +75,7 @@ type fixed struct{ top.Processes }
 func (f fixed) size() int { return len(f.Processes) }
 
 // source returns the processes to watch. It returns an error if none of them serves tap, or
-// if a resource of a cluster does not exist. closeAll closes the connections. own is as in
+// if a resource of a cluster does not exist. closeAll closes the connections. For own see
 // [reachable].
 func (t terminal) source(ctx context.Context, own string, warn func(error)) (s source, closeAll func(), err error) {
 	if t.pods != nil {
