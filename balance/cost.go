@@ -98,10 +98,9 @@ const excludedCost = 1e29
 // network.
 const minLatency = 1e6
 
-// costOf returns the cost of one more request at e. With the default Cost, it is the
-// expected latency for each waiting request, and the median for each response in progress.
-// A slow endpoint may have as many responses in progress as others, because a response in
-// progress does not wait.
+// costOf returns the cost of one more request at e. With [EWMA], it is the expected latency
+// of e for each waiting request, plus the median latency for each response in progress. A
+// response in progress costs the same at every endpoint, because it no longer waits.
 //
 // The argument own is the load of the new request: 1 to 1.5 waiting requests, at random. If
 // it were always 1, one of several idle endpoints would get all requests, because the

@@ -143,7 +143,7 @@ func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e
 const (
 	probeSamples   = 4
 	trustedSamples = 10
-	initialSet     = 16 // a count of at least this is trusted
+	initialSet     = 16 // an endpoint with at least this count is trusted
 	allSamples     = initialSet + probeSamples
 )
 
@@ -158,9 +158,9 @@ func (e *endpoint) atLimit(waiting int32) bool {
 func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
 // probeOverdue reports whether e gets one more request although it is at its probe limit.
-// It does if its last probe began more than twenty median latencies ago, limited to 5 s.
-// The limit is never below 100 ms or two median latencies. Without this rule, slow
-// responses or requests from before an ejection could stop the probes for hours.
+// It does if the last probe of e began more than twenty median latencies ago. That time is
+// limited to 5 s, but is at least 100 ms and at least two median latencies. Without this
+// rule, slow responses or requests from before an ejection could stop the probes for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)

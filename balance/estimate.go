@@ -43,12 +43,12 @@ const (
 	sampleWeight    = 1.0 / 16 // the minimum weight of a sample
 	failureWeight   = 1.0      // the weight of a failure, which replaces the estimate
 	penalizedWeight = 0.0      // the minimum weight of a sample while there is a penalty
-	// penalizedStep is a limit of the weight of a sample. If a sample with a lower weight
-	// does not change E, it does not change T either, so that small changes add up.
+	// penalizedStep is the weight below which a sample may have no effect. If such a sample
+	// does not change E, it does not change T either, because small changes must add up.
 	penalizedStep = 1.0 / 1024
 )
 
-// tick converts a time since the start of the balancer to ticks.
+// tick converts a time since the start of the balancer to ticks of 2^20 ns, about 1 ms.
 func tick(d time.Duration) uint32 { return uint32(d >> tickShift) }
 
 // decayTicks converts a decay time to ticks.

@@ -95,8 +95,8 @@ func (c *choices) pick(q query) *endpoint {
 // slow start.
 func (g *group) isEven() bool { return g.cost == EWMA && !g.weighted.Load() }
 
-// pickPlain is a faster form of pickAmong, without attempts and an explanation. It may be
-// called only if isEven returns true.
+// pickPlain is a faster form of pickAmong. It ignores the attempts of the request and
+// records no explanation. It may be called only if isEven returns true.
 func (c *choices) pickPlain(r *readySet, now uint32) found {
 	s, random := r.slots.Load(), c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
@@ -143,10 +143,10 @@ func (c *choices) pickAmong(r *readySet, q query) (best *endpoint, cost float32)
 // one of sixteen endpoints has not been tried.
 const maxWalk = 16
 
-// cheapest visits endpoints in the order of w, at most visits of them. It ends early after
-// it has examined k endpoints that the request has not tried. It returns the cheapest
-// examined endpoint and its cost per weight, or nil if it examined none. chance is the
-// first argument of nextChance.
+// cheapest visits endpoints in the order of w, up to the number in the argument visits. It
+// stops after it has examined k endpoints that the request has not tried. It returns the
+// cheapest examined endpoint and its cost per weight, or nil if it examined none. chance is
+// the first argument of nextChance.
 func (g *group) cheapest(s *slots, w walk, visits, k int, q query, chance uint32) (best *endpoint, cost float32) {
 	t := comparison{group: g, query: q, median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for ; visits > 0 && k > 0; visits-- {
@@ -214,8 +214,8 @@ func (t *comparison) add(e *endpoint) {
 	t.best, t.cost, t.weight, t.inFlight, t.tied = e, its, share, busy, share
 }
 
-// chanceOf returns the first argument of nextChance for a pick. It is independent of the
-// walk that is made from the same random number.
+// chanceOf returns the first argument of nextChance for a pick. The result is independent
+// of the walk that newWalk makes from the same random number.
 func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
 
 // nextChance returns the random number that follows c in a linear congruential generator.

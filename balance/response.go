@@ -21,7 +21,7 @@ type exchange[Req, Rsp any] struct {
 	start    time.Duration   // start of the request, relative to the balancer's start
 	headers  result          // the result of the headers
 	rsp      Rsp
-	stage    atomic.Uint32 // see unsampled
+	stage    atomic.Uint32 // unsampled, sampled or finished
 }
 
 // The stages of an exchange, in their order.

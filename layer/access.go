@@ -77,8 +77,8 @@ type Editor[Req, Rsp any] interface {
 // Connection, Transfer-Encoding, Content-Length and Upgrade, are invalid (see
 // [HeaderMutation.Validate]).
 type HeaderMutation struct {
-	Add    []HeaderField // each field adds a value to those of its name
-	Set    []HeaderField // each field replaces all values of its name
+	Add    []HeaderField // each adds one value to the values of that name
+	Set    []HeaderField // each replaces all values of that name
 	Remove []string      // the names of the fields to remove
 }
 

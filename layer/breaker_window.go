@@ -134,8 +134,8 @@ func (p *breakerPeriod) String() string {
 }
 
 // probe decides about a request that arrives in the period p. It returns the period that
-// admits the request: p if the breaker is closed, or a new probing period if the request
-// may be a probe. Otherwise it returns the rejection.
+// admits the request: p if the breaker is closed, or a probing period if the request is the
+// probe. Otherwise it returns the rejection.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
 		switch {

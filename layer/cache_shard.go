@@ -124,8 +124,8 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-// note marks the service as closed and returns true if err matches [ErrClosed]. Otherwise
-// it returns false.
+// note sets the field closed and returns true if err matches [ErrClosed]. Otherwise it
+// returns false.
 func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	closed := errors.Is(err, ErrClosed)
 	if closed {
@@ -134,8 +134,8 @@ func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
 	return closed
 }
 
-// isOver retires the entry if its service is closed, or has been unused for the duration
-// idle. It reports whether it retired the entry.
+// isOver retires the entry if its service returned [ErrClosed], or has been unused for the
+// duration idle. It reports whether it retired the entry.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
 	word := e.Word()
 	switch {
@@ -149,9 +149,9 @@ func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool
 	return now.Sub(e.since) >= idle && e.RetireUnused(word)
 }
 
-// sweep is the goroutine of the cache. At each interval every, it drops closed services and
-// services that were unused for the idle timeout. When the context of the cache ends, sweep
-// drops all services and returns.
+// sweep is the goroutine of the cache. At intervals of the length every, it drops services
+// that returned [ErrClosed], and services that were unused for the idle timeout. When the
+// context of the cache ends, sweep drops all services and returns.
 func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

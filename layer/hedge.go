@@ -306,8 +306,8 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	return rsp, err
 }
 
-// finish returns the result of the attempt that has won. The context of the attempt ends
-// with the response.
+// finish returns the result of the attempt that has won. The context of the attempt is
+// canceled when the response ends.
 func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	if a.err != nil {
 		a.End(nil)
@@ -420,8 +420,8 @@ func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 }
 
 // explain adds a record about the copy to the Explanation of the request. If skipped is
-// empty, the record is that a copy is sent. Otherwise it is that no copy is sent, with
-// skipped as the reason.
+// empty, the record says that a copy is sent. Otherwise the record says that no copy is
+// sent, and skipped is the reason.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

@@ -27,8 +27,8 @@ import (
 //
 // Cost: one allocation, and a timer that each Read sets and stops.
 //
-// If after is 0, or the response type has no such field, the layer does nothing. It panics
-// if after is negative.
+// If after is 0, or the response type has no such field Body, the layer does nothing. It
+// panics if after is negative.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)

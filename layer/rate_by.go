@@ -14,10 +14,10 @@ import (
 // RateLimitBy is a [RateLimit] for each key: it admits perSecond requests of each key per
 // second, and bursts of up to burst requests. A key may be a tenant, a client or a route.
 //
-// Admission: a request takes a token of the bucket of its key. Ready is forwarded, because
-// the key of the next request is unknown. The argument keys is the largest number of
-// buckets; 0 means 65536. For a new key the layer examines eight buckets and removes those
-// that are full. If no bucket can be removed, the request is rejected.
+// Admission: a request takes a token from the bucket of its key. Ready is forwarded,
+// because the key of the next request is unknown. The argument keys is the largest number
+// of buckets; 0 means 65536. For a new key the layer examines eight buckets and removes
+// those that are full. If no bucket can be removed, the request is rejected.
 //
 // Cancellation: a request is rejected, and takes no token, if its context has ended.
 //
@@ -122,8 +122,8 @@ type rateShard[K comparable] struct {
 // that full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
-// take takes a token of key and returns nil, or returns the rejection. It reads the clock
-// with mu held, see rateLimit.take.
+// take takes a token from the bucket of key and returns nil. If it cannot, it returns the
+// rejection. It reads the clock with mu held, see rateLimit.take.
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

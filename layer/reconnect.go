@@ -13,9 +13,9 @@ import (
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// Reconnect returns a service that connect makes when it is needed, and makes again after it
-// has closed. The made service is called the connection below. It must release its resources
-// when it closes.
+// Reconnect returns a service that sends requests to a connection. A connection is a service
+// that connect returned. After it returned [ErrClosed], connect makes another one. A connection
+// must release its resources when it closes.
 //
 // Admission: the first Ready or Call starts connect. Only one connect runs at a time. After a
 // failure, connect runs again when the backoff has passed and a caller needs a connection.

@@ -13,9 +13,9 @@ import (
 
 // Retry sends a request again if it failed and another attempt may succeed. It retries failures
 // of class [Retryable] or [Throttled], and attempts that exceed AttemptTimeout. Such a retry
-// needs an idempotent request and a pause, and withdraws from the [Budget]. Rejections are
-// retried without the budget. Rejections by limits, [Shed] and [Queue] are returned at once,
-// because another attempt adds load.
+// needs an idempotent request, follows after a pause and withdraws from the [Budget].
+// Rejections are retried without the budget. Rejections by limits, [Shed] and [Queue] are
+// returned at once, because another attempt adds load.
 //
 // Admission: every request is admitted. If all attempts were rejected, so is the request.
 //

@@ -147,13 +147,14 @@ func (c *requestContext) End(error) { c.Release() }
 
 // timed is the state of one request with a time limit. It is the context of the request,
 // the [Observer] of its response, and the reader of the response body, in one allocation.
-// The cause of the time limit is an overrun.
+// If the time limit expires, the cause of the context is an *overrun.
 type timed struct {
 	requestContext
 	innerBody
 }
 
-// over returns the cause of the time limit. It must only be called if the limit has expired.
+// over returns the *overrun with which the time limit canceled the context. It must only be
+// called if the limit has expired.
 func (r *timed) over() *overrun {
 	over, _ := r.Cause().(*overrun) //nolint:errorlint // not wrapped
 	return over

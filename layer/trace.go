@@ -26,8 +26,8 @@ type Span[Rsp any] interface {
 //		return ctx, span{s}
 //	}
 //
-// The context that start returns must derive from ctx; nil means ctx. A request with a nil
-// Span is not traced. A nil start panics.
+// The context that start returns must derive from ctx; nil means ctx. If start returns a nil Span,
+// the request is not traced. A nil start panics.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

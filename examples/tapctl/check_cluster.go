@@ -127,7 +127,8 @@ func failing(p *pods, what, advice string, all []cluster.Pod, bad func(one clust
 	return f
 }
 
-// some returns the first names of a list, separated by commas.
+// some returns up to five of the names, separated by commas, and the number of the other
+// names.
 func some(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {

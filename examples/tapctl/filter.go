@@ -93,7 +93,8 @@ func (f *filter) perRequest() bool {
 	return f.method+f.path+f.authority+f.scheme != "" || len(f.headers) > 0
 }
 
-// toResource returns a condition on the labels of endpoints that belong to r.
+// toResource returns conditions on the labels of an endpoint. An endpoint of r meets all of
+// them.
 func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if r.Kind != "namespace" && r.Name != "" {

@@ -86,7 +86,7 @@ type pods struct {
 	warn         func(error)
 
 	mu         sync.Mutex
-	identities map[string]*cluster.Identity // by name; nil if it is not available
+	identities map[string]*cluster.Identity // by name; a value is nil if the identity is not available
 }
 
 // Close closes the connections to the API server and ends the renewal of certificates.
