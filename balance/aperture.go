@@ -41,9 +41,9 @@ func (a *aperture) limit(n int) int {
 	return int(min(int64(n), a.width.Load()))
 }
 
-// adapt changes the width according to the average number of requests in flight. known has
-// a random selection of the endpoints in the aperture, and n is the number of all ready
-// endpoints. Calls of adapt must not be concurrent.
+// adapt changes the width according to the average number of requests in flight. The
+// argument known has the latencies of randomly selected endpoints in the aperture. n is the
+// number of all ready endpoints. Calls of adapt must not be concurrent.
 func (a *aperture) adapt(known []knownLatency, n int) {
 	width := a.width.Load()
 	if width == math.MaxInt64 {

@@ -297,7 +297,7 @@ func (b *Balancer[Req, Rsp]) send(
 // EndpointState is the state of an endpoint when [Balancer.Snapshot] was called.
 type EndpointState struct {
 	ID        resolve.ID
-	State     string            // ready, unready, ejected or closed
+	State     string            // ready, unready, ejected, or closed (after layer.ErrClosed)
 	Reason    error             // why the endpoint is not ready; nil if it is ready
 	Latency   time.Duration     // the expected latency
 	Known     bool              // whether a response was measured; if not, Latency is the median of all endpoints

@@ -200,8 +200,9 @@ func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	}
 }
 
-// appendKnown appends the latency estimate of e to known, without penalties and aged until
-// now. If e has no sample, it appends nothing.
+// appendKnown appends the latency estimate of e to the slice known. The estimate has no
+// penalties and is aged until now. If e has no sample, appendKnown returns the slice
+// unchanged.
 func (g *group) appendKnown(known []knownLatency, e *endpoint, now uint32) []knownLatency {
 	value, age := e.latency.load(now)
 	if value == 0 {

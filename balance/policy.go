@@ -13,7 +13,7 @@ type Policy struct {
 	// [RoundRobin] or [Random].
 	Picker Picker
 
-	// Cost is the cost by which endpoints are compared: [EWMA] or [LeastRequest].
+	// Cost is the rule for the cost of an endpoint: [EWMA] or [LeastRequest].
 	Cost Cost
 
 	// Sample determines when the latency of a response is measured. The default is

@@ -19,13 +19,13 @@ import (
 // depend only on its address. Therefore all balancers over the same endpoints agree. An
 // endpoint that becomes ready or unready moves only its own share of the keys.
 //
-// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of
-// requests in flight at all endpoints, and w/W is the endpoint's share of the total weight.
-// Further requests go to the first endpoint with room among the next 16 points. If none of
-// these has room, they go to a random endpoint with room, or else to the endpoint of the
-// key. A retry or hedge goes to the next endpoint that was not tried. A lower bound
-// distributes the load more evenly, but moves more requests to other endpoints. A bound of
-// 0 means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
+// An endpoint gets at most ⌈bound·(m+1)·w/W⌉ requests in flight. m is the number of requests in
+// flight at all endpoints, and w/W is the endpoint's share of the total weight. An endpoint with
+// fewer has room. Further requests go to the first endpoint with room among the next 16 points.
+// If none of these has room, they go to a random endpoint with room, or else to the endpoint of
+// the key. A retry or hedge goes to the next endpoint that was not tried. A lower bound
+// distributes the load more evenly, but moves more requests to other endpoints. A bound of 0
+// means 1.25. Another bound is at least 1.05, and math.Inf(1) disables the bound.
 //
 // m is counted at most once per millisecond, and again if no endpoint has room. Above 256
 // endpoints, m is estimated. The error is 7 % with one request per endpoint, and 4 % with
@@ -95,8 +95,8 @@ func (h *hashing) pick(q query) *endpoint {
 	return e
 }
 
-// along walks the ring from the position of q. It returns the first endpoint that has room and
-// true, or the first endpoint of the walk and false if none has room.
+// along walks the ring from the place of the key of q. It returns the first endpoint that has
+// room and true, or the first endpoint of the walk and false if none has room.
 func (h *hashing) along(q query) (first *endpoint, found bool) {
 	var last *endpoint
 	tried := false

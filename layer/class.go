@@ -66,7 +66,7 @@ func ClassifyGRPC(code uint32) Class {
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value if Call returned an error
 	Err      error // the error of Call, or of the response body
-	Ended    bool  // whether the response has ended; if false, only the headers have arrived
+	Ended    bool  // whether the response is complete, trailers included; false if Err is not nil
 }
 
 // Classifier returns the class of an outcome. All layers of a stack use the same
@@ -86,7 +86,8 @@ func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 }
 
 // DefaultClassifier classifies an outcome by its error only. It returns [Success] without
-// an error, [Retryable] for the timeout of one attempt, and [Failure] for any other error.
+// an error, [Retryable] for an error that matches [ErrAttemptTimeout], and [Failure] for
+// any other error.
 func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	switch {
 	case o.Err == nil:

@@ -102,7 +102,7 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 //
 // Cost: a timer and one allocation; a goroutine only for a copy. The first attempt runs on the
 // caller's goroutine, so Call waits until it returns, even if the copy has won. Each request
-// deposits into the budget, unless a [Retry] above does.
+// deposits into the budget, unless a [Retry] above has the same budget.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -196,7 +196,7 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 
 // record is called when a first attempt has returned the error err. If sample is true,
 // record adds the latency to the quantile. If the attempt was not rejected, record also
-// deposits into the budget, unless a Retry above does.
+// deposits into the budget, unless a Retry above has the same budget.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()

@@ -18,7 +18,7 @@ import (
 // Cancellation: a request is rejected if its context has ended. The slot of a canceled
 // request stays taken until the request ends.
 //
-// Body: a slot is held until the response ends, see [WithCompletion].
+// Body: a request keeps its slot until its response ends, see [WithCompletion].
 //
 // Errors: a rejection is an [Error] of kind [ErrNotReady].
 //

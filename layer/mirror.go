@@ -166,8 +166,8 @@ func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Re
 	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.bodyRead), true
 }
 
-// Describe returns a node with the counts of the outcomes of the copies. Its child is the
-// service that receives them.
+// Describe returns a node with the number of copies for each outcome. The child of the node
+// is the service that receives the copies.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},

@@ -22,9 +22,9 @@ import (
 // Admission: up to capacity requests wait, each for up to maxWait. Only the first of them waits
 // in inner's Ready, so that one free slot wakes one request. If inner was not ready for maxWait
 // while requests waited, the queue enters fail-fast. Then all waiting requests fail, and new
-// ones are rejected until inner is ready. Ready waits for room in the queue. Place a
-// [RateLimitBy] or a [Router] above the Queue, because their Ready does not depend on the
-// request.
+// ones are rejected until inner is ready. Ready waits until inner is ready or the queue has a
+// free place. Place a [RateLimitBy] or a [Router] above the Queue, because their Ready does not
+// depend on the request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //

@@ -229,17 +229,17 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	r.attempts.Add(1)
 }
 
-// failure records that connect failed, or that a connection closed too early. since is the
-// time at which the backoff starts. The caller must hold mu.
+// failure records that connect failed, or that a connection returned [ErrClosed] too early.
+// since is the time at which the backoff starts. The caller must hold mu.
 func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.next = since.Add(r.backoff.Delay(r.row))
 	r.row++
 	r.cause = cause
 }
 
-// drop removes link, which has closed with the error cause, so that the next caller
-// connects. If link served no request and lasted for less than the longest backoff, it
-// counts as a failed connect.
+// drop removes link, which returned cause, an error that matches [ErrClosed]. The next
+// caller then connects. If link served no request and lasted for less than the longest
+// backoff, it counts as a failed connect.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

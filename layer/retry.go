@@ -275,8 +275,8 @@ func (s *retrying[Req, Rsp]) decide(got attemptResult[Rsp]) (pause time.Duration
 	return pause, noSkip, true
 }
 
-// isFinal reports whether a request that got this rejection would be rejected again,
-// because the service is closed or in fail-fast.
+// isFinal reports whether rejection matches [ErrClosed] or [ErrFailFast]. The same request
+// would then be rejected again.
 func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }

@@ -68,7 +68,8 @@ func (s *security) targets(written []string) ([]target, error) {
 	return all, s.check(all)
 }
 
-// isPort reports whether s is a port number from 1 to 65535 or the name of a known port.
+// isPort reports whether s is a port number from 1 to 65535, or a service name with a port
+// number, such as https.
 func isPort(s string) bool {
 	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // without network access
 	return err == nil && n > 0
