@@ -32,8 +32,8 @@ type Policy struct {
 	// A failed endpoint gets a request again when its latency has aged to the cost of the
 	// others. After one failure, with latencies of a few ms, that takes about half a
 	// minute. A shorter Decay or a smaller Penalty reduces this time. From the second
-	// consecutive failure to the next success, an endpoint also counts as having many
-	// requests in flight, unless more than half of the endpoints fail.
+	// consecutive failure to the next success, an endpoint also counts as busy. This does
+	// not apply while more than half of the endpoints fail.
 	Penalty time.Duration
 
 	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to its

@@ -52,8 +52,9 @@ func (x *exchange[Req, Rsp]) take() {
 	}
 }
 
-// observe passes rsp and the exchange, as its observer, to the function of WithCompletion.
-// It returns the response of that function. If the function panics, the exchange ends.
+// observe calls the function of [WithCompletion] with rsp, and with the exchange as the
+// observer. It returns the response of that function. If the function panics, the exchange
+// ends.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 	observed := false
 	defer func() {

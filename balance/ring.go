@@ -242,8 +242,8 @@ const pointsPerUnit = 100
 // adding points takes time.
 const maxPointWeight = 64
 
-// pointsOf returns the number of points of an endpoint with the given weight. The bound of
-// its load depends on the same number.
+// pointsOf returns the number of points of an endpoint with the given weight. The number
+// also determines the load that the bound allows the endpoint.
 func pointsOf(weight float64) int {
 	return max(1, int(math.Round(min(weight, maxPointWeight)*pointsPerUnit)))
 }
@@ -314,8 +314,9 @@ func (t *table) find(at uint64) int {
 	return i
 }
 
-// next returns the endpoint of the first point from slot i on, and the index after it. It
-// continues at the start of the ring. It returns nil if there is no point.
+// next returns the endpoint of the first point from slot i on, and the index after it.
+// After the last slot, it continues at the first one. It returns nil if the table has no
+// point.
 func (t *table) next(i int) (*endpoint, int) {
 	for range t.slots {
 		if i == len(t.slots) {
@@ -394,9 +395,9 @@ func (r *ring) remove(e *endpoint) {
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
-// resized returns the table. If points would fill more than three quarters or less than a
-// quarter of its slots, resized returns a copy of another size. In the copy, they fill half
-// of the slots, or less if it has leastSlots.
+// resized returns the current table. If points would fill more than three quarters or less
+// than a quarter of its slots, resized returns a copy of another size. In the copy, they
+// fill half of the slots, or less if it has leastSlots.
 func (r *ring) resized(points int) *table {
 	t := r.table.Load()
 	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {

@@ -112,8 +112,8 @@ func (b *Budget) balance() (n int, drawn bool) {
 }
 
 // budgetGauge publishes the balance of a budget in a metric. It updates the metric at each
-// withdrawal. In the ttl after a withdrawal it also updates the metric at every eighth
-// request, because the balance rises.
+// withdrawal. For the time ttl after a withdrawal, it also updates the metric at every
+// eighth request, because deposits raise the balance.
 type budgetGauge struct {
 	to     metrics.Gauge
 	budget *Budget

@@ -109,7 +109,8 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 	since time.Time // the time of that sweep
 }
 
-// Data and End implement [Observer], so that a response needs no allocation.
+// Data and End implement [Observer]. The entry itself observes each response, because a
+// separate Observer would be an allocation.
 func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
 
 func (e *cacheEntry[K, Req, Rsp]) End(error) { e.Done() }

@@ -52,8 +52,7 @@ func WithAffinity(ctx context.Context, key uint64) context.Context {
 }
 
 // PastBreakers returns a context for a request that an open [Breaker] must admit without
-// counting its outcome. A balancer uses it if too few endpoints would be ready without that
-// of the Breaker.
+// counting its outcome. A balancer uses it if too few other endpoints are ready.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true

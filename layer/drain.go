@@ -75,7 +75,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End implement [Observer], so that a response needs no allocation.
+// Data and End implement [Observer]. The service itself observes each response, because a
+// separate Observer would be an allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }

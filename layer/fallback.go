@@ -83,8 +83,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed returns the error for the caller after Handle returned the error second. first is
-// the replaced error, or nil if a response was replaced.
+// failed returns the error for the caller of the layer. second is the error of Handle.
+// first is the replaced error, or nil if a response was replaced.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {

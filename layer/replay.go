@@ -89,8 +89,8 @@ func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 }
 
 // Whole reports whether earlier readers stay valid after the next call of Next. They do if
-// the body was read to its end and all of it is stored, or if a function makes a new body
-// for each attempt (see [ReplayBody]).
+// the body was read to its end and all of it is stored. They also do if each attempt has a
+// body from the function get of [ReplayBody].
 func (b *BodyReplay) Whole() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -168,7 +168,7 @@ func (r *retry[Req, Rsp]) Describe() Node {
 }
 
 // attempt is the context of all attempts of one request. A Retry or Hedge below searches
-// the context for it, to find out whether a Retry is above.
+// its context for an attempt, which shows that a Retry is above.
 type attempt struct {
 	attemptsContext
 	budget  *Budget
@@ -218,9 +218,9 @@ type retrying[Req, Rsp any] struct {
 	waited   time.Duration // the sum of the pauses
 }
 
-// run evaluates the result of the first attempt, got, and sends further attempts as long as
-// needed. It sets rsp and err after each attempt, so that the caller can discard the
-// response after a panic.
+// run sends further attempts until none is needed or allowed. got is the result of the
+// first attempt. run sets *rsp and *err after each attempt, so that the caller can discard
+// the response after a panic.
 func (s *retrying[Req, Rsp]) run(got attemptResult[Rsp], rsp *Rsp, err *error) {
 	for {
 		if !got.rejected() {
@@ -281,9 +281,9 @@ func isFinal(rejection error) bool {
 	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
 }
 
-// pause returns the time to wait before the next attempt: the backoff, or the time that the
-// service requests, if that is longer. If no attempt may follow, the skip is the reason.
-// Otherwise it is noSkip.
+// pause returns the time to wait before the next attempt: the longer of the backoff and the
+// time that the service requests. If no attempt may follow, the second result is the
+// reason. Otherwise it is noSkip.
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.attempts - 1)
 	after, asked := s.replayer.RetryAfter(rsp, err)

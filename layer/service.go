@@ -103,8 +103,8 @@ type wrapper[Req, Rsp any] struct{ Service[Req, Rsp] }
 
 func (w wrapper[Req, Rsp]) Next() Service[Req, Rsp] { return w.Service }
 
-// isBare reports whether err, an error of [Poll], gives no reason why the service is not
-// ready: it is only the cause of the context.
+// isBare reports whether err is only the cause of a context. Such an error of [Poll] gives
+// no reason why the service is not ready.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil

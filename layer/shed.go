@@ -142,7 +142,8 @@ func (s *shed[Req, Rsp]) enter(rank int) bool {
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 
-// Data and End implement [Observer], so that a response needs no allocation.
+// Data and End implement [Observer]. The service itself observes each response, because a
+// separate Observer would be an allocation.
 func (s *shed[Req, Rsp]) Data(int) {}
 
 func (s *shed[Req, Rsp]) End(error) { s.inFlight.Add(-1) }

@@ -20,7 +20,7 @@ type named[Req, Rsp any] struct {
 }
 
 // NewStack returns an empty stack. The options apply to the layers that the methods of the
-// stack add, except With.
+// stack add. They do not apply to layers that With adds.
 func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }

@@ -106,7 +106,8 @@ func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
 	return all
 }
 
-// match returns one condition, which requires the conditions of all flags for requests.
+// match combines the flags for requests into one condition. A request must match all of the
+// flags.
 func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	var all []*pb.ObserveRequest_Match
 	if f.method != "" {

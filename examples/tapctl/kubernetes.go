@@ -39,9 +39,9 @@ func (c *clusterFlags) flags(f *flag.FlagSet) {
 // given reports whether at least one of the flags is set.
 func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 
-// targets returns the pods of the resources in written, the arguments of the command line.
-// It returns nil if the arguments are addresses. Without arguments, a flag for clusters
-// selects all pods of the namespace.
+// targets returns the pods of the resources in written, which has the arguments of the
+// command line. It returns nil if the arguments are addresses. Without arguments, it
+// returns all pods of the namespace if a flag for clusters is set.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {

@@ -56,7 +56,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is one of the commands of tapctl. The function new returns the runner of the
+// command is one of the commands of tapctl. Its function new returns the runner of the
 // command. The runner registers its flags, checks them, and runs until it is done or ctx
 // ends.
 type command struct {
