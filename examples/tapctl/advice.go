@@ -74,7 +74,7 @@ func reason(message string) string {
 	return text.Clean(strings.TrimPrefix(message, "tap: "))
 }
 
-// adviceIdentity returns advice if the tap of the process rejected the identity of tapctl.
+// adviceIdentity returns advice for the case that the tap does not let this client watch.
 // message is the error message of the server.
 func adviceIdentity(message string) string {
 	switch {
