@@ -34,7 +34,7 @@ type endpoint struct {
 // record is the part of the state of an endpoint that a successful request does not use.
 type record struct {
 	born          time.Duration // when the endpoint was added, relative to the balancer's start
-	fails         atomic.Uint32 // consecutive failures; if not 0, the bit badRecord of the status is set
+	fails         atomic.Uint32 // consecutive failures; if not 0, the bit badRecord is set
 	missed        atomic.Uint32 // consecutive missed deadlines; if not 0, the bit badRecord is set
 	slowStartTick atomic.Uint32 // tick at which the slow start began
 	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed

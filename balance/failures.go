@@ -12,7 +12,7 @@ import (
 // penalty, an endpoint that fails fast would seem fast and attract requests.
 type failures[Rsp any] struct {
 	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil means byError
-	byError    layer.Classifier[Rsp]                 // the default; stored, because creating it allocates
+	byError    layer.Classifier[Rsp]                 // the default; created once per balancer
 	penalty    time.Duration                         // see Policy: 0 means a multiple of the median; negative means none
 	median     *medianLatency
 }

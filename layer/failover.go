@@ -46,7 +46,7 @@ type failover[Req, Rsp any] struct {
 	target            string
 
 	begin    time.Time
-	since    atomic.Int64 // the time at which primary became unready, in ns after begin; 0 while it is ready
+	since    atomic.Int64 // when primary became unready, in ns after begin; 0 while it is ready
 	fellBack atomic.Int64 // requests that fallback admitted
 }
 
