@@ -145,12 +145,12 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r with a body that calls read for each piece
-// that is read. The argument at is the offset of the piece. The function read runs on the
+// TeeRequestBody returns a shallow copy of r. The body of the copy calls read for each
+// piece p that is read, with the offset of p in the argument at. The call runs on the
 // goroutine that reads the body, before the reader receives the bytes, and must not keep p.
-// Bodies from GetBody call read, too, beginning with offset 0. A request without a body is
-// returned unchanged. Because of the wrapped body, net/http sends the headers before the
-// first piece of the body.
+// Bodies from GetBody of the copy also call read, from offset 0. A request without a body
+// is returned unchanged. net/http sends the headers of the copy before the first piece of
+// its body, because the body is wrapped.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if !hasBody(r) {
 		return r
@@ -171,8 +171,8 @@ func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *
 
 // TeeResponseBody makes the body of r call read for each piece that is read, as
 // [Accessor.TeeRequestBody] does. It changes r and returns it. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Written bytes
-// are not reported.
+// connection (101) stays an [io.ReadWriteCloser], and keeps its CloseWrite. Bytes that are
+// written to such a body are not passed to read.
 func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
@@ -225,10 +225,10 @@ type teeStream struct {
 	io.Writer
 }
 
-// OnResponseStart registers o for the response of a handler below a [Middleware]. It
-// notifies o when the handler writes the response headers, and of each piece of the body
-// afterwards. It has no effect for other requests. Package tap calls this method through an
-// interface.
+// OnResponseStart registers o as an observer of the response that the handler of a
+// [Middleware] writes to r. o is notified when the handler writes the response headers, and
+// of each piece of the body. For any other request, and after the handler was called,
+// OnResponseStart does nothing. Package tap calls this method through an interface.
 func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, o layer.ResponseObserver[*http.Response]) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that the handler itself makes may carry the same context. Only
@@ -252,7 +252,8 @@ func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Resp
 	return nil, false
 }
 
-// begin notifies the observers. It is called when the response has its status.
+// begin notifies the observers that the response has started. It is called when the status
+// of the response is set.
 func (x *served) begin() {
 	for _, h := range x.observers {
 		h.ResponseStarted(x.response())

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// AccessLogFormat is the format of the lines of an [AccessLog].
+// AccessLogFormat selects the format of the lines that [AccessLog] writes.
 type AccessLogFormat string
 
 // The formats of an [AccessLog].
@@ -27,26 +27,26 @@ const (
 
 	// JSONLog writes one JSON object per line, with the names of linkerd's proxy:
 	// client.addr, client.id, host, method, processing_ns, request_bytes, response_bytes,
-	// status, timestamp, total_ns, trace_id, uri, user_agent, version. If layers report
-	// them to the [layer.Record] of the request, it also has attempts, endpoint, error,
-	// route and upstream. Counts, times in ns and the status are JSON numbers.
+	// status, timestamp, total_ns, trace_id, uri, user_agent, version. The object also has
+	// attempts, endpoint, error, route and upstream, if a layer has reported them to the
+	// [layer.Record] of the request. Counts, times in ns and the status are JSON numbers.
 	JSONLog AccessLogFormat = "json"
 )
 
-// AccessLog returns a middleware. It writes a line to the given writer for each request,
-// when the response has ended. Place it outermost, so that it logs the response that the
-// client receives. Each line is one Write, and Writes do not overlap. A request waits for
-// the writer. Use a buffered writer if the writer can be slow. A nil writer returns the
-// handler unchanged. An unknown format means [ApacheLog].
+// AccessLog returns a middleware that writes one line per request, when its response has
+// ended. Place it outermost, so that it logs the response that the client receives. Each
+// line is one Write to the writer, and Writes do not overlap. A request waits for its
+// Write, so use a buffered writer if the writer can be slow. If the writer is nil, the
+// middleware returns the handler unchanged. An unknown format means [ApacheLog].
 //
 //	handler := httplayer.AccessLog(os.Stderr, httplayer.JSONLog, nil)(httplayer.Handler(svc))
 //
 // request_bytes and response_bytes count body bytes. A hijacked connection has no counts,
 // and its status is 200 for CONNECT and otherwise 101. processing_ns is the time until the
 // response headers, and total_ns the time until the end of the response. client.id is the
-// result of clientName, which returns "" for an unknown client. With a nil clientName it is
-// the name in the verified client certificate. trace_id is the first that
-// is present of x-b3-traceid, traceparent, x-request-id and x-amzn-trace-id.
+// result of clientName, or "-" if the result is "". If clientName is nil, client.id is the
+// name in the verified client certificate. trace_id comes from the first of these headers
+// that is present: x-b3-traceid, traceparent, x-request-id, x-amzn-trace-id.
 //
 // Text from clients is escaped, so that it cannot add a line. Requests that the server
 // rejects before the handler are not logged. The cost is 8 to 10 allocations per request.
@@ -143,7 +143,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peerID returns the name in the verified client certificate of the connection of r, or "".
+// peerID returns the name in the verified client certificate with which r was received. It
+// returns "" without a verified certificate.
 func peerID(r *http.Request) string {
 	state := r.TLS
 	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
@@ -233,8 +234,9 @@ func orDash(s string) string {
 	return s
 }
 
-// uri appends the request target of r in absolute form. The function as appends a text with
-// the escapes of the log format.
+// uri appends the request target of r to b. If the target is a path, uri makes it an
+// absolute URL. The function in the argument as appends a text with the escapes of the log
+// format.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)
@@ -243,7 +245,8 @@ func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	return as(b, r.RequestURI)
 }
 
-// traceOf returns the trace ID or request ID in h, or "".
+// traceOf returns the ID in the first of the headers that [AccessLog] lists for trace_id,
+// or "" without one.
 func traceOf(h http.Header) string {
 	if id := h.Get("X-B3-Traceid"); id != "" {
 		return id

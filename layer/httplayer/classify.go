@@ -17,18 +17,17 @@ import (
 //	other 5xx; UNKNOWN, DEADLINE_EXCEEDED,
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
 //	an error at the endpoint or on the network          Retryable
-//	a [StatusError]                                     as its status
-//	an invalid request; a request body that failed,     Ignorable
-//	or that the endpoint still awaited when the context
-//	ended, except of gRPC and of HTTP/2 without a
-//	content-length
+//	a [StatusError]                                     the class of its status
+//	an invalid request, or a request body that failed   Ignorable
+//	the context ended during a Read of an upload        Ignorable
 //	any other error                                     Failure
 //	any other response                                  Success
 //
-// The gRPC status takes precedence over the HTTP status. It is read from the trailers if
-// the response has ended, or else from the headers. A gRPC status that is not a number is
-// UNKNOWN. A gRPC response that ended without a gRPC status is classified by its HTTP
-// status, as in linkerd's proxy.
+// The gRPC status takes precedence over the HTTP status. It comes from the trailers if the
+// response has ended and they have it, and otherwise from the headers. A gRPC status that
+// is not a number is UNKNOWN. A gRPC response that ended without a gRPC status is
+// classified by its HTTP status, as in linkerd's proxy. An upload is a request body, except
+// a body of gRPC and a body of HTTP/2 without a content-length.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:
@@ -84,8 +83,8 @@ func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	return uint32(code), true
 }
 
-// first returns the first value of the field with the canonical name, or "". It is faster
-// than [http.Header.Get].
+// first returns the first value of the header field name, or "". The name must be in
+// canonical form. first is faster than [http.Header.Get].
 func first(h http.Header, name string) string {
 	if values := h[name]; len(values) > 0 {
 		return values[0]

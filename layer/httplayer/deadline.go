@@ -8,16 +8,18 @@ import (
 
 const grpcTimeoutField = "Grpc-Timeout"
 
-// GRPCTimeout returns the remaining time of a request, which is in the header grpc-timeout.
-// Use it with [layer.DeadlineFromRequest]. It returns false without the header. A malformed
-// value counts as absent, because the server behind this process may reject the request for
-// it. A value that is too large for a [time.Duration] becomes the largest Duration.
+// GRPCTimeout returns the value of the header grpc-timeout, which is the time that remains
+// for the request. Use it with [layer.DeadlineFromRequest]. GRPCTimeout returns false
+// without the header. A malformed value counts as absent, because the server behind this
+// process may reject the request for it. A value that is too large for a [time.Duration]
+// becomes the largest Duration.
 func GRPCTimeout(req *http.Request) (time.Duration, bool) {
 	return parseGRPCTimeout(first(req.Header, grpcTimeoutField))
 }
 
-// SetGRPCTimeout returns a shallow copy of req with its own header map, in which the header
-// grpc-timeout has the remaining time, rounded down. Use it with [layer.DeadlineToRequest].
+// SetGRPCTimeout returns a shallow copy of req with its own header map. In the copy, the
+// header grpc-timeout has the duration in the argument left, rounded down to at most 8
+// digits of a unit. A negative duration becomes 0. Use it with [layer.DeadlineToRequest].
 func SetGRPCTimeout(req *http.Request, left time.Duration) *http.Request {
 	out := fork(req)
 	out.Header[grpcTimeoutField] = []string{formatGRPCTimeout(max(left, 0))}

@@ -10,8 +10,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// dial makes a connection for the protocol p, TLS included. It returns a panic of a
-// callback as an error, because it runs on a goroutine of the Endpoint.
+// dial connects to the address of the Endpoint. With [WithTLS] it also does the TLS
+// handshake, in which it offers the protocol p. It returns a panic of a callback as an
+// error, because it runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *tls.ConnectionState, err error) {
 	defer panics.Recover(&err)
 	conn, err = e.opts.dial(ctx, "tcp", e.addr)
@@ -34,9 +35,9 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, state *
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure does a TLS handshake on conn that offers the protocol p. If the server does not
-// support p, the error is errNotH1 or errNotH2. If the protocol of the Endpoint is fixed,
-// it is the error of the handshake instead.
+// secure does a TLS handshake on conn, in which it offers only the protocol p. If the
+// server does not support p, it returns errNotH1 for HTTP/1.1 and errNotH2 for HTTP/2. If
+// the Endpoint uses a fixed protocol, it returns the error of the handshake instead.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = []string{p.String()}

@@ -43,8 +43,8 @@
 // Cleartext: an Endpoint without [WithTLS] rejects requests with an https URL; see
 // [WithCleartextHTTPS].
 //
-// Forms: a received HTTP/1 request is sent with its absolute target and its version 1.0, if
-// it has them.
+// Forms: a received HTTP/1 request with an absolute target is sent with that target. A
+// received HTTP/1.0 request is sent with the version 1.0.
 //
 // Tunnels: the body of a 101 response, and of a 2xx response to CONNECT, is an
 // [io.ReadWriteCloser] with a CloseWrite. A tunnel or an upgraded connection is in flight

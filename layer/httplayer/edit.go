@@ -17,16 +17,16 @@ import (
 // Editor is the [layer.Editor] for the messages of net/http. The zero value is ready to
 // use.
 type Editor struct {
-	// InPlace changes requests themselves instead of copies. The caller must own the
-	// requests, and must not send a request twice.
+	// InPlace makes EditRequest change the request itself instead of a copy. The caller
+	// must own the request, and must not send it twice.
 	InPlace bool
 }
 
 var _ layer.Editor[*http.Request, *http.Response] = Editor{}
 
-// EditRequest returns a shallow copy of req with its own header map and the changes of c. A
-// Host in c replaces the Host of req and the host of its URL. If c removes User-Agent,
-// net/http does not add its own.
+// EditRequest applies the changes of c to a shallow copy of req with its own header map,
+// and returns the copy. A Host in c replaces the Host of req and the host of its URL. If c
+// removes User-Agent, net/http sends none. If c is empty, EditRequest returns req.
 func (e Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Request {
 	if c.Empty() {
 		return req
@@ -87,7 +87,7 @@ func change(h http.Header, c layer.HeaderMutation) {
 // NewResponse returns a response to req with a plain text body. The response to HEAD has
 // only the length of the body. The response to a gRPC request has HTTP status 200, a gRPC
 // status in the headers and no body. If direct.GRPC is 0, the gRPC status follows from
-// direct.Status. A status outside 200 to 999 becomes 500.
+// direct.Status. A direct.Status outside 200 to 999 becomes 500.
 //
 // A request with a gRPC content type counts as gRPC if it was received over HTTP/2 or if
 // this process makes it. NewResponse closes the body of a request that this process makes,
@@ -146,10 +146,11 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest is part of [layer.Editor]. The copy has the headers, trailers and Host of req,
-// without Expect and Connection: close. The body of the copy has the bytes that were read
-// from the body of req. CONNECT and upgrade requests, and bodies longer than limit, are not
-// copied. A request is not copied either if a retry reads another body from GetBody.
+// TeeRequest is part of [layer.Editor]. The copy that it passes to whole has the headers,
+// trailers and Host of req, but not Expect and Connection: close. The body of the copy has
+// the bytes that were read from the body of req. CONNECT and upgrade requests, and bodies
+// longer than limit bytes, are not copied. A request is not copied either if a retry reads
+// another body from GetBody.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -41,8 +41,8 @@ type Endpoint struct {
 	link   link
 	h1     pool
 	h2     single
-	used   [2]atomic.Bool // requests have used HTTP/1.1, and HTTP/2
-	lastH2 atomic.Bool    // Ready connects by HTTP/2
+	used   [2]atomic.Bool // [0]: a request has used HTTP/1.1; [1]: a request has used HTTP/2
+	lastH2 atomic.Bool    // the next connection attempt of Ready uses HTTP/2
 	onlyH1 atomic.Bool    // the server does not support HTTP/2
 	full   error          // rejection at capacity; made once to save allocations
 }
@@ -105,8 +105,9 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 	return rsp, err
 }
 
-// byH2 reports whether req is sent over HTTP/2. It records the protocol for the probes of
-// Ready, unless req is CONNECT or an upgrade.
+// byH2 reports whether req is sent over HTTP/2. It records the protocol, because Ready uses
+// it to connect. It does not record HTTP/1.1 for a CONNECT or an upgrade that would
+// otherwise use HTTP/2.
 func (e *Endpoint) byH2(req *http.Request) bool {
 	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
@@ -187,8 +188,8 @@ func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
-// unreachable returns the rejection of a request because connecting failed with err.
-// RetryAfter of the error is the time until the next attempt to connect.
+// unreachable returns the rejection of a request for which connecting failed with err. The
+// RetryAfter of the rejection is the time until the next attempt to connect.
 func (e *Endpoint) unreachable(err error) error {
 	if e.life.Err() != nil {
 		return e.closedError()

@@ -22,7 +22,7 @@ type pool struct {
 	conns   int         // number of idle connections, of those in use and of those being dialed
 	dialing int         // number of connections being dialed
 	reaper  *time.Timer // timer of reap; nil before the first use
-	reaping bool        // the reaper is set
+	reaping bool        // the timer reaper is running
 	closed  bool
 }
 
@@ -111,7 +111,7 @@ func (p *pool) takeIdle() *h1Conn {
 }
 
 // release returns c to the pool after a request. It closes c if c is not reusable or too
-// old, if the pool has enough idle connections, or if the pool is closed.
+// old, if the pool has the maximum number of idle connections, or if the pool is closed.
 func (p *pool) release(c *h1Conn, reusable bool) {
 	p.mu.Lock()
 	most := p.endpoint.opts.maxIdle
@@ -132,8 +132,8 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 func (p *pool) drop(c *h1Conn) { p.release(c, false) }
 
 // dial makes a connection on a new goroutine and waits for it or for the end of ctx. The
-// attempt continues after ctx ends, because its result updates the link and other requests
-// can use the connection.
+// attempt continues after ctx ends, because its result updates the link of the Endpoint,
+// and other requests can use the connection.
 func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
 	if err := p.reserve(); err != nil {
@@ -172,7 +172,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 }
 
 // probe makes a connection in the background, without a request, and adds it to the idle
-// connections.
+// connections. mine is the permission of the link for this attempt.
 func (p *pool) probe(mine attempt) {
 	if p.reserve() != nil {
 		p.endpoint.link.release(mine)
@@ -190,7 +190,7 @@ func (p *pool) probe(mine attempt) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection that reserve has counted.
+// connect makes a connection, for which the caller has called reserve.
 func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)

@@ -112,8 +112,8 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel.
-// If a connection is already being made, the channel receives that one, and connectOnce
-// releases mine.
+// If a connection is already being made, the channel receives that connection, and
+// connectOnce returns the unused attempt mine to the link.
 func (s *single) connectOnce(mine attempt) <-chan singleflight.Result {
 	made := s.flight.DoChan("", func() (any, error) { return s.make(mine) })
 	if mine == 0 {
@@ -211,7 +211,8 @@ func (s *single) retire(c *h2Conn) {
 }
 
 // renew replaces the connection c, which is too old, in the background. If the new
-// connection cannot be made, c stays in use, and renew may be called again after a backoff.
+// connection cannot be made, c stays in use, and renew does nothing until a backoff has
+// passed.
 func (s *single) renew(c *h2Conn) {
 	if !c.renews.CompareAndSwap(false, true) {
 		return
@@ -267,15 +268,16 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	return len(s.open), idle, inFlight
 }
 
-// age is the time at which a connection becomes too old. The zero age means never.
+// age is the time at which a connection becomes too old. The zero value means that it never
+// becomes too old.
 type age struct{ end time.Time }
 
 // ageJitter is the fraction by which the age limit of a connection varies at random, as for
 // gRPC's MAX_CONNECTION_AGE (gRFC A9).
 const ageJitter = 0.1
 
-// newAge returns the age of a new connection with the limit d, varied by ageJitter. A d of
-// 0 or less means no limit.
+// newAge returns the age of a new connection with the limit d, which it varies at random by
+// ageJitter. A d of 0 or less means that the connection never becomes too old.
 func newAge(d time.Duration) age {
 	if d <= 0 {
 		return age{}

@@ -96,8 +96,9 @@ func isBadGateway(err error) bool {
 	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
 }
 
-// peerCode returns the gRPC code for a failure of the endpoint. For a stream reset, the
-// code follows from the HTTP/2 error code, unless an HTTP/1 request was sent over HTTP/2.
+// peerCode returns the gRPC code for a failure of the endpoint. For a stream reset this is
+// the result of resetCode. It is UNAVAILABLE for any other failure, and for the reset of an
+// HTTP/1 request that was sent over HTTP/2.
 func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable
@@ -174,13 +175,14 @@ func resetCode(reset *message.ResetError) uint32 {
 //	&StatusError{Code: 502, Reason: "no such backend", Close: true}     // 14 UNAVAILABLE
 type StatusError struct {
 	Code   int    // HTTP status, 400 to 599; other values become 500
-	GRPC   uint32 // gRPC code; 0 means the one for Code
-	Reason string // result of Error; "" means the name of the status
+	GRPC   uint32 // gRPC code; 0 selects the code that belongs to Code
+	Reason string // text that Error returns; "" means the name of the status
 	Close  bool   // close the connection of the client after the response
 
 	// Header is added to the response, for example WWW-Authenticate. Detail is a sentence
 	// for the client, and Body replaces the whole body; see [Problem]. With Body, Header
-	// should have a Content-Type. None of the three may be modified later.
+	// should have a Content-Type. The three fields must not be modified after the error was
+	// returned.
 	Header http.Header
 	Detail string
 	Body   []byte

@@ -35,7 +35,8 @@ func absoluteTarget(r *http.Request) string {
 //   - another method with an authority as its target;
 //   - an HTTP/2 request with a URL as its path.
 //
-// The bytes after such an HTTP/1.1 request must not be parsed as another request.
+// The response to such an HTTP/1 request closes the connection, because the bytes after it
+// must not be parsed as another request.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {

@@ -95,9 +95,9 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code CANCEL
-// after the grpc-timeout of req, counted from began. A gRPC server ends a late call with this
-// reset. Any other err is returned unchanged.
+// overdue adds context.DeadlineExceeded to err if err is a stream reset with the code
+// CANCEL and the grpc-timeout of req, counted from began, has passed. A gRPC server ends a
+// late call with this reset. Any other err is returned unchanged.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[*message.ResetError](err)
 	if !ok || reset.Code != message.CodeCancel {

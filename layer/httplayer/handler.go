@@ -72,7 +72,7 @@ func WithErrorHeaders(on bool) HandlerOption {
 
 // WithConnect passes HTTP/1.1 CONNECT requests to svc. The connection becomes a tunnel if
 // the response is a 2xx with an [io.ReadWriteCloser] as its body, as an [Endpoint] returns
-// it. Each direction of a tunnel ends separately. svc ends both by closing the body. A
+// it. Each direction of a tunnel ends separately. Closing the body ends both directions. A
 // layer.Drain in svc waits for tunnels. After any other response the connection of the
 // client is closed.
 //
@@ -209,8 +209,8 @@ func checkResponse(req *http.Request, rsp *http.Response) (err error) {
 	return err
 }
 
-// tunnelError returns an error if the body of rsp, a 2xx response to CONNECT, is not a
-// connection.
+// tunnelError returns an error if rsp, a 2xx response to CONNECT, has a body that is not an
+// [io.ReadWriteCloser].
 func tunnelError(rsp *http.Response) error {
 	if _, ok := rsp.Body.(io.ReadWriteCloser); ok {
 		return nil
@@ -219,7 +219,7 @@ func tunnelError(rsp *http.Response) error {
 }
 
 // complete sets the scheme and the host in the URL of a received request, because layers
-// and endpoints expect them. It removes Host from the headers. It also removes an upgrade
+// and endpoints expect them. It removes the header field Host. It also removes an upgrade
 // to h2c, because the endpoint chooses its protocol itself.
 func complete(r *http.Request) {
 	if r.URL.Scheme == "" && r.TLS == nil {
@@ -234,8 +234,8 @@ func complete(r *http.Request) {
 	onlyHost(r)
 }
 
-// reject returns a response with the status and without a body. It is for a request that
-// svc does not receive or has not answered.
+// reject returns a response to r with the status and without a body. It is used when svc
+// does not receive the request, and by failure.
 func (h *handler) reject(r *http.Request, status int) *http.Response {
 	return &http.Response{
 		StatusCode: status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
@@ -382,8 +382,8 @@ func (b *receivedBody) wait() {
 	b.reads.Unlock() //nolint:staticcheck,gocritic // waits for a Read in progress
 }
 
-// informer sends 1xx responses to the client. The method stop is called before the final
-// response is written, and Inform then sends nothing.
+// informer sends 1xx responses to the client. After a call of stop, Inform sends nothing,
+// because the final response is being written.
 type informer struct {
 	mu   sync.Mutex
 	w    http.ResponseWriter
@@ -414,8 +414,8 @@ func (x *informer) stop() {
 	x.mu.Unlock()
 }
 
-// send writes rsp to the writer of a server and closes its body. If the body fails, send
-// aborts the response by a panic with [http.ErrAbortHandler].
+// send writes rsp to w and closes the body of rsp. If the body fails, send aborts the
+// response by a panic with [http.ErrAbortHandler].
 func send(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	defer rsp.Body.Close()
 	header := w.Header()

@@ -28,8 +28,9 @@ type link struct {
 }
 
 // attempt is the permission to connect to an address that could not be reached. The link
-// gives it to one connection at a time, and the goroutine that makes the connection then calls
-// report or release. For an address that can be reached or was not tried, attempt is zero.
+// gives it to one connection at a time, and the goroutine that makes the connection then
+// calls report or release. An attempt is 0 if the address can be reached or was not tried,
+// because connecting then needs no permission.
 type attempt uint64
 
 type linkState int
@@ -58,7 +59,8 @@ func (l *link) admit() (attempt, error) {
 }
 
 // claim returns an attempt for a probe. If no attempt is allowed now, mine is 0, and wait
-// is the time after which claim must be called again.
+// is the time after which claim must be called again. Otherwise wait is the maximum
+// duration of the attempt.
 func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +80,8 @@ func (l *link) allow(now time.Time) attempt {
 	return l.allowed
 }
 
-// release returns an attempt that was not used. The next attempt is allowed after the
-// backoff of the last failure.
+// release gives back the attempt mine, which was not used. The next attempt is allowed
+// after the backoff of the last failure.
 func (l *link) release(mine attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

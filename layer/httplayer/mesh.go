@@ -24,7 +24,7 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edits returns a layer that passes the result of edit on instead of the request. The
+// edits returns a layer that forwards the result of edit instead of the request. The
 // function edit must not change its argument.
 func edits(name string, state layer.State, edit func(*http.Request) *http.Request) Layer {
 	return newLayer(name, state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
@@ -34,8 +34,8 @@ func edits(name string, state layer.State, edit func(*http.Request) *http.Reques
 
 // ClientID returns a layer that sets l5d-client-id to the name of the client. The function
 // nameOf returns the name in the verified certificate, or "" without a name. It is called
-// once per request, concurrently. A nil function returns "" for all requests. Place the
-// layer in front of an application.
+// once per request, concurrently. A nil nameOf counts as a function that always returns "".
+// Place the layer in front of an application.
 //
 // The layer removes l5d-client-id, l5d-remote-ip and l5d-server-id of clients from headers
 // and trailers. It also removes spellings with underscores, because CGI and WSGI servers
@@ -145,13 +145,15 @@ func without(req *http.Request, name string) *http.Request {
 	return out
 }
 
-// RequireID returns a layer that fails a request if it requires another identity than that
-// of the endpoint below. The header l5d-require-id of a request has the required identity.
-// The argument identity is that of the endpoint, or "" if the endpoint proved none. The two
-// are compared byte for byte. The layer does not forward the header.
+// RequireID returns a layer that fails a request if the endpoint below does not have the
+// identity that the request requires. The header l5d-require-id of the request has the
+// required identity. The argument identity is the identity of the endpoint, or "" if the
+// endpoint proved none. The layer compares the two byte for byte. It does not forward the
+// header.
 //
-// If they differ, Call returns an [IdentityError]. This is not a rejection, because the
-// client requires this endpoint. A request without the header costs one look-up.
+// If the two differ or identity is "", Call returns an [IdentityError]. This is not a
+// rejection, because the client requires this endpoint. A request without the header costs
+// one look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		asked, ok := req.Header[requireIDField]
@@ -188,8 +190,9 @@ func (e *IdentityError) Error() string {
 // [WithLogger]. A nil log discards it. Place it above an endpoint. A response without these
 // headers costs two look-ups.
 //
-// If meshPeer is true, l5d-proxy-connection: close closes the connection of the client. Use
-// true if the endpoint is a proxy of the mesh and the only endpoint for the request.
+// If meshPeer is true, a response with l5d-proxy-connection: close also closes the
+// connection of the client. Use true if the endpoint is a proxy of the mesh and the only
+// endpoint for the request.
 func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *http.Response] {
 	log = limitedLog(log)
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
@@ -222,9 +225,10 @@ func ProxyErrors(log *slog.Logger, meshPeer bool) layer.Layer[*http.Request, *ht
 // names of received fields are canonical.
 const closesClient = "connection"
 
-// withoutTrailers removes the trailers for which drops returns true from req. req is a copy
-// of a received request. Trailers arrive at the end of the body. Therefore the new body of
-// req copies the other trailers to a new map req.Trailer at its end.
+// withoutTrailers removes the trailers for which drops returns true from req, which is a
+// copy of a received request. It gives req a new map Trailer and a new body. Trailers
+// arrive at the end of a body. When the new body ends, it copies the other received
+// trailers to the new map.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	received := req.Trailer
 	req.Trailer = make(http.Header, len(received))
@@ -238,8 +242,8 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	}
 }
 
-// trailerFilter is a body. At its end it copies the trailers in the map from into the map
-// to, except those for which drops returns true.
+// trailerFilter is a body that wraps the body of a received request. At its end it copies
+// the trailers in the map from into the map to, except those for which drops returns true.
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header

@@ -136,9 +136,9 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	return x.response(), nil
 }
 
-// handBack copies the parsed form and the pattern from own, the request of the handler, to
-// the received request. net/http removes the files of a form only from the received
-// request.
+// handBack copies the parsed form and the pattern from own, which is the request that the
+// handler received, to the request of the server. net/http removes the files of a form only
+// from its own request.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm
@@ -161,7 +161,7 @@ type served struct {
 	begun     atomic.Bool // the handler was called
 	hijacked  bool
 	status    int                                      // 0 before the headers are written
-	observers []layer.ResponseObserver[*http.Response] // complete before the handler is called
+	observers []layer.ResponseObserver[*http.Response] // none is added after the handler was called
 }
 
 type servingKey struct{}
@@ -173,9 +173,9 @@ func (x *served) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serving returns the state of a request, which is also the writer for its handler. As the
-// writer of a [Server], it has the methods of all optional interfaces. A method that the
-// writer of the server lacks returns an error that matches [http.ErrNotSupported].
+// serving returns the state of a request, which is also the writer for its handler. Like
+// the writer of a [Server], it has the methods of all optional interfaces. If w lacks such
+// a method, the call fails with an error that matches [http.ErrNotSupported].
 func serving(w http.ResponseWriter, r *http.Request) *served {
 	return &served{Context: r.Context(), ResponseWriter: w, received: r}
 }
@@ -249,8 +249,8 @@ func (x *served) response() *http.Response {
 	return rsp
 }
 
-// code returns the status of the response. For a hijacked connection the status is unknown.
-// The result is then 101, or 200 for CONNECT.
+// code returns the status that the handler has set. Without one it returns 200, or 101 if
+// the handler hijacked the connection of a request other than CONNECT.
 func (x *served) code() int {
 	switch {
 	case x.status != 0:
@@ -261,8 +261,9 @@ func (x *served) code() int {
 	return http.StatusOK // a tunnel, or net/http's default
 }
 
-// trailer returns the trailers in header that a handler has set. They are announced in the
-// field Trailer or have net/http's prefix. It returns nil without trailers.
+// trailer returns the trailers that a handler has set in header. These are the fields that
+// the field Trailer announces, and the fields with the prefix [http.TrailerPrefix]. It
+// returns nil without trailers.
 func trailer(header http.Header) http.Header {
 	var found http.Header
 	add := func(name string, values []string) {

@@ -36,7 +36,7 @@ type protocol int
 
 const (
 	auto       protocol = iota // depends on the request and the connection
-	asReceived                 // version in which the request was received
+	asReceived                 // the version over which the request was received
 	http1
 	http2
 )
@@ -68,9 +68,9 @@ func WithHTTP2() EndpointOption {
 }
 
 // WithMaxConns limits the HTTP/1.1 connections of an Endpoint, including upgraded
-// connections and those being dialed. A request that needs more than n connections is
-// rejected. The default, and any n below 1, means unlimited. HTTP/2 uses one connection
-// with as many streams as the server allows.
+// connections and those being dialed. If n connections are in use, Call rejects a request
+// that needs another one. The default, and any n below 1, means unlimited. HTTP/2 uses one
+// connection with as many streams as the server allows.
 func WithMaxConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
 }
@@ -103,11 +103,11 @@ func WithMaxConnAge(d time.Duration) EndpointOption {
 }
 
 // WithPing enables PING frames on HTTP/2 connections. The Endpoint sends a PING if requests
-// are in flight and it received nothing for interval. If the server then sends nothing for
-// timeout, the connection is closed and its requests fail. This detects a server that no
-// longer responds, after at most twice interval plus timeout. The default, and an interval
-// of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go servers
-// close connections with frequent PINGs.
+// are in flight and the server sent nothing for interval. If the server then sends nothing
+// for timeout, the connection is closed and its requests fail. This detects a server that
+// no longer responds, after at most twice interval plus timeout. The default, and an
+// interval of 0 or less, disables PING frames. A timeout of 0 or less means 20 s. grpc-go
+// servers close connections with frequent PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
@@ -143,8 +143,9 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 
 // WithTLS makes an Endpoint use TLS with a copy of cfg. A nil cfg means the default
 // configuration of crypto/tls. An empty ServerName is replaced by the host of the address.
-// The Endpoint sets NextProtos. The handshake must select the protocol of the request.
-// Without [WithHTTP1] and [WithHTTP2], requests other than gRPC fall back to HTTP/1.1.
+// The Endpoint sets NextProtos. A connection fails if its handshake does not select the
+// protocol of the request. Without [WithHTTP1] and [WithHTTP2], requests other than gRPC
+// then use HTTP/1.1.
 //
 // Without this option connections are cleartext, and requests with an https URL fail; see
 // [WithCleartextHTTPS].

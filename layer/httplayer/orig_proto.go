@@ -18,7 +18,7 @@ import (
 //
 // The layer converts the response back to HTTP/1. If the stream is reset before the
 // response, the error is answered with 502, because HTTP/1 has no resets. The layer removes
-// l5d-orig-proto of applications from requests and responses.
+// l5d-orig-proto from requests and responses if an application has set it.
 func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("upgrade_orig_proto", nil, upgradeOrigProto)
 }
@@ -67,8 +67,8 @@ func origProto(req *http.Request) string {
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
 
-// restoreResponse converts rsp to a response to the HTTP/1 request req. Its version comes
-// from l5d-orig-proto. Without that header it is the version of req.
+// restoreResponse converts rsp to a response to the HTTP/1 request req. The version of the
+// response comes from l5d-orig-proto in rsp. Without that header it is the version of req.
 func restoreResponse(rsp *http.Response, req *http.Request) {
 	ten := isHTTP10(req)
 	if values, ok := rsp.Header[origProtoField]; ok {
@@ -84,8 +84,8 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset returns err in a downgradedError if err is the stream reset of an
-// upgraded request. It returns any other error, and a rejection, unchanged.
+// downgradedReset wraps err in a downgradedError if err is the stream reset of an upgraded
+// request. It returns any other error, and a rejection, unchanged.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -155,8 +155,9 @@ func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
-// isPassedReset reports whether the stream of the client of r is reset because of err, a
-// reset by the endpoint.
+// isPassedReset reports whether err is a stream reset by the endpoint that also resets the
+// stream of the client. It returns false if r was not sent over HTTP/2, if r is an upgraded
+// HTTP/1 request, and for an error of a deadline.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
 	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)

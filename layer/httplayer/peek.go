@@ -16,12 +16,13 @@ const (
 	peekSize   = 2 << 10               // largest size of a piece in bytes
 	peekMost   = 16 << 10              // longest body that Peek reads to its end, in bytes
 	peekPieces = peekMost/peekSize + 1 // the last piece shows whether the body continues
-	peekWait   = time.Millisecond      // see Peek
+	peekWait   = time.Millisecond      // longest wait after the first bytes
 )
 
-// Peek is part of [layer.Replayer]. It waits for the first bytes of the body of a gRPC
-// response. It then waits for the end of the response, for at most a millisecond. It
-// returns other responses unchanged, because they report failures in the status.
+// Peek is part of [layer.Replayer]. For a gRPC response, it waits for the first bytes of
+// the body, and then at most a millisecond for the end of the response. The response ahead
+// has the whole body. The result whole reports whether the end has arrived. Peek returns
+// other responses unchanged, because they report failures in the status.
 //
 // Peek costs a goroutine, which may wait for the next bytes after Peek has returned, and
 // some KiB of memory until the first bytes were read.
@@ -66,7 +67,7 @@ type peekedBody struct {
 	pieces chan piece    // pieces from fetch, which closes the channel after the last one
 	closed chan struct{} // closed by Close
 	once   sync.Once
-	held   piece // what Read returns next; used by the reader only
+	held   piece // bytes and error that Read returns next; used by the reader only
 }
 
 // piece is the result of one Read of the body.

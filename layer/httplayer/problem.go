@@ -15,8 +15,8 @@ import (
 // status by WriteHeader, change the headers, and write a body. The response is kept in
 // memory until the function returns. The function must not use r afterwards.
 //
-// It is called concurrently. It is not called for gRPC requests, because their error
-// responses have no body.
+// An ErrorHandler is called concurrently. It is not called for gRPC requests, because their
+// error responses have no body.
 type ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
 
 // WithErrorHandler sets the function that writes error responses. The default is [Problem].
@@ -52,7 +52,8 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
 }
 
-// describeError sets the body of rsp, an error response, by the ErrorHandler.
+// describeError calls the ErrorHandler for err, and sets the body that it writes as the
+// body of the error response rsp.
 func (h *handler) describeError(rsp *http.Response, r *http.Request, err error) {
 	w := &bodyRecorder{rsp: rsp}
 	if h.onError != nil {

@@ -11,12 +11,13 @@ import (
 // recheck is the longest time between two checks in Ready.
 const recheck = time.Second
 
-// Ready waits until a request would probably be admitted. It would if an existing
-// connection has room, or if a new one may be made. Ready connects only while the address
-// cannot be reached; see [Endpoint].
+// Ready waits until a request would probably be admitted, because an existing connection
+// has room or a new one may be made. Ready connects only while the address cannot be
+// reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error { return e.ready(ctx, true) }
 
-// ready waits as Ready. If probes is false, it returns nil where Ready would connect.
+// ready waits like Ready. If probes is false, ready does not connect. It then returns nil
+// when Ready would connect.
 func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 	for {
 		seen := e.link.changes.Load()
@@ -80,7 +81,8 @@ func (e *Endpoint) probesH2() bool {
 }
 
 // probe makes a connection in the background and keeps it for requests. It uses the
-// protocol of the last request, or the one that tried selected.
+// protocol of the last request, or the one that the method tried has selected after a
+// failure.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)

@@ -32,9 +32,9 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay is part of [layer.Replayer]. It returns nil if req has no body. Otherwise the
-// attempts read their body from GetBody if that is set, or from a buffer of up to limit
-// bytes.
+// Replay is part of [layer.Replayer]. It returns nil if req has no body, because every
+// attempt can then send req itself. Otherwise the attempts read their body from GetBody, or
+// from a buffer of up to limit bytes if GetBody is nil.
 //
 // These requests are sent only once: a body without GetBody and with a Content-Length above
 // limit, Expect: 100-continue with a body, an upgrade, and CONNECT. The request of each
@@ -86,9 +86,9 @@ func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) 
 	}
 }
 
-// Drain closes the body of rsp. If the body is short, it first reads the rest by
-// [layer.DrainBody]. An HTTP/1.1 connection can then be reused, and an HTTP/2 stream is not
-// reset.
+// Drain closes the body of rsp. Unless the Content-Length is above 8 KiB, it first reads
+// the rest by [layer.DrainBody]. An HTTP/1.1 connection can then be reused, and an HTTP/2
+// stream is not reset.
 func (Replayer) Drain(rsp *http.Response) {
 	switch {
 	case rsp == nil || rsp.Body == nil:

@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// outgoing returns the request to send, a shallow copy of req with the context ctx. If req
-// has a body, the copy has a requestBody, which is also returned. Otherwise the requestBody
-// is nil. If the copy would equal req, outgoing returns req itself.
+// outgoing returns the request to send, which is a shallow copy of req with the context
+// ctx. If req has a body, the copy has a requestBody, which is also returned. Otherwise the
+// requestBody is nil. If the copy would equal req, outgoing returns req itself instead.
 func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Request, *requestBody) {
 	hasHost := req.Host != "" || req.URL != nil && req.URL.Host != "" || req.RequestURI != "" // a received request is not changed
 	if ctx == req.Context() && !hasBody(req) && hasHost {
@@ -116,8 +116,9 @@ func (b *requestBody) fail() {
 	_ = b.Close()
 }
 
-// withdraw reports whether the request can be rejected. It returns true if the body is nil, or
-// if neither Read nor admit was called, because the body is then unread and open.
+// withdraw reports whether the request can still be rejected. It returns true if the body
+// is nil. It also returns true if neither Read nor admit was called, because the body is
+// then unread and open.
 func (b *requestBody) withdraw() bool {
 	if b == nil {
 		return true

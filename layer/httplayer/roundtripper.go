@@ -8,9 +8,9 @@ import (
 )
 
 // RoundTripper adapts svc to an [http.RoundTripper], such as the Transport of an
-// [http.Client]. It calls svc with the context of the request and returns its errors
-// unchanged. If svc returns an error, it closes the body of the request. It is safe for
-// concurrent use. A nil svc panics.
+// [http.Client]. The result calls svc with the context of the request, and returns the
+// errors of svc unchanged. If svc returns an error, the result closes the body of the
+// request. It is safe for concurrent use. A nil svc panics.
 func RoundTripper(svc Service) http.RoundTripper {
 	if svc == nil {
 		panic("httplayer: nil service")

@@ -95,8 +95,8 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	return tcplayer.ByteCount{Sent: c.sent.Load(), Received: c.received.Load()}, err
 }
 
-// serve serves c by the engine of HTTP/1.1, which passes the connection on if the client
-// sends the preface of HTTP/2.
+// serve serves c by the HTTP/1.1 engine. If the client sends the preface of HTTP/2, the
+// HTTP/2 engine then serves the connection.
 func (s *Server) serve(ctx context.Context, c *accepted) error {
 	var preface *h1.PrefaceError
 	var malformed *h1.SyntaxError
@@ -127,7 +127,8 @@ func (s *Server) leave() {
 // draining without waiting.
 //
 // If ctx ends first, the remaining connections continue. Drain then returns a [layer.Error]
-// with their number and the cause of ctx. It may be called several times and concurrently.
+// with their number and the cause of ctx. Drain may be called several times and
+// concurrently.
 func (s *Server) Drain(ctx context.Context) error {
 	start := time.Now()
 	s.drain()

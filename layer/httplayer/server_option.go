@@ -58,12 +58,12 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 }
 
 // WithMinBodyRate limits how slowly a request body may arrive. A pause must not be longer
-// than idle. When the handler has waited for the body for a total time of idle, the average
-// rate must be at least the given number of bytes per second. Time in which the handler
-// does not wait for the body does not count. If a limit is exceeded, reading fails with an
-// error that matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does
-// not read an HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the
-// connection is closed after the response.
+// than idle. After the handler has waited for the body for a total of idle, the average
+// rate must not be below least, in bytes per second. Only the time in which the handler
+// waits for the body counts. If a limit is exceeded, reading fails with an error that
+// matches [layer.ErrIdleTimeout] and is answered with 408. If the handler does not read an
+// HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is
+// closed after the response.
 //
 // The default is 10 s and 240 bytes. An idle of 0 or less means no limit on pauses, and a
 // least of 0 or less means no limit on the rate. The limits do not apply to gRPC, to

@@ -10,13 +10,11 @@ import (
 )
 
 // SingleEndpoint adapts e for use without a balancer. If connecting fails, Call returns an
-// error (502) and not a rejection, because no other endpoint exists. After a rejection, a
-// queue above e would keep the request until its timeout. Requests during the backoff fail
-// with the last connection error.
+// error (502) and not a rejection, because a queue above e would keep a rejected request
+// until its timeout. Requests during the backoff fail with the last connection error.
 //
 // Admission: a request is rejected if e has no room, or if the server did not process the
-// request. Ready waits for room, not for a connection. It returns nil while the address
-// cannot be reached.
+// request. Ready waits for room, but returns nil while the address cannot be reached.
 //
 // Cancellation, Body, Errors and Cost: as in [Endpoint], except for the kind of a
 // connection error.

@@ -11,9 +11,10 @@ import (
 
 // StickySession returns a layer that sends the requests of a session to the same endpoint.
 // The balancer below must use consistent hashing. The session is a random number in a
-// cookie with the given name. A response to a request without the cookie sets it until the
-// browser is closed. The cookie has Path=/, HttpOnly, SameSite=Lax and, for https, Secure.
-// If the endpoint is removed or not ready, the session continues at another endpoint.
+// cookie with the given name. The response to a request without the cookie sets the cookie
+// until the browser is closed. The cookie has Path=/, HttpOnly, SameSite=Lax and, for
+// https, Secure. If the endpoint is removed or not ready, the session continues at another
+// endpoint.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

@@ -16,9 +16,10 @@ import (
 //
 //	client.Transport = httplayer.Transport(stack.Layer(), client.Transport)
 //
-// A nil next means [http.DefaultTransport]. It is called with the context that the layers
-// pass to it. Its errors are not rejections, because it may have sent the request. The
-// result is safe for concurrent use, starts no goroutine, and is a [layer.Describer].
+// A nil next means [http.DefaultTransport]. The request that next receives has the context
+// of the layers. An error of next is not a rejection, because next may have sent the
+// request. The result is safe for concurrent use, starts no goroutine, and is a
+// [layer.Describer].
 func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport //nolint:forbidigo // the same default as http.Client
@@ -35,7 +36,7 @@ type wrapped struct {
 	next http.RoundTripper
 }
 
-// CloseIdleConnections calls the method of the same name of next, if next has it.
+// CloseIdleConnections calls CloseIdleConnections of next, if next has that method.
 // [http.Client.CloseIdleConnections] calls it.
 func (w *wrapped) CloseIdleConnections() {
 	if c, ok := w.next.(interface{ CloseIdleConnections() }); ok {

@@ -54,8 +54,8 @@ func upgradeError(r *http.Request) error {
 	return nil
 }
 
-// switchError returns an error if rsp, a 101 response, does not match the upgrade that req
-// requests.
+// switchError returns an error if the 101 response rsp does not accept the upgrade that req
+// requests, or if its body is not a connection.
 func switchError(req *http.Request, rsp *http.Response) error {
 	asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
 	if got == "" || !strings.EqualFold(asked, got) {

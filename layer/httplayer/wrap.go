@@ -9,9 +9,9 @@ import (
 )
 
 // FromRoundTripper adapts rt to a [Service], for example to use an [http.Transport] below a
-// stack. It calls rt with the context of Call. It is always ready, because rt limits its
-// own connections. Its errors are not rejections, because rt may have sent the request. A
-// nil rt panics.
+// stack. The request that rt receives has the context of Call. Ready always returns nil,
+// because rt limits its own connections. An error of rt is not a rejection, because rt may
+// have sent the request. A nil rt panics.
 //
 // To put a RoundTripper around a Service, use [RoundTripperLayer], which keeps rejections.
 func FromRoundTripper(rt http.RoundTripper) Service {
@@ -27,13 +27,13 @@ func FromRoundTripper(rt http.RoundTripper) Service {
 //		return otelhttp.NewTransport(next)
 //	})
 //
-// Admission: the RoundTripper decides. Ready is forwarded to the inner service.
+// Admission: the RoundTripper decides. Ready is forwarded to the service below the layer.
 //
 // Cancellation: the request has the context of Call.
 //
-// Body: as the RoundTripper does.
+// Body: the RoundTripper reads and closes it.
 //
-// Errors: passed unchanged. A rejection by the inner service stays a rejection. If the
+// Errors: passed unchanged. A rejection by the service below stays a rejection. But if the
 // RoundTripper has read from the request body, the error does not match
 // [layer.ErrNotReady].
 //
@@ -55,7 +55,7 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 	}
 }
 
-// lend calls rt with req. If the request is rejected, its body stays open, even if rt has
+// lend sends req by rt. If the request is rejected, its body stays open, even if rt has
 // closed it.
 func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
 	var body *requestBody

@@ -1,6 +1,6 @@
-// Package sweep checks the connections of a server at regular intervals. A connection
-// records each phase of a request with one atomic store. This replaces a timer or a
-// deadline for each phase.
+// Package sweep checks at regular intervals how long each connection of a server has been
+// in its current phase. A connection records a new phase with one atomic store, which
+// replaces a timer or a deadline for each phase.
 package sweep
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Interval is the time between two checks of a connection. Limits are enforced with this
-// accuracy.
+// Interval is the time between two checks of a connection. A time limit may be exceeded by
+// about this time before it is enforced.
 const Interval = 20 * time.Millisecond
 
 // Conn is a connection that a [Sweeper] checks at every interval.
@@ -62,8 +62,8 @@ func (x *Slot) Enter(phase uint32) {
 // Phase returns the phase that was entered last.
 func (x *Slot) Phase() uint32 { return uint32(x.state.Load() >> 32) }
 
-// Remove ends the checks of the connection. When Remove returns, a check that has begun may
-// still be in progress.
+// Remove ends the checks of the connection. A check that has begun may still be in progress
+// after Remove returns.
 func (x *Slot) Remove() {
 	s := x.sweeper
 	s.mu.Lock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Wait measures how long one goroutine waits for the peer. The goroutine counts the start
-// and the end of each wait. The sweeper observes the count at each interval. Begin, End and
+// Wait measures how long one goroutine waits for the peer. The goroutine calls Begin and
+// End for each wait. The sweeper calls Sweep or TooSlow at each interval. Begin, End and
 // Add on a nil Wait do nothing.
 type Wait struct {
 	count atomic.Uint32 // number of starts and ends; odd during a wait
@@ -54,8 +54,8 @@ func (w *Wait) Sweep() time.Duration {
 }
 
 // TooSlow is called once per interval instead of Sweep. It reports whether the current wait
-// is longer than idle, or fewer than rate bytes per second were received on average. The
-// rate applies after a total wait of idle, and at the least of a second. A limit of 0 means
+// is longer than idle, or whether fewer than rate bytes arrived per second of waiting. The
+// rate applies only after all waits together exceed idle and a second. A limit of 0 means
 // unlimited.
 func (w *Wait) TooSlow(idle time.Duration, rate int) bool {
 	pause := w.Sweep()
