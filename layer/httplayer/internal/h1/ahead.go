@@ -1,7 +1,7 @@
 package h1
 
-// States of reading ahead, which is reading bytes of the next request. Reading ahead is
-// allowed while a handler runs, once the request body has ended.
+// States of reading ahead, which means reading bytes of the next request while a handler
+// runs. It is allowed when the body of the current request has ended.
 const (
 	aheadNone uint32 = iota
 	aheadAllowed
@@ -22,8 +22,8 @@ func (c *ServerConn) startReadAhead() {
 }
 
 // readAhead reads bytes of the next request into the buffer while the handler runs, until
-// the buffer is full. A failed read cancels the current request, so that the handler is
-// notified when the client closes the connection.
+// the buffer is full. A failed read cancels the context of the current request, so that the
+// handler learns that the client has closed the connection.
 func (c *ServerConn) readAhead(done chan<- struct{}) {
 	defer close(done)
 	for c.ahead.Load() == aheadRunning {

@@ -43,8 +43,8 @@ type body struct {
 
 // bodyOwner is the connection that a body is received on.
 type bodyOwner interface {
-	// proceed requests the body from the sender, by 100 Continue if the sender waits for
-	// that.
+	// proceed is called by the first Read if the sender waits for 100 Continue. It sends
+	// that response.
 	proceed() error
 	// interrupt ends the Read in progress, because the body is being closed.
 	interrupt()
@@ -53,7 +53,8 @@ type bodyOwner interface {
 	bodyEnded(whole bool)
 }
 
-// addTrailer sets b.trailer, with the names that the field Trailer of header announces.
+// addTrailer sets b.trailer to a map that has the names in the field Trailer of header,
+// without values.
 func (b *body) addTrailer(header http.Header) {
 	if b.trailer = message.Announced(header["Trailer"]); b.trailer == nil {
 		b.trailer = make(http.Header)
@@ -206,9 +207,9 @@ func (b *body) read(p []byte) (n int, err error) {
 	}
 }
 
-// nextChunk parses the line before the next chunk, from buffered bytes only. It returns
-// true if data of a chunk follows, and false if more bytes are needed. At the end of the
-// body it parses the trailers and returns io.EOF.
+// nextChunk parses the line before the next chunk, if the buffer has the whole line. It
+// returns true if data of a chunk follows, and false if more bytes must be read first. At
+// the end of the body it parses the trailers and returns io.EOF.
 func (b *body) nextChunk() (ready bool, err error) {
 	if !b.last {
 		n, size, err := chunkLine(b.src.unread(), !b.began)
@@ -224,8 +225,8 @@ func (b *body) nextChunk() (ready bool, err error) {
 	return false, b.readTrailers()
 }
 
-// readTrailers parses the trailers from buffered bytes only and stores the valid ones. It
-// returns io.EOF after the end of the trailers, and nil if more bytes are needed.
+// readTrailers parses the trailers, if the buffer has all of them, and stores the valid
+// ones. It then returns io.EOF. It returns nil if more bytes must be read first.
 func (b *body) readTrailers() error {
 	text := b.src.unread()
 	if len(text) < 2 {
@@ -290,8 +291,8 @@ func (b *body) fetch(p []byte) (n int, err error) {
 }
 
 // retried returns the error for the reader of the body after a read of the connection
-// failed with err. It is http.ErrBodyReadAfterClose if Close interrupted the read. If it is
-// errInterrupted, the caller must repeat the read.
+// failed with err. The result is http.ErrBodyReadAfterClose if Close interrupted the read.
+// If the result is errInterrupted, the caller must repeat the read.
 func (b *body) retried(err error) error {
 	if err == errInterrupted && b.closed.Load() && !b.rest { //nolint:errorlint // set by this package
 		return http.ErrBodyReadAfterClose

@@ -84,15 +84,16 @@ func (c *ClientConn) ContextDone(cause error) {
 	}
 }
 
-// release ends the exchange in progress by a call of Released. Without one it does nothing.
+// release ends the exchange in progress by a call of Released. If no exchange is in
+// progress, it does nothing.
 func (c *ClientConn) release(reusable bool) {
 	if c.busy.CompareAndSwap(true, false) {
 		c.cfg.Released(c, reusable)
 	}
 }
 
-// readError returns the cause for which this side closed the connection. If this side has
-// not closed it, readError returns err.
+// readError returns the error to report for a read that failed with err. If this side has
+// closed the connection, that is the cause of closing, and otherwise err.
 func (c *ClientConn) readError(err error) error {
 	if cause := c.cause.Load(); cause != nil {
 		return *cause
@@ -151,8 +152,8 @@ func (c *ClientConn) failRoundTrip(err error) error {
 	return err
 }
 
-// send sends the headers of req and the bytes of its body that are in memory. If more bytes
-// follow, it starts a sender for them.
+// send sends the headers of req and the part of its body that is in memory. If the body has
+// more bytes, it starts a sender, which sends them on another goroutine.
 func (c *ClientConn) send(req *http.Request, length int64) error {
 	out := &c.out
 	out.chunked, out.left = length < 0, length
@@ -200,9 +201,9 @@ func (c *ClientConn) exchange(req *http.Request, length int64) error {
 	return out.err
 }
 
-// sent ends the sending of a request on the calling goroutine and returns the error for
-// RoundTrip. The error matches [message.ErrNotSent] if the connection caused err before a
-// byte was sent and before the body was read. Otherwise sent closes the request body.
+// sent is called when send has sent a request or has failed with err. It returns the error
+// for RoundTrip. The error matches [message.ErrNotSent] if the connection caused err before
+// a byte was sent and before the body was read. Otherwise sent closes the request body.
 func (c *ClientConn) sent(req *http.Request, err error) error {
 	out := &c.out
 	out.end()
@@ -276,7 +277,7 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 	}
 }
 
-// response is a response with its body, in one allocation.
+// response has the parts of a response, so that they need only one allocation.
 type response struct {
 	http.Response
 	body   body

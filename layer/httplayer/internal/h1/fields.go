@@ -17,9 +17,9 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendFields appends the fields of header. It skips the hop-by-hop fields and the fields
-// that the engine writes itself. If a field is invalid, it returns the name of that field,
-// and otherwise "".
+// appendFields appends the fields of header. It skips Host, Content-Length, the hop-by-hop
+// fields, and the fields that Connection names. If a field is invalid, it returns the name
+// of that field, and otherwise "".
 func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
 	options := header["Connection"]
 	for name, values := range header {
@@ -264,6 +264,6 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// closesAfter reports whether req asks the server to close the connection. It ignores
-// req.Close of a received request, because that is about the connection of the client.
+// closesAfter reports whether req asks the server to close the connection. For a received
+// request it returns false, because req.Close then describes the connection of the client.
 func closesAfter(req *http.Request) bool { return req.Close && req.RequestURI == "" }

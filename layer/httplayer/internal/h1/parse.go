@@ -14,7 +14,7 @@ type SyntaxError struct {
 	Reason string
 }
 
-// Error names the reason.
+// Error is part of the error interface. The text has the reason.
 func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
@@ -88,7 +88,8 @@ func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
 const headerEnd = "\r\n\r\n"
 
 // findEnd returns the length of the headers at the start of b, including the empty line. It
-// returns 0 if the empty line is missing. An earlier call has already searched b[:searched].
+// returns 0 if the empty line is missing. The argument searched is the length of the part
+// of b that an earlier call has searched.
 func findEnd(b []byte, searched int) int {
 	from := max(searched-len(headerEnd)+1, 0)
 	i := bytes.Index(b[from:], []byte(headerEnd))
@@ -98,8 +99,8 @@ func findEnd(b []byte, searched int) int {
 	return from + i + len(headerEnd)
 }
 
-// parseRequest parses the headers of a request. They are all of b and end with the first
-// empty line.
+// parseRequest parses b, which has exactly the headers of one request, including the empty
+// line.
 func (h *head) parseRequest(b []byte) error {
 	h.reset()
 	h.request = true
@@ -140,8 +141,8 @@ func (h *head) parseRequest(b []byte) error {
 	return h.checkFraming()
 }
 
-// parseVersion parses the version in the first 8 bytes of b. It returns malformed if they
-// are not a version, and errVersion if the version is not supported.
+// parseVersion parses the version in the first 8 bytes of b. It returns the error malformed
+// if these bytes are not a version, and errVersion if the version is not supported.
 func (h *head) parseVersion(b []byte, malformed error) error {
 	digit := func(c byte) bool { return c >= '0' && c <= '9' }
 	if string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
@@ -310,8 +311,8 @@ func (h *head) interpret(f *field, name, value []byte) error {
 	return nil
 }
 
-// equalFold reports whether b equals lower, ignoring the case of ASCII letters in b. lower
-// is in lower case.
+// equalFold reports whether b equals lower, ignoring the case of ASCII letters in b. The
+// argument lower must be in lower case.
 func equalFold(b []byte, lower string) bool {
 	if len(b) != len(lower) {
 		return false
@@ -327,9 +328,9 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// header returns the parsed fields as a map. text has the parsed bytes as a string, and the
-// names and values in the map are substrings of it. The argument values is empty memory for
-// the slices in the map. header allocates other memory if its capacity is too small.
+// header returns the parsed fields as a map. The argument text has the parsed bytes as a
+// string, of which the names and values in the map are substrings. The slices in the map
+// use the free capacity of values. If that is too small, header allocates memory for them.
 func (h *head) header(text string, values []string) http.Header {
 	header := make(http.Header, len(h.fields))
 	if len(h.fields) > cap(values) {

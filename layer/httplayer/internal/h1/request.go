@@ -121,8 +121,8 @@ func (r *request) removeHop(req *http.Request) {
 	message.RemoveHopByHop(req.Header)
 }
 
-// methodOf returns method, as a constant if the method is common. A substring would keep
-// the memory of all headers alive, for example in a metric label.
+// methodOf returns method. For a common method it returns a constant, because a substring,
+// for example in a metric label, would keep the memory of all headers alive.
 func methodOf(method string) string {
 	switch method {
 	case http.MethodGet:

@@ -136,8 +136,8 @@ func (s *stream) Respond(rsp *http.Response) error {
 	return c.out.finish(rsp.Trailer)
 }
 
-// lengthOf returns the length of the body of rsp, or -1 if it is unknown. It treats a
-// ContentLength of 0 with a body as unset.
+// lengthOf returns the length of the body of rsp, or -1 if it is unknown. A ContentLength
+// of 0 with a body counts as unset, unless the header has Content-Length: 0.
 func lengthOf(rsp *http.Response, body io.Reader) int64 {
 	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
 		return rsp.ContentLength

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-const finishTimeout = 50 * time.Millisecond // see finished
+const finishTimeout = 50 * time.Millisecond // longest wait of finished for the sender
 
 // sender sends a request body that is not in memory, on a goroutine of its own.
 type sender struct {
@@ -20,7 +20,7 @@ type sender struct {
 }
 
 // startSender starts a sender for the body of req. The goroutine of the sender owns the
-// buffer of c.out until it ends.
+// buffer of c.out until the goroutine ends.
 func (c *ClientConn) startSender(req *http.Request) {
 	s := &sender{conn: c, req: req, expects: message.NewExpectation(req.Header), done: make(chan struct{})}
 	c.sender = s

@@ -28,8 +28,8 @@ const (
 	phaseServe                    // the handler or the exchange runs
 )
 
-// LeastDrain is the shortest time, after the start of draining, for which a connection may
-// wait for its first byte.
+// LeastDrain is the minimum time, from the start of draining, for which a connection
+// without a first byte stays open.
 const LeastDrain = 100 * time.Millisecond
 
 const (
@@ -141,7 +141,8 @@ func (c *ServerConn) Serve() error {
 	}
 }
 
-// passOn ends the serving of a connection that begins with the preface of HTTP/2.
+// passOn ends Serve for a connection that begins with the preface of HTTP/2. It returns a
+// [PrefaceError] with the connection.
 func (c *ServerConn) passOn() error {
 	conn, err := c.detach()
 	if err != nil {
@@ -187,7 +188,7 @@ func (c *ServerConn) ContextDone(cause error) {
 	go func() { _ = panics.Contain(func() { _ = c.conn.Close() }) }()
 }
 
-// abort ends reading and writing and cancels the context of the current request, all with
+// abort ends reading and writing, and cancels the context of the current request with
 // cause. A hijacked connection stays open.
 func (c *ServerConn) abort(cause error) {
 	c.stop.CompareAndSwap(nil, &cause)
@@ -201,7 +202,8 @@ func (c *ServerConn) abort(cause error) {
 	}
 }
 
-// stopReading ends reading with cause. Writing is still possible.
+// stopReading makes the current and all later reads fail with cause. Writing is still
+// possible.
 func (c *ServerConn) stopReading(cause error) {
 	c.stop.CompareAndSwap(nil, &cause)
 	c.interrupt()
@@ -217,8 +219,8 @@ func (c *ServerConn) interrupt() {
 	}
 }
 
-// setReadDeadline sets the read deadline of the connection. The zero time means none. An
-// interruption restores this deadline.
+// setReadDeadline sets the read deadline of the connection. The zero time means none. The
+// deadline applies again after an interruption.
 func (c *ServerConn) setReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -443,8 +445,9 @@ func (c *ServerConn) bodyEnded(whole bool) {
 	}
 }
 
-// reject answers a malformed request with its status. It returns the error for Serve to
-// return, which is nil if the connection ended between requests.
+// reject is called when reading a request failed with err. It answers a [SyntaxError] with
+// its status. It returns the error for Serve, which is nil if the connection ended between
+// requests.
 func (c *ServerConn) reject(err error) error {
 	syntax, ok := errors.AsType[*SyntaxError](err)
 	switch {
@@ -462,7 +465,8 @@ func (c *ServerConn) reject(err error) error {
 	return err
 }
 
-// linger lets the client read the last response, unless reading was stopped.
+// linger lets the client read the last response before the connection is closed. It does
+// nothing if reading was stopped, unless the cause was a slow body.
 func (c *ServerConn) linger() {
 	if cause := c.stop.Load(); cause == nil || *cause == message.ErrSlowBody { //nolint:errorlint // set by Sweep
 		message.Linger(c.conn, math.MaxInt64)

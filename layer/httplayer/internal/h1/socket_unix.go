@@ -36,7 +36,8 @@ type meter interface {
 	Transferred(read, written int, err error)
 }
 
-// init finds the socket of conn. It looks below wrappers that have a NetConn method.
+// init finds the socket of conn. If conn is a wrapper with a NetConn method, it looks for
+// the socket in the wrapped connection.
 func (s *socket) init(conn net.Conn) {
 	s.plain = true
 	for {
@@ -60,8 +61,8 @@ func (s *socket) init(conn net.Conn) {
 	s.raw, s.peekFD, s.stepFD = raw, s.peek, s.step
 }
 
-// peek sets s.quiet to true if nothing has arrived on the socket, and else to false. It
-// does not consume bytes.
+// peek sets s.quiet, which is true if nothing has arrived on the socket. It does not
+// consume bytes.
 func (s *socket) peek(fd uintptr) {
 	_, _, err := syscall.Recvfrom(int(fd), s.b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	s.quiet = err == syscall.EAGAIN || err == syscall.EINTR

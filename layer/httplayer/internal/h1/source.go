@@ -93,8 +93,8 @@ func (s *source) fill(limit int) (int, error) {
 	return n, err
 }
 
-// read reads once from the connection, unless an earlier read has failed. Then it returns
-// the error of the earlier read. It returns either bytes or an error.
+// read returns the error that an exchange has stored in s.err, if there is one. Otherwise
+// it reads once from the connection. It returns either bytes or an error, not both.
 func (s *source) read(p []byte) (int, error) {
 	n, err := 0, s.err
 	if err == nil {
@@ -124,8 +124,8 @@ func (s *source) drop() {
 	s.release()
 }
 
-// headerLimit returns the maximum size of headers in bytes: configured, or 1 MiB if
-// configured is 0.
+// headerLimit returns the maximum size of headers in bytes. This is the argument
+// configured, or 1 MiB if that is 0 or less.
 func headerLimit(configured int) int {
 	if configured > 0 {
 		return configured

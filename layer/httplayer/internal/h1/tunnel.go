@@ -53,7 +53,7 @@ func (s tunnelSource) Read(p []byte) (int, error) {
 	}
 }
 
-// tunnelClient is the side of the client in a tunnel.
+// tunnelClient is the connection of the client in a tunnel.
 type tunnelClient struct {
 	tunnelSource
 	conn *ServerConn
@@ -74,7 +74,8 @@ type hijackedConn struct {
 	closed chan struct{}
 }
 
-// detach returns the connection for use by other code, and clears its deadlines.
+// detach returns the connection, including the unread bytes, for use by other code. It
+// clears the deadlines. Afterwards the ServerConn does not interrupt reads on it.
 func (c *ServerConn) detach() (*hijackedConn, error) {
 	if cause := c.stop.Load(); cause != nil {
 		return nil, *cause

@@ -9,17 +9,17 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
 )
 
-// writer serializes and sends one message at a time. The method begin takes a buffer for a
-// message from the pool, and the method end returns it.
+// writer serializes and sends one message at a time. The method begin takes a buffer for
+// the message from the pool, and the method end gives the buffer back.
 type writer struct {
 	conn net.Conn
-	wait *sweep.Wait // measures the time that writes sweep.Wait for the peer; may be nil
+	wait *sweep.Wait // measures the time for which writes wait for the peer; may be nil
 
 	buf     *buffer
 	b       []byte // bytes in the buffer that are not sent
 	chunk   int    // offset of the unfinished chunk in b; -1 without one
 	chunked bool
-	left    int64 // bytes that are missing to Content-Length; -1 without a length
+	left    int64 // bytes of Content-Length that were not added; -1 without a length
 	moved   bool  // at least one byte of the body was added
 	sent    bool  // the connection has accepted bytes
 	broken  bool  // err is an error of the connection
@@ -185,7 +185,7 @@ func (w *writer) copyPending(body io.Reader) (ended bool, err error) {
 }
 
 // copyOnce calls Read of body once and appends the bytes. It reports whether the body has
-// ended. The error is of body or of the connection.
+// ended. The error comes from body or from the connection.
 func (w *writer) copyOnce(body io.Reader) (ended bool, err error) {
 	space := w.space()
 	if w.err != nil {

@@ -32,8 +32,9 @@ type bucket struct {
 }
 
 // glitch adds n to the count of frames that cost work but contribute nothing to a request.
-// If the count stays above its limit after the decrease for time, responses and transferred
-// bytes, glitch returns an error. The error ends the connection.
+// If the count exceeds its limit, glitch first decreases it for the elapsed time, the
+// responses and the transferred bytes. If it still exceeds the limit, glitch returns an
+// error, which ends the connection.
 func (c *conn) glitch(n int) error {
 	b := &c.glitches
 	if b.used += n; b.used <= b.limit {
@@ -45,10 +46,10 @@ func (c *conn) glitch(n int) error {
 	return c.pay(b, paid, glitchesDecay, "too many control frames or errors")
 }
 
-// countReset counts that the stream st was reset, by the peer or because of an error of the
-// peer. It counts only streams younger than youngStream, on a server with MaxStreamResets.
-// It returns an error if more streams were reset than the elapsed time and the responses
-// permit.
+// countReset counts a reset of the stream st by the peer or because of an error of the
+// peer. It counts only on a server with MaxStreamResets, and only streams younger than
+// youngStream. It returns an error, which ends the connection, if the count exceeds the
+// limit. The count decreases with time and by one for each response.
 func (c *conn) countReset(st *stream) error {
 	b := &c.resets
 	if c.server == nil || b.limit <= 0 || c.server.ticks.Load()-st.born >= youngTicks {

@@ -24,8 +24,8 @@ var (
 	largeBuffers  = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, largeBuffer)} }}
 )
 
-// newBuffer returns an empty buffer from a pool. It has room for at least n bytes, or for
-// 64 KiB if n is larger.
+// newBuffer returns an empty buffer from a pool. It has room for n bytes or more. If n is
+// above 64 KiB, it has room for 64 KiB.
 func newBuffer(n int) *buffer {
 	pool := &largeBuffers
 	switch {
@@ -62,8 +62,9 @@ func (b *buffer) unread() []byte {
 	return b.b[b.off:]
 }
 
-// grown returns a buffer that has the unread bytes of b and room for n more bytes. This is
-// b itself if b has enough room. Otherwise grown releases b.
+// grown returns a buffer that has the unread bytes of b and room for n more bytes. If b has
+// enough room, grown returns b. Otherwise it copies the unread bytes to a new buffer and
+// releases b.
 func (b *buffer) grown(n int) *buffer {
 	if cap(b.b)-len(b.b) >= n {
 		return b

@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// ClientConfig is the configuration of the connections of an endpoint. The zero value
-// selects the defaults: windows of 256 KiB per stream and 1 MiB per connection, and no
-// PING.
+// ClientConfig is the configuration that the connections of an endpoint share. The zero
+// value selects the defaults: windows of 256 KiB per stream and 1 MiB per connection, and
+// no PING.
 type ClientConfig struct {
 	StreamWindow int
 	ConnWindow   int
@@ -29,7 +29,8 @@ type ClientConfig struct {
 	Changed func(c *ClientConn)
 }
 
-// ClientConn is the client side of a connection. It is safe for concurrent use.
+// ClientConn is the client side of a connection. It is safe for concurrent use. A slot is
+// the permission to open one of the streams that the server allows at the same time.
 type ClientConn struct {
 	conn
 	cfg      *ClientConfig
@@ -75,7 +76,8 @@ func (c *ClientConn) Settled() <-chan struct{} { return c.settledC }
 func (c *ClientConn) Done() <-chan struct{} { return c.done }
 
 // Err returns the reason why the connection cannot be used. It returns nil while the
-// connection is open, unless the server has sent a GOAWAY with an error code.
+// connection is open. But after a GOAWAY with an error code, it returns the error of the
+// GOAWAY.
 func (c *ClientConn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,8 +99,8 @@ func (c *ClientConn) usable() bool {
 	return c.err == nil && !c.leaving && c.nextID <= maxStreamID-2*unlimitedStreams
 }
 
-// Active returns the number of slots that are taken, by open streams and by calls of
-// Reserve.
+// Active returns the number of slots in use, which are those of open streams and those that
+// Reserve took.
 func (c *ClientConn) Active() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +141,7 @@ func (c *ClientConn) Release() {
 }
 
 // Drain makes the connection reject new requests. The connection closes after its last
-// stream has ended. The server receives a GOAWAY.
+// stream has ended. Drain also sends a GOAWAY to the server.
 func (c *ClientConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
 	smallRead   = 512         // size of the read buffer of an idle connection
 	lastWrite   = time.Second // time limit for writing the final GOAWAY
-	resetMemory = 64          // streams reset by this side that are remembered
+	resetMemory = 64          // number of streams in ownResets
 )
 
 // conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
@@ -59,7 +59,7 @@ type conn struct {
 
 	mu          sync.Mutex
 	err         error // reason for which the connection ended; nil before
-	stop        error // reason for which the reader has to end the connection
+	stop        error // reason for which interrupt ends the connection; nil before
 	streams     map[uint32]*stream
 	enc         encoder
 	out         *buffer // queued frames; may be nil
@@ -71,7 +71,7 @@ type conn struct {
 	peerWindow  int64 // initial send window of streams, set by the peer
 	peerFrame   int
 	peerStreams int
-	blocked     []*stream // streams that wait for room in the output or in sendWindow
+	blocked     []*stream // streams that wait for room in out or for window in sendWindow
 	ownResets   []uint32  // ring of the last streams that this side reset
 	resetNext   int
 	nextID      uint32
@@ -80,7 +80,7 @@ type conn struct {
 	greeted     bool       // SETTINGS of the peer were received
 	leaving     bool       // the connection opens or accepts no new streams
 	closing     bool       // the connection closes after its last stream
-	changed     bool       // the Changed function of the client has to be called
+	changed     bool       // unlock must call the Changed function of the client
 	alive       *keepalive // nil if no PINGs are sent
 }
 
@@ -90,8 +90,8 @@ type limits struct {
 	streamWindow, connWindow        int64
 }
 
-// newLimits returns the limits with the given values. It replaces 0 by the default and
-// limits each value to its valid range.
+// newLimits returns the limits with the given values. A value of 0 selects the default. A
+// value outside its valid range is set to the nearest valid value.
 func newLimits(maxStreams, maxFrame, maxHeader, streamWindow, connWindow int) limits {
 	or := func(n, otherwise int) int {
 		if n <= 0 {
@@ -135,7 +135,8 @@ func (c *conn) hello(list ...setting) {
 	}
 }
 
-// unlock unlocks mu and then calls the Changed function of a client if c.changed is set.
+// unlock unlocks mu. If c.changed is true, unlock then sets it to false and calls the
+// Changed function of a client.
 func (c *conn) unlock() {
 	changed := c.changed
 	c.changed = false
@@ -151,8 +152,8 @@ func (c *conn) quiet() bool {
 	return len(c.streams) == 0 && (c.server == nil || c.server.handlers == 0) && (c.client == nil || c.slots == 0)
 }
 
-// fail closes the connection because of err. The reader then notices this and ends the
-// streams.
+// fail closes the connection with the reason err. The Read of the reader then fails, and
+// the reader ends the streams.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -249,7 +250,8 @@ func (c *conn) touch(st *stream) {
 }
 
 // end closes the connection and ends its streams. It first sends a GOAWAY if this side
-// detected an error. It returns the reason of the end, which is err or an earlier one.
+// detected an error. It returns the reason of the end, which is err unless an earlier
+// reason was recorded.
 func (c *conn) end(err error) error {
 	c.mu.Lock()
 	switch {
@@ -316,8 +318,8 @@ func (c *conn) find(id uint32) *stream {
 	return st
 }
 
-// unopened reports whether the stream with the given ID has never been opened. A frame on
-// such a stream is a protocol error.
+// unopened reports whether the client has never used the stream ID id. A frame on such a
+// stream is a protocol error.
 func (c *conn) unopened(id uint32) bool {
 	if c.server != nil {
 		return id%2 == 0 || id > c.lastID
@@ -363,8 +365,9 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
-// freeSlot decrements the number of slots in use. If the connection is closing, it wakes
-// the writer, because the writer closes the connection. The caller holds mu.
+// freeSlot decrements the number of slots in use. If the connection is closing, it starts
+// the writer, because the writer closes the connection when all streams have ended. The
+// caller holds mu.
 func (c *conn) freeSlot() {
 	if c.client != nil && (c.slots >= c.client.limit() || c.closing) {
 		c.changed = true
@@ -385,9 +388,9 @@ type keepalive struct {
 	pinged            bool   // a PING was sent in the last interval
 }
 
-// keepAlive starts the timer for PINGs, unless interval is 0. A peer that sends nothing
-// during an interval receives a PING. The connection ends if the peer then sends nothing
-// for the timeout. A client without open streams sends no PING. The PING follows at most
+// keepAlive starts the timer for PINGs, unless interval is 0. If the peer sends nothing
+// during an interval, it receives a PING. If it then sends nothing for timeout, the
+// connection ends. A client without open streams sends no PING. The PING follows at most
 // two intervals after the last input.
 func (c *conn) keepAlive(interval, timeout time.Duration) {
 	if interval <= 0 {

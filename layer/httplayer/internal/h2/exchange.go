@@ -26,8 +26,8 @@ func (c *ServerConn) serve(s *serverStream) {
 // abort resets the stream with the error code for err.
 func (s *serverStream) abort(err error) { s.reset(message.ResetCode(err), err) }
 
-// release ends the stream after its handler has returned. If the request has not arrived
-// completely, it resets the stream, so that the client stops sending.
+// release ends the stream after its handler has returned. If one direction has not ended,
+// it resets the stream, so that the client does not send the rest of the request.
 func (s *serverStream) release() {
 	c := s.c.server
 	if !s.removed.Load() {
@@ -86,8 +86,9 @@ func (s *serverStream) Respond(rsp *http.Response) error {
 	return out.run()
 }
 
-// start queues the headers of a response. If out is not nil, it also queues the bytes of
-// the body that out has already read. If out is nil and end is true, no body follows.
+// start queues the headers of a response. If out is not nil, it also queues the part of the
+// body that out has already read, and ignores end. If out is nil, end specifies that
+// neither a body nor trailers follow.
 func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
 	c := s.c
 	header = validPart(header)
@@ -221,7 +222,7 @@ func (s *serverStream) failBody(err error) {
 	s.mu.Unlock()
 }
 
-// tunnelClient is the side of the client in a tunnel.
+// tunnelClient is the stream of the client in a tunnel.
 type tunnelClient struct{ *serverStream }
 
 func (t tunnelClient) Read(p []byte) (int, error) { return t.body.Read(p) }

@@ -24,10 +24,10 @@ const (
 	lengthName
 	trailerName
 	hostName
-	invalidName // invalid name, or a valid name in a field with an invalid value
+	invalidName // an invalid name, or the name of a field with an invalid value
 )
 
-// field is a decoded header field. A field with an invalid value has a name of the kind
+// field is a decoded header field. If its value is invalid, its name has the kind
 // invalidName.
 type field struct {
 	name  *fieldName
@@ -123,8 +123,8 @@ func (f *field) invalidValue() field {
 	return field{&name, f.value}
 }
 
-// makeHeader returns a header with the given fields. The slices of values use the memory of
-// slab as long as it has room.
+// makeHeader returns a header with the given fields. The slices in the header use the
+// elements of slab. When slab is used up, makeHeader allocates slices.
 func makeHeader(fields []field, slab []string) http.Header {
 	h := make(http.Header, len(fields))
 	for i := range fields {

@@ -87,8 +87,7 @@ func calmError(reason string) error {
 	return &ConnError{Code: message.CodeEnhanceYourCalm, Reason: reason}
 }
 
-// streamError is an error of the peer that ends one stream, by RST_STREAM, and not the
-// connection.
+// streamError is an error of the peer that resets the stream id. The connection continues.
 type streamError struct {
 	id, code uint32
 	reason   string

@@ -33,8 +33,8 @@ type decoder struct {
 	scratch []byte // decoded bytes of a Huffman string
 }
 
-// cachedValue is an entry of a cache of received values, which saves the allocation of a
-// repeated value. A value is stored when it is received for the second time.
+// cachedValue is an entry of the cache of received values. The cache saves the allocation
+// of a repeated value. It stores a value when the value is received for the second time.
 type cachedValue struct {
 	raw, value string
 	seen       uint64 // hash of the last value that was looked up and not found
@@ -155,9 +155,9 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 	return n, true
 }
 
-// value returns the decoded value of a field. It uses the cache unless the field is
-// indexed. The result valid reports whether the bytes are allowed in a field value, and ok
-// whether s is well-formed.
+// value returns the decoded value of a field. It uses the cache of values unless the field
+// is added to the dynamic table (indexed). The result valid reports whether the bytes are
+// allowed in a field value, and ok whether s is well-formed.
 func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool) {
 	if len(s.b) == 0 {
 		return "", true, true
@@ -184,9 +184,9 @@ func (d *decoder) value(s rawString, indexed bool) (value string, valid, ok bool
 }
 
 // cached looks up s in the cache of values. If the value is cached, it returns the entry of
-// the value and true. Otherwise it returns false and the entry in which to store the value,
-// or nil. It is nil when s is looked up for the first time, because a value is stored only
-// when it is repeated. Each hash has two entries.
+// the value and true. Otherwise it returns false. The entry is then the one in which to
+// store the value. It is nil when s is looked up for the first time, because only a
+// repeated value is stored. Each hash has two entries.
 func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	values := d.values.Load()
 	if values == nil {
@@ -214,9 +214,9 @@ func (d *decoder) cached(s rawString) (at *cachedValue, found bool) {
 	return at, false
 }
 
-// decode decodes a header block and appends its fields to out. If the list is larger than
-// limit, it returns a part of the fields and errLongList. The dynamic table is up to date
-// even then.
+// decode decodes a header block and appends its fields to out. If the fields are larger
+// than limit bytes, it returns a part of them and errLongList. It still decodes the whole
+// block, because the dynamic table must stay up to date.
 func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error) {
 	for start := true; len(p) > 0; start = false {
 		b := p[0]

@@ -14,13 +14,13 @@ type encoder struct {
 	max, size      int
 	lowest         int    // lowest value of max since the last size update was sent
 	update         bool   // a size update of the table has to be sent
-	newest, oldest uint64 // numbers of the newest entry and of the last evicted entry
+	newest, oldest uint64 // numbers of the newest entry and of the entry evicted last
 	sizes          []int  // sizes of the entries oldest+1 to newest
 	slots          []slot // recently sent fields, by hash
 }
 
-// slot has the last sent field with a certain hash, and its number in the dynamic table.
-// The number is 0 if the field is not in the table.
+// slot has a recently sent field and the number of its entry in the dynamic table. The
+// number is 0 if the field was never added to the table.
 type slot struct {
 	name, value string
 	number      uint64
@@ -115,8 +115,9 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	return append(b, value...)
 }
 
-// slot returns the slot that has the field, or else the slot in which to store it. Each
-// hash has two slots. A new field preferably replaces one that is not in the dynamic table.
+// slot returns the slot that has the field. If none has it, slot returns the slot in which
+// to store it. Each hash has two slots. A field that is not in the dynamic table is
+// replaced first.
 func (e *encoder) slot(key, value string) *slot {
 	if e.slots == nil {
 		e.slots = make([]slot, encoderSlots)
@@ -146,8 +147,8 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// header appends the fields of h, which must be valid. It skips the fields that the engine
-// writes itself and the fields that HTTP/2 does not allow.
+// header appends the fields of h, which must be valid. It skips content-length,
+// pseudo-header fields, and the fields that HTTP/2 does not allow.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
 		n := byCanonical[key]

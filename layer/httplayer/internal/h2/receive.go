@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headerBlock is a received header block that is not complete.
+// headerBlock has the received part of a header block until the block is complete.
 type headerBlock struct {
 	id     uint32 // stream ID; 0 if no block has begun
 	flags  byte   // flags of the HEADERS frame
@@ -68,8 +68,8 @@ func (c *conn) readPreface() (ok bool, err error) {
 	return true, nil
 }
 
-// partHeaders reports whether the read buffer has only a part of a HEADERS or CONTINUATION
-// frame, or of a frame header.
+// partHeaders reports whether the unprocessed bytes in the read buffer are a part of a
+// HEADERS or CONTINUATION frame, or of a frame header.
 func (c *conn) partHeaders() bool {
 	b := c.in[c.r:c.w]
 	if len(b) < frameHead {
@@ -78,9 +78,9 @@ func (c *conn) partHeaders() bool {
 	return b[3] == frameHeaders || b[3] == frameContinuation
 }
 
-// failStream resets the stream that err names, if err is a streamError. It returns an error
-// if the connection must end: err itself if err is not a streamError, or a new error if the
-// peer has caused too many errors, resets or unread replies.
+// failStream handles the error err of a frame. If err is a streamError, failStream resets
+// its stream. It then returns an error only if the peer has caused too many errors, resets
+// or unread replies. Any other err is returned. A returned error ends the connection.
 func (c *conn) failStream(err error) error {
 	failed, ok := errors.AsType[*streamError](err)
 	if !ok {

@@ -11,12 +11,12 @@ import (
 
 func quoted(s string) string { return strconv.Quote(s) }
 
-// requestHead has the pseudo-header fields and the length of a request.
+// requestHead has the pseudo-header fields of a request and the length of its body.
 type requestHead struct {
 	method, path, scheme, authority, protocol string
 	seen                                      uint8
 	length                                    int64 // value of content-length; -1 if unknown
-	sendsZero                                 bool  // a client sends content-length even if it is 0
+	sendsZero                                 bool  // a client sends content-length even if length is 0
 }
 
 const (
@@ -48,8 +48,8 @@ func (h *requestHead) pseudo(f *field) bool {
 	return bit != 0 && !repeated
 }
 
-// check returns the reason for which the pseudo-header fields are invalid, or "" if they
-// are valid.
+// check returns "" if the pseudo-header fields are valid, and otherwise the reason why they
+// are not.
 func (h *requestHead) check() string {
 	connect := h.method == http.MethodConnect
 	switch {
@@ -74,8 +74,8 @@ func (h *requestHead) check() string {
 	return ""
 }
 
-// request builds the request of s from the fields of its header block. It returns the
-// reason for which the fields are malformed, or "".
+// request builds the request of s from the fields of its header block. If the fields are
+// malformed, it returns the reason, and otherwise "".
 func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
 	var h requestHead
 	i := 0
@@ -236,8 +236,8 @@ func requestPath(req *http.Request) string {
 	return u.RequestURI()
 }
 
-// setLength sets h.length and h.sendsZero for a request to send. It returns the reason for
-// which ContentLength is invalid, or "".
+// setLength sets h.length and h.sendsZero for the request req to send. If the ContentLength
+// of req is invalid, it returns the reason, and otherwise "".
 func (h *requestHead) setLength(req *http.Request) string {
 	h.length = req.ContentLength
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// headers handles a header block from the server. It is the head of a 1xx or final
-// response, or the trailers.
+// headers handles a header block from the server. The block has the headers of a 1xx or
+// final response, or the trailers.
 func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	st := c.find(id)
 	switch {
@@ -103,7 +103,7 @@ func (s *clientStream) makeResponse(status int, length int64, fields []field, en
 }
 
 // receiveInform queues a 1xx response, which RoundTrip forwards by [message.Inform]. A 100
-// Continue starts sending the request body instead.
+// Continue is not queued, but starts the sending of the request body.
 func (s *clientStream) receiveInform(status int, fields []field, end bool) error {
 	if end {
 		return malformed(s.id, "1xx response with END_STREAM")

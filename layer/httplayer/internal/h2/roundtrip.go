@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// clientStream has everything that one request and its response need, in one allocation. It
-// is not reused, because the caller may keep parts of it.
+// clientStream has the state of one request and its response, in one allocation. It is not
+// reused, because the caller of RoundTrip may keep parts of it.
 type clientStream struct {
 	stream
 	req  *http.Request
@@ -55,9 +55,8 @@ const (
 const maxInforms = 5
 
 // RoundTrip sends a request and returns its response when the headers have arrived. It uses
-// a slot that Reserve took. The slot is freed when the stream ends. The end of the context
-// of the request resets the stream, until the body of the response is closed or read to its
-// end.
+// a slot that Reserve took. The slot is freed when the stream ends. If the context of the
+// request ends before the response body is closed or read to its end, the stream is reset.
 func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := &clientStream{req: req}
 	s.client = s
@@ -95,8 +94,8 @@ func (c *ClientConn) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // open opens the stream. It queues the headers and the part of the body that s.out has
-// read. If the connection accepts no streams and the body is unread, the error matches
-// [message.ErrNotSent].
+// read. If the connection accepts no streams, open returns an error. The error matches
+// [message.ErrNotSent] if the body is unread.
 func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -163,8 +162,9 @@ func (s *clientStream) send() {
 	}
 }
 
-// abortRequestBody closes the request body if it is still being sent, because the stream
-// has ended. It closes the body on a new goroutine, because Close may block.
+// abortRequestBody is called when the stream has ended. If the request body is still being
+// sent, abortRequestBody closes it. It does this on a new goroutine, because Close may
+// block.
 func (s *clientStream) abortRequestBody() {
 	if s.upload.CompareAndSwap(uploadRuns, uploadClosed) {
 		go s.req.Body.Close()

@@ -12,7 +12,7 @@ type sender struct {
 	st      *stream
 	body    io.Reader
 	trailer *http.Header // trailers, which may get their values at the end of the body
-	left    int64        // bytes that are missing to content-length; -1 if unknown
+	left    int64        // bytes of content-length that were not read; -1 if unknown
 	buf     *buffer      // bytes that were read and are not queued; may be nil
 	eof     bool         // the end of the body was read
 	full    bool         // the last Read filled the buffer
@@ -79,9 +79,9 @@ func (s *sender) count(n int, err error) error {
 	return nil
 }
 
-// probes reports whether to call Read once more after all bytes of content-length, so that
-// END_STREAM is in the last DATA frame. It returns false for a received body, because that
-// Read could block.
+// probes reports whether fill calls Read once more after the last byte of content-length.
+// That Read finds the end of the body, so that the last DATA frame can have END_STREAM. It
+// returns false for a received body, because that Read could block.
 func (s *sender) probes() bool {
 	_, received := s.body.(interface{ Pending() (int, bool) })
 	return !received && len(*s.trailer) == 0
@@ -97,7 +97,8 @@ func (s *sender) release() {
 // to queue.
 func (s *sender) began() bool { return s.buf != nil || s.eof }
 
-// empty reports whether the body ended without any bytes left to send and without trailers.
+// empty reports whether nothing is left to send: the body has ended, all its bytes are
+// queued, and it has no trailers.
 func (s *sender) empty() bool { return s.eof && s.buf == nil && !hasTrailers(*s.trailer) }
 
 // queue queues the bytes that were read and, if the body has ended, the trailers and the
@@ -120,8 +121,8 @@ func (s *sender) queue() (done bool) {
 	return s.eof
 }
 
-// run sends the body from its current position to its end. It blocks until all is queued.
-// If the body fails, it resets the stream.
+// run sends the rest of the body. It blocks until all of it is queued. If reading the body
+// fails, run resets the stream.
 func (s *sender) run() error {
 	c := s.st.c
 	defer s.release()
@@ -152,7 +153,7 @@ func (s *sender) run() error {
 }
 
 // announced returns the trailers to announce in a Trailer field. It returns nil if header
-// already has that field or the trailers are not known in advance.
+// already has that field, or if the trailers were not set before the body was read.
 func (s *sender) announced(header http.Header) http.Header {
 	if !s.announces || len(header["Trailer"]) > 0 {
 		return nil
@@ -160,8 +161,8 @@ func (s *sender) announced(header http.Header) http.Header {
 	return *s.trailer
 }
 
-// validTrailer reports whether a field may be a trailer. n is the known name of the field,
-// or nil if its canonical name key is not known.
+// validTrailer reports whether the field with the canonical name key may be a trailer. The
+// argument n is the entry of byCanonical for key, or nil without an entry.
 func validTrailer(n *fieldName, key string) bool {
 	if n != nil {
 		return n.kind == plainName
@@ -180,7 +181,7 @@ func hasTrailers(h http.Header) bool {
 
 func validValue(value string) bool { return message.ValidValueBytes([]byte(value)) }
 
-// validHeader returns the reason for which h cannot be sent, or "" if it is valid.
+// validHeader returns "" if all fields of h can be sent, and otherwise the reason why not.
 func validHeader(h http.Header) string {
 	for key, values := range h {
 		if !message.ValidName(key) && byCanonical[key] == nil {

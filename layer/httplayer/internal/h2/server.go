@@ -25,7 +25,7 @@ type ServerConn struct {
 	tls    *tls.ConnectionState
 
 	slot      *sweep.Slot
-	blockOpen bool // copy of inPart for the reader
+	blockOpen bool // copy of inPart that the reader uses without mu
 	sweeps    sweepState
 	ticks     atomic.Uint32 // number of calls of Sweep
 	drains    atomic.Bool   // the second GOAWAY of a drain has to be sent
@@ -111,8 +111,8 @@ func (c *ServerConn) drainAcked() {
 	c.kick()
 }
 
-// serverStream has everything that one request and its response need, in one allocation. It
-// is not reused, because handlers may keep parts of it.
+// serverStream has the state of one request and its response, in one allocation. It is not
+// reused, because a handler may keep parts of it.
 type serverStream struct {
 	stream
 	ctx      requestContext
@@ -158,8 +158,8 @@ func (s *serverStream) cancel(err error) {
 	s.ctx.Cancel(nil)
 }
 
-// headers handles a header block from the client. It opens a new stream, or ends the body
-// of an open stream by trailers.
+// headers handles a header block from the client. A block with a new stream ID opens a
+// stream. Any other block has the trailers of an open stream.
 func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) error {
 	if id%2 == 0 {
 		return protocolError("stream with an even number")
@@ -227,7 +227,7 @@ func (c *ServerConn) trailers(id uint32, fields []field, end, tooLarge bool) err
 	return st.receiveTrailers(fields, end, tooLarge)
 }
 
-// receiveTrailers records the trailers of the received body, which ends with them.
+// receiveTrailers stores the trailers of a received body and ends the body.
 func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	if !end || tooLarge {
 		return malformed(st.id, "trailers without END_STREAM or too large")
@@ -249,11 +249,11 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 	return nil
 }
 
-// worker is a goroutine that serves streams one after the other. Reusing it saves the
-// growth of a new stack.
+// worker is a goroutine that serves streams one after the other. The goroutine is reused,
+// because the stack of a new goroutine would have to grow first.
 type worker struct{ jobs chan *serverStream }
 
-const maxIdleWorkers = 128 // an idle worker above this number ends
+const maxIdleWorkers = 128 // a worker ends instead of becoming idle above this number
 
 // dispatch passes each stream to an idle worker or to a new one.
 func (c *ServerConn) dispatch(streams []*serverStream) {

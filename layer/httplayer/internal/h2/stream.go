@@ -27,7 +27,7 @@ type stream struct {
 
 	born    uint32 // value of ServerConn.ticks when the stream was opened
 	touched bool   // the stream is in conn.touched
-	left    int64  // bytes that are missing to content-length; -1 if unknown
+	left    int64  // bytes of content-length that have not arrived; -1 if unknown
 
 	trailerSlab [2]string
 
@@ -41,8 +41,8 @@ type stream struct {
 	trailer    http.Header
 	window     int64         // bytes that the peer may still send
 	windowSize int64         // current size of the receive window
-	consumed   int64         // bytes that were read and not yet returned to the peer
-	granted    time.Duration // time of the last return, since the start of the connection
+	consumed   int64         // bytes that were read and not yet added to the window of the peer
+	granted    time.Duration // time of the last WINDOW_UPDATE, since the start of the connection
 	readTimer  *time.Timer
 
 	// The fields below are guarded by the mu of the connection.
@@ -156,7 +156,7 @@ func (st *stream) failReceive(err error) {
 	}
 }
 
-// discard drops the received bytes and those that arrive later.
+// discard drops the received bytes, and makes the stream drop those that arrive later.
 func (st *stream) discard() {
 	st.mu.Lock()
 	st.closed = true
@@ -209,8 +209,9 @@ const (
 )
 
 // consume records that n more bytes were read. It returns the number of bytes that must be
-// added to the window of the peer. It doubles the window if half of it was used within two
-// round trips, because the window then limits the peer. The caller holds st.mu.
+// added to the window of the peer. It also doubles the window if half of it was read within
+// two round trips, because the window then limits the speed of the peer. The caller holds
+// st.mu.
 func (st *stream) consume(n int) (give int64) {
 	st.consumed += int64(n)
 	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
@@ -242,8 +243,8 @@ func (st *stream) grow(n int64) bool {
 	return true
 }
 
-// shrink removes the growth of the stream window from the sum for the connection, because
-// the stream has ended.
+// shrink subtracts the growth of the stream window from the sum for the connection. It is
+// called when the stream has ended.
 func (st *stream) shrink() { st.c.grown.Add(-st.grown.Swap(0)) }
 
 // pending returns the number of bytes that can be read without waiting. If eof is true, the
@@ -278,9 +279,10 @@ func (b *body) Read(p []byte) (int, error) {
 // the body ends after these bytes.
 func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
 
-// ended sets the trailers of the request or response, because the body was read to its end.
-// It drops unannounced trailers of requests of gRPC, Connect and CONNECT, which have no map
-// for them, because these protocols have no request trailers.
+// ended is called when the body was read to its end. It copies the trailers to the request
+// or response. A request of gRPC, Connect or CONNECT has a trailer map only if it announced
+// trailers, because these protocols have no request trailers. Without the map, ended drops
+// the trailers.
 func (b *body) ended() {
 	if s := b.st.server; s != nil {
 		if s.req.Trailer != nil {

@@ -39,7 +39,7 @@ func (c *ServerConn) phaseLocked() {
 	}
 }
 
-// inBlock sets whether only a part of a header block or of a frame header has arrived. The
+// inBlock records whether a header block or a frame header has arrived only in part. The
 // reader calls it.
 func (c *ServerConn) inBlock(open bool) {
 	if open == c.blockOpen {
@@ -99,8 +99,8 @@ func (c *ServerConn) sweepDrain() {
 	}
 }
 
-// sweepStreams enforces the limits on request bodies. It also resets the streams that could
-// not send for WriteTimeout because the client gave no window.
+// sweepStreams enforces the limits on request bodies. It also resets each stream that could
+// not send for WriteTimeout because the flow-control window of the client was exhausted.
 func (c *ServerConn) sweepStreams() {
 	var failed []*stream
 	c.mu.Lock()

@@ -76,9 +76,9 @@ func (c *conn) write(b []byte) error {
 	return nil
 }
 
-// halfClose closes the sending half, so that the peer can read all output first. The reader
-// closes the connection when the peer has closed it, or after LingerTime. A client closes
-// the connection at once.
+// halfClose ends the connection after the last output. A client closes it at once. A server
+// closes only the sending half, so that the peer can read all output. The reader closes the
+// connection when the peer has closed it, or after LingerTime.
 func (c *conn) halfClose() {
 	if c.client != nil || message.CloseWrite(c.nc) != nil {
 		c.fail(errConnClosed)
@@ -87,9 +87,10 @@ func (c *conn) halfClose() {
 	_ = c.nc.SetReadDeadline(time.Now().Add(message.LingerTime))
 }
 
-// wakeBlocked wakes the stream that has waited longest for room in the output or for window
-// of the peer, if there are both. When that stream runs, it wakes the next one. If all were
-// woken at once, most of them would find no room. The caller holds mu.
+// wakeBlocked wakes the stream in c.blocked that has waited longest, if the output has room
+// and the window of the connection is not exhausted. It also does so after the connection
+// has ended. When that stream runs, it wakes the next one. If all were woken at once, most
+// of them would find no room. The caller holds mu.
 func (c *conn) wakeBlocked() {
 	full := c.sendWindow <= 0 || c.out != nil && len(c.out.b) > maxQueuedData
 	if len(c.blocked) == 0 || full && c.err == nil {
@@ -116,9 +117,9 @@ func (c *conn) beginBlock() (out *buffer, from int) {
 	return out, from
 }
 
-// endBlock completes the header block at the offset from. It makes a HEADERS frame of it,
-// and CONTINUATION frames if it is large. If end is true, it sets END_STREAM. The caller
-// holds mu.
+// endBlock completes the header block at the offset from. It makes the block a HEADERS
+// frame, followed by CONTINUATION frames if the block is larger than a frame of the peer
+// may be. If end is true, it sets END_STREAM. The caller holds mu.
 func (c *conn) endBlock(st *stream, from int, end bool) {
 	out := c.out
 	flags := byte(0)
@@ -200,8 +201,8 @@ func (c *conn) isLastData(st *stream) bool {
 	return c.lastDataID == st.id && c.lastData+frameHead+frameLength(c.out.b[c.lastData:]) == len(c.out.b)
 }
 
-// appendData appends p to the output. It extends the last frame if that is a DATA frame of
-// st with room. Otherwise it adds a DATA frame. The caller holds mu.
+// appendData appends p to the output. If the last frame is a DATA frame of st and has room,
+// appendData extends that frame. Otherwise it adds a DATA frame. The caller holds mu.
 func (c *conn) appendData(st *stream, p []byte) {
 	c.out = c.out.grown(frameHead + len(p))
 	out := c.out
@@ -218,8 +219,8 @@ func (c *conn) appendData(st *stream, p []byte) {
 	out.b = append(out.b, p...)
 }
 
-// failure returns the reason for which the stream cannot send, or nil. The caller holds the
-// mutex of the connection.
+// failure returns nil if the stream can send, and otherwise the reason why it cannot. The
+// caller holds the mutex of the connection.
 func (st *stream) failure() error {
 	if st.sendErr != nil {
 		return st.sendErr
@@ -255,8 +256,8 @@ func (st *stream) waitSendable() {
 }
 
 // send queues all bytes of p. It waits for the windows of the peer and for room in the
-// output. If a frame of at least 4 KiB is queued, send starts the writer. Fewer bytes wait
-// for the next flush.
+// output. If the last DATA frame of the stream has at least 4 KiB, send starts the writer.
+// A smaller frame waits for the next Flush.
 func (st *stream) send(p []byte) (n int, err error) {
 	const flushed = 4 << 10
 	c := st.c

@@ -32,7 +32,7 @@ type ServerConfig struct {
 	MinBodyRate    int           // lowest rate of a request body, in bytes per second
 	WriteTimeout   time.Duration // longest time in which a write makes no progress
 
-	// The limits of HTTP/2.
+	// The fields below are used by HTTP/2 only.
 
 	MaxStreams      int
 	MaxStreamResets int

@@ -21,12 +21,14 @@ func CloseWrite(conn any) error {
 	return http.ErrNotSupported
 }
 
-// LingerTime is the time for the peer to read the last output.
+// LingerTime is the longest time for which [Linger] waits for the peer to read the last
+// output.
 const LingerTime = 500 * time.Millisecond
 
-// Linger closes the sending half of conn and drops at most limit received bytes, until the
-// peer closes the connection or for LingerTime. If the connection were closed with unread input, the peer
-// would receive a reset and could lose the last output.
+// Linger closes the sending half of conn. It then drops received bytes until the peer
+// closes the connection, limit bytes have arrived, or LingerTime has passed. The caller
+// then closes conn. Without Linger, closing conn with unread input would send a reset, and
+// the peer could lose the last output.
 func Linger(conn net.Conn, limit int64) {
 	if CloseWrite(conn) == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(LingerTime))
@@ -34,8 +36,8 @@ func Linger(conn net.Conn, limit int64) {
 	}
 }
 
-// AheadConn is a connection whose Read first returns the bytes of Ahead. One goroutine at a
-// time calls Read.
+// AheadConn is a connection whose Read returns the bytes of Ahead before those of Conn. One
+// goroutine at a time calls Read.
 type AheadConn struct {
 	net.Conn
 	Ahead []byte
@@ -67,8 +69,8 @@ type CopyBuffer [CopySize]byte
 // CopyPool has values of the type *CopyBuffer.
 var CopyPool = sync.Pool{New: func() any { return new(CopyBuffer) }}
 
-// Copy copies src to dst until io.EOF and returns the number of copied bytes. Before each
-// Read that may wait, it calls flush, unless flush is nil. Unlike [io.Copy] it uses a pooled
+// Copy copies src to dst until io.EOF and returns the number of copied bytes. If flush is
+// not nil, Copy calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled
 // buffer, and only the methods Read and Write.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	b := CopyPool.Get().(*CopyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
@@ -95,9 +97,10 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	}
 }
 
-// Tunnel copies bytes in both directions, until both have ended, one has failed, or ctx
-// ends. A direction that has ended closes the sending half of its destination. Otherwise
-// Tunnel closes client, and in any case upstream.
+// Tunnel copies bytes in both directions until both have ended, one has failed, or ctx
+// ends. When one direction ends, Tunnel closes the sending half of its destination. When
+// one fails or ctx ends, Tunnel closes client and upstream. After both have ended, it
+// closes only upstream.
 func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	cut := func() {
 		_ = panics.Contain(func() { _ = client.Close() })

@@ -1,4 +1,4 @@
 // Package message has the parts that the HTTP/1.1 and HTTP/2 engines share: errors, field
-// syntax, the configuration of a server, the function type that serves a request of a
-// proxy, and the response writer of an http.Handler.
+// syntax, the configuration of a server, and the calls of a proxy or an http.Handler for a
+// request.
 package message

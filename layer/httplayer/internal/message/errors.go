@@ -101,7 +101,7 @@ func CodeName(code uint32) string {
 }
 
 // ResetCode returns the HTTP/2 error code with which a stream is reset because of err. This
-// is the code of the [ResetError] or [CanceledError] in err, unless that is NO_ERROR.
+// is the code of the [ResetError] or [CanceledError] in err, unless that code is NO_ERROR.
 // Otherwise it is CANCEL for an error of a context, and INTERNAL_ERROR for any other error.
 func ResetCode(err error) uint32 {
 	if reset, ok := errors.AsType[*ResetError](err); ok && reset.Code != CodeNo {

@@ -6,8 +6,8 @@ import (
 )
 
 // IsHopByHop reports whether the field with the given canonical name is a hop-by-hop field.
-// The engines do not forward such a field. If the protocol needs the field, they write one
-// of their own.
+// The engines do not forward such a field. If the outgoing message needs the field, the
+// engine writes it itself.
 func IsHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
@@ -16,9 +16,10 @@ func IsHopByHop(name string) bool {
 	return false
 }
 
-// RemoveHopByHop removes the hop-by-hop fields and the fields that Connection names from
-// the header of a received message. It keeps Connection and Upgrade if they request an
-// upgrade, and the field TE with the value trailers.
+// RemoveHopByHop removes the hop-by-hop fields other than Trailer from h, which is the
+// header of a received message. It also removes the fields that Connection names. It keeps
+// Connection and Upgrade if they request an upgrade, and the field TE with the value
+// trailers.
 func RemoveHopByHop(h http.Header) {
 	upgrades, upgrade := Upgrade(h) != "", h["Upgrade"]
 	trailers := Listed(h["Te"], "trailers")
@@ -40,8 +41,8 @@ func RemoveHopByHop(h http.Header) {
 	}
 }
 
-// Listed reports whether one of the values, each a comma-separated list, contains the
-// token. Case is ignored.
+// Listed reports whether one of the values contains the token. Each value is a
+// comma-separated list. Case is ignored.
 func Listed(values []string, token string) bool {
 	for _, value := range values {
 		for value != "" {

@@ -13,8 +13,8 @@ type pender interface {
 }
 
 // Pending returns the number of bytes that can be read from body without waiting. If eof is
-// true, the body ends after these bytes. If body does not belong to an HTTP engine, n is 0.
-// eof is then true only for a nil body and the empty body of net/http.
+// true, the body ends after these bytes. If body has no method Pending, n is 0, and eof is
+// true only for nil and [http.NoBody].
 func Pending(body io.Reader) (n int, eof bool) {
 	if p, ok := body.(pender); ok {
 		return p.Pending()

@@ -13,12 +13,12 @@ func CloseBody(req *http.Request) {
 	}
 }
 
-// ExpectsContinue reports whether h has Expect: 100-continue. The server then decides
-// whether the body is sent.
+// ExpectsContinue reports whether h has Expect: 100-continue. The client then waits with
+// the body for a response of the server.
 func ExpectsContinue(h http.Header) bool { return Listed(h["Expect"], "100-continue") }
 
-// Expectation is a sent request body that may wait for 100 Continue. It is nil if the
-// request does not have Expect: 100-continue.
+// Expectation is the decision whether to send a request body that waits for 100 Continue.
+// It is nil if the request does not have Expect: 100-continue.
 type Expectation chan bool
 
 // ContinueTimeout is the time after which a body is sent without 100 Continue.
@@ -40,7 +40,8 @@ func (e Expectation) Decide(send bool) {
 	}
 }
 
-// Await waits for Decide or ContinueTimeout, and reports whether to send the body.
+// Await waits for Decide and returns whether to send the body. It returns true after
+// ContinueTimeout, and at once if e is nil.
 func (e Expectation) Await() bool {
 	if e == nil {
 		return true

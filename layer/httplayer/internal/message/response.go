@@ -22,10 +22,10 @@ var (
 	errShortBody   = errors.New("the handler wrote less than its Content-Length")
 )
 
-// Serve serves a request by the Exchange or the Handler of cfg, and sends the response on s.
-// If hijacked is true, the connection belongs to the handler. If err is not nil, the
-// response is incomplete and the caller must abort it. A panic is returned as an error, and
-// is logged unless it is [http.ErrAbortHandler].
+// Serve serves a request by the Exchange or the Handler of cfg, and sends the response on
+// s. If hijacked is true, the handler has hijacked the connection and must close it. If err
+// is not nil, the response is incomplete and the caller must abort it. A panic is returned
+// as an error, and is logged unless it is [http.ErrAbortHandler].
 func Serve(cfg *ServerConfig, s Stream, req *http.Request) (hijacked bool, err error) {
 	defer func() {
 		p, ok := errors.AsType[*panics.Error](err)
@@ -83,7 +83,7 @@ type ResponseWriter struct {
 	header http.Header
 
 	status   int         // 0 before WriteHeader
-	sent     http.Header // copy of header, if the handler may change it after WriteHeader
+	sent     http.Header // copy of header that the first Header after WriteHeader makes
 	length   int64       // value of Content-Length; -1 if unknown
 	written  int64
 	first    *firstBytes // buffered start of the body, until the response is started
@@ -135,8 +135,8 @@ func (w *ResponseWriter) WriteHeader(status int) {
 	}
 }
 
-// ContentLength returns the length that values, the values of a Content-Length field,
-// specify. It returns -1 if values is not exactly one valid number.
+// ContentLength returns the length in values, which are the values of a Content-Length
+// field. It returns -1 if values is not exactly one valid number.
 func ContentLength(values []string) int64 {
 	if len(values) != 1 {
 		return -1
@@ -144,8 +144,8 @@ func ContentLength(values []string) int64 {
 	return ParseLength(values[0])
 }
 
-// ParseLength returns the length that value specifies in at most 18 digits, or -1 if value
-// is invalid.
+// ParseLength returns the number that value has as decimal digits. It returns -1 if value
+// has another character, no digit, or more than 18 digits.
 func ParseLength[T string | []byte](value T) int64 {
 	if len(value) == 0 || len(value) > 18 {
 		return -1
@@ -200,9 +200,9 @@ func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
 	return n, err
 }
 
-// admit adds n to w.written, because n more bytes of the body will be written. It returns
-// an error if they may not be written. If the handler has not set a status, admit sets it
-// to 200.
+// admit checks whether n more bytes of the body may be written. If they may, it adds n to
+// w.written. Otherwise it returns an error. If the handler has not set a status, admit sets
+// it to 200.
 func (w *ResponseWriter) admit(n int) error {
 	if w.hijacked {
 		return http.ErrHijacked
@@ -226,9 +226,9 @@ func (w *ResponseWriter) admit(n int) error {
 	return nil
 }
 
-// start sends the headers, followed by the bytes in w.first. The caller then writes next,
-// which start uses only to detect the content type. If whole is true, the body ends after
-// w.first.
+// start sends the headers, followed by the bytes in w.first. The argument next has the
+// bytes that the caller writes afterwards. start uses them only to detect the content type.
+// If whole is true, the body ends after w.first.
 func (w *ResponseWriter) start(next []byte, whole bool) error {
 	w.started = true
 	header := w.header

@@ -13,14 +13,14 @@ type Stream interface {
 	// Inform sends a 1xx response. It has no effect after WriteHeader.
 	Informer
 
-	// Respond sends the response of an [Exchange] and closes its body, which is not nil. The
-	// other methods are for a handler.
+	// Respond sends the response of an [Exchange] and closes its body, which is not nil.
+	// For an [http.Handler], the methods below are called instead.
 	Respond(rsp *http.Response) error
 
 	// WriteHeader buffers the status and the headers of the response. length is the length
-	// of the body, or -1 if it is unknown. It takes precedence over the field
-	// Content-Length. If end is true, neither a body nor trailers follow. The stream does
-	// not keep header, because WriteHeader encodes it before it returns.
+	// of the body, or -1 if the length is unknown. The argument length takes precedence
+	// over the field Content-Length. If end is true, neither a body nor trailers follow.
+	// The stream does not keep header, because WriteHeader encodes it before it returns.
 	WriteHeader(status int, header http.Header, length int64, end bool) error
 
 	// Write buffers a part of the body. It sends full buffers.

@@ -17,7 +17,8 @@ const (
 	UpperByte
 )
 
-// Class has the classes of each byte, as a set of bits.
+// Class has one entry per byte value. Each entry is the set of the classes to which the
+// byte belongs.
 var Class = makeClass()
 
 func makeClass() (class [256]uint8) {
@@ -43,7 +44,8 @@ func makeClass() (class [256]uint8) {
 	return class
 }
 
-// All reports whether each byte of s belongs to the class.
+// All reports whether each byte of s belongs to class, which is one of the constants such
+// as TokenByte.
 func All[T string | []byte](s T, class uint8) bool {
 	for i := range len(s) {
 		if Class[s[i]]&class == 0 {
@@ -79,9 +81,9 @@ func ValidValueBytes(b []byte) bool {
 // valid.
 func ValidHost(s string) bool { return All(s, HostByte) }
 
-// PlainTarget sets the path and the query of u according to a target that is a path with an
-// optional query, if the path needs no unescaping. It returns false for any other target,
-// and for the empty string.
+// PlainTarget sets the path and the query of u from target. It supports only a path that
+// needs no unescaping, with an optional query. For any other target it returns false and
+// does not change u.
 func PlainTarget(target string, u *url.URL) bool {
 	path, query, asks := strings.Cut(target, "?")
 	if path == "" || path[0] != '/' || !All(path, PathByte) {

@@ -6,13 +6,13 @@ import (
 )
 
 // ValidTrailer reports whether the field with the given canonical name may be a trailer.
-// Fields of one hop, of the message framing and of the routing may not.
+// Hop-by-hop fields, Content-Length and Host may not.
 func ValidTrailer(name string) bool {
 	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
 }
 
-// Announced returns a header with the valid names in values, the values of a Trailer field.
-// The entries are nil. The result is nil without values.
+// Announced returns a header with an entry for each valid trailer name in values, which are
+// the values of a Trailer field. The entries are nil. Without values the result is nil.
 func Announced(values []string) http.Header {
 	if len(values) == 0 {
 		return nil
@@ -28,8 +28,8 @@ func Announced(values []string) http.Header {
 	return trailer
 }
 
-// TrailerNames returns the value of a Trailer field with the valid names in trailer. It
-// returns "" without a valid name.
+// TrailerNames returns the value of the Trailer field that announces trailer. It leaves out
+// invalid names, and is "" without a valid name.
 func TrailerNames(trailer http.Header) string {
 	var names []string
 	for name := range trailer {
