@@ -111,7 +111,8 @@ func (p *pool) takeIdle() *h1Conn {
 }
 
 // release returns c to the pool after a request. It closes c if c is not reusable or too
-// old, if the pool has the maximum number of idle connections, or if the pool is closed.
+// old. It also closes c if the pool is closed or has the maximum number of idle
+// connections.
 func (p *pool) release(c *h1Conn, reusable bool) {
 	p.mu.Lock()
 	most := p.endpoint.opts.maxIdle

@@ -12,19 +12,15 @@ import (
 )
 
 // Forwarded returns a layer that informs servers behind a gateway about the client of a
-// request. It appends the address of the peer, which is the other end of the connection, to
-// X-Forwarded-For and Forwarded (RFC 7239). It also sets X-Forwarded-Proto and
-// X-Forwarded-Host, if they are absent.
+// request. It appends the address of the peer of the connection to X-Forwarded-For and
+// Forwarded (RFC 7239). It sets X-Forwarded-Proto and X-Forwarded-Host if they are absent.
 //
 // If the peer is not in a trusted prefix, the layer first removes Forwarded, X-Real-IP and
-// the X-Forwarded- headers from the request, also in spellings with underscores. It keeps
-// the headers of a trusted peer, such as another load balancer. Without prefixes no peer is
-// trusted.
+// the X-Forwarded- headers, also with underscores in the name. It keeps those of a trusted
+// peer, such as another load balancer. Without prefixes no peer is trusted.
 //
-// The address of the client is the address of the peer, if that is not trusted. Otherwise
-// it is the last address in X-Forwarded-For that is not trusted, or the first one if all
-// are trusted. Without that header it is the address of the peer. [ClientFromContext]
-// returns the address in the layers below.
+// The address of the client is the last untrusted one in the resulting X-Forwarded-For, or
+// the first one if all are trusted. [ClientFromContext] returns it in the layers below.
 //
 // Admission: every request is admitted. Ready is forwarded.
 //

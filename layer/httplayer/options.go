@@ -89,8 +89,8 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 }
 
 // WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the
-// package documentation. The limit of each connection varies by up to a tenth of d, as for
-// gRPC's MAX_CONNECTION_AGE, so that connections are not replaced all at once. A d below a
+// package documentation. The limit of each connection varies by up to a tenth of d, so that
+// connections are not replaced all at once, as in gRPC's MAX_CONNECTION_AGE. A d below a
 // second counts as a second.
 //
 // The default, and a d of 0 or less, means no limit, because an address usually belongs to

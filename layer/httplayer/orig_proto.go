@@ -156,8 +156,8 @@ func isUpgraded(r *http.Request) bool {
 }
 
 // isPassedReset reports whether err is a stream reset by the endpoint that also resets the
-// stream of the client. It returns false if the client does not use HTTP/2, if r is an
-// upgraded HTTP/1 request, and if err is a rejection or an exceeded deadline.
+// stream of the client. It returns false if the client does not use HTTP/2 or r is an
+// upgraded HTTP/1 request. It also returns false for a rejection or an exceeded deadline.
 func isPassedReset(r *http.Request, err error) bool {
 	reset, ok := asReset(err)
 	return ok && reset.Remote && r.ProtoMajor == 2 && !isUpgraded(r) && !errors.Is(err, context.DeadlineExceeded)

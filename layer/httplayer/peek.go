@@ -24,8 +24,8 @@ const (
 // has the whole body. The result whole reports whether the end has arrived. Peek returns
 // other responses unchanged, because they report failures in the status.
 //
-// Peek costs a goroutine, which may wait for the next bytes after Peek has returned, and
-// some KiB of memory until the first bytes were read.
+// Peek costs a goroutine, and some KiB of memory until the first bytes were read. The
+// goroutine may wait for the next bytes after Peek has returned.
 func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
 	switch {
 	case rsp == nil || ended(rsp):

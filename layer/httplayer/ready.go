@@ -112,8 +112,8 @@ func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	e.wake.Wake()
 }
 
-// speaksOther reports whether err is the error of an attempt to connect to a server that
-// supports only the other protocol, which the Endpoint may use instead.
+// speaksOther reports whether connecting failed with err because the server supports only
+// the other protocol. It returns false if the Endpoint uses a fixed protocol.
 func (e *Endpoint) speaksOther(err error) bool {
 	return !e.opts.protocol.isFixed() && (errors.Is(err, errNotH1) || errors.Is(err, errNotH2))
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// serveTunnel hijacks the connection of the client, sends the headers of rsp, and copies
-// bytes between the client and the body of rsp, which is the connection to the endpoint.
+// serveTunnel hijacks the connection of the client and sends the headers of rsp. It then
+// copies bytes between the client and the body of rsp, which is the connection to the
+// endpoint.
 func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {

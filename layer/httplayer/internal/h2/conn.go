@@ -194,9 +194,9 @@ func (c *conn) readLoop() error {
 }
 
 // makeRoom prepares the buffer for the next Read. It moves unprocessed bytes to the start.
-// It switches to the large buffer after a Read that filled the small one, and for a frame
-// that does not fit into the small one. It switches back when no bytes are left to process,
-// unless the last Read filled the buffer.
+// It switches to the large buffer if a Read has filled the small one, or if a frame does
+// not fit into the small one. It switches back when no bytes are left to process, unless
+// the last Read filled the buffer.
 func (c *conn) makeRoom() {
 	rest, full := c.in[c.r:c.w], c.w == len(c.in)
 	need := frameHead
@@ -343,8 +343,7 @@ func (c *conn) queueReset(id, code uint32) {
 }
 
 // wasReset reports whether frames of the closed stream id must be ignored. It returns true
-// if the peer opened the stream after the final GOAWAY, or if the stream is one of the last
-// ones that this side reset.
+// if the peer opened the stream after the final GOAWAY, or if the stream is in ownResets.
 func (c *conn) wasReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
