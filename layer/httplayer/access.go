@@ -75,7 +75,8 @@ func (Accessor) Source(r *http.Request) netip.AddrPort {
 	return addrPortOf(r.RemoteAddr)
 }
 
-// RequestHeader returns a view of the header of r. Host is not in it.
+// RequestHeader returns a view of the header of r. The view has the field Host only if
+// r.Header has it.
 func (Accessor) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
 
 // RequestOverHTTP2 reports whether ProtoMajor of r is 2. For a received request, this means
@@ -123,7 +124,7 @@ func (f fields) Get(name string) string { return http.Header(f).Get(name) }
 // Values returns all values of name. The caller must not modify them.
 func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
 
-// HasName reports whether match returns true for the name of one of the fields.
+// HasName reports whether match returns true for the name of at least one field.
 func (f fields) HasName(match func(name string) bool) bool {
 	for name := range f {
 		if match(name) {
@@ -196,8 +197,8 @@ func newTeeBody(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser
 	return tee
 }
 
-// tunnel is the body of an upgraded connection, with CloseWrite. It embeds the halfCloser
-// in addition, because embedding only the ReadWriteCloser would hide CloseWrite.
+// tunnel is the body of an upgraded connection, with CloseWrite. It embeds the halfCloser,
+// too, because the ReadWriteCloser alone has no CloseWrite method.
 type tunnel struct {
 	io.ReadWriteCloser
 	halfCloser
@@ -260,9 +261,9 @@ func (x *served) begin() {
 	}
 }
 
-// data notifies the observers of n bytes of the body. p has these bytes, or is nil if
-// they are not available. It does nothing for a request with the method HEAD, because its
-// response has no body.
+// data notifies the observers of n bytes of the body. p has these bytes, or is nil if they
+// are not available. For the method HEAD, data does nothing, because the response has no
+// body.
 func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return

@@ -10,8 +10,8 @@ import (
 // Completion is the [layer.Completion] for HTTP. A response is complete when its body was
 // read to the end. The trailers can be read when End(nil) is called. A response without a
 // body (HEAD, 204, 304, a length of 0) is complete at once. The body of an upgraded
-// connection (101) stays an [io.ReadWriteCloser] and keeps its CloseWrite. It is complete
-// when it is closed.
+// connection (101) stays an [io.ReadWriteCloser] and keeps its CloseWrite. Such a response
+// is complete when its body is closed.
 //
 // Completion allocates once per body, for any number of observers.
 func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {
@@ -24,7 +24,7 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 }
 
 // ended reports whether the headers of rsp show that neither a body nor trailers will
-// arrive. If the result is false, the body reports its end.
+// arrive. If the result is false, only reading the body shows its end.
 func ended(rsp *http.Response) bool {
 	switch {
 	case rsp.Body == nil || rsp.Body == http.NoBody:

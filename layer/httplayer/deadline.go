@@ -50,7 +50,8 @@ func DeadlineToHeader(name string) func(*http.Request, time.Duration) *http.Requ
 	}
 }
 
-// formatGRPCTimeout formats d in the smallest unit that needs at most 8 digits.
+// formatGRPCTimeout formats d for the header grpc-timeout. It uses the smallest unit in
+// which d has at most 8 digits, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
 	unit, name := time.Nanosecond, "n"
 	for _, larger := range [...]struct {

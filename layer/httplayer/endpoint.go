@@ -23,8 +23,8 @@ import (
 // once. After a failed connection attempt, all requests are rejected until a new attempt
 // succeeds. A waiting Ready or the next Call makes that attempt after a backoff of at most 1 s.
 //
-// Cancellation: the end of the context of a request before its response body is closed
-// closes the HTTP/1.1 connection or resets the HTTP/2 stream.
+// Cancellation: if the context of a request ends before its response body is closed, the
+// HTTP/1.1 connection is closed or the HTTP/2 stream is reset.
 //
 // Body: the caller must close the response body. When Call returns an error, a Read of the
 // request body may still be in progress. Closing that body should end the Read.
@@ -169,7 +169,8 @@ func (e *Endpoint) shut() {
 	e.wake.Wake()
 }
 
-// reject returns the error of a rejection. The request must be unsent and its body unread.
+// reject returns a rejection with the given reason and cause. The caller must not have sent
+// a part of the request or read its body.
 func (e *Endpoint) reject(reason string, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
 }
@@ -182,8 +183,8 @@ func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// failed returns the error of a request that was sent, at least partly. The error is not a
-// rejection.
+// failed returns the error of a request that the server may have received. The error is not
+// a rejection.
 func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }

@@ -191,7 +191,7 @@ func (p *pool) probe(mine attempt) {
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-// connect makes a connection, for which the caller has called reserve.
+// connect makes a connection that the caller has already counted by reserve.
 func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -265,7 +265,7 @@ func (p *pool) room(mayConnect bool) bool {
 	return len(p.idle) > 0 || mayConnect && p.belowMaxLocked()
 }
 
-// usage returns the numbers of connections that Describe shows.
+// usage returns the numbers of HTTP/1.1 connections and requests that Describe shows.
 func (p *pool) usage() (conns, idle, inFlight int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

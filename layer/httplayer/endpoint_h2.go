@@ -108,7 +108,8 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 	}
 }
 
-// probe makes a connection without a request, in the background.
+// probe makes a connection in the background, without a request. mine is the permission of
+// the link for this attempt.
 func (s *single) probe(mine attempt) { s.connectOnce(mine) }
 
 // connectOnce makes a connection on a new goroutine and sends it to the returned channel.
@@ -204,7 +205,8 @@ func (s *single) publish(c *h2Conn) error {
 	return nil
 }
 
-// retire stops using c for new requests. The connection closes after its last stream.
+// retire stops the use of c for new requests. The connection c closes after its last
+// stream.
 func (s *single) retire(c *h2Conn) {
 	s.current.CompareAndSwap(c, nil)
 	c.Drain()
@@ -254,7 +256,7 @@ func (s *single) serves() bool {
 	return c != nil && c.Usable()
 }
 
-// usage returns the numbers of connections and requests that Describe shows.
+// usage returns the numbers of HTTP/2 connections and requests that Describe shows.
 func (s *single) usage() (conns, idle, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,7 +36,8 @@ func Forwarded(trusted ...netip.Prefix) Layer {
 	return newLayer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
 }
 
-// trustedPeers has the addresses of peers whose headers about the client are kept.
+// trustedPeers has the prefixes of the peers whose headers about the client [Forwarded]
+// keeps.
 type trustedPeers []netip.Prefix
 
 type clientKey struct{}

@@ -63,9 +63,9 @@ func (f handlerOption) apply(h *handler) { f(h) }
 
 // WithErrorHeaders sets whether an error response has the text of the error in
 // l5d-proxy-error and grpc-message, and also has l5d-proxy-connection. The default is
-// false. The text has the names of layers and the addresses of endpoints. Enable it only
-// for trusted clients, such as other proxies of a mesh. A server for both kinds of clients
-// needs two Handlers.
+// false. The text of an error has names of layers and addresses of endpoints. Enable it
+// only for trusted clients, such as other proxies of a mesh. A server for both kinds of
+// clients needs two Handlers.
 func WithErrorHeaders(on bool) HandlerOption {
 	return handlerOption(func(h *handler) { h.informs = on })
 }
@@ -106,12 +106,12 @@ type handler struct {
 	onError ErrorHandler
 }
 
-// exchange serves a request of a [Server].
+// exchange is the [message.Exchange] of a [Server] whose handler is h.
 func (h *handler) exchange(r *http.Request) (*http.Response, error) { return h.serve(r, true) }
 
-// serve serves r, from which the hop-by-hop headers have been removed. It converts an error
-// to a response. If resets is true, it returns a stream reset by the endpoint as an error,
-// so that the server resets the stream of the client.
+// serve returns the response to r, from which the hop-by-hop headers have been removed. It
+// converts an error of svc to a response. If resets is true, it returns a stream reset by
+// the endpoint as an error, so that the server resets the stream of the client.
 func (h *handler) serve(r *http.Request, resets bool) (*http.Response, error) {
 	rsp, err := h.respond(r, resets)
 	if rsp != nil {
@@ -183,7 +183,7 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, resets}
 }
 
-// call calls svc and checks the response.
+// call calls svc and returns an error if the response cannot be sent to the client.
 func (h *handler) call(req *http.Request) (*http.Response, error) {
 	rsp, err := roundTripper{h.svc}.RoundTrip(req)
 	if err == nil {

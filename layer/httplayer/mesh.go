@@ -72,8 +72,8 @@ func hasIdentity(h http.Header) bool {
 	return false
 }
 
-// isIdentity reports whether name is a header that an application may trust, because a
-// proxy sets it.
+// isIdentity reports whether name is a header that [ClientID] removes. An application may
+// trust such a header, because normally only a proxy sets it.
 func isIdentity(name string) bool {
 	const prefix = len("l5d-")
 	if len(name) <= prefix || name[0]|0x20 != 'l' || name[1] != '5' {
@@ -87,7 +87,7 @@ func isIdentity(name string) bool {
 }
 
 // OverrideAuthority returns a layer that replaces the Host and the host of the URL of every
-// request by authority. It is for endpoints in other clusters. The layer removes
+// request by authority. Use it for endpoints in other clusters. The layer removes
 // l5d-dst-canonical, because that header names a service of this cluster. With an empty
 // authority the layer does nothing.
 func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
@@ -187,8 +187,8 @@ func (e *IdentityError) Error() string {
 
 // ProxyErrors returns a layer that removes l5d-proxy-error and l5d-proxy-connection from
 // responses. It logs l5d-proxy-error to log, at level Warn, with the limits of
-// [WithLogger]. A nil log discards it. Place it above an endpoint. A response without these
-// headers costs two look-ups.
+// [WithLogger]. If log is nil, the header is not logged. Place it above an endpoint. A
+// response without these headers costs two look-ups.
 //
 // If meshPeer is true, a response with l5d-proxy-connection: close also closes the
 // connection of the client. Use true if the endpoint is a proxy of the mesh and the only

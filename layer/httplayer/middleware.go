@@ -106,7 +106,7 @@ func (m *middleware) sendInstead(w http.ResponseWriter, r *http.Request, rsp *ht
 	send(w, r, rsp)
 }
 
-// handled is the Service at the bottom of the layers. It calls the handler.
+// handled is the Service below the layers. It calls the handler.
 type handled struct{ http.Handler }
 
 var errRanBefore = errors.New("httplayer: a handler runs once a request")
@@ -206,7 +206,7 @@ func (x *served) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// implicit records the status 200 for a response that starts without WriteHeader.
+// implicit records the status 200 if the handler has not called WriteHeader.
 func (x *served) implicit() {
 	if x.status == 0 {
 		x.status = http.StatusOK
@@ -238,7 +238,8 @@ func (x *served) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// response returns the response of the handler, without its body, for the layers.
+// response returns the response that the layers receive: that of the handler, without its
+// body.
 func (x *served) response() *http.Response {
 	r, header := x.received, x.Header()
 	rsp := &http.Response{

@@ -50,7 +50,7 @@ func (p protocol) isFixed() bool { return p == http1 || p == http2 }
 
 // KeepVersion makes an Endpoint send a request over HTTP/2 if it was received over HTTP/2
 // (ProtoMajor is 2 or more), even in cleartext. It sends all other requests over HTTP/1.1.
-// Use it in a proxy with clients that choose the version that the server supports.
+// Use it in a proxy whose clients choose an HTTP version that the server supports.
 func KeepVersion() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
 }
@@ -90,8 +90,8 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 
 // WithMaxConnAge sets the age at which a connection is replaced; see "Connections" in the
 // package documentation. The limit of each connection varies by up to a tenth of d, so that
-// connections are not replaced all at once, as in gRPC's MAX_CONNECTION_AGE. A d below a
-// second counts as a second.
+// connections are not replaced at the same time. gRPC's MAX_CONNECTION_AGE varies in the
+// same way. A d below a second counts as a second.
 //
 // The default, and a d of 0 or less, means no limit, because an address usually belongs to
 // one process. Set a limit if an address belongs to many processes, such as a Kubernetes
@@ -132,8 +132,8 @@ func WithBackoff(b layer.Backoff) EndpointOption {
 }
 
 // WithDialContext replaces the function that makes the TCP connection, for example by one
-// for Unix sockets. Its argument network is "tcp". The default is the DialContext of a zero
-// [net.Dialer]. A nil dial panics.
+// for Unix sockets. The function dial receives the network "tcp" and the address of the
+// Endpoint. The default is the DialContext of a zero [net.Dialer]. A nil dial panics.
 func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("httplayer: nil dial function")

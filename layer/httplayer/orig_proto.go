@@ -102,7 +102,7 @@ func (e *downgradedError) Unwrap() error { return e.err }
 // DowngradeOrigProto returns a layer that restores the HTTP/1 requests that
 // [UpgradeOrigProto] sent over HTTP/2. It restores the version and the form of the target,
 // removes l5d-orig-proto, and adds the version to the response. Place it outermost behind a
-// [Handler]. From any other request it only removes l5d-orig-proto.
+// [Handler]. It forwards any other request without l5d-orig-proto.
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
 }
@@ -135,9 +135,9 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 	return rsp, err
 }
 
-// untagged forwards a request that is not upgraded or downgraded. It removes l5d-orig-proto
-// from the request if tagged is true. It also removes it from the response, because the
-// application may have set it and the peer would trust it.
+// untagged forwards a request that is neither upgraded nor downgraded. If tagged is true,
+// it removes l5d-orig-proto from the request. It always removes the header from the
+// response, because an application may have set it and the peer would trust it.
 func untagged(ctx context.Context, req *http.Request, next Service, tagged bool) (*http.Response, error) {
 	if tagged {
 		req = without(req, origProtoField)
@@ -149,8 +149,8 @@ func untagged(ctx context.Context, req *http.Request, next Service, tagged bool)
 	return rsp, err
 }
 
-// isUpgraded reports whether r is an HTTP/1 request that arrived over HTTP/2. Its
-// connection is shared with requests of other clients.
+// isUpgraded reports whether r is an HTTP/1 request that a proxy sent over HTTP/2. Requests
+// of other clients share the connection of such a request.
 func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }

@@ -50,8 +50,8 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 	return cause
 }
 
-// await waits until d has passed, ctx ends, or the Endpoint has room or is closed. It also
-// returns when the change counter of the link differs from seen.
+// await waits until d has passed, ctx ends, the Endpoint has room, or the context of the
+// Endpoint ends. It also returns when the change counter of the link differs from seen.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -91,9 +91,10 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// tried records the result of an attempt to connect by p. A server that supports only the
-// other protocol counts as reachable. After another failure, the next probe uses the other
-// protocol if requests use both, because the failure may affect only p.
+// tried records the result err of an attempt to connect by the protocol p. A server that
+// supports only the other protocol counts as reachable. After another failure, the next
+// probe uses the other protocol if requests use both, because the failure may affect only
+// p.
 func (e *Endpoint) tried(p protocol, mine attempt, err error) {
 	other := e.speaksOther(err)
 	if err == nil && p == http2 || err != nil && p == http1 {
@@ -118,7 +119,8 @@ func (e *Endpoint) speaksOther(err error) bool {
 	return !e.opts.protocol.isFixed() && (errors.Is(err, errNotH1) || errors.Is(err, errNotH2))
 }
 
-// connectError returns the error of a request for which connecting failed with err.
+// connectError returns the error of a request for which connecting failed with err. This is
+// a rejection, unless the server supports only the other protocol.
 func (e *Endpoint) connectError(err error) error {
 	if e.speaksOther(err) {
 		return e.failed(err)

@@ -157,8 +157,9 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 // sign.
 func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// pushback parses grpc-retry-pushback-ms (section "Pushback" of gRFC A6). It returns false
-// without a value. A negative result forbids a retry.
+// pushback parses the values of grpc-retry-pushback-ms (gRFC A6). It returns false without
+// a value. It returns a negative duration, which forbids a retry, if there are several
+// values or the value is negative or malformed.
 func pushback(values []string) (time.Duration, bool) {
 	switch len(values) {
 	case 0:
@@ -171,8 +172,8 @@ func pushback(values []string) (time.Duration, bool) {
 	return -1, true
 }
 
-// setRetryAfter sets Retry-After in seconds, or grpc-retry-pushback-ms in milliseconds if
-// grpc is true. Both are rounded up.
+// setRetryAfter sets the header Retry-After in seconds. If grpc is true, it sets
+// grpc-retry-pushback-ms in milliseconds instead. Both are rounded up.
 func setRetryAfter(h http.Header, after time.Duration, grpc bool) {
 	if grpc {
 		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(min(ceil(after, time.Millisecond), math.MaxInt32), 10))

@@ -32,7 +32,8 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) (*http.Reque
 	return out, body
 }
 
-// wrappedBody is the base of a body that wraps another one. It keeps the method Pending.
+// wrappedBody is the base of a body that wraps another one. It has the method Pending, so
+// that the wrapper does not hide the one of the inner body.
 type wrappedBody struct{ io.ReadCloser }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true,
@@ -92,8 +93,8 @@ func (b *requestBody) isClosed() bool {
 	return b.closed
 }
 
-// admit records that the request can no longer be rejected. If Close was called before,
-// admit closes the body.
+// admit records that the request can no longer be rejected. If Close was called before and
+// had no effect, admit closes the body.
 func (b *requestBody) admit() {
 	if b == nil {
 		return

@@ -26,7 +26,7 @@ import (
 //
 // HTTP/2 needs prior knowledge, because TLS is terminated before the Server.
 // [ConnFromContext] returns the connection of a request. The context of a request has the
-// values of the ctx given to Call. It ends with the connection or earlier. A request that
+// values of the ctx given to Call, and ends with the connection or earlier. A request that
 // violates RFC 9112 or RFC 9113 does not reach the handler; see "Strictness" in the package
 // documentation.
 //

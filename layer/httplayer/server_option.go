@@ -65,10 +65,10 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 // HTTP/1.1 body to its end, the rest must arrive within idle. Otherwise the connection is
 // closed after the response.
 //
-// The default is 10 s and 240 bytes. An idle of 0 or less means no limit on pauses, and a
-// least of 0 or less means no limit on the rate. The limits do not apply to gRPC, to
-// Connect and to HTTP/2 bodies without a content-length, because pauses are normal in a
-// stream.
+// The default is 10 s and 240 bytes per second. An idle of 0 or less means no limit on
+// pauses, and a least of 0 or less means no limit on the rate. The limits do not apply to
+// gRPC, to Connect and to HTTP/2 bodies without a content-length, because pauses are normal
+// in a stream.
 func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.BodyIdle, o.MinBodyRate = max(idle, 0), max(least, 0) })
 }

@@ -13,7 +13,7 @@ import (
 // [http.RoundTripper] does.
 type Service = layer.Service[*http.Request, *http.Response]
 
-// Aliases for policies of package layer with the messages of net/http.
+// The policies of package layer, for the messages of net/http.
 type (
 	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
@@ -31,7 +31,7 @@ func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *
 	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
 }
 
-// callFunc handles a request in a layer above next.
+// callFunc handles a request in a layer. It usually passes the request on to next.
 type callFunc func(ctx context.Context, req *http.Request, next Service) (*http.Response, error)
 
 // newLayer returns a layer that calls f for each request and forwards Ready.
@@ -39,7 +39,7 @@ func newLayer(name string, state layer.State, f callFunc) Layer {
 	return func(next Service) Service { return &around{next, name, state, f} }
 }
 
-// around is the Service of a layer of this package.
+// around is the Service of a layer that newLayer returns.
 type around struct {
 	Service
 	name  string

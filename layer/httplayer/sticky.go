@@ -26,7 +26,7 @@ import (
 //
 // Cost: parsing the cookies, and a context.
 //
-// It panics if the name is not valid for a cookie.
+// StickySession panics if the name is not valid for a cookie.
 func StickySession(cookie string) Layer {
 	if (&http.Cookie{Name: cookie}).Valid() != nil { //nolint:gosec // not sent
 		panic("httplayer: StickySession: cookie name is " + strconv.Quote(cookie) + ", must be a token")

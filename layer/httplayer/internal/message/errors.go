@@ -37,7 +37,7 @@ type RequestError struct{ Reason string }
 // Error is part of the error interface.
 func (e *RequestError) Error() string { return "invalid request: " + e.Reason }
 
-// The errors of a sent body that differs in length from its Content-Length.
+// The errors of a request whose body differs in length from its Content-Length.
 var (
 	ErrLongBody  error = &RequestError{Reason: "body is longer than its Content-Length"}
 	ErrShortBody error = &RequestError{Reason: "body is shorter than its Content-Length"}
@@ -61,8 +61,8 @@ func (e *ResetError) Error() string {
 	return "stream reset: " + CodeName(e.Code)
 }
 
-// Is reports whether target is ErrNotProcessed and the peer reset the stream with
-// REFUSED_STREAM.
+// Is is called by [errors.Is]. An error matches ErrNotProcessed if the peer reset the
+// stream with REFUSED_STREAM.
 func (e *ResetError) Is(target error) bool {
 	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream
 }
@@ -91,8 +91,8 @@ var codeNames = [...]string{
 	"INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
 }
 
-// CodeName returns the name of an HTTP/2 error code, such as PROTOCOL_ERROR. The name of an
-// unknown code has its number.
+// CodeName returns the name of an HTTP/2 error code, such as PROTOCOL_ERROR. For an unknown
+// code it returns a text with the number.
 func CodeName(code uint32) string {
 	if int(code) < len(codeNames) {
 		return codeNames[code]
@@ -124,5 +124,5 @@ type CanceledError struct{ Code uint32 }
 // Error is part of the error interface.
 func (e *CanceledError) Error() string { return "request canceled by the client: " + CodeName(e.Code) }
 
-// Is reports whether target is context.Canceled.
+// Is is called by [errors.Is]. The error matches context.Canceled.
 func (*CanceledError) Is(target error) bool { return target == context.Canceled }

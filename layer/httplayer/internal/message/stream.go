@@ -23,7 +23,7 @@ type Stream interface {
 	// The stream does not keep header, because WriteHeader encodes it before it returns.
 	WriteHeader(status int, header http.Header, length int64, end bool) error
 
-	// Write buffers a part of the body. It sends full buffers.
+	// Write adds bytes to the body. It buffers them, and sends each full buffer.
 	Write(p []byte) (int, error)
 
 	// Finish ends the response with the trailers, which may be nil. It is called for each
