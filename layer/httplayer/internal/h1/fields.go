@@ -66,8 +66,8 @@ func checkName(name string) (valid, canonical bool) {
 	return name != "", canonical
 }
 
-// appendTrailerNames appends the field Trailer with the valid names in trailer. It appends
-// nothing without a valid name.
+// appendTrailerNames appends the field Trailer, which announces the trailers with a valid
+// name. Without such a trailer it appends nothing.
 func appendTrailerNames(b []byte, trailer http.Header) []byte {
 	if names := message.TrailerNames(trailer); names != "" {
 		b = appendField(b, "Trailer", names)
@@ -168,8 +168,8 @@ func lengthOfRequest(req *http.Request) int64 {
 	return -1
 }
 
-// appendRequest appends the request line and the headers of req, up to the empty line. The
-// length is the result of lengthOfRequest.
+// appendRequest appends the request line and the headers of req, including the empty line
+// at their end. The argument length is the result of lengthOfRequest.
 func appendRequest(b []byte, req *http.Request, length int64) ([]byte, error) {
 	method := req.Method
 	if method == "" {

@@ -397,8 +397,9 @@ func chunkLine(b []byte, first bool) (n int, size int64, err error) {
 	return n + end + 1, size, nil
 }
 
-// chunkSize parses up to 16 hexadecimal digits at the start of line. The size is -1 if it
-// is too large.
+// chunkSize parses the hexadecimal number at the start of line. It returns the number of
+// digits, and the size, which is -1 for more than 16 digits or a size above the maximum
+// int64.
 func chunkSize(line []byte) (digits int, size int64) {
 	for digits < len(line) {
 		c := line[digits]

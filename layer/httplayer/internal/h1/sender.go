@@ -10,7 +10,7 @@ import (
 
 const finishTimeout = 50 * time.Millisecond // longest wait of finished for the sender
 
-// sender sends a request body that is not in memory, on a goroutine of its own.
+// sender sends a request body that is not completely in memory. It has its own goroutine.
 type sender struct {
 	conn    *ClientConn
 	req     *http.Request

@@ -152,7 +152,8 @@ func (c *ServerConn) passOn() error {
 	return &PrefaceError{conn}
 }
 
-// noRequest returns the error for a connection that ended with err before its first request.
+// noRequest returns the error of Serve for a connection whose reading failed with err
+// before the first request.
 func (c *ServerConn) noRequest(err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	silent := c.buffered() == 0
@@ -169,13 +170,14 @@ func (c *ServerConn) noRequest(err error) error {
 	return e
 }
 
-// drains reports whether the next response closes the connection.
+// drains reports whether the next response closes the connection, because of draining or
+// CloseIdle.
 func (c *ServerConn) drains() bool {
 	return c.closeIdle.Load() || c.cfg.Draining != nil && c.cfg.Draining.Load()
 }
 
-// CloseIdle closes the connection if it is idle. Otherwise the connection closes after the
-// current request.
+// CloseIdle closes an idle connection at once. Another connection closes after its current
+// request.
 func (c *ServerConn) CloseIdle() {
 	c.closeIdle.Store(true)
 	c.interrupt()
@@ -337,9 +339,9 @@ func (c *ServerConn) readHeaders() (int, error) {
 	}
 }
 
-// waitWithoutBuffer waits for the first byte of the next request. Before that it returns
-// the buffer of the idle connection to the pool. When the byte arrives, it takes a buffer
-// that starts with this byte.
+// waitWithoutBuffer waits for the first byte of the next request. While it waits, the
+// buffer of the connection is in the pool. When the byte arrives, it takes a buffer that
+// starts with this byte.
 func (c *ServerConn) waitWithoutBuffer() error {
 	c.release()
 	c.head.fields = nil
@@ -389,7 +391,8 @@ func (c *ServerConn) serve(n int) (keep bool, err error) {
 }
 
 // endBody closes the request body and reports whether it was read to its end, so that the
-// next request can be read. If drain is true, it first discards a short unread rest.
+// next request can be read. If drain is true, it first discards an unread rest of at most
+// drainSize bytes.
 func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !r.hasBody {
 		return true

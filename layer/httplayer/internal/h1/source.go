@@ -71,8 +71,8 @@ func (s *source) reserve() {
 	}
 }
 
-// fill reads more bytes into the buffer and returns their number. If the buffer is full, it
-// grows, up to limit bytes.
+// fill reads more bytes into the buffer and returns their number. If the buffer is full,
+// fill first replaces it by a larger one. A full buffer of limit bytes or more is an error.
 func (s *source) fill(limit int) (int, error) {
 	s.reserve()
 	switch {

@@ -46,8 +46,9 @@ func (w *writer) end() {
 	}
 }
 
-// space returns free space of the buffer for the next bytes of the body. The caller writes
-// to it and then calls add. If the buffer is nearly full, space first sends it.
+// space returns the free part of the buffer. The caller writes the next bytes of the body
+// to it and then calls add. If the buffer is nearly full, space first sends the buffered
+// bytes.
 func (w *writer) space() []byte {
 	need := minSpace + spare
 	if w.chunked && w.chunk < 0 {

@@ -23,9 +23,9 @@ type ClientConfig struct {
 	PingTimeout  time.Duration
 
 	// Changed is called after SETTINGS, after a GOAWAY, when a slot of a full connection
-	// becomes free, and when the connection ends. The results of Usable, Limit, Reserve
-	// and Err may then differ from before. Drain and Close do not call Changed
-	// themselves. It is called without locks and must not block.
+	// becomes free, and when the connection ends. The results of Usable, Limit, Reserve and
+	// Err may then differ from before. Drain and Close do not call Changed themselves.
+	// Changed is called without locks and must not block.
 	Changed func(c *ClientConn)
 }
 
@@ -133,7 +133,7 @@ func (c *ClientConn) Reserve() bool {
 	return true
 }
 
-// Release returns a slot that Reserve took and that RoundTrip will not use.
+// Release gives back a slot that Reserve took, if the caller does not call RoundTrip.
 func (c *ClientConn) Release() {
 	c.mu.Lock()
 	c.freeSlot()

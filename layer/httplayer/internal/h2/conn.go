@@ -21,7 +21,7 @@ const (
 )
 
 // conn has the common part of [ServerConn] and [ClientConn]. The first group of fields
-// belongs to the reader, which is the goroutine that reads frames. The last group is
+// belongs to the reader, which is the goroutine that reads frames. The group after mu is
 // guarded by mu.
 type conn struct {
 	nc     net.Conn
@@ -121,7 +121,7 @@ func (c *conn) init(nc net.Conn, l limits) {
 }
 
 // hello queues the first SETTINGS, with the given settings and those of c.limits. It also
-// enlarges the window of the connection.
+// enlarges the receive window of the connection to c.connWindow.
 func (c *conn) hello(list ...setting) {
 	out := c.output()
 	list = append(list, setting{settingInitialWindowSize, uint32(c.streamWindow)},

@@ -212,7 +212,8 @@ func (s *serverStream) readExpired() { s.failBody(os.ErrDeadlineExceeded) }
 
 func (s *serverStream) writeExpired() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) }
 
-// failBody makes reads of the request body return err. The response can still be sent.
+// failBody makes reads of the request body return err, unless the whole body has arrived.
+// The response can still be sent.
 func (s *serverStream) failBody(err error) {
 	s.mu.Lock()
 	if s.receiveErr == nil && !s.eof {

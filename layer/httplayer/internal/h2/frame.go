@@ -87,7 +87,8 @@ func calmError(reason string) error {
 	return &ConnError{Code: message.CodeEnhanceYourCalm, Reason: reason}
 }
 
-// streamError is an error of the peer that resets the stream id. The connection continues.
+// streamError is an error of the peer on one stream. The stream is reset, and the
+// connection continues.
 type streamError struct {
 	id, code uint32
 	reason   string

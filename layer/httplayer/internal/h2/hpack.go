@@ -26,8 +26,8 @@ type decoder struct {
 	size, max int
 	names     map[string]*fieldName // received names that are not in knownNames
 
-	// values is a cache of values that are not indexed; may be nil. The sweeper clears it on
-	// an idle connection.
+	// values is a cache of values that are not in the dynamic table. It may be nil, because
+	// the sweeper clears it on an idle connection.
 	values atomic.Pointer[[cachedValues]cachedValue]
 
 	scratch []byte // decoded bytes of a Huffman string
@@ -80,7 +80,7 @@ func (d *decoder) at(i uint64) (field, bool) {
 }
 
 // readInt decodes an integer with a prefix of the given number of bits (RFC 7541, section
-// 5.1). It returns the bytes after it as rest.
+// 5.1). The result rest has the bytes after the integer.
 func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
 	if len(p) == 0 {
 		return 0, nil, false

@@ -65,7 +65,8 @@ func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
 	return append(b, byte(v))
 }
 
-// start begins a header block. It appends a size update of the table if one has to be sent.
+// start begins a header block. If setMax was called since the last block, start appends a
+// size update of the table.
 func (e *encoder) start(b []byte) []byte {
 	if e.update {
 		e.update = false
@@ -169,8 +170,8 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 	return b
 }
 
-// trailerNames appends the field Trailer with the valid names in trailer. It appends nothing
-// without a valid name.
+// trailerNames appends the field Trailer, which announces the trailers with a valid name.
+// Without such a trailer it appends nothing.
 func (e *encoder) trailerNames(b []byte, trailer http.Header) []byte {
 	if names := message.TrailerNames(trailer); names != "" {
 		b = e.field(b, nameTrailer, "", names)

@@ -94,8 +94,8 @@ func appendHuffman(out, b []byte) ([]byte, bool) {
 	return out, len(b) == 0 && bits < 8 && acc&(1<<bits-1) == 1<<bits-1
 }
 
-// longRange returns the range to which the code at the start of top belongs. It returns nil
-// for the code of EOS. top has the next 32 bits of the input.
+// longRange returns the range of the code at the start of top, which has the next 32 bits
+// of the input. It returns nil for the code of EOS.
 func longRange(top uint64) *huffmanRange {
 	for i := range huffmanRanges {
 		if r := &huffmanRanges[i]; top < r.limit {

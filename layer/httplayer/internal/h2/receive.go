@@ -117,7 +117,7 @@ func (c *conn) queued() error {
 }
 
 // frameSizes has the payload sizes of frames that have a fixed size, by frame type.
-// PRIORITY is not in it, because a wrong size is an error of the stream only.
+// PRIORITY is not in it, because a wrong size of PRIORITY resets only the stream.
 var frameSizes = [...]int{frameRSTStream: 4, framePing: 8, frameWindowUpdate: 4}
 
 func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {

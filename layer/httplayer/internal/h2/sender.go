@@ -7,7 +7,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// sender reads a body and queues it on a stream. The zero value has nothing to send.
+// sender reads a body and queues its bytes as DATA frames of a stream. The zero value has
+// nothing to send.
 type sender struct {
 	st      *stream
 	body    io.Reader
@@ -58,9 +59,8 @@ func (s *sender) fill(wait bool) error {
 	return nil
 }
 
-// count subtracts n from s.left, the number of bytes that must follow. n and err are the
-// result of a Read. It returns an error if the body failed or its length differs from
-// content-length.
+// count is called with the result n and err of a Read of the body. It subtracts n from
+// s.left. It returns an error if the body failed or its length differs from content-length.
 func (s *sender) count(n int, err error) error {
 	if s.left >= 0 {
 		if s.left -= int64(n); s.left < 0 {

@@ -81,8 +81,8 @@ func (st *stream) count(n int, end bool) error {
 	return nil
 }
 
-// receive stores the bytes p of a DATA frame that used flow bytes of the window. It drops
-// the bytes if the body was closed.
+// receive stores p, which is the data of a DATA frame. The frame used flow bytes of the
+// window, padding included. It drops the bytes if the body was closed.
 func (st *stream) receive(p []byte, flow int64, end bool) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -166,7 +166,7 @@ func (st *stream) discard() {
 }
 
 // read waits for received bytes and reads them into p. It returns io.EOF together with the
-// last bytes.
+// last bytes, if the end of the body has arrived.
 func (st *stream) read(p []byte) (n int, err error) {
 	st.mu.Lock()
 	for st.received.n == 0 && !st.eof && st.receiveErr == nil && !st.closed {

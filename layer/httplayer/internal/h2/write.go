@@ -32,8 +32,9 @@ func (c *conn) kick() {
 	}
 }
 
-// writeQueued is the writer. It sends the queued frames until none are queued. It closes
-// the connection if it is closing and all streams have ended.
+// writeQueued is the function of the writer goroutine. It sends frames until none are
+// queued. Then, if the connection is closing and all streams have ended, it closes the
+// connection.
 func (c *conn) writeQueued() {
 	runtime.Gosched() // goroutines that are ready add to the same Write
 	var failed error
@@ -237,8 +238,9 @@ func (st *stream) endSent() {
 	}
 }
 
-// waitSendable waits until the stream may queue more bytes, or has failed. The caller holds
-// the mutex of the connection, which is unlocked during the wait.
+// waitSendable waits until the stream may be able to queue more bytes, or has failed. The
+// caller must check this again. The caller holds the mutex of the connection, which is
+// unlocked during the wait.
 func (st *stream) waitSendable() {
 	c := st.c
 	c.kick()

@@ -61,8 +61,8 @@ func (e *ResetError) Error() string {
 	return "stream reset: " + CodeName(e.Code)
 }
 
-// Is is called by [errors.Is]. An error matches ErrNotProcessed if the peer reset the
-// stream with REFUSED_STREAM.
+// Is makes e match ErrNotProcessed in [errors.Is], if the peer reset the stream with
+// REFUSED_STREAM.
 func (e *ResetError) Is(target error) bool {
 	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream
 }
@@ -124,5 +124,5 @@ type CanceledError struct{ Code uint32 }
 // Error is part of the error interface.
 func (e *CanceledError) Error() string { return "request canceled by the client: " + CodeName(e.Code) }
 
-// Is is called by [errors.Is]. The error matches context.Canceled.
+// Is makes the error match context.Canceled in [errors.Is].
 func (*CanceledError) Is(target error) bool { return target == context.Canceled }
