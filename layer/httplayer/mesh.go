@@ -247,7 +247,7 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 type trailerFilter struct {
 	wrappedBody
 	from, to http.Header
-	drops    func(name string) bool // nil omits none
+	drops    func(name string) bool // nil drops none
 }
 
 func (b *trailerFilter) Read(p []byte) (int, error) {

@@ -50,7 +50,7 @@ type requestBody struct {
 	wrappedBody
 	waits   atomic.Bool           // a Read is in progress
 	awaited atomic.Bool           // a Read was in progress when the body was closed
-	broken  atomic.Pointer[error] // error of Read, unless Close caused it
+	broken  atomic.Pointer[error] // first error of Read, unless Close caused it
 
 	mu       sync.Mutex
 	admitted bool // the body was read, or the request can no longer be rejected

@@ -32,7 +32,7 @@ type body struct {
 
 	closed atomic.Bool // Close was called
 
-	mu       sync.Mutex // guards the fields below; held while Read waits
+	mu       sync.Mutex // guards the fields below; locked while Read waits
 	expected bool       // the sender waits for 100 Continue before it sends the body
 	began    bool       // the first chunk line has been read
 	last     bool       // the chunk line of size 0 has been read

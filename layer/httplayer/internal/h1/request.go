@@ -17,8 +17,8 @@ type request struct {
 	url    url.URL
 	body   body // body of the request, if hasBody
 	stream stream
-	reads  sweep.Wait // waits for the request body
-	writes sweep.Wait // waits while the response is written
+	reads  sweep.Wait // measures the waits for the request body
+	writes sweep.Wait // measures how long each write of the response waits
 	values [12]string
 
 	hasBody bool

@@ -34,7 +34,7 @@ const LeastDrain = 100 * time.Millisecond
 
 const (
 	restAfter = 200 * time.Millisecond // an idle connection returns its buffer after this time
-	drainSize = 256 << 10              // unread bytes of a request body that are discarded
+	drainSize = 256 << 10              // largest unread rest of a request body that is discarded, in bytes
 )
 
 var (

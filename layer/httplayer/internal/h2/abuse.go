@@ -24,11 +24,11 @@ const (
 
 // bucket limits how many events of one kind the peer may cause. The count may reach limit
 // in a burst. It decreases with time, with responses and with transferred bytes. The
-// decrease is computed only when the count exceeds limit.
+// decrease is applied only when the count exceeds limit.
 type bucket struct {
 	used, limit int
-	at          time.Time // time of the last computation
-	answered    uint32    // number of responses at the last computation
+	at          time.Time // time of the last decrease
+	answered    uint32    // number of responses at the last decrease
 }
 
 // glitch adds n to the count of frames that cost work but contribute nothing to a request.

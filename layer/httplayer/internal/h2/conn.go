@@ -41,12 +41,12 @@ type conn struct {
 	prefaced bool            // the preface of the client was read
 	settled  bool            // the first SETTINGS of the peer were read
 	lastID   uint32          // highest stream ID that a client has used
-	found    *stream         // result of the last call of find
+	found    *stream         // stream that find returned last, or that was opened last
 	touched  []*stream       // streams that endBatch wakes
 	starting []*serverStream // new streams that endBatch starts
 	received int64           // bytes for the next WINDOW_UPDATE of the connection
 	recvLeft int64           // bytes that the peer may still send on the connection
-	moved    int64           // transferred bytes that count against glitches
+	moved    int64           // transferred bytes, for which glitch decreases its count
 	glitches bucket
 	resets   bucket
 	started  time.Time
@@ -55,7 +55,7 @@ type conn struct {
 	answered atomic.Uint32 // number of final responses that have begun
 	grown    atomic.Int64  // bytes by which all stream windows exceed their initial size
 	rtt      atomic.Int64  // round-trip time of the first SETTINGS, in ns; 0 before
-	writes   sweep.Wait    // waits in Write
+	writes   sweep.Wait    // measures how long each Write waits
 
 	mu          sync.Mutex
 	err         error // reason for which the connection ended; nil before
@@ -75,7 +75,7 @@ type conn struct {
 	ownResets   []uint32  // ring of the last streams that this side reset
 	resetNext   int
 	nextID      uint32
-	lastStream  uint32     // highest stream that a server accepted
+	lastStream  uint32     // highest ID of a stream that a server accepted
 	slots       int        // open streams; on a client also reserved slots
 	greeted     bool       // SETTINGS of the peer were received
 	leaving     bool       // the connection opens or accepts no new streams

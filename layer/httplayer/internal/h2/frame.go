@@ -55,8 +55,8 @@ const (
 	defaultWindow   = 65535
 	defaultStreams  = 250
 	defaultHeaders  = 64 << 10
-	maxQueuedData   = largeBuffer - minMaxFrame - 64 // senders wait while more is queued
-	maxQueuedOutput = 1 << 20                        // the connection ends when more is queued
+	maxQueuedData   = largeBuffer - minMaxFrame - 64 // senders wait while more bytes are queued
+	maxQueuedOutput = 1 << 20                        // the connection ends when more bytes are queued
 )
 
 // ConnError is the error of a connection that ended with an HTTP/2 error code.

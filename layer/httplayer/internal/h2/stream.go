@@ -21,7 +21,7 @@ type stream struct {
 	client  *clientStream // nil on a server
 	removed atomic.Bool   // the stream is not in the table of the connection
 	grown   atomic.Int64  // bytes by which the receive window exceeds its initial size
-	reads   *sweep.Wait   // waits for a request body with time limits; nil without limits
+	reads   *sweep.Wait   // measures the waits for a request body; nil without time limits
 
 	// The next three fields are used by the reader only.
 
@@ -204,7 +204,7 @@ func (st *stream) read(p []byte) (n int, err error) {
 
 const (
 	maxStreamWindow = 4 << 20
-	maxGrown        = 16 << 20 // sum of the growth of all streams of a connection
+	maxGrown        = 16 << 20 // limit of the growth of all stream windows of a connection, in bytes
 	fastGrant       = 2 * time.Millisecond
 )
 

@@ -83,7 +83,7 @@ type ResponseWriter struct {
 	header http.Header
 
 	status   int         // 0 before WriteHeader
-	sent     http.Header // copy of header that the first Header after WriteHeader makes
+	sent     http.Header // copy of header, made by the first call of Header after WriteHeader
 	length   int64       // value of Content-Length; -1 if unknown
 	written  int64
 	first    *firstBytes // buffered start of the body, until the response is started
