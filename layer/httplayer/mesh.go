@@ -146,10 +146,9 @@ func without(req *http.Request, name string) *http.Request {
 }
 
 // RequireID returns a layer that fails a request if the endpoint below does not have the
-// identity that the request requires. The header l5d-require-id of the request has the
-// required identity. The argument identity is the identity of the endpoint, or "" if the
-// endpoint proved none. The layer compares the two byte for byte. It does not forward the
-// header.
+// identity in the header l5d-require-id of the request. The argument identity is the
+// identity of the endpoint, or "" if the endpoint proved none. The layer compares the two
+// byte for byte. It does not forward the header.
 //
 // If the two differ or identity is "", Call returns an [IdentityError]. This is not a
 // rejection, because the client requires this endpoint. A request without the header costs
