@@ -22,20 +22,20 @@ var (
 
 // Target is the argument of a [MakeService]: an endpoint and the target to which it belongs.
 type Target struct {
-	Name     string           // the resolved target ("web.default:80")
-	Endpoint resolve.Endpoint // with its current labels and weight, which may change later
+	Name     string           // the target that was resolved, for example "web.default:80"
+	Endpoint resolve.Endpoint // the labels and weight are those at the time of the call
 }
 
 // MakeService returns the service of one endpoint. It must not block, because it delays all
-// changes of its target. Ready of the service may wait. If MakeService returns nil or
-// panics, the endpoint gets a closed service.
+// changes of its target. Ready of the service may wait. If MakeService returns nil or panics, the
+// endpoint rejects requests with an error that matches [layer.ErrClosed].
 //
 // The services of one update are made in the order of their addresses.
 //
 // MakeService must use the Protocol, ServerName, Identity, Authority and OpaquePort of the
-// ID. A function that reads only the address would send cleartext to an endpoint that
-// requires TLS. For an ID that the function does not support, it should return a service
-// that rejects requests: see the example.
+// [resolve.ID] of t. A function that reads only the address would send cleartext to an endpoint
+// that requires TLS. For an ID that the function does not support, it should return a service that
+// rejects requests: see the example.
 //
 // ctx ends when the endpoint was removed and its last response has ended, or when the
 // context of [Endpoints] ends. The service should then close its connections.
@@ -57,7 +57,7 @@ type Change[Req, Rsp any] struct {
 	Changed []*Endpoint[Req, Rsp] // same ID and Service, other labels or weight
 	Removed []*Endpoint[Req, Rsp] // must not get new requests
 
-	Reset bool          // whether the update of the resolver had the whole set
+	Reset bool          // whether the update listed all endpoints, not only changes
 	State resolve.State // the state of the target after the change
 	Err   error         // the last error of the resolver; nil after its next update
 }
@@ -90,8 +90,8 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithCompletion determines when a response ends. The context of the service of a removed
-// endpoint ends after the endpoint's last response has ended. The default is [layer.AtEnd].
+// WithCompletion sets the function that determines when a response ends. After an endpoint was
+// removed, the context of its service ends with its last response. The default is [layer.AtEnd].
 func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }

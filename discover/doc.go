@@ -6,10 +6,10 @@
 //	                           Endpoint.Service, its context, its open calls
 //
 // [Endpoints] converts the updates of a resolver to a sequence of changes. As long as the
-// [resolve.ID] of an endpoint stays the same, its service stays, with its connections and
-// the state of the consumer. If the ID at an address changes, one [Change] removes the old
-// endpoint and adds a new one. A removed endpoint is drained: it gets no new requests, and
-// the context of its service ends after its last response.
+// [resolve.ID] of an endpoint stays the same, its service stays. The connections of the service
+// and the state that the consumer keeps for the endpoint stay too. If the ID at an address
+// changes, one [Change] removes the old endpoint and adds a new one. A removed endpoint gets no
+// new requests. The context of its service ends after its last response.
 //
 // With a [layer.Cache] of balancers, each target is resolved once:
 //
@@ -18,9 +18,9 @@
 //	}, layer.CachePolicy{})
 //	svc := targets.Router(targetOf)
 //
-// Everything ends with the context of [Endpoints].
+// The contexts of all services end with the context of [Endpoints].
 //
-// A panic of user code on a goroutine of this package does not end the process. If
-// [MakeService] panics, the endpoint has a closed service. If a resolver panics, its last
-// error is the panic, and the last set of endpoints stays.
+// A panic of user code on a goroutine of this package does not end the process. If [MakeService]
+// panics, the endpoint rejects requests with [layer.ErrClosed]. If a resolver panics, [Endpoints]
+// yields the panic as the last error, and the last set of endpoints stays.
 package discover

@@ -14,15 +14,15 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target and returns the sequence of the changes of its endpoints. Each
-// endpoint has a service that mk made. An update that changes nothing yields no Change.
-// There is at most one endpoint per address. If the [resolve.ID] at an address changes, a
-// new endpoint replaces the old one at once.
+// Endpoints resolves target with r and returns the sequence of changes of its endpoints. Each
+// endpoint has a service that mk made. An update that changes nothing yields no Change. There is
+// at most one endpoint per address. If the [resolve.ID] at an address changes, one Change removes
+// the old endpoint and adds a new one.
 //
-// The sequence ends when ctx ends or the consumer breaks. An error of the resolver is
-// yielded as Err and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all
-// endpoints and ends the sequence. If the resolver ends without this error, the last set
-// stays.
+// The sequence ends when ctx ends or the consumer breaks. An error of r is yielded in the field
+// Err of a Change and leaves the endpoints unchanged. [resolve.ErrUnresolvable] removes all
+// endpoints and ends the sequence. If r ends without this error, the endpoints stay until ctx
+// ends.
 //
 // After the consumer has received the Change that removes an endpoint, Call and Ready of
 // the endpoint return an error that matches [layer.ErrClosed]. Responses in flight
@@ -65,9 +65,9 @@ type watch[Req, Rsp any] struct {
 	removed []*member[Req, Rsp] // to be retired after the consumer has received next
 }
 
-// run applies the updates of r and yields the changes. It returns when the consumer broke,
-// the target is unresolvable, or ctx has ended. A panic of r is its last error. A panic of
-// the consumer continues after r has returned.
+// run applies the updates of r and yields the changes. It returns when the consumer broke, the
+// target is unresolvable, or ctx has ended. A panic of r is yielded as the last error of r. A
+// panic of the consumer continues after r has returned.
 func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) bool) {
 	over := false
 	var consumerErr error
@@ -103,7 +103,8 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 	}
 }
 
-// fail collects the error of the resolver in the field next.
+// fail stores err, an error of the resolver, in the field next. If err matches ErrUnresolvable,
+// fail also removes all endpoints.
 func (w *watch[Req, Rsp]) fail(err error) {
 	w.changed, w.next.Err, w.next.Reset = true, err, false
 	if errors.Is(err, resolve.ErrUnresolvable) {
@@ -114,8 +115,8 @@ func (w *watch[Req, Rsp]) fail(err error) {
 	}
 }
 
-// apply applies diff to the members, and collects the resulting changes in the field next.
-// reset reports whether the update had the whole set. The method emit yields the changes.
+// apply applies diff to the members, and collects the changes in the field next. The method emit
+// yields these changes. reset reports whether the update listed all endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After
@@ -140,8 +141,8 @@ func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	w.removed = append(w.removed, m)
 }
 
-// emit yields the changes that apply has collected, if there are any. It then retires the
-// removed endpoints. It returns false if the consumer broke.
+// emit yields the changes that apply and fail have collected, if there are any. After that, emit
+// retires the removed endpoints. It returns false if the consumer broke.
 func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.changed && w.next.len() == 0 {
 		return true

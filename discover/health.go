@@ -17,15 +17,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// HealthCheck checks the endpoint t by sending requests to svc, the service of the
-// endpoint. A HealthCheck returns nil if the endpoint is healthy. It should return when ctx
-// ends. A panic counts as an error.
+// HealthCheck checks the endpoint t by sending requests to svc, which is the service of the
+// endpoint. A HealthCheck returns nil if the endpoint is healthy. It should return when ctx ends.
+// A panic counts as a failed check.
 type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Service[Req, Rsp]) error
 
-// HealthPolicy configures [WithHealthCheck]. Zero fields have their defaults.
+// HealthPolicy configures [WithHealthCheck]. A field that is 0 has its default.
 type HealthPolicy struct {
-	Interval  time.Duration // between two checks of an endpoint, ± 10 %: default 5 s, at least 1 ms
-	Timeout   time.Duration // of one check: default 1 s
+	Interval  time.Duration // pause between two checks of an endpoint, ± 10 % at random: default 5 s, at least 1 ms
+	Timeout   time.Duration // time limit of one check: default 1 s
 	Healthy   int           // successes in a row after which an endpoint is healthy: default 1
 	Unhealthy int           // failures in a row after which an endpoint is unhealthy: default 3
 }
@@ -45,14 +45,14 @@ func (p HealthPolicy) Validate() error {
 	return nil
 }
 
-// WithHealthCheck returns a MakeService that checks its endpoints in the background, from
-// their creation on. An endpoint rejects requests while it is unhealthy, so that a balancer
-// uses other endpoints. A new endpoint is unhealthy until its first checks succeed.
+// WithHealthCheck returns a MakeService that calls mk and checks each new endpoint in the
+// background. An unhealthy endpoint rejects requests, so that a balancer uses other endpoints. A
+// new endpoint is unhealthy until its first checks succeed: see [HealthPolicy].
 //
 // While no endpoint of a target is healthy, all endpoints of the target admit requests,
 // because the check may be wrong and requests may succeed.
 //
-// Each endpoint has a goroutine, which ends with the context of the endpoint.
+// The checks of an endpoint run on a goroutine that ends with the context of the endpoint.
 // WithHealthCheck panics if mk or check is nil or p is invalid.
 func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[Req, Rsp], p HealthPolicy) MakeService[Req, Rsp] {
 	switch {
@@ -85,7 +85,7 @@ var errNotChecked = errors.New("not checked yet")
 // healthGroup is the state that the endpoints of one target share.
 type healthGroup struct {
 	healthy atomic.Int64     // number of healthy endpoints
-	changed notify.Broadcast // notifies of changes of healthy
+	changed notify.Broadcast // wakes the goroutines that wait for a change of healthy
 }
 
 // checked is the service of one endpoint with a health check.
@@ -104,8 +104,8 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 	})
 }
 
-// run checks the endpoint every Interval until ctx ends. It then makes the endpoint
-// unhealthy and calls leave.
+// run checks the endpoint every Interval until ctx ends. After that, run makes the endpoint
+// unhealthy and calls leave, which releases the healthGroup.
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
 	defer c.become(nil, false)
@@ -139,8 +139,8 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 	}
 }
 
-// become makes the endpoint healthy or unhealthy. It does nothing if the endpoint already
-// is. err is the reason why the endpoint becomes unhealthy.
+// become makes the endpoint healthy or unhealthy. It does nothing if the endpoint already has that
+// state. err is the reason why the endpoint becomes unhealthy.
 func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	was := c.reason.Load() == nil
 	switch {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// member is the Service of one endpoint. It is kept as long as the ID of the endpoint stays
-// the same. The context of the inner service, which MakeService made, ends when the member
-// is retired and has no open response.
+// member is the Service of one endpoint. The watch keeps it as long as the ID of the endpoint
+// stays the same. MakeService made the inner service. The context of the inner service ends when
+// the member is retired and has no open response.
 type member[Req, Rsp any] struct {
 	refcount.Count
 	inner    layer.Service[Req, Rsp]
@@ -59,8 +59,8 @@ func (m *member[Req, Rsp]) retire() {
 	m.cancel()
 }
 
-// Ready calls Ready of the inner service. It returns an error that matches
-// [layer.ErrClosed] after the endpoint was removed.
+// Ready calls Ready of the inner service. After the endpoint was removed, Ready returns an error
+// that matches [layer.ErrClosed].
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.wanted.Err() != nil {
 		return m.removed()

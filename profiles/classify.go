@@ -7,8 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ResponseClass defines a class of responses: the responses for which Match holds are
-// failures or successes.
+// ResponseClass specifies whether the responses that satisfy the condition Match are failures.
 type ResponseClass struct {
 	Match   Match // a condition of Status, GRPCStatus, Trailer, All, Any and Not
 	Failure bool  // whether the responses are failures
@@ -21,8 +20,8 @@ func (c ResponseClass) Validate() error {
 	return err
 }
 
-// classifier has the compiled ResponseClasses of a route. The first class that matches a
-// response decides. If no class matches, linkerd's rules apply:
+// classifier has the compiled ResponseClasses of a route. The first class that matches a response
+// determines whether the response is a failure. If no class matches, linkerd's rules apply:
 //
 //   - In a route without classes, a gRPC request is classified by its gRPC status, which may be
 //     in the trailers. Without a status it is a success.
@@ -41,9 +40,9 @@ type responseClass struct {
 // headerClass is the class of a response as far as its headers determine it.
 type headerClass struct {
 	class layer.Class // Success or Failure
-	open  bool        // a gRPC status in the trailers takes precedence
+	open  bool        // whether a gRPC status in the trailers takes precedence over class
 
-	undecided classifier // the classes from the first undecided one; they take precedence
+	undecided classifier // the classes from the first undecided one on; they take precedence over class
 	status    int        // the HTTP status of the response
 }
 

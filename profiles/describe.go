@@ -6,8 +6,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Describe returns the current profile and the state of the watch. Its children are the
-// targets, and the routes with a stack.
+// Describe describes the current profile and the state of its watch. The children of the node are
+// the routes that have a stack, the default route, and the targets.
 func (r *Router[Req, Rsp]) Describe() layer.Node {
 	s := r.current.Load()
 	n := layer.Node{Name: layerName, State: layer.State{
@@ -93,8 +93,8 @@ func (s *liveRoute[Req, Rsp]) label() string {
 	return s.match.String()
 }
 
-// failing returns the text of a part of the condition m that does not hold for f. m must
-// not hold for f.
+// failing returns the text of the part of the condition m that does not hold for f. The caller
+// must know that m does not hold for f.
 func failing(m matcher, f facts) string {
 	switch m := m.(type) {
 	case allOf:

@@ -2,14 +2,14 @@ package profiles
 
 import "context"
 
-// Dispatch specifies where a server of connections sends a connection.
+// Dispatch specifies where a server of connections sends a connection. The first line of this
+// table that applies to the profile determines To:
 //
-//	profile                                    To
-//	Name, and Routes or Targets                ToRoutes     if opaque, Targets
-//	Name                                       ToApex
-//	Endpoint                                   ToEndpoint
-//	Routes or Targets                          ToRoutes     if opaque, Targets
-//	else                                       ToTarget
+//	profile                                            To
+//	Endpoint, without Name                             ToEndpoint
+//	Targets, or Routes without OpaqueProtocol          ToRoutes
+//	Name                                               ToApex
+//	else                                               ToTarget
 //
 // linkerd's proxy uses the same rules, but ignores the routes of profiles without a name.
 type Dispatch struct {

@@ -11,9 +11,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Fault injects a delay, a response, or both, in order to test the callers. A fault applies
-// once to each request, before retries. The Timeout of the route includes the delay. The
-// metrics for requests count an injected response, the metrics for attempts do not.
+// Fault injects a delay, a response, or both, in order to test the callers. A fault applies at
+// most once to each request, before retries. The Timeout of the route includes the delay. The
+// metrics for requests count an injected response, but the metrics for attempts do not.
 type Fault struct {
 	// Fraction is the share of the requests that get the fault, 0 to 1. A request gets at
 	// most one fault of a route: with fractions of 0.1 and 0.2, 10 % get the first fault
@@ -111,7 +111,7 @@ type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
 	upTo float64   // a random number from the previous upTo to this one selects the fault
-	ends time.Time // when its TTL is over
+	ends time.Time // when the TTL of the fault is over
 }
 
 func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {

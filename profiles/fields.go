@@ -188,7 +188,8 @@ func hasName(fields layer.Header, match func(name string) bool) bool {
 	return hasNameOf(fields, match)
 }
 
-// hasNameOf is a separate function, because it allocates.
+// hasNameOf is hasName for fields without a method HasName. It is a separate function, because it
+// allocates.
 func hasNameOf(fields layer.Header, match func(name string) bool) bool {
 	for name := range fields.All() {
 		if match(name) {

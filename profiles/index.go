@@ -58,8 +58,8 @@ func (x *index) add(position int32, m matcher) {
 	}
 }
 
-// tree returns the tree for the host h. It creates the tree if it is missing. position is
-// the candidate that is being added.
+// tree returns the tree for the host h, and creates a missing tree. position is that of the
+// candidate that is being added. It is the smallest position in a new tree.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -95,8 +95,8 @@ func (b *branch) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch that is reached from b by text. It creates missing branches.
-// position is the candidate that is being added.
+// reach returns the branch that is reached from b by text, and creates missing branches. position
+// is that of the candidate that is being added. It is the smallest position in a new branch.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -117,8 +117,8 @@ func (b *branch) reach(text string, position int32) *branch {
 	return b
 }
 
-// split splits b in two: it returns a new branch for the first n bytes of b.text, which has
-// b with the other bytes as its child.
+// split returns a new branch for the first n bytes of b.text. The only child of the new branch is
+// b, which keeps the other bytes of its text.
 func (b *branch) split(n int) *branch {
 	upper := &branch{text: b.text[:n], first: b.first, children: []*branch{b}, initials: b.text[n : n+1]}
 	b.text = b.text[n:]
@@ -153,13 +153,13 @@ type search[Req, Rsp any] struct {
 	best       int32 // the smallest matching position so far
 }
 
-// candidate is a route with its condition, or with one of the alternatives of the
-// condition.
+// candidate is a route with its condition. With MostSpecific, a route whose condition is an Any
+// has one candidate for each member of the Any.
 type candidate[Req, Rsp any] struct {
 	match matcher
 	needs needs
 	route *liveRoute[Req, Rsp]
-	rank  // of MostSpecific
+	rank  // used only for MostSpecific
 }
 
 func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *liveRoute[Req, Rsp] {
@@ -211,8 +211,8 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// walk tries the candidates of b and of those branches below b that are reached by the
-// beginning of path. Longer branches come first, because their candidates are few and often
+// walk tries the candidates of b and of its descendants that match path. path is the part of the
+// path after the text of b. Longer branches come first, because their candidates are few and often
 // decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
@@ -236,8 +236,8 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try tries the candidates at positions, which are in ascending order. It sets best to the
-// first position whose condition holds, if that is below best.
+// try tries the candidates at positions, which are in ascending order, up to the first whose
+// condition holds. If the position of that candidate is below q.best, try stores it in q.best.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -270,8 +270,8 @@ func (q *search[Req, Rsp]) read(missing needs) {
 	q.has |= missing
 }
 
-// key is a pattern of paths: fixed parts, with the remainder of a segment between two
-// parts. All paths that meet a condition match one of its keys.
+// key is a pattern of paths: fixed parts, with any text without '/' between two parts. A condition
+// has one or more keys. A path that meets the condition matches at least one of them.
 type key struct {
 	parts []string // at least one
 	open  bool     // whether any text may follow the last part
@@ -337,15 +337,16 @@ func withinSegment(tree *syntax.Regexp) bool {
 // hosts counts as if it did not restrict the host.
 const maxKeys = 64
 
-// hostKey is a host in lower case, or the end of a host, which begins with a dot.
+// hostKey is a whole host in lower case. If suffix is true, it is the end of a host and begins
+// with a dot.
 type hostKey struct {
 	text   string
 	suffix bool
 }
 
-// hostsOf returns a list of hosts. Each host for which m holds matches an element of the
-// list. It returns nil if m does not restrict the host, or if m has a host that is not
-// ASCII.
+// hostsOf returns a list of hosts. Each host for which m holds matches an element of the list. The
+// result is nil if m does not restrict the host, has a host that is not ASCII, or has more than
+// maxKeys hosts.
 func hostsOf(m matcher) []hostKey {
 	switch m := m.(type) {
 	case hostIs:
@@ -378,8 +379,8 @@ func hostsOf(m matcher) []hostKey {
 	return nil
 }
 
-// keysOf returns a list of keys. Each path for which m holds matches an element of the
-// list. It returns nil if m does not restrict the path.
+// keysOf returns a list of keys. Each path for which m holds matches an element of the list. The
+// result is nil if m does not restrict the path, or has more than maxKeys keys.
 func keysOf(m matcher) []key {
 	switch m := m.(type) {
 	case exactPath:

@@ -28,9 +28,9 @@ import (
 //	Policy.IdleTimeout         [layer.IdleTimeout]
 //	RequestHeader              forwarded requests
 //
-// For HTTP the arguments are httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify, which
-// classifies errors. Without an edit (nil), header changes, Redirect, Mirrors and Faults with a
-// response have no effect. See "Retries" in the package documentation for the rules of retries.
+// For HTTP, pass httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify. Without replayer
+// (nil), no retries and hedges happen. Without edit (nil), header changes, Redirect, Mirrors and
+// Faults with a response have no effect.
 func WithRouteLayers[Req, Rsp any](
 	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
 ) Option[Req, Rsp] {
@@ -64,15 +64,15 @@ type routeStack[Req, Rsp any] struct {
 	route              Route // the route; invalid parts have their zero value
 	classes            classifier
 	retryBudget        *layer.Budget
-	unlimited          *layer.Budget // of Policy.Retry; it allows any number of retries
+	unlimited          *layer.Budget // for Policy.Retry; it allows any number of retries
 	requests, attempts layer.Instruments
 	mirrors            []layer.Layer[Req, Rsp]
 	overridden         bool // the stack is for requests with override fields: see RoutePolicy.Overrides
 }
 
-// stackOf returns the route def as a service: its layers, with below as the innermost
-// service. It returns below if def needs no layers. It logs the invalid parts of def. The
-// caller must hold mu.
+// stackOf returns the service of the route def: its layers, with the service below under them. If
+// def needs no layers, stackOf returns below. It logs the invalid parts of def. The caller must
+// hold mu.
 func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	route, problems := def.valid()
 	if r.layers.edit == nil {

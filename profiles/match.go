@@ -2,10 +2,11 @@ package profiles
 
 import "strings"
 
-// Match is a condition. [Path], [PathPrefix], [Method], [Header], [Query], [Host] and
-// [GRPC] are conditions on requests. [Status], [GRPCStatus] and [Trailer] are
-// conditions on responses. [All], [Any] and [Not] combine conditions on requests, or
-// conditions on responses. A condition on the other kind of message is invalid.
+// Match is a condition. [Path], [PathPrefix], [Method], [Header], [Query], [Host] and [GRPC] are
+// conditions on requests, for a [Route]. [Status], [GRPCStatus] and [Trailer] are conditions on
+// responses, for a [ResponseClass]. [All], [Any] and [Not] combine conditions of one kind. A
+// condition on responses is invalid in a Route, and a condition on requests is invalid in a
+// ResponseClass.
 //
 // Invalid members of All and Any are left out. A Not of an invalid condition is
 // invalid. A condition must not contain itself.
@@ -26,10 +27,10 @@ type (
 	// Not holds if the condition Match does not hold.
 	Not struct{ Match Match }
 
-	// Path is a regular expression for the path of a request, without the query. Space
-	// around it is removed. As in linkerd, missing anchors are added without a group: '^'
-	// at the start and '$' at the end. So "/a|/b" means "^/a|/b$". Write "(/a|/b)" to match
-	// one of two paths.
+	// Path is a regular expression for the path of a request, without the query. White space
+	// around the expression is removed. As in linkerd, a missing '^' is added at the start and a
+	// missing '$' at the end, without a group. So "/a|/b" means "^/a|/b$". Write "(/a|/b)" to
+	// match one of two paths.
 	//
 	// The syntax is that of package regexp. It differs from linkerd's: \d, \w and \s are
 	// ASCII only, "&&" and "--" in a class have no special meaning, and a repeat count is
@@ -38,13 +39,12 @@ type (
 	// profile together have no limit.
 	Path string
 
-	// PathPrefix holds for paths that begin with its segments: "/a" holds for "/a",
-	// "/a/" and "/a/b", but not for "/ab". It must begin with '/' and have no query. A
-	// '/' at its end has no effect. Percent-encoded characters are compared as sent.
+	// PathPrefix holds for paths that begin with the segments of the prefix: "/a" holds for "/a",
+	// "/a/" and "/a/b", but not for "/ab". It must begin with '/' and have no query. A '/' at its
+	// end has no effect. Percent-encoded characters are not decoded.
 	PathPrefix string
 
-	// Method holds if the method of the request is equal to it, including case. It must be
-	// an HTTP token.
+	// Method holds for requests with this method. Case matters. A Method must be an HTTP token.
 	Method string
 
 	// Header holds if one of the values of the request header field Name satisfies Value. Name must
@@ -62,10 +62,10 @@ type (
 		Value StringMatch
 	}
 
-	// Host holds if the authority of a request satisfies Value, without the port, the brackets
-	// of an IPv6 address and a final dot. Case does not matter. [AnyValue] holds for every
-	// request with a host. The number of routes with Exact hosts, or with a Suffix that begins
-	// with a dot, has little effect on the time of a match.
+	// Host holds if the host of a request satisfies Value. The host is the authority without the
+	// port, the brackets of an IPv6 address and a final dot. Case does not matter. [AnyValue]
+	// holds for every request with a host. Routes with an Exact host, or with a Suffix that begins
+	// with a dot, are found in an index.
 	Host struct{ Value StringMatch }
 
 	// GRPC holds for paths of the form "/Service/Method". An empty Service or Method

@@ -10,15 +10,15 @@ import (
 // neither wait for their copies nor fail with them. [layer.Mirror] documents which requests
 // are copied, and when.
 //
-// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is
-// canceled after 10 s. All header fields are copied, credentials included, unless
-// RequestHeader removes them. The mirror target should receive no other requests, because
-// copies and other requests share its queue and limits. A request that a Fault answers is
-// copied too, unless its body is not read.
+// RequestHeader of the Route applies to a copy, and [MirrorHeader] is added. A copy is canceled
+// after 10 s. All header fields are copied, credentials included, unless RequestHeader removes
+// them. The mirror target should receive no other requests, because copies and other requests
+// share its queue and limits. If a Fault answers a request, the request is still copied, unless it
+// has a body that is not read.
 type Mirror struct {
 	Authority    string  // target of the copies; see Target
-	Fraction     float64 // share of the requests that are copied, above 0 to 1; 0 means all
-	MaxBodyBytes int64   // requests with larger bodies are not copied; 0 means 64 KiB, -1 no body
+	Fraction     float64 // share of the requests that are copied, from 0 to 1; 0 means all requests
+	MaxBodyBytes int64   // largest body of a copied request; 0 means 64 KiB, -1 means no body
 	MaxInFlight  int     // maximum number of concurrent copies; 0 means 100
 }
 

@@ -33,32 +33,33 @@ func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
 // the first profile arrives. Without this option requests do not wait. They may then reach
 // a target that the first profile excludes.
 //
-// This is the only wait in a Router. All other waits are in queues.
+// A Router never waits at another point. A service that mk of [New] returns may wait, for example
+// in a queue.
 func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
 }
 
-// WithPerRoute inserts the result of stack between each route and its targets. stack is
-// called once for each route, may return next, and must return at once. The result is used
-// as long as profiles have an equal route and RetryBudget; see also [WithOnUpdate].
-// [WithDefaultRoute] does the same for the default route.
+// WithPerRoute inserts the service that stack returns between each route and its targets. stack is
+// called once for each route, must return at once, and may return next. The service is kept as
+// long as the route and the RetryBudget are equal in the next profile. See also [WithOnUpdate].
+// [WithDefaultRoute] does the same for requests that match no route.
 //
-// With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses
-// a target from the profile that was current when the request arrived. The context has that
-// profile. Therefore call next with the context of the call, or with one derived from it.
+// With [WithRouteLayers], next includes the layers of the route. Each Call of next chooses a
+// target from the profile that was current when the request arrived. next finds that profile in
+// its context. Therefore call next with the context of the call, or with one derived from it.
 func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
 }
 
-// WithDefaultRoute inserts the result of stack between the requests that match no route
-// and their targets. stack is called for each profile and must return at once.
+// WithDefaultRoute inserts the service that stack returns between the requests that match no route
+// and their targets. stack is called once for each profile and must return at once.
 func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.defaultRoute = stack })
 }
 
-// WithOnUpdate calls f with each profile, including the default one, before it takes
-// effect. f is called before the functions of [WithPerRoute], [WithDefaultRoute] and
-// [WithMetrics]. It can remove the metrics of routes that no longer exist. Calls of f are
+// WithOnUpdate calls f with each profile before the profile takes effect. This includes the
+// default profile. f is called before the functions of [WithPerRoute], [WithDefaultRoute] and
+// [WithMetrics], so that it can remove the metrics of routes that no longer exist. Calls of f are
 // not concurrent. f must return at once.
 //
 // With this option, all routes are built again when the profile's Name changes. The new

@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The header fields of [RoutePolicy].Overrides. The names are in canonical form, because
-// net/http allocates for other forms.
+// The header fields that change the retries and timeouts of a request: see Overrides of
+// [RoutePolicy]. The names are in canonical form, because net/http allocates for other forms.
 const (
 	overrideHTTP     = "L5d-Retry-Http"
 	overrideGRPC     = "L5d-Retry-Grpc"
@@ -28,8 +28,8 @@ var overrideFields = [...]string{ //nolint:gochecknoglobals // a constant
 	overrideHTTP, overrideGRPC, overrideLimit, overrideAttempt, overrideTimeout, overrideRequest, overrideResponse,
 }
 
-// overrides is the service of a route with RoutePolicy.Overrides. The service overridden is
-// for requests with an override field, and the embedded Service is for other requests.
+// overrides is the service of a route with RoutePolicy.Overrides. It sends requests with an
+// override field to the service overridden, and other requests to the embedded Service.
 type overrides[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	access     layer.Accessor[Req, Rsp]
@@ -53,8 +53,8 @@ func (o *overrides[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service 
 
 func (o *overrides[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "overrides"} }
 
-// addTimeout adds to st the limit d on the time of a request. 0 means no limit. For requests
-// with override fields, the first valid value of the given fields replaces d.
+// addTimeout adds to st the time limit d of a request. A d of 0 means no limit. If the stack is
+// for requests with override fields, the first valid value of the given fields replaces d.
 func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Duration, fields ...string) layer.Stack[Req, Rsp] {
 	if !a.overridden {
 		return st.Timeout(d)
@@ -70,9 +70,9 @@ func (a *routeStack[Req, Rsp]) addTimeout(st layer.Stack[Req, Rsp], d time.Durat
 	})
 }
 
-// overriddenRetry retries requests with override fields. Any field of the policy of a
-// [layer.Retry] may differ between requests. It keeps the Retry of the last request, because
-// most clients send the same fields with each request.
+// overriddenRetry retries requests as their override fields specify. It keeps the service that it
+// made for the last request, because most clients send the same fields with each request. If the
+// next request has other values, overriddenRetry makes a new service.
 type overriddenRetry[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	stack   *routeStack[Req, Rsp]
@@ -109,10 +109,10 @@ func (o *overriddenRetry[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Se
 
 func (o *overriddenRetry[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "retry"} }
 
-// overrideRetry returns a copy of the Retry of, with the values for retries in header. If
-// of is nil, the other values are linkerd's defaults for such requests. It returns of
-// itself if header has no such values, and nil if the limit of retries is 0. Invalid values
-// are ignored, as in linkerd.
+// overrideRetry returns the Retry of a request with the given header. The values of the override
+// fields replace those of the argument of, which is the Retry of the policy. If of is nil, they
+// replace linkerd's defaults. Invalid values are ignored, as in linkerd. Without valid values, the
+// result is of. If the limit of retries is 0, the result is nil.
 func overrideRetry(header layer.Header, of *Retry) *Retry {
 	statuses, byStatus := overrideStatuses(header.Get(overrideHTTP))
 	codes, byCode := overrideCodes(header.Get(overrideGRPC))

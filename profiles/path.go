@@ -54,8 +54,8 @@ func anchor(pattern string) string {
 	return pattern
 }
 
-// flatten returns the parts of which tree is the concatenation, without the anchors at the
-// start and at the end. hasStart and hasEnd report whether tree has these anchors.
+// flatten splits a concatenation into its parts, without the anchors at the start and at the end.
+// hasStart and hasEnd report whether tree has these anchors.
 func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, hasStart, hasEnd bool) {
 	steps = appendSteps(nil, tree.Simplify())
 	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; hasStart = true {

@@ -27,19 +27,19 @@ type Policy struct {
 	// profile of the requests also applies to connections.
 	Connections *Profile
 
-	// ServerNames is whether the routes of Connections select TLS connections by [Host],
-	// which is then the server name in the ClientHello.
+	// ServerNames reports whether the routes of Connections select TLS connections. A [Host] in
+	// these routes applies to the server name in the ClientHello.
 	ServerNames bool
 }
 
 // RoutePolicy has the parts of a [Route] that linkerd's client policies have and service
 // profiles do not.
 type RoutePolicy struct {
-	// Backends share the requests of the route in proportion to their weights. With
-	// Failover, the first ready backend gets all requests. If no backend has a weight,
-	// requests are rejected. An invalid backend fails its share of the requests. nil means
-	// the targets of the profile. The [layer.Route] of a request is added to the context
-	// when a backend is chosen, so the layers of the route do not see it.
+	// Backends share the requests of the route in proportion to their weights. With Failover, the
+	// first ready backend gets all requests. If all weights are 0, requests are rejected. An
+	// invalid backend fails its share of the requests. nil means the targets of the profile. The
+	// [layer.Route] of a request is added to the context when a backend is chosen, so the layers
+	// of the route do not see it.
 	Backends []Backend
 	Failover bool
 
@@ -63,9 +63,9 @@ type RoutePolicy struct {
 	Overrides bool
 }
 
-// Retry allows retries of requests with any method, without a budget. In addition to failed
-// responses, an attempt is retried if it is late or ends with an error of class
-// [layer.Retryable].
+// Retry allows retries of requests with any method, without a budget. An attempt is retried if its
+// response matches Statuses or GRPC. It is also retried if it exceeds AttemptTimeout or ends with
+// an error of class [layer.Retryable]. Rejections are not retried.
 type Retry struct {
 	Max            int           // maximum number of retries of one request, 1 to 99
 	MaxBodyBytes   int64         // requests with a larger body are sent once
@@ -106,11 +106,11 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function that makes the service of a backend of a [RoutePolicy]. mk
-// is called once for each backend that differs from the current backends in Authority,
-// Endpoint, Missing or Balancing. mk must release the services of earlier backends. Without
-// this option, the function mk of [New] makes the service for an Authority, and the
-// function of [WithForward] makes the service for an Endpoint.
+// WithBackends sets the function that makes the service of a backend of a [RoutePolicy]. Backends
+// with equal Authority, Endpoint, Missing and Balancing share one service. mk is called if no
+// backend of the current profile has such a service. mk must release the services of earlier
+// backends. Without this option, the function mk of [New] makes the service for an Authority, and
+// the function of [WithForward] makes the service for an Endpoint.
 func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.backends = mk })
 }
@@ -203,8 +203,9 @@ func (a *routeStack[Req, Rsp]) retryPolicy(p *Retry) layer.RetryPolicy[Req, Rsp]
 	}
 }
 
-// routeSplit returns the split over the backends of route. It returns nil if the route has
-// no backends of its own. parent has the labels of the policy. The caller must hold mu.
+// routeSplit returns the split over the backends of route. It returns nil if the route has no
+// Policy or its Backends are nil. parent has the labels of the Policy of the profile. The caller
+// must hold mu.
 func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[string]string, drop func(error)) *split[Req, Rsp] {
 	p := route.def.Policy
 	if p == nil || p.Backends == nil {
@@ -254,9 +255,9 @@ func (p *Policy) labels() map[string]string {
 	return p.Labels
 }
 
-// backend returns the service of b. key is the result of b.key(). backend makes the service
-// only if no current backend has the same key. For an invalid b, it calls drop and returns
-// a service that fails each request. The caller must hold mu.
+// backend returns the service of b. key must be the result of b.key(). If a current backend has
+// the same key, backend returns its service. Otherwise it makes the service. For an invalid b, it
+// calls drop and returns a service that fails each request. The caller must hold mu.
 func (r *Router[Req, Rsp]) backend(b *Backend, key string, drop func(error)) layer.Service[Req, Rsp] {
 	if svc, ok := r.backendServices[key]; ok {
 		return svc
@@ -339,8 +340,7 @@ func (b *Backend) key() string {
 	return strings.Join([]string{b.Authority, endpoint, b.Missing, fmt.Sprintf("%+v", b.Balancing)}, "\x00")
 }
 
-// label returns the name of b in explanations: its authority, or the address of its
-// Endpoint.
+// label returns the name of b in explanations: the address of its Endpoint, or else its authority.
 func (b *Backend) label() string {
 	if b.Endpoint != nil {
 		return b.Endpoint.Addr.String()
@@ -348,9 +348,9 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends drops the services of backends that no route of s uses. If the profile of
-// s has RoutesOnly, the remaining backends become the split of s, so that Ready waits for
-// them. The caller must hold mu.
+// releaseBackends removes the services of backends that no route of s uses. If the profile of s
+// has RoutesOnly, the remaining backends replace the split of s, so that Ready waits for them. The
+// caller must hold mu.
 func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
 	used := make(map[string]layer.Service[Req, Rsp], len(r.backendServices))
 	var all split[Req, Rsp]

@@ -27,8 +27,8 @@ type Profile struct {
 	Precedence Precedence
 	RoutesOnly bool
 
-	// Targets share the requests in proportion to their weights. If no valid target has a
-	// weight, all requests go to the apex.
+	// Targets share the requests in proportion to their weights. If no valid target has a weight
+	// above 0, all requests go to the apex.
 	Targets []Target
 
 	// OpaqueProtocol turns protocol detection off for connections, see [Dispatch]. It
@@ -46,11 +46,11 @@ type Profile struct {
 	Policy *Policy // for client policies; may be nil
 }
 
-// Route selects requests and specifies how they are treated. Routes are equal if they
-// are deeply equal. An equal route in the next profile keeps its state.
+// Route selects requests and specifies how they are treated. Routes are equal if they are deeply
+// equal. If the next profile has an equal route, the route keeps its state.
 //
-// [WithRouteLayers] and [WithPerRoute] apply the fields after Labels. A zero or invalid
-// value turns a field off.
+// The fields after Labels have an effect only with [WithRouteLayers] or [WithPerRoute]. A zero or
+// invalid value turns a field off.
 type Route struct {
 	Name    string            // for metrics and messages; may be empty
 	Match   Match             // condition on requests; nil is invalid
@@ -65,20 +65,19 @@ type Route struct {
 	// that takes longer is retried if the route is Retryable. Otherwise the request fails.
 	AttemptTimeout time.Duration
 
-	// Retryable allows retries of failed requests that are idempotent, within the
-	// RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and
-	// requests with an Idempotency-Key. A gRPC call is a POST. RetryNonIdempotent also
-	// allows retries of all other requests if Retryable is set, as linkerd's isRetryable
-	// does. MaxRetries is the largest number of retries of one request, up to 99. With 0
-	// only the budget and Timeout limit the retries.
+	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
+	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
+	// Idempotency-Key. A gRPC call is a POST. With both Retryable and RetryNonIdempotent, all
+	// other requests may be retried too, as with linkerd's isRetryable. MaxRetries is the largest
+	// number of retries of one request, up to 99. 0 means 99.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
 
-	// Hedge is the time without response headers after which a copy of the request is sent
-	// to another endpoint. Each copy is withdrawn from the RetryBudget, like a retry. Only
-	// requests that Retryable would allow to retry are copied. Retryable itself need not be
-	// set.
+	// Hedge is the time without response headers after which a copy of the request is sent to
+	// another endpoint. Each copy is withdrawn from the RetryBudget, like a retry. Only idempotent
+	// requests are copied, unless both Retryable and RetryNonIdempotent are set. Retryable itself
+	// is not required.
 	Hedge time.Duration
 
 	// Limit is the maximum number of concurrent requests, up to the end of their responses.
@@ -106,13 +105,13 @@ type Route struct {
 // Rate is a limit of requests per second.
 type Rate struct {
 	PerSecond float64 // 0 means no limit
-	Burst     int     // requests at once; 0 means the number of one second, and at least 1
+	Burst     int     // largest number of requests at once; 0 means PerSecond rounded up, at least 1
 }
 
-// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any TTL
-// there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of routes
-// that are Retryable or hedged count. If the next profile has an equal RetryBudget, the
-// counts continue. Otherwise they start again, and all routes are built again.
+// RetryBudget limits retries to a share of the requests, as [layer.Budget] does. In any period of
+// length TTL there are at most Ratio × requests + MinPerSecond × TTL retries. Only requests of
+// routes that are Retryable or have a Hedge count. If the next profile has an equal RetryBudget,
+// the counts continue. Otherwise they start again, and all routes are built again.
 //
 // linkerd counts in whole numbers and tenths of the TTL. The limits here are exact and
 // never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as
@@ -163,7 +162,7 @@ func (r Route) Validate() error {
 	return err
 }
 
-// maxRetries is the maximum of layer.Retry.
+// maxRetries is the largest number of retries that layer.Retry allows for one request.
 const maxRetries = 99
 
 // valid returns a copy of r without invalid timeouts, limits, header changes, redirects,
@@ -282,9 +281,9 @@ func (b RetryBudget) budget() *layer.Budget {
 	return layer.NewBudget(b.TTL, ratio, perSecond)
 }
 
-// apex returns the destination of requests if the profile has no split: Name with the port
-// of target, or target if Name is empty. If Name is invalid, it returns target and an
-// error.
+// apex returns the destination of requests if the profile has no split: Name with the port of
+// target. If Name is empty or target has no port, the apex is target. If Name is invalid, apex
+// returns target and an error.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil

@@ -92,7 +92,7 @@ func (r *redirectService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, err
 	return r.edit.NewResponse(req, answer), nil
 }
 
-// The gRPC statuses of responses to redirected gRPC requests.
+// The gRPC statuses with which a Redirect answers gRPC requests.
 const (
 	grpcInvalidArgument = 3
 	grpcNotFound        = 5

@@ -15,8 +15,8 @@ type response struct {
 	header, trailer layer.Header
 }
 
-// truth is the value of a condition on a response: yes, no, or open. It is open if the
-// condition needs the trailers.
+// truth is the value of a condition on a response: yes, no, or open. The value is open if the
+// condition needs the trailers and these have not arrived.
 type truth uint8
 
 const (
@@ -82,9 +82,8 @@ func compileResponses(members []Match, decisive truth, drop func(error)) (respon
 	return joined, nil
 }
 
-// responseJoin is a compiled All or Any. If a member has the value in the field decisive,
-// this is the result: no for an All, and yes for an Any. Otherwise the result is open if a
-// member is open, and the opposite of decisive if none is.
+// responseJoin is a compiled All or Any. The result is decisive if a member has that value.
+// Otherwise the result is open if a member is open. Otherwise it is the opposite of decisive.
 type responseJoin struct {
 	members  []responseMatcher
 	decisive truth // no for All, yes for Any

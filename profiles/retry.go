@@ -64,8 +64,9 @@ func (a *routeStack[Req, Rsp]) addAttempts(st layer.Stack[Req, Rsp], grpc bool) 
 	return a.changeRequests(a.addAttemptTimeouts(st))
 }
 
-// retryable reports whether the outcome of an attempt allows a retry: the attempt was
-// late, its error has the class Retryable, or its response is a failure.
+// retryable reports whether the outcome of an attempt allows a retry. This is so if the attempt
+// exceeded its time limit, its error has the class Retryable, or its response is a failure. A
+// rejection (ErrNotReady) allows no retry.
 func (a *routeStack[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	switch {
 	case o.Err == nil:

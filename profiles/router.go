@@ -21,9 +21,9 @@ const layerName = "profiles"
 // route of a request and sends the request to one of the profile's targets. A route with a name or
 // labels is added to the context, see [layer.WithRoute]. [New] returns a Router.
 //
-// A request is rejected if every target rejects it. If all targets are closed, the
-// error matches [layer.ErrClosed] only after the watch of the profile has ended,
-// because the next profile may have other targets.
+// A request is rejected if every target rejects it. If every target rejects it with
+// [layer.ErrClosed], a further profile may still bring other targets. Therefore the error of the
+// Router matches ErrClosed only after the watch of the profile has ended.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
@@ -42,7 +42,7 @@ type Router[Req, Rsp any] struct {
 	backendServices map[string]layer.Service[Req, Rsp] // by Backend.key
 
 	budget   *layer.Budget // the budget that was built last
-	budgetOf RetryBudget   // the values of budget
+	budgetOf RetryBudget   // the RetryBudget from which budget was built
 	invalid  oncelog.Logger
 
 	done chan struct{} // closed when no further profile will arrive
@@ -52,11 +52,11 @@ type Router[Req, Rsp any] struct {
 // ends. After that the last profile stays current. Requests go to target until the first
 // profile arrives.
 //
-// mk returns the service for an authority of the profile's targets, usually a balancer with
-// a queue. It is called once for each authority during the life of the Router. mk must
-// release services that are not used any more, as layer.Cache does. If mk returns nil, the
-// authority is closed. Its requests then go to other targets, or are rejected with an error
-// that matches [layer.ErrNoRoute].
+// mk returns the service for an authority of the profile's targets, usually a balancer with a
+// queue. It is called once for each authority during the life of the Router. mk must release
+// services that are not used any more, as layer.Cache does. If mk returns nil, requests for the
+// authority go to other targets. Without another target, they are rejected with an error that
+// matches [layer.ErrNoRoute].
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -140,8 +140,9 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, err
 }
 
-// await waits for the first profile or the end of the initial wait. It returns the snapshot
-// that is then current, or a rejection if ctx ends first. s is the current snapshot.
+// await waits until the first profile arrives or the initial wait is over. It returns the snapshot
+// that is then current. If ctx ends first, it returns a rejection. s is the snapshot at the time
+// of the call.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {
@@ -165,8 +166,8 @@ func (u notClosed) Is(target error) bool {
 
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// reject returns the rejection of a request that waited for the first profile until its
-// context ended. waited is the duration of the wait.
+// reject returns the rejection of a request whose context has ended. waited is the time that the
+// request waited for the first profile. It is 0 if the context had ended before the wait.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {
@@ -180,7 +181,7 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 
 // Ready waits until one of the profile's targets is ready. It does not wait for the layers of
 // routes, because it does not know the route of the next request. It returns an error that matches
-// [layer.ErrClosed] when every target is closed and no further profile will arrive.
+// [layer.ErrClosed] if all targets return such an error and no further profile will arrive.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := r.current.Load()

@@ -20,9 +20,9 @@ type snapshot[Req, Rsp any] struct {
 	candidates   []candidate[Req, Rsp] // in the order of precedence
 	index        index
 	split        split[Req, Rsp]
-	defaultRoute layer.Service[Req, Rsp] // nil means split
-	budget       *layer.Budget           // nil: no retries and hedges
-	provisional  bool                    // in place of a first profile that has not arrived
+	defaultRoute layer.Service[Req, Rsp] // nil means that requests without a route go to split
+	budget       *layer.Budget           // nil means that no retries and hedges happen, except by RoutePolicy.Retry
+	provisional  bool                    // whether the first profile has not arrived; profile is then the default one
 	replaced     chan struct{}           // closed when another snapshot is current
 }
 
@@ -31,13 +31,14 @@ type snapshot[Req, Rsp any] struct {
 type liveRoute[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
-	key   string                  // routeKey of def
-	stack layer.Service[Req, Rsp] // nil means split
-	split *split[Req, Rsp]        // of a RoutePolicy; nil means that of the snapshot
+	key   string                  // the result of routeKey(def), or "" if not computed
+	stack layer.Service[Req, Rsp] // nil means that requests go to the split
+	split *split[Req, Rsp]        // over the backends of a RoutePolicy; nil means the split of the snapshot
 }
 
-// compile compiles p. If a route of p is equal to a route of old, compile uses the
-// liveRoute of old, with the state of its stack. The caller must hold mu.
+// compile compiles p. If a route of p is equal to a route of old, compile uses the liveRoute of
+// old, with the state of its stack. It makes all routes again if the retry budget or the labels of
+// the Policy changed, or, with WithOnUpdate, the Name. The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	drop := r.invalid.Add
 	defer r.invalid.End()
@@ -149,8 +150,8 @@ func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] 
 	return s
 }
 
-// routeKey returns a text that is the same for equal routes. It may be the same for
-// different routes too.
+// routeKey returns a text that is the same for equal routes. Different routes may have the same
+// text.
 func routeKey(r Route) string {
 	if r.Name != "" {
 		return r.Name
@@ -220,8 +221,8 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	return svc
 }
 
-// closedTarget rejects all requests with err. It replaces the service of an authority if the
-// function that makes the services of targets returned nil.
+// closedTarget is a service that rejects all requests with err. It replaces the service of an
+// authority if the function mk of [New] returned nil or panicked.
 type closedTarget[Req, Rsp any] struct{ err error }
 
 func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }

@@ -16,10 +16,10 @@ import (
 
 // Source watches the profiles of destinations.
 //
-// The sequence ends when ctx ends or the consumer breaks. When the sequence has ended, the
-// Source has released the resources of the watch. Each profile replaces the previous one
-// completely. After an error, the last profile stays current and the Source tries again. An
-// error that matches [ErrNoProfile] is the last item.
+// The sequence that Watch returns ends when ctx ends or the consumer breaks. The Source has then
+// released the resources of the watch. Each profile replaces the previous one completely. After an
+// error, the last profile stays current and the Source tries again. After an error that matches
+// [ErrNoProfile], the sequence ends.
 //
 // A Source is safe for concurrent use. Each call of Watch is a separate stream.
 type Source interface {
@@ -80,8 +80,8 @@ func (s *Static) get(target string) *Profile {
 	return s.profiles[target]
 }
 
-// watchState is the state of the watch by which a Router follows its Source. Describe shows
-// it.
+// watchState is the state of the watch by which a Router follows its Source. Describe of the
+// Router shows it.
 type watchState struct {
 	profiles int   // number of profiles received
 	err      error // the last error; nil after a profile
@@ -173,8 +173,8 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 // errReplaced is the error of snapshot.ready if another profile has become current.
 var errReplaced = errors.New("profile replaced")
 
-// poll returns nil if a target of the split is ready, an error that matches ErrClosed if
-// all targets are closed, and another error otherwise.
+// poll returns nil if a target of the split is ready. If all targets return an error that matches
+// ErrClosed, poll returns such an error. Otherwise it returns another error.
 func (s *snapshot[Req, Rsp]) poll() error {
 	result := layer.ErrNotReady // without targets, while the first profile has not arrived
 	for i := range s.split.parts {
@@ -189,9 +189,9 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return result
 }
 
-// ready waits until a target of the split is ready, ctx ends or another profile becomes
-// current. If all targets are closed, it also returns when done is closed. It starts one
-// goroutine for each target. All of these goroutines have ended when ready returns.
+// ready waits until a target of the split is ready, ctx ends or another profile becomes current.
+// If all targets return ErrClosed, ready waits for another profile until done is closed. It starts
+// one goroutine for each target. All of these goroutines have ended when ready returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup

@@ -13,18 +13,18 @@ import (
 // split shares requests among targets in proportion to their weights. It has at least one
 // target, except before the first profile.
 type split[Req, Rsp any] struct {
-	apex  string // the target of errors and explanations: see Profile.Name
+	apex  string // the target that errors and explanations show: see Profile.Name
 	parts []part[Req, Rsp]
 	total uint64 // sum of all weights
 
-	ordered bool // the first ready target receives all requests
+	ordered bool // whether the first ready target receives all requests
 }
 
 // part is a target and its service.
 type part[Req, Rsp any] struct {
 	Target
 	svc   layer.Service[Req, Rsp]
-	key   string       // of the service in Router.backendServices
+	key   string       // key of svc in Router.backendServices, for a backend of a policy
 	route *layer.Route // route of the requests to a backend of a policy; nil for other targets
 }
 
@@ -41,8 +41,8 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to a target that is drawn by weight. If that target rejects it,
-// Call tries every other target once.
+// Call sends the request to a target that is drawn at random by weight. If that target rejects the
+// request, Call tries every other target once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
 		return s.parts[0].call(ctx, req)
@@ -86,9 +86,8 @@ func (s *split[Req, Rsp]) draw() int {
 }
 
 // drawFrom returns the index of a target for which wanted returns true, chosen at random by
-// weight. It returns -1 if wanted returns true for none. It takes one pass: each target
-// replaces the previous choice with a probability of its weight divided by the weight of
-// all targets so far.
+// weight. If there are none, it returns -1. It takes one pass: each target replaces the previous
+// choice with a probability of its weight divided by the weight of all targets so far.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {

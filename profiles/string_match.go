@@ -16,19 +16,19 @@ type StringMatch interface {
 
 // The kinds of StringMatch.
 type (
-	// Exact holds for a value that is equal to it. It may be empty.
+	// Exact holds for a value that is equal to it. An empty Exact holds for an empty value.
 	Exact string
 
 	// Prefix holds for values that begin with it. It must not be empty; use [AnyValue]
 	// to match every value.
 	Prefix string
 
-	// Suffix holds for values that end with it and are longer. It must not be empty. The hosts
-	// below a domain are Suffix(".example.com").
+	// Suffix holds for values that end with it and are longer than it. It must not be empty.
+	// Suffix(".example.com") holds for all hosts below example.com.
 	Suffix string
 
-	// Regex is a regular expression of package regexp that must match the whole value. The
-	// limits of a [Path] apply. Unlike a Path, it is anchored with a group around it.
+	// Regex is a regular expression of package regexp that must match the whole value. Unlike in a
+	// [Path], "a|b" means "^(?:a|b)$". The size limits of a Path apply.
 	Regex string
 
 	// AnyValue holds for every value, including an empty one.

@@ -121,9 +121,9 @@ func (e *Endpoint) Validate() error {
 }
 
 // WithForward sends requests to the [Endpoint] of the profile if [Profile.Dispatch] returns
-// [ToEndpoint]. The split is not used then. Routes still apply, unlike in linkerd's proxy,
-// because linkerd's controller sends no routes together with an endpoint. An invalid
-// endpoint is ignored. Without this option a Router ignores all endpoints.
+// [ToEndpoint]. The targets of the profile are not used then. Routes still apply, unlike in
+// linkerd's proxy, because linkerd's controller sends no routes together with an endpoint. An
+// invalid endpoint is ignored. Without this option a Router ignores all endpoints.
 //
 // mk makes the service of an endpoint. It is called if the endpoint is not deeply equal to
 // the previous endpoint. mk must release the services of earlier endpoints.
@@ -131,8 +131,8 @@ func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 
-// endpointService is the last endpoint for which a service was made by the function of
-// WithForward, and this service.
+// endpointService is an endpoint and the service that the function of WithForward made for it. A
+// Router keeps the last one.
 type endpointService[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]
