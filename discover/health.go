@@ -24,7 +24,7 @@ type HealthCheck[Req, Rsp any] func(ctx context.Context, t Target, svc layer.Ser
 
 // HealthPolicy configures [WithHealthCheck]. A field that is 0 has its default.
 type HealthPolicy struct {
-	Interval  time.Duration // pause between two checks of an endpoint, ± 10 % at random: default 5 s, at least 1 ms
+	Interval  time.Duration // pause between two checks, ± 10 % at random: default 5 s, at least 1 ms
 	Timeout   time.Duration // time limit of one check: default 1 s
 	Healthy   int           // successes in a row after which an endpoint is healthy: default 1
 	Unhealthy int           // failures in a row after which an endpoint is unhealthy: default 3

@@ -5,11 +5,10 @@ import "context"
 // Dispatch specifies where a server of connections sends a connection. The first line of this
 // table that applies to the profile determines To:
 //
-//	profile                                            To
-//	Endpoint, without Name                             ToEndpoint
-//	Targets, or Routes without OpaqueProtocol          ToRoutes
-//	Name                                               ToApex
-//	else                                               ToTarget
+//	Endpoint without a Name                       ToEndpoint
+//	Targets, or Routes without OpaqueProtocol     ToRoutes
+//	Name                                          ToApex
+//	otherwise                                     ToTarget
 //
 // linkerd's proxy uses the same rules, but ignores the routes of profiles without a name.
 type Dispatch struct {
@@ -17,8 +16,8 @@ type Dispatch struct {
 	// may send first. A split selects one target for the whole connection.
 	Opaque bool
 
-	// To is the kind of destination, and Authority is the name of the destination: the
-	// apex, the address of the endpoint, or the target.
+	// To is the kind of destination. Authority is the name of the destination: the address of the
+	// Endpoint for ToEndpoint, and otherwise the apex of the profile, see [Profile].Name.
 	To        Destination
 	Authority string
 	Endpoint  *Endpoint // for ToEndpoint; must not be changed
@@ -44,8 +43,8 @@ func (d Destination) String() string {
 	return "unknown"
 }
 
-// Dispatch returns the destination of the connections to target, by the table at the type
-// [Dispatch]. p must be the profile of target. An invalid Name or Endpoint is ignored: see
+// Dispatch returns the destination of the connections to target. The table at the type [Dispatch]
+// has the rules. p must be the profile of target. An invalid Name or Endpoint is ignored: see
 // [Profile.Validate].
 func (p *Profile) Dispatch(target string) Dispatch {
 	apex, err := p.apex(target)

@@ -20,15 +20,15 @@
 // find out whether to detect HTTP and where the connection goes. A Router over connections
 // (layer/tcplayer) chooses a target once per connection.
 //
-// A panic of a callback on the Router's goroutine does not end the process: the part of the
-// profile for which it was called is left out. After a panic of the Source the last profile
-// stays current.
+// A panic of a callback on the Router's goroutine does not end the process. The part of the
+// profile for which the callback was called is left out. After a panic of the Source the last
+// profile stays current.
 //
 // # Client policies
 //
 // A route with a [RoutePolicy] has its own backends, timeouts and retries, as the routes of the
-// Gateway API have. [MostSpecific] is their precedence. Package linkerd gets such profiles from
-// the policy controller of linkerd.
+// Gateway API have. For such routes, [Profile].Precedence is [MostSpecific]. Package
+// profiles/linkerd gets such profiles from the policy controller of linkerd.
 //
 // # Retries
 //
@@ -37,13 +37,12 @@
 // share its [RetryBudget]. A route that is equal in the next profile keeps its state,
 // unless the RetryBudget changed.
 //
-// An attempt is retried if it was late, if its response is a failure by the classes of the
-// route, or if its error is [layer.Retryable]. Each attempt draws a target again. Attempts
-// follow without a pause, also if a response has a Retry-After. Only the budget, Timeout
-// and MaxRetries limit the number of retries, which is at most 99. After the last retry the
-// last response is returned. Rejections, such as those of a full queue, are not retried. An
-// endpoint without a balancer should return failed connections as errors, as
-// httplayer.SingleEndpoint does.
+// An attempt is retried if it exceeded AttemptTimeout, if its response is a failure by the classes
+// of the route, or if its error is [layer.Retryable]. Each attempt draws a target again. Attempts
+// follow without a pause, also if a response has a Retry-After. Only the budget, Timeout and
+// MaxRetries limit the number of retries, which is at most 99. After the last retry the last
+// response is returned. Rejections, such as those of a full queue, are not retried. An endpoint
+// without a balancer should return failed connections as errors, as httplayer.SingleEndpoint does.
 //
 // A request body is kept up to 64 KiB. A request with a larger body is sent once. If the
 // trailers decide, as for gRPC, the response is held back until the first piece of its body

@@ -24,9 +24,9 @@ type Fault struct {
 	// Jitter is added.
 	Delay, Jitter time.Duration
 
-	// Status is the HTTP status of the injected response, 400 to 599. With 0, the request
-	// is forwarded after the delay. GRPC is the gRPC status of the response to a gRPC
-	// request, 1 to 16. With 0, the gRPC status is derived from Status.
+	// Status is the HTTP status of the injected response, 400 to 599. With 0, no response is
+	// injected, and the request is forwarded after the delay. GRPC is the gRPC status of the
+	// response to a gRPC request, 1 to 16. With 0, the gRPC status is derived from Status.
 	Status int
 	GRPC   uint32
 

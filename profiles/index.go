@@ -211,9 +211,9 @@ func appendLower(b []byte, s string) []byte {
 	return b
 }
 
-// walk tries the candidates of b and of its descendants that match path. path is the part of the
-// path after the text of b. Longer branches come first, because their candidates are few and often
-// decide.
+// walk tries the candidates of b, and of the descendants of b that match path. path is the part of
+// the path after the text of b. Longer branches come first, because their candidates are few and
+// often decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -236,8 +236,8 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try tries the candidates at positions, which are in ascending order, up to the first whose
-// condition holds. If the position of that candidate is below q.best, try stores it in q.best.
+// try evaluates the candidates at positions, which are in ascending order. At the first position
+// below q.best whose condition holds, it stores the position in q.best and returns.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {

@@ -13,24 +13,24 @@ import (
 
 // WithRouteLayers gives each route the layers that its fields require, the outermost first:
 //
-//	ResponseHeader             all responses
-//	Limit, Rate                reject
-//	[WithMetrics], requests    each request that these admitted
-//	Redirect                   answers
-//	Mirrors                    one copy of each request
+//	ResponseHeader             changes all responses
+//	Limit, Rate                reject the requests above the limits
+//	[WithMetrics], requests    count each admitted request
+//	Redirect                   answers requests
+//	Mirrors                    send one copy of each request
 //	Policy.RequestTimeout      [layer.Timeout]
 //	Timeout                    [layer.ResponseHeaderTimeout]
 //	Faults                     [layer.FaultInjection], once for each request
-//	Retryable, AttemptTimeout  [layer.Retry], or Policy.Retry
+//	Retryable, AttemptTimeout  [layer.Retry]; Policy.Retry replaces them
 //	Hedge                      [layer.Hedge]
-//	[WithMetrics], attempts    each attempt and each copy of a hedge
+//	[WithMetrics], attempts    count each attempt and each copy of a hedge
 //	Policy.ResponseTimeout     [layer.Timeout]
 //	Policy.IdleTimeout         [layer.IdleTimeout]
-//	RequestHeader              forwarded requests
+//	RequestHeader              changes forwarded requests
 //
 // For HTTP, pass httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify. Without replayer
 // (nil), no retries and hedges happen. Without edit (nil), header changes, Redirect, Mirrors and
-// Faults with a response have no effect.
+// Faults with a response have no effect. "Retries" in the package documentation has more.
 func WithRouteLayers[Req, Rsp any](
 	replayer layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], classify layer.Classifier[Rsp],
 ) Option[Req, Rsp] {
@@ -113,7 +113,8 @@ func (r *Router[Req, Rsp]) stackOf(def Route, budget *layer.Budget, below layer.
 	return st.Service(&overrides[Req, Rsp]{Service: a.admitted(below), access: r.access, overridden: b.admitted(below)})
 }
 
-// admitted returns the service of the requests that Limit and Rate have admitted.
+// admitted returns the service of the requests that Limit and Rate have admitted. It has all
+// layers of the route except ResponseHeader, Limit and Rate.
 func (a *routeStack[Req, Rsp]) admitted(below layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 	if a.metrics == nil && !a.route.MayRetry() && a.route.AttemptTimeout == 0 && a.route.Hedge == 0 {
 		st := layer.NewStack[Req](a.options(a.layers.classify)...) // no class of responses is needed

@@ -57,9 +57,9 @@ type RoutePolicy struct {
 
 	// Overrides allows requests to change their retries and timeouts by header fields:
 	// l5d-retry-http, l5d-retry-grpc, l5d-retry-limit, l5d-retry-timeout, l5d-timeout (or
-	// l5d-request-timeout) and l5d-response-timeout. The fields are removed from the
-	// request. Their values have the form that linkerd documents. Retryable, AttemptTimeout
-	// and Hedge of the route do not apply to such requests.
+	// l5d-request-timeout) and l5d-response-timeout. The values have the form that linkerd
+	// documents. The fields are removed before the request is forwarded. If a request has such a
+	// field, Retryable, AttemptTimeout and Hedge of the route do not apply to it.
 	Overrides bool
 }
 

@@ -49,8 +49,8 @@ type Profile struct {
 // Route selects requests and specifies how they are treated. Routes are equal if they are deeply
 // equal. If the next profile has an equal route, the route keeps its state.
 //
-// The fields after Labels have an effect only with [WithRouteLayers] or [WithPerRoute]. A zero or
-// invalid value turns a field off.
+// The fields from Timeout to Mirrors have an effect only with [WithRouteLayers], or if the
+// function of [WithPerRoute] applies them. A zero or invalid value turns a field off.
 type Route struct {
 	Name    string            // for metrics and messages; may be empty
 	Match   Match             // condition on requests; nil is invalid

@@ -21,8 +21,8 @@ type snapshot[Req, Rsp any] struct {
 	index        index
 	split        split[Req, Rsp]
 	defaultRoute layer.Service[Req, Rsp] // nil means that requests without a route go to split
-	budget       *layer.Budget           // nil means that no retries and hedges happen, except by RoutePolicy.Retry
-	provisional  bool                    // whether the first profile has not arrived; profile is then the default one
+	budget       *layer.Budget           // nil means no retries and no hedges
+	provisional  bool                    // whether the first profile has not arrived yet
 	replaced     chan struct{}           // closed when another snapshot is current
 }
 
