@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// delta applies u to known and returns the smallest update with the same effect. It returns
-// false if u changes nothing. known is the set that the stream has yielded.
+// delta applies u to known, the set that the stream has yielded. It returns an update with the
+// same effect: an Add or a Remove if possible, and otherwise the whole set. It returns false if u
+// changes nothing.
 func delta(known *Set, u Update) (Update, bool) {
 	d := known.Apply(u)
 	switch {
@@ -33,10 +34,10 @@ func delta(known *Set, u Update) (Update, bool) {
 	return whole(known), true
 }
 
-// confirm returns the update to yield, and whether to yield one. u and changed are the
-// results of delta. *lost reports whether an error was yielded since the last update. After
-// an error, the first answer is yielded even if it changes nothing: confirm then returns
-// the whole set known. It clears *lost when it returns true.
+// confirm returns the update to yield, and whether to yield one. u and changed are the results of
+// delta. *lost reports whether an error was yielded since the last update. After an error, the
+// first answer is yielded even if it changes nothing. The update is then the whole set known.
+// confirm sets *lost to false when it returns true.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true

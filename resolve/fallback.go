@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Fallback returns a Resolver that uses primary. While primary reports that the target does
-// not exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. If the target is
-// empty or primary returns another error, secondary is not used.
+// Fallback returns a Resolver that uses primary. While primary reports that the target does not
+// exist or cannot be resolved ([ErrUnresolvable]), it uses secondary. It does not use secondary if
+// primary reports Empty or yields another error.
 //
 // Switching yields one Replace, Empty or DoesNotExist. The endpoints of primary stay until
 // secondary has answered. secondary is resolved only while it is used. ErrUnresolvable of
@@ -53,13 +53,13 @@ type fallback struct {
 	messages chan message
 	yield    func(Update, error) bool
 
-	primary, secondary Set      // the answers of first, and of second while it is used
-	standIn            *feed    // the stream of second; nil while second is not used
-	lost               bool     // whether the last item of first was an error
-	final              [2]error // the ErrUnresolvable of first and of second
+	primary, secondary Set      // the set of the primary resolver, and of the secondary one while it is used
+	standIn            *feed    // the stream of the secondary resolver; nil while it is not used
+	lost               bool     // whether the last item of the primary resolver was an error
+	final              [2]error // the ErrUnresolvable of the primary and the secondary resolver, or nil
 }
 
-// apply applies m, a message of the first or the second resolver, and yields the resulting
+// apply applies m, a message of the primary or the secondary resolver, and yields the resulting
 // update or error. It returns false if the stream must end.
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
@@ -82,8 +82,8 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields the current set again, unless that set is pending. It returns false if the
-// consumer broke.
+// repeat yields the set of the resolver in use again, unless that set is pending. It returns false
+// if the consumer broke.
 func (f *fallback) repeat() bool {
 	known := &f.primary
 	if f.standIn != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// message is an item of a resolver that is one of several in a Merge or Fallback.
+// message is an item that a feed has read from its resolver.
 type message struct {
-	from   int // index of the resolver
+	from   int // index of the resolver in a Merge or Fallback
 	update Update
 	err    error
 	ended  bool // whether this is the last item of the resolver; err is then the reason

@@ -26,13 +26,13 @@ const mergeGrace = 10 * time.Second
 // The first update is yielded when all resolvers have answered, or after 10 s, so that it
 // does not remove endpoints of slow resolvers.
 //
-// An error is yielded at once, with the number of its resolver from 1. It leaves the
-// endpoints of that resolver unchanged. The end of a resolver counts as such an error: wrap
-// the resolver in [Reconnect]. The first answer after an error yields the whole set even if
-// nothing has changed. The sequence ends when all resolvers have ended.
+// An error is yielded at once, with the number of its resolver, counted from 1. It leaves the
+// endpoints of that resolver unchanged. The end of a resolver counts as such an error: wrap the
+// resolver in [Reconnect]. The first answer after an error yields the whole set even if nothing
+// has changed. The sequence ends when all resolvers have ended.
 //
-// [ServeStale] around a Merge treats an update of any resolver as an answer of all.
-// ServeStale around each resolver drops the endpoints of that resolver only.
+// [ServeStale] around a Merge treats an update of any resolver as an answer of all resolvers. To
+// drop only the endpoints of a resolver that fails, wrap each resolver in ServeStale.
 func Merge(rs ...Resolver) Resolver {
 	requireResolvers(rs...)
 	sources := slices.Clone(rs)

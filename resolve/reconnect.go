@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Backoff is the wait between attempts. After attempt n, it is min(Min·2ⁿ, Max), plus a
-// random part of up to Jitter times this value. The total is at most Max. The zero Backoff
+// Backoff is the wait between attempts. After attempt n, counted from 0, it is min(Min·2ⁿ, Max),
+// plus a random part of up to Jitter times this value. The total is at most Max. The zero Backoff
 // means 100 ms to 60 s with a jitter of 0.1.
 type Backoff = backoff.Backoff
 

@@ -50,8 +50,8 @@ type Kind uint8
 // endpoint or removing a missing one has no effect.
 const (
 	Replace      Kind = iota + 1 // Endpoints is the whole set
-	Add                          // Endpoints were added or changed
-	Remove                       // Removed were removed
+	Add                          // the endpoints in Endpoints were added or changed
+	Remove                       // the endpoints at the addresses in Removed were removed
 	Empty                        // the target exists and has no endpoints
 	DoesNotExist                 // the target does not exist
 )
@@ -59,8 +59,8 @@ const (
 // Update is one change of a target's endpoints.
 type Update struct {
 	Kind      Kind
-	Endpoints []Endpoint       // of Replace and Add
-	Removed   []netip.AddrPort // of Remove
+	Endpoints []Endpoint       // used for Replace and Add
+	Removed   []netip.AddrPort // used for Remove
 }
 
 // Endpoint is one address that serves a target.

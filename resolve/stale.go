@@ -41,9 +41,9 @@ type StaleResolver struct {
 // If the first answer after an error has no endpoints, it is delayed, and the last set
 // stays. A lost stream that [Reconnect] opens again is such an error.
 //
-// The delay ends with the next update that has an endpoint, or after Grace. Then one
-// Replace has the whole set that r has sent. Another error drops the delayed answer, and
-// Grace starts again with the next one.
+// The delay ends with the next update that has an endpoint, or after Grace. Then one Replace has
+// the whole set that r has sent. Another error drops the delayed answer. Grace starts again with
+// the next empty answer.
 //
 // The age of a set starts with the first error after the last answer that was passed on.
 // Before an error the age is 0, because silence means that nothing has changed. At MaxAge
@@ -67,7 +67,7 @@ type StaleStatus struct {
 	Target    string
 	State     State         // the state of the served set
 	Endpoints int           // the number of endpoints in the served set
-	Age       time.Duration // since the source last confirmed the set; 0 if there was no error
+	Age       time.Duration // time since the first error after the last answer; 0 without such an error
 	IsStale   bool          // whether an answer is delayed
 	Err       error         // the last error; nil if Age is 0
 }

@@ -43,7 +43,7 @@ func readStatus(v value) (s profiles.Status, ok bool) {
 	return s, true
 }
 
-// readShortClasses reads the field classes of a route in the short form: a list of classes
+// readShortClasses reads the field "classes" of a route in the short form. It is a list of classes
 // with conditions on responses.
 func readShortClasses(v value) []profiles.ResponseClass {
 	items := v.Members("an empty class: take it out")

@@ -32,15 +32,16 @@
 //	  retry: true
 //	split: {web-v1.default.svc.cluster.local: 90, web-v2.default.svc.cluster.local: 10}
 //
-// A target with a port takes precedence over one without. ServiceProfiles of linkerd are
-// not read, because its controller serves them, see profiles/linkerd.
+// A profile for a target with a port takes precedence over one for the target without a port. The
+// Source does not read ServiceProfiles from the Kubernetes API, because linkerd's controller
+// serves them: see package profiles/linkerd.
 //
 // # Mistakes
 //
-// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases and
-// tags, resources of other kinds, and invalid values. An empty file is a mistake too, because it is probably being
-// written. All mistakes of a file are reported at once, each as an [*Error] with its line,
-// column and field. A syntax error is reported alone.
+// Mistakes are unknown and duplicate fields, two profiles for one target, YAML aliases and tags,
+// resources of other kinds, and invalid values. An empty file is a mistake too, because it is
+// probably being written. All mistakes of a file are reported at once, each as an [*Error] with
+// its line, column and field. A syntax error is reported alone.
 //
 // # Changes
 //

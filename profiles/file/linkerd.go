@@ -105,7 +105,7 @@ func (e *entry) metadata(v value) {
 	v.Require("name", "the name of the service: web.default.svc.cluster.local")
 }
 
-// isDNS1123 reports whether name is an object name that Kubernetes allows, other than
+// isDNS1123 reports whether Kubernetes allows name as the name of a resource. It returns false for
 // an IP address.
 func isDNS1123(name string) bool {
 	if _, err := netip.ParseAddr(name); err == nil || strings.ToLower(name) != name || strings.Contains(name, "_") {
@@ -122,8 +122,8 @@ func (e *entry) linkerdRoutes(v value) {
 	}
 }
 
-// readLinkerdRoute reads a route of a ServiceProfile. ok is false if the route must be left
-// out.
+// readLinkerdRoute reads a route of a ServiceProfile. ok is false if the condition has no valid
+// part, so that the route must be left out.
 func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
 	v.Read(fields{
 		"name":            word(&r.Name),
@@ -142,7 +142,8 @@ func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
 	return r, r.Match != nil
 }
 
-// readLinkerdTimeout reads a timeout. An empty text means no timeout.
+// readLinkerdTimeout reads a timeout. It returns 0, which means no timeout, for an empty text and
+// for a negative duration.
 func readLinkerdTimeout(v value) (d time.Duration) {
 	if text, ok := v.Text(); ok && text != "" {
 		signedDuration(&d)(v)
@@ -235,8 +236,8 @@ func (e *entry) readOpaquePorts(v value) {
 	}
 }
 
-// parseWeight parses a Kubernetes quantity as linkerd's controller does. The weight is ten
-// times the quantity in thousandths, rounded up: "1" is 10000, and "500m" is 5000. It
+// parseWeight parses a Kubernetes quantity as linkerd's controller does. It rounds the quantity up
+// to thousandths. Each thousandth counts as a weight of 10: "1" is 10000, and "500m" is 5000. It
 // returns false for exponents and for suffixes other than m.
 func parseWeight(text string) (uint32, bool) {
 	digits, milli := strings.CutSuffix(text, "m")

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// conditions is the syntax of the conditions on requests, or on responses, in one format:
+// conditions describes how a format writes conditions on requests, or on responses. The format is
 // the short form or a ServiceProfile.
 type conditions struct {
 	// leaves returns a function for each field other than all, any and not. The function
@@ -61,8 +61,9 @@ func linkerdResponses() conditions {
 	}}
 }
 
-// readCondition reads a condition. If a mapping has several fields, all of them must hold.
-// readCondition returns nil if no valid condition is left.
+// readCondition reads a condition. If a mapping has several fields, all of them must hold. If no
+// valid condition is left, the result is nil. But if several were given and c.allowEmpty is true,
+// the result is an empty All.
 func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
@@ -103,8 +104,8 @@ func readCondition(v value, c conditions) profiles.Match {
 	return profiles.All(parts)
 }
 
-// readMembers reads the members of a field "all" or "any", and combines them by the
-// function join. If no valid member is left, it returns nil, unless c.allowEmpty is true.
+// readMembers reads the members of a field "all" or "any". The function join combines the valid
+// members. If no valid member is left and c.allowEmpty is false, readMembers returns nil.
 func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
 	var members []profiles.Match
 	for _, item := range v.Members("an empty condition: take it out") {
@@ -181,8 +182,8 @@ func reason(err error) string {
 
 func fail(v value, why string) { v.Failf("%s", why) }
 
-// shortRequests returns the syntax of conditions on requests in the short form. In place of
-// a value, a list is allowed: it matches if one of its members matches.
+// shortRequests returns the syntax of conditions on requests in the short form. A field may have a
+// list in place of a value. The condition then holds if it holds for one member of the list.
 func shortRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
@@ -259,8 +260,8 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.StringMat
 	}
 }
 
-// readStringMatch reads a text for an exact match, or a mapping for another kind of match. It
-// returns nil after a mistake.
+// readStringMatch reads a StringMatch. A text is an Exact. A mapping such as {prefix: v1}
+// specifies the kind of match. The result is nil after a mistake.
 func readStringMatch(v value) (t profiles.StringMatch) {
 	if v.Node.Kind != yaml.MappingNode {
 		if text, ok := v.Text(); ok {
@@ -315,8 +316,8 @@ func exactPath(v value, path string) profiles.Match {
 	return profiles.Path("^" + regexp.QuoteMeta(path) + "$")
 }
 
-// pathRegex returns a condition with a group around regex, so that "/a|/b" matches both
-// paths. linkerd adds no group.
+// pathRegex returns a condition that holds if regex matches the whole path. It puts regex in a
+// group, so that "/a|/b" matches both paths. linkerd adds no group.
 func pathRegex(v value, regex string) profiles.Match {
 	if regex == "" {
 		v.Failf("want a regular expression for the whole path")

@@ -13,8 +13,8 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// WithLogger sets the logger for the parts of ServiceProfiles that are left out. They are
-// logged after each change of the file. With nil, the default, nothing is logged.
+// WithLogger sets the logger. After each change of the file, the Source logs the parts of
+// ServiceProfiles that it leaves out. With nil, the default, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	if l == nil {
 		l = slog.New(slog.DiscardHandler)

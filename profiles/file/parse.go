@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Parse parses the content of a file in the formats of the package documentation. The
-// error joins an [*Error] for each mistake, with name as the file. A syntax error is
-// reported alone, because the rest of the file cannot be read.
+// Parse parses the content of a file in the formats that the package documentation describes. name
+// is the name of the file in errors. The error joins an [*Error] for each mistake. A syntax error
+// is reported alone, because the rest of the file cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
 	f := yamlfile.NewFile(name, data)
 	roots, err := documents(data)
@@ -37,8 +37,9 @@ func Parse(name string, data []byte) (*Set, error) {
 	return s, nil
 }
 
-// readDocument reads a document in the short form or as a Kubernetes resource. It returns
-// an entry for each profile in the document.
+// readDocument reads a document. A document with a field apiVersion or kind is a Kubernetes
+// resource. Any other document is in the short form. The result has an entry for each profile in
+// the document.
 func readDocument(v value) []*entry {
 	if !v.Is(yaml.MappingNode, "a mapping") {
 		return nil

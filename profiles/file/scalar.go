@@ -15,14 +15,13 @@ type (
 	fields = yamlfile.Fields
 )
 
-// Error is a mistake in a file, or a part of a file that is left out. It has the fields
-// File, Line, Column, Field, Value and Reason. [Parse] and [Source.Watch] return an Error
-// for each mistake, joined into one error.
+// Error is a mistake in a file, or a part of a file that is left out. It has the fields File,
+// Line, Column, Field, Value and Reason. The errors of [Parse] and [Source.Watch] join an Error
+// for each mistake. Warnings of a [Set] has an Error for each part that is left out.
 type Error = yamlfile.Error
 
-// into returns a function that parses a scalar by the function parse and stores the result
-// in field. If parse returns false, the function reports the mistake "want ...", with the
-// text in the argument want.
+// into returns a function that parses a scalar by the function parse and stores the result in
+// field. If parse returns false, the mistake "want " followed by the text want is reported.
 func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
 	return yamlfile.Into(field, func(s string) (T, error) {
 		parsed, ok := parse(s)
@@ -54,7 +53,7 @@ func duration(field *time.Duration) func(value) {
 }
 
 // signedDuration returns a function that reads a duration into field. The duration may be
-// negative, as in linkerd's controller.
+// negative, because linkerd's controller accepts negative durations.
 func signedDuration(field *time.Duration) func(value) {
 	return into(field, aDuration, func(s string) (time.Duration, bool) {
 		d, err := time.ParseDuration(s)
@@ -62,8 +61,7 @@ func signedDuration(field *time.Duration) func(value) {
 	})
 }
 
-// count returns a function that reads a whole number into field. The largest valid number
-// is most.
+// count returns a function that reads a whole number from 0 to most into field.
 func count[N int | uint32](field *N, most N) func(value) {
 	return into(field, "a whole number from 0 to "+strconv.FormatUint(uint64(most), 10), func(s string) (N, bool) {
 		n, err := strconv.ParseUint(s, 10, 32)

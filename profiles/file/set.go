@@ -35,8 +35,8 @@ func (s *Set) Targets() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Profile returns the profile of target, or nil. target is a name or an IP address,
-// with or without a port.
+// Profile returns the profile of target, or nil if the file has none. target is a name or an IP
+// address, with or without a port. Without a port, profiles for one port are ignored.
 func (s *Set) Profile(target string) *profiles.Profile {
 	host, port, _ := splitTarget(target)
 	return s.profile(host, port)
@@ -72,17 +72,17 @@ func (s *Set) add(e *entry) (existing *entry) {
 	return nil
 }
 
-// entry is one profile of a file, for a host and possibly a port. [entry.with] returns the
-// profile that a target with a port gets from it.
+// entry is one profile of a file. It applies to all ports of a host, or to one port. [entry.with]
+// returns the profile that a target with a given port gets from the entry.
 type entry struct {
 	at *Error // position of the profile in the file
 
 	host      string // in lower case, without a dot at the end
-	port      uint16 // 0 means all ports without an entry of their own
+	port      uint16 // 0 means all ports for which the file has no other entry
 	namespace string // namespace of a ServiceProfile; may be empty
 	linkerd   bool
 
-	profile     profiles.Profile // without targets; OpaqueProtocol if all ports are opaque
+	profile     profiles.Profile // without Targets; OpaqueProtocol is set if all ports are opaque
 	split       []profiles.Target
 	opaquePorts map[uint16]bool
 }
@@ -96,9 +96,9 @@ const (
 	unused
 )
 
-// rank returns the rank of e among the entries for its host, for a target with the given
-// port. The entry with the lowest rank is used. A ServiceProfile in the namespace of its
-// service precedes a ServiceProfile in another namespace.
+// rank returns the rank of e for a target with the given port. The rank is unused if e is for
+// another port. Among the entries for a host, the one with the lowest rank is used. A
+// ServiceProfile in the namespace of its service precedes a ServiceProfile in another namespace.
 func (e *entry) rank(port uint16) int {
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):
@@ -123,8 +123,9 @@ func ownNamespace(host string) string {
 	return ""
 }
 
-// splitTarget returns the normalized name or address in target, and the port. The port is 0
-// if target has no port. ok is false if target is neither a name nor an address.
+// splitTarget returns the host and the port of target. The port is 0 if target has none. A name is
+// returned in lower case without a final dot. ok is false if target has neither a name nor an
+// address.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -144,7 +145,8 @@ func splitTarget(target string) (host string, port uint16, ok bool) {
 // controller.
 const defaultPort = 80
 
-// with returns the profile of e for a target with the given port.
+// with returns the profile of e for a target with the given port. Split and mirror targets without
+// a port get this port.
 func (e *entry) with(port uint16) *profiles.Profile {
 	p := e.profile
 	p.OpaqueProtocol = p.OpaqueProtocol || e.opaquePorts[port]
@@ -163,8 +165,7 @@ func (e *entry) mistake(format string, args ...any) *Error {
 	return &at
 }
 
-// key identifies an entry of a file. An entry with the key of an earlier entry is a
-// mistake.
+// key identifies an entry of a file. Two entries with the same key in one file are a mistake.
 type key struct {
 	host      string
 	port      uint16

@@ -12,7 +12,8 @@ import (
 )
 
 // readShort reads a document in the short form. It returns an entry for each target of the
-// document. All of them share one profile.
+// document. The profiles of the entries are equal, except that a missing name is the host of the
+// target.
 func readShort(v value) []*entry {
 	e := &entry{profile: profiles.Profile{RetryBudget: defaultBudget()}}
 	var targets []*entry
@@ -88,8 +89,8 @@ func (e *entry) readSplit(v value) {
 	})
 }
 
-// shortBudget reads a retry budget in the short form. Missing fields have the defaults of
-// linkerd.
+// shortBudget reads a retry budget in the short form. A missing field has the value that linkerd's
+// controller uses by default: see defaultBudget.
 func (e *entry) shortBudget(v value) {
 	b := defaultBudget()
 	wrong := len(v.Mistakes)
@@ -234,8 +235,8 @@ func parseProtocol(s string) (profiles.Protocol, bool) {
 	return profiles.UnknownProtocol, false
 }
 
-// checkOneEndpoint reports a mistake for each field that has no effect, because the profile
-// has an endpoint.
+// checkOneEndpoint reports a mistake for a name or a split in a profile with an endpoint, because
+// all requests go to the endpoint.
 func checkOneEndpoint(v value) {
 	if item, ok := v.Field("endpoint"); !ok || item.IsNull() {
 		return

@@ -13,10 +13,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute validates a field that was read from v, and reports a mistake if the field is
-// invalid. r is a route that has only this field. prefix is the name of the field in errors
-// of package profiles. If v now has more mistakes than wrongBefore, reading the field has
-// already reported one, and checkRoute does nothing.
+// checkRoute reports a mistake at v if r is invalid. r is a route that has only the field that was
+// read from v. prefix is the name of the field in errors of package profiles. If v has more than
+// wrongBefore mistakes, checkRoute does nothing, because reading the field has already reported
+// one.
 func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.Mistakes) > wrongBefore {
 		return
@@ -28,9 +28,9 @@ func checkRoute(v value, wrongBefore int, r profiles.Route, prefix string) {
 	}
 }
 
-// headerChanges returns a function that reads a HeaderMutation into field. header is the
-// name of the field in errors of package profiles. The function in makes a route that has
-// only the given HeaderMutation, so that checkRoute can validate it.
+// headerChanges returns a function that reads a HeaderMutation into field and validates it. header
+// is the name of the field in errors of package profiles. The function in returns a route that has
+// only the given HeaderMutation, for checkRoute.
 func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		wrong := len(v.Mistakes)
@@ -172,8 +172,8 @@ func readMirror(v value) (m profiles.Mirror) {
 	return m
 }
 
-// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It
-// stores 0 as -1, because a Mirror without bodies has the value -1.
+// bodySize returns a function that reads a number of bytes, KiB or MiB into field. It stores 0 as
+// -1, because 0 in MaxBodyBytes of a Mirror means the default.
 func bodySize(field *int64) func(value) {
 	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
 		unit := int64(1)

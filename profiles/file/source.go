@@ -16,14 +16,13 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Source provides the profiles of a file. It is safe for concurrent use, needs no Close, and
-// must not be copied. Its goroutine polls the file. It runs only while at least one sequence
-// of Watch is in use.
+// Source provides the profiles of a file. It is safe for concurrent use, needs no Close, and must
+// not be copied. A goroutine polls the file while at least one sequence of Watch is in use.
 type Source struct {
 	poller *follow.Poller[state]
 }
 
-// state is the state of the file at one time.
+// state has the latest result of reading the file, and the last valid content of the file.
 type state = follow.Seen[*Set]
 
 var _ profiles.Source = (*Source)(nil)
@@ -59,13 +58,13 @@ func New(path string, opts ...Option) *Source {
 // of a target, the stream yields an error that lists the targets found, and the last profile stays
 // active. To return to the default profile, write the target without any other field.
 //
-// An unreadable file and mistakes are an error with an [*Error] for each mistake. It is yielded
-// again only if it changes. The last valid content of the file stays active. If the file was never
-// valid, only the error is yielded. When the file is valid again, the profile is yielded, even if
-// it is unchanged.
+// If the file is unreadable or has mistakes, Watch yields an error with an [*Error] for each
+// mistake. It yields the error again only after the error has changed. The last valid content of
+// the file stays active. If the file was never valid, only the error is yielded. When the file is
+// valid again, the profile is yielded, even if it is unchanged.
 //
-// A slow consumer receives only the latest profile. A target that is neither a name nor
-// an address has the final error [profiles.ErrNoProfile].
+// A slow consumer receives only the latest profile. For a target that is neither a name nor an
+// address, the only item is an error that matches [profiles.ErrNoProfile].
 func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		host, port, ok := splitTarget(target)
@@ -90,7 +89,8 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	}
 }
 
-// view is the state of one stream. It records the items that the stream has yielded.
+// view is the state of one sequence of Watch. It has the last profile and the last error that the
+// sequence has yielded.
 type view struct {
 	target string
 	host   string
@@ -98,8 +98,8 @@ type view struct {
 
 	seen    *state            // the last state that update has examined
 	profile *profiles.Profile // the last profile yielded; nil before the first
-	named   bool              // whether the file has had the target
-	err     string            // the last error yielded; empty after the recovery
+	named   bool              // whether the file has ever had a profile of the target
+	err     string            // the last error yielded; empty after the file became valid again
 }
 
 // next returns the next item that the stream must yield for the state st. It returns nil
@@ -129,10 +129,10 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 	return nil, err
 }
 
-// update reports whether the stream must yield a profile, and if so, stores the profile in
+// update reports whether the stream must yield a profile. If so, it stores the profile in
 // v.profile. now is the current profile of the target, or nil if the file does not have the
-// target. read reports whether the file has ever been valid, and healthy whether it is
-// valid now. After a recovery, a profile is yielded again even if it is equal.
+// target. read reports whether the file has ever been valid. healthy reports whether there is no
+// error now. When an error has ended, a profile is yielded again even if it is equal.
 func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	switch {
 	case now != nil:
@@ -153,8 +153,8 @@ func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 	return true
 }
 
-// removed returns the error for a target that was in the file before but is not any more.
-// The argument found has the targets that are in the file.
+// removed returns the error for a target that was in the file before but is not any more. The
+// argument found lists the targets that are in the file now.
 func (v *view) removed(found []string) error {
 	const most = 10
 	list := strings.Join(found[:min(len(found), most)], ", ")

@@ -92,8 +92,8 @@ func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	return d.AsDuration(), nil
 }
 
-// convertRequestMatch converts m to a condition. If m is empty, it returns nil. A route
-// without a condition is invalid.
+// convertRequestMatch converts m to a condition. If m is empty, it returns nil, so that the route
+// is invalid. It calls drop with an error for each part that it leaves out.
 func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles.Match {
 	switch m := m.GetMatch().(type) {
 	case *destination.RequestMatch_All:

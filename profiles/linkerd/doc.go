@@ -7,8 +7,8 @@
 //	       stream lost: an error, a backoff, GetProfile again
 //	       InvalidArgument, FailedPrecondition: profiles.ErrNoProfile, the end
 //
-// The caller owns the connection and may use it for other calls. Each target is one
-// stream on it. The connection determines how soon gRPC dials again
+// The caller owns the connection and may use it for other calls. Each watch of a target is one
+// stream on the connection. The connection determines how soon gRPC dials again
 // (grpc.WithConnectParams). A stream that is opened between two dials fails at once.
 //
 // Each stream has time limits, which detect a controller that does not answer. See

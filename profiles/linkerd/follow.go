@@ -18,11 +18,12 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// follower is the state of one watch of a target, which opens several streams.
+// follower is the state of one watch of a target. It opens a new stream after each stream that
+// ended.
 type follower[M proto.Message] struct {
 	*options
 
-	name    string // the kind of resource that the stream has, for messages: "profile"
+	name    string // what the stream has, for messages: "profile" or "policy"
 	target  string
 	open    func(ctx context.Context) (receiver[M], error)
 	convert func(m M, drop func(error)) (*profiles.Profile, error)
@@ -38,8 +39,8 @@ type follower[M proto.Message] struct {
 // receiver is the client's side of a gRPC stream of messages.
 type receiver[M any] interface{ Recv() (M, error) }
 
-// follow returns the sequence of the profiles that w receives. It opens a new stream after
-// the previous one has ended.
+// follow returns the sequence of the profiles that w receives. When a stream ends, it opens a new
+// stream after a backoff. An error that matches ErrNoProfile ends the sequence.
 func follow[M proto.Message](ctx context.Context, w *follower[M]) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		w.invalid.Log = func(err error) {
@@ -63,8 +64,8 @@ func (w *follower[M]) stream(ctx context.Context) iter.Seq2[*profiles.Profile, e
 	}
 }
 
-// read opens one stream and yields its profiles. It returns the error at the end of the
-// stream, or nil if yield returned false.
+// read opens one stream and yields its profiles. dog enforces the time limits of the stream. read
+// returns the error at the end of the stream, or nil if yield returned false.
 func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -108,7 +109,7 @@ func (w *follower[M]) converted(message M) (*profiles.Profile, error) {
 }
 
 // failure returns the error to yield when a stream has ended with err. The error matches
-// ErrNoProfile if the controller rejected the target.
+// ErrNoProfile if w.final has the status code of err.
 func (w *follower[M]) failure(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded

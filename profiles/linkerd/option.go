@@ -17,13 +17,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Option configures the Source of [New].
+// Option configures the Source of [New] or [NewPolicies].
 type Option interface {
 	apply(o *options)
 }
 
 type options struct {
-	limited      bool // whether only suffixes and networks are requested
+	limited      bool // whether only targets in suffixes and networks are requested
 	suffixes     []string
 	networks     []netip.Prefix
 	contextToken string
@@ -68,8 +68,8 @@ func WithNetworks(networks ...netip.Prefix) Option {
 	})
 }
 
-// requests reports whether the profile of target is requested from the controller,
-// according to the suffixes and networks.
+// requests reports whether the Source asks the controller for the profile of target. Without
+// WithSuffixes and WithNetworks it always does.
 func (o *options) requests(target string) bool {
 	if !o.limited {
 		return true
@@ -95,10 +95,10 @@ func WithContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the wait before GetProfile is called again. After a stream that received
-// a message and lasted 10 s, or Max if Max is less, the wait starts at Min again. The
-// default is [layer.DefaultBackoff], as in linkerd. A field that is 0 has its default.
-// Invalid values panic.
+// WithBackoff sets the waits between the end of a stream and the start of the next one. After a
+// stream that received a message and lasted 10 s, or Max if Max is less, the wait is Min again.
+// The default is [layer.DefaultBackoff], as in linkerd. A field that is 0 has its default. Invalid
+// values panic.
 func WithBackoff(b layer.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("linkerd: " + err.Error())
@@ -114,11 +114,10 @@ type Limits struct {
 	// exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of
-	// the stream; 0 means 1 h. Another limit is at least 10 s. A stream that exceeds a
-	// limit is opened again and receives the profile again. The last profile stays current.
-	// Up to 10 % is added at random, so that the streams of many clients end at different
-	// times.
+	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of the
+	// stream; 0 means 1 h. A positive value below 10 s counts as 10 s. A stream that exceeds a
+	// limit is opened again and receives the profile again. The last profile stays current. Up to
+	// 10 % is added at random, so that the streams of many clients end at different times.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
@@ -132,10 +131,9 @@ func WithStreamLimits(l Limits) Option {
 // errNoAnswer is the error of a stream that exceeded Limits.Initial.
 var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
 
-// WithLogger sets the logger for the parts that are left out of profiles. A part is logged
-// once, and again only if a message without the part came between. For one message, at most
-// ten parts are logged, and then the number of the remaining parts. With nil, the default,
-// nothing is logged.
+// WithLogger sets the logger for the parts that are left out of profiles. A part is logged once,
+// and again only after a message without that part. For one message, at most ten parts are logged,
+// and then the number of the remaining parts. With nil, the default, nothing is logged.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(o *options) { o.log = l })
 }

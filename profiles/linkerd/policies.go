@@ -71,10 +71,10 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 // is used if it has a name, and routes or targets. Otherwise the policy is used, with the
 // name and the OpaqueProtocol of the profile. This is the precedence in linkerd's proxy.
 //
-// The profile is also used if the target has no policy, or if the policy does not arrive
-// within wait. After such a timeout, the other targets do not wait, until the policy
-// controller answers again. An outage of the policy controller is logged to log as one
-// warning. The last policies stay current.
+// The profile is also used if the target has no policy, or if the policy does not arrive within
+// wait. After such a timeout, new watches do not wait until the policy controller answers again.
+// During an outage of the policy controller, the last policies stay current, and one warning is
+// logged to log.
 func Prefer(profile, policy profiles.Source, wait time.Duration, log *slog.Logger) profiles.Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -95,7 +95,7 @@ type preferred struct {
 type item struct {
 	profile *profiles.Profile
 	err     error
-	policy  bool // whether it comes from the policy source
+	policy  bool // whether the item comes from the policy source
 }
 
 func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
@@ -142,7 +142,7 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 	}
 }
 
-// merged is the state of the watch of one target by [Prefer].
+// merged is the state of one watch of a target by the Source of [Prefer].
 type merged struct {
 	*preferred
 	profile, policy side
@@ -151,7 +151,7 @@ type merged struct {
 // side is the state of the sequence of one of the two sources.
 type side struct {
 	current *profiles.Profile // the last profile; nil if there was none
-	settled bool              // current is known, or will not be known soon
+	settled bool              // whether the first item has arrived or is not awaited any more
 	final   error             // the error after which no profile follows, or nil
 }
 
@@ -223,8 +223,8 @@ func (m *merged) warn(ctx context.Context, target string, err error) {
 	}
 }
 
-// effective returns the profile or policy that applies to the target. It returns nil while
-// the profile or the policy may still arrive.
+// effective returns the profile or the policy that applies to the target: see [Prefer]. It returns
+// nil while the profile or the policy may still arrive.
 func (m *merged) effective() *profiles.Profile {
 	if !m.profile.settled || !m.policy.settled {
 		return nil

@@ -69,8 +69,8 @@ func convertPolicy(m *outbound.OutboundPolicy, drop func(error)) (*profiles.Prof
 // policyConverter converts the routes of one policy to routes of a profile.
 type policyConverter struct {
 	drop      func(error)
-	balancing profiles.Balancing // of all backends; has only the failure accrual
-	at        string             // the route and rule that are being converted, for errors
+	balancing profiles.Balancing // the Balancing of all backends; only its Breaker is set
+	at        string             // the route and the rule that are being converted, for errors
 }
 
 func (c *policyConverter) problem(err error) { c.drop(fmt.Errorf("%s: %w", c.at, err)) }
@@ -79,10 +79,10 @@ func (c *policyConverter) problemf(format string, args ...any) {
 	c.problem(fmt.Errorf(format, args...))
 }
 
-// rule is the converted form of a rule of any kind of linkerd's routes.
+// rule is a converted rule of an HTTP, gRPC, TLS or opaque route.
 type rule struct {
-	matches  []profiles.All // alternatives; without one, the rule matches all requests
-	prefixes []string       // the path prefix of each of matches, or ""; for redirects
+	matches  []profiles.All // one of them must hold; if empty, the rule matches all requests
+	prefixes []string       // for redirects: the path prefix of the match with the same index, or ""
 	route    profiles.Route
 	policy   profiles.RoutePolicy
 }
@@ -188,9 +188,9 @@ func (c *policyConverter) tlsRoutes(all []*outbound.TlsRoute) []profiles.Route {
 	})
 }
 
-// routesOf converts linkerd's routes of any kind R with rules of type U. It leaves out a
-// route or rule if hosts or convert returns false for it. It records which rule is being
-// converted, because errors name the rule.
+// routesOf converts routes of type R with rules of type U. It leaves out a route if the function
+// hosts returns false for it, and a rule if convert returns false for it. It stores the position
+// of the current rule in c.at, because errors name the rule.
 func routesOf[U any, R interface {
 	GetMetadata() *meta.Metadata
 	GetRules() []U
@@ -234,8 +234,8 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
-// convertMatches converts the conditions of a rule by the function convert, and adds them to
-// the rule to. It leaves out invalid ones. It returns false if all of them are invalid.
+// convertMatches converts the conditions in all by the function convert, and adds them to the
+// rule. It leaves out invalid conditions. It returns false if all conditions are invalid.
 func convertMatches[M any](c *policyConverter, to *rule, all []M, convert func(M) (profiles.All, string, error)) bool {
 	for _, m := range all {
 		match, prefix, err := convert(m)
@@ -333,7 +333,8 @@ type requestRule interface {
 	GetAllowL5DRequestHeaders() bool
 }
 
-// requestPolicy converts the timeouts of r.
+// requestPolicy returns a RoutePolicy with the timeouts of r, and with its permission for override
+// fields.
 func (c *policyConverter) requestPolicy(r requestRule) profiles.RoutePolicy {
 	t := r.GetTimeouts()
 	return profiles.RoutePolicy{

@@ -19,9 +19,9 @@ type filters struct {
 	requestHeader, responseHeader layer.HeaderMutation
 	redirect                      *profiles.Redirect
 	faults                        []profiles.Fault
-	forbidden                     bool // the connection is closed
+	forbidden                     bool // whether the connection is rejected
 
-	passing float64 // share of the requests without a fault so far; valid after the first fault
+	passing float64 // share of the requests without a fault; valid after the first fault
 }
 
 func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filters) {
@@ -58,8 +58,8 @@ func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filte
 	return f
 }
 
-// addFault adds a fault for the share r of the requests to which no earlier fault applies.
-// It converts r to the share of all requests, which profiles.Fault has.
+// addFault adds a fault. r is a share of the requests that have no earlier fault. addFault
+// converts it to a share of all requests, because Fraction of a profiles.Fault is such a share.
 func (f *filters) addFault(fault profiles.Fault, r *http_route.Ratio) {
 	if len(f.faults) == 0 {
 		f.passing = 1
@@ -197,8 +197,9 @@ func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff 
 	return b
 }
 
-// withBreaker converts the failure accrual m to a circuit breaker. The breaker applies to
-// the endpoints of all backends of the policy. withBreaker returns c.
+// withBreaker converts the failure accrual m to a circuit breaker and stores it in c.balancing.
+// The breaker applies to the endpoints of all backends of the policy. If m is missing or invalid,
+// no breaker is stored. withBreaker returns c.
 func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConverter {
 	c.balancing, c.at = profiles.Balancing{}, "failure accrual"
 	var p layer.BreakerPolicy
@@ -245,11 +246,11 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf converts the backends of a rule. A rule with the distribution "first
-// available" has only first, and a rule with a random distribution has only random. given is
-// whether the rule has a distribution. convert converts the filters of a backend. failover is
-// true if the next backend is used when the previous ones are unavailable. If the rule has no
-// backends, the list is empty but not nil.
+// backendsOf converts the backends of a rule. The distribution of the rule determines which list
+// is used: first for "first available", and random for a random distribution. given reports
+// whether the rule has a distribution. convert converts the filters of a backend. failover reports
+// whether a backend is used only while the previous ones are unavailable. If the rule has no
+// backends, the result is empty but not nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, given bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, failover bool) {
@@ -301,13 +302,14 @@ func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 	return b
 }
 
-// connectionFilter is a filter of a route for connections of any kind.
+// connectionFilter is a filter of a TLS or opaque route.
 type connectionFilter interface {
 	GetInvalid() *opaque_route.Invalid
 }
 
-// connectionRule converts a rule of a route for connections. A filter of any kind, of the
-// rule or of a backend, rejects the connections. The other arguments are those of backendsOf.
+// connectionRule converts a rule of a TLS or opaque route. If the rule has a filter, its
+// connections are rejected. If a backend has a filter, the connections to that backend are
+// rejected. The other arguments are those of backendsOf.
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, given bool, first []B, random []W,
 ) rule {

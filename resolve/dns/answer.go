@@ -161,7 +161,8 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// union returns the answers h and o to two questions for the same name as one answer.
+// union combines h and o, the answers to the A and AAAA questions for one name. If only one of
+// them has addresses, the TTL is that of this answer. Otherwise it is the smaller one.
 func (h hosts) union(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {

@@ -28,8 +28,9 @@ type client struct {
 	first atomic.Uint32
 }
 
-// ask sends a question for records of name to the servers, one after the other, until one
-// of them answers. If no server answers, it returns the error of the last one.
+// ask sends a question for records of name to the servers, one after the other, until one of them
+// answers. It tries each server conf.attempts times. If no server answers, it returns the last
+// error.
 func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmessage.Type) (answer, error) {
 	var last error
 	first, n := c.first.Load(), uint32(len(conf.servers))

@@ -20,7 +20,7 @@ type Resolver struct {
 	client  client
 	hosts   *hostsFile
 
-	flights share.Group[target, *flight] // the running lookups
+	flights share.Group[target, *flight] // the repeated lookups of each target that has a stream
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)

@@ -106,8 +106,8 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks for the A and AAAA records of name concurrently, as far as l.families has
-// these types. It returns an error if one of the questions fails.
+// addresses asks concurrently for the records of name with the types in l.families, which are A
+// and AAAA or one of them. It returns an error if one of the questions fails.
 func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
 	answers := make([]answer, len(l.families))
 	group, ctx := errgroup.WithContext(ctx)

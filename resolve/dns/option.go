@@ -33,10 +33,11 @@ type options struct {
 	counts
 }
 
-// search has the rules by which an incomplete name is completed.
+// search specifies the domains that are appended to a name, and the order in which the names are
+// tried.
 type search struct {
 	domains []string
-	ndots   int // from this number of dots on, the name itself is tried first
+	ndots   int // a name with at least this number of dots is tried first without a domain
 }
 
 type option func(*options)

@@ -21,8 +21,8 @@ type config struct {
 	attempts int           // how often all servers are tried
 }
 
-// config returns the parameters of the next lookup. Parameters that no option sets are read
-// from resolv.conf.
+// config returns the parameters of the next lookup. Options take precedence over resolv.conf. With
+// WithServers, resolv.conf is not read, and a parameter without an option has its default.
 func (o *options) config() (config, error) {
 	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 2 * time.Second, attempts: 2}
 	if len(o.servers) == 0 {

@@ -45,10 +45,10 @@
 //
 // # Changes
 //
-// The file is polled twice a second while there are streams. A poll of an unchanged file
-// is one stat. It compares the identity, size and modification time of the file.
-// Therefore it detects a rename, a changed symbolic link, and a change of a Kubernetes
-// ConfigMap that is mounted as a volume. A ConfigMap mounted with a subPath is never
-// updated. Replace the file in one of these ways: a file that is written in place may be read before it is complete, and that
-// content stays until the next poll. A network file system may show a change late.
+// The file is polled twice a second while there are streams. A poll of an unchanged file is one
+// stat. It compares the identity, size and modification time of the file. Therefore it detects a
+// rename, a changed symbolic link, and a change of a Kubernetes ConfigMap that is mounted as a
+// volume. A ConfigMap mounted with a subPath is never updated. Replace the file by a rename or a
+// changed link. If it is written in place, it may be read before it is complete, and that content
+// stays until the next poll. A network file system may show a change late.
 package file

@@ -75,7 +75,7 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 // view is the state of one stream. It records the items that the stream has yielded.
 type view struct {
 	target    string
-	last      *content // the content of the last update; nil before the first one
+	last      *content // the content that the method changed examined last; nil before
 	endpoints []resolve.Endpoint
 	exists    bool
 	failed    *content // the content of the last error; nil after an update has ended it

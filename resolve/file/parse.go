@@ -24,8 +24,8 @@ type (
 type Error = yamlfile.Error
 
 // Parse parses the content of a file in the format that the package documentation describes. It
-// returns the endpoints of each target that exists, sorted by address, in the form that
-// static.New takes. The error joins an [*Error] for each mistake, with name as the file. A
+// returns the endpoints of each target that exists, sorted by address, in the form that static.New
+// takes. name is the name of the file in errors. The error joins an [*Error] for each mistake. A
 // syntax error is reported alone, because the rest cannot be parsed.
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	f := yamlfile.NewFile(name, data)

@@ -51,11 +51,11 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice selects one of the ports of the EndpointSlices.
+// choice selects a port of an EndpointSlice: the port with the given name, or directly a number.
 type choice struct {
 	name   string
-	number uint16 // used if the port in the slice has no number
-	direct bool   // whether number is used without looking at the ports
+	number uint16 // used if direct is true or the port in the slice has no number
+	direct bool   // whether the ports of the slice are ignored
 }
 
 // choose returns the port of the EndpointSlices that belongs to want, a port of the Service.

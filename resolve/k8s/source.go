@@ -40,7 +40,7 @@ type source struct {
 	// goroutine of the Reflector uses this field and the following ones.
 	lasting time.Duration
 	opened  time.Time // when the current watch was opened; zero if that failed
-	long    bool      // whether a watch lasted since the last call of lasted
+	long    bool      // whether a watch lasted at least lasting since the last call of lasted
 }
 
 // IsWatchListSemanticsUnSupported returns true, so that the Reflector does not use a watch

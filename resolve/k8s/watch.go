@@ -24,7 +24,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-const settled = 10 * time.Second // the limit of source.lasting
+const settled = 10 * time.Second // source.lasting is at most this duration
 
 // watcher watches one Service and its EndpointSlices. All streams of the Service share it.
 type watcher struct {

@@ -23,9 +23,9 @@ type reader struct {
 	invalid map[string]bool // the instances of the last event that could not be parsed
 }
 
-// event returns the items that a stream must yield for an event with the given instances:
-// an error for each invalid instance that was valid or missing in the previous event, and
-// an update with the valid instances.
+// event returns the items that a stream must yield for an event with the given instances. There is
+// an error for each invalid instance that was valid or missing in the previous event. An update
+// with the valid instances follows, unless all instances are invalid.
 func (r *reader) event(instances []string) []item {
 	var list []item
 	var endpoints []resolve.Endpoint

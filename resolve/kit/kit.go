@@ -19,9 +19,9 @@ import (
 // matches [resolve.ErrUnresolvable]. All streams of a target share one Instancer, which is
 // stopped after the last of them.
 //
-// An event is the whole set: a Replace or Empty. An event with an error is yielded as an
-// error and leaves the endpoints unchanged. An instance that cannot be parsed is omitted
-// and yields one error. If no instance can be parsed, the last set stays. A slow consumer
+// Each event of an Instancer is yielded as a Replace or an Empty. An event with an error is
+// yielded as an error and leaves the endpoints unchanged. An instance that cannot be parsed is
+// omitted and yields one error. If no instance can be parsed, the last set stays. A slow consumer
 // gets only the latest event.
 //
 // newInstancer may block and may be called concurrently. A stream that ends does not wait

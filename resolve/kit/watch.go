@@ -17,7 +17,7 @@ import (
 // watch has the Instancer of one target and its latest events. All streams of the target
 // share it.
 type watch struct {
-	share.Latest[[]string] // the instances
+	share.Latest[[]string] // the instances, or the error, of the latest event
 
 	target string
 	cancel context.CancelFunc
@@ -98,8 +98,8 @@ func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	}
 }
 
-// end ends the watch and waits until the watch has ended. It does not wait for a running
-// call of newInstancer.
+// end stops the Instancer and waits until it is stopped. If newInstancer has not returned yet, end
+// does not wait.
 func (w *watch) end() {
 	w.cancel()
 	select {

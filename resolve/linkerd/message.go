@@ -11,9 +11,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// update converts a message to an update. It returns false if the message has no effect,
-// because it has no known kind or no valid address. It calls drop for each part that it
-// ignores.
+// update converts a message to an update. It returns false for a message of an unknown kind, and
+// for an Add or Remove without a valid address. It calls drop for each part that it ignores.
 func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:
@@ -83,8 +82,8 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop fun
 	}, true
 }
 
-// labels returns the labels of an endpoint: those of the set, overridden by its own. An
-// endpoint without own labels shares the map of the set.
+// labels returns the labels of an endpoint: those of the set, overridden by those in own. If own
+// is empty, the endpoint shares the map of the set.
 func labels(set, own map[string]string) map[string]string {
 	switch {
 	case len(own) == 0:

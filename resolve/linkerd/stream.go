@@ -128,7 +128,7 @@ type reader struct {
 	dog        *stream.Watchdog
 	opened     time.Time
 	updates    grpc.ServerStreamingClient[destination.Update]
-	first      chan received // the first message; nil after it
+	first      chan received // receives the first message; nil after that message
 	answers    chan bool     // answers to health checks; true if the server of the stream answered
 	stopChecks context.CancelFunc
 	// a timer for the time without messages after which the set counts as empty. It is nil
@@ -194,10 +194,9 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a
-// backoff until server has answered. It sends at most two values to answers: the first
-// answer of any server, and the first answer of server. The value is true if the answer is
-// from server.
+// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a backoff
+// until server has answered. It sends true to answers when server has answered. If another server
+// answers first, it sends false to answers once.
 //
 // The status of an answer does not matter, because any answer proves that the controller
 // runs. A gRPC keep-alive would not prove that, because the proxy of the controller answers
@@ -246,7 +245,7 @@ func addrOf(p *peer.Peer) string {
 	return p.Addr.String()
 }
 
-// failure returns the error to yield when a stream has ended with err. It matches
+// failure returns the error to yield when a stream has ended with err. The returned error matches
 // ErrUnresolvable if the controller rejected the target.
 func (w *watch) failure(err error) error {
 	if errors.Is(err, io.EOF) {

@@ -69,8 +69,9 @@ func ends() []Check {
 	}
 }
 
-// inTime calls leave repeatedly until a stream has ended within the time soon. leave ends a
-// stream and returns it. It is a violation if no stream has done so after many calls.
+// inTime calls leave repeatedly until a stream has ended within the time soon. leave ends a stream
+// and returns it. If no stream has ended in time after many calls (a constant), inTime records a
+// violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
 	for i := 0; i < many && g.err == nil; i++ {
@@ -102,8 +103,8 @@ func endUnanswered(g *rig) {
 	g.Interrupt(g.target(), func() { g.inTime(g.endEarly) })
 }
 
-// endEarly ends the context of a new stream after its first item, or after a moment without
-// an item. It returns the stream.
+// endEarly ends the context of a new stream after its first item. If no item arrives within the
+// time moment, it ends the context then. It returns the stream.
 func (g *rig) endEarly() *watch {
 	w := g.watch(context.Background(), g.target())
 	timer := time.NewTimer(moment)

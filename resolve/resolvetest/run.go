@@ -113,6 +113,6 @@ func (g *rig) close() error {
 
 func (g *rig) target() string { return g.Targets[0] }
 
-// set replaces the endpoints of the first target by the test endpoints with the given
-// numbers.
+// set replaces the endpoints of the first target by the test endpoints with the given numbers: see
+// Endpoint of [Subject].
 func (g *rig) set(numbers ...int) { g.Set(g.target(), g.endpoints(numbers...)...) }

@@ -167,7 +167,8 @@ func (w *watch) answer(a action) {
 	}
 }
 
-// step waits for the next update and applies it to the set. It ignores errors.
+// step waits for the next update and applies it to the set. It ignores errors other than
+// ErrUnresolvable.
 func (w *watch) step() (resolve.Diff, error) {
 	for {
 		it, ok, err := w.next()

@@ -17,7 +17,7 @@ import (
 // ready to use. It is safe for concurrent use, need not be closed, and must not be copied.
 type Resolver struct {
 	mu      sync.Mutex
-	targets map[string]*resolve.Update // each change stores another pointer
+	targets map[string]*resolve.Update // by target; each change stores a new pointer
 	changed notify.Broadcast           // notifies the streams of all targets
 }
 
