@@ -8,8 +8,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The reasons why a target has no endpoints. If a balancer rejects a request for one of
-// these reasons, its error matches the reason.
+// The errors for a target without endpoints. If a balancer rejects a request because its target
+// has no endpoints, the error matches one of them.
 var (
 	// ErrNoEndpoints reports that the target exists but has no endpoints now. A caller
 	// should not use another target, because this one may have endpoints again.

@@ -28,8 +28,8 @@ func (c ResponseClass) Validate() error {
 //   - In a route without classes, other requests fail if the HTTP status is 5xx.
 //   - In a route with classes, the gRPC status decides. If there is none, the HTTP status decides.
 //
-// A class that needs the trailers is undecided until the end of the response. Until then
-// the later classes decide.
+// If a class needs the trailers, it cannot be evaluated before the end of the response. Until
+// then, the first later class that matches applies.
 type classifier []responseClass
 
 type responseClass struct {
@@ -37,7 +37,8 @@ type responseClass struct {
 	class layer.Class
 }
 
-// headerClass is the class of a response as far as its headers determine it.
+// headerClass is the class of a response according to its status and headers. The fields open and
+// undecided specify whether the trailers can change the class.
 type headerClass struct {
 	class layer.Class // Success or Failure
 	open  bool        // whether a gRPC status in the trailers takes precedence over class

@@ -128,10 +128,10 @@ func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 	return tree, nil
 }
 
-// instructions returns an upper bound for the number of instructions of an expression with
-// its repeats written out. A large character class counts as several instructions, because
-// it uses as much memory. The result cannot overflow, because the parser limits nested
-// repeats to 1000.
+// instructions returns an upper bound for the number of instructions of an expression with its
+// repeats written out. A large character class counts as several instructions, because it uses as
+// much memory as these. The result cannot overflow, because the parser limits nested repeats to
+// 1000.
 func instructions(tree *syntax.Regexp) int {
 	n := 0
 	for _, sub := range tree.Sub {

@@ -110,7 +110,7 @@ type faultService[Req, Rsp any] struct {
 type faultShare[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	Fault
-	upTo float64   // a random number from the previous upTo to this one selects the fault
+	upTo float64   // random numbers from the previous upTo to below this one select the fault
 	ends time.Time // when the TTL of the fault is over
 }
 

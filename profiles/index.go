@@ -25,9 +25,9 @@ type index struct {
 	suffixes map[string]*branch // by the end of the host in lower case, which begins with a dot
 }
 
-// branch is a node of the tree. text is the part of the path that leads from the parent to
-// the branch. If the branch is the field rest of its parent, the remainder of any segment
-// leads to it instead.
+// branch is a node of the tree. text is the part of the path that leads from the parent to the
+// branch. If the branch is the field rest of its parent, text is empty, and any bytes up to the
+// next '/' or the end of the path lead to it.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes
@@ -332,9 +332,9 @@ func withinSegment(tree *syntax.Regexp) bool {
 	return true
 }
 
-// maxKeys is the largest number of path keys, and of hosts, of one candidate. A condition
-// with more path keys counts as if it did not restrict the path. A condition with more
-// hosts counts as if it did not restrict the host.
+// maxKeys is the largest number of path keys, and of hosts, of one candidate. A condition with
+// more path keys is tried for requests with any path. A condition with more hosts is tried for
+// requests with any host.
 const maxKeys = 64
 
 // hostKey is a whole host in lower case. If suffix is true, it is the end of a host and begins

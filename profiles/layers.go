@@ -42,11 +42,10 @@ func WithRouteLayers[Req, Rsp any](
 	})
 }
 
-// WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function
-// instruments is called once for each route. It returns the instruments to which the layers
-// write: for the requests of the route, and for their attempts. A route that is equal in
-// the next profile keeps its instruments. A request that a service below the layers rejects
-// counts only in Rejections.
+// WithMetrics sets the instruments of the layers of [WithRouteLayers]. The function instruments is
+// called once for each route. It returns the instruments for the requests of the route and for the
+// attempts of these requests. If the next profile has an equal route, the route keeps its
+// instruments. A request that a service below the layers rejects is counted only in Rejections.
 func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, attempts layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.metrics = instruments })
 }
@@ -153,8 +152,9 @@ func (a *routeStack[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.O
 	}
 }
 
-// classified returns the part of the stack with the layers that need the class of
-// responses. A route has two such parts, because gRPC requests are classified differently.
+// classified returns the layers that need the class of responses, and the layers below them. A
+// route has separate layers for gRPC requests and for others, because their responses are
+// classified differently.
 func (a *routeStack[Req, Rsp]) classified(grpc bool) layer.Stack[Req, Rsp] {
 	st := layer.NewStack[Req](a.options(func(o layer.Outcome[Rsp]) layer.Class { return a.class(grpc, o) })...)
 	if a.metrics != nil {

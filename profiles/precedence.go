@@ -13,13 +13,12 @@ const (
 	// FirstMatch selects the first matching route in the order of the profile.
 	FirstMatch Precedence = iota
 
-	// MostSpecific selects the matching route with the most specific condition, as in the
-	// Gateway API. These criteria apply in order: an exact host, a longer [Suffix] of the
-	// host, an exact path, a longer [PathPrefix], more headers, more query parameters, a
-	// method. Of routes that are equal by all criteria, the first in the profile applies.
-	// The members of an [Any] are compared separately. A [Path] counts as an exact path. Of
-	// two [GRPC] conditions, the longer Service is more specific, and then the longer
-	// Method.
+	// MostSpecific selects the matching route with the most specific condition, as in the Gateway
+	// API. These criteria apply in order: an exact host, a longer [Suffix] of the host, an exact
+	// path, a longer [PathPrefix], more headers, more query parameters, a method. Of routes that
+	// are equal by all criteria, the first in the profile applies. Each member of an [Any] is
+	// compared as if it were a separate route. A [Path] counts as an exact path. Of two [GRPC]
+	// conditions, the longer Service is more specific, and then the longer Method.
 	MostSpecific
 )
 

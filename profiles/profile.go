@@ -54,7 +54,7 @@ type Profile struct {
 type Route struct {
 	Name    string            // for metrics and messages; may be empty
 	Match   Match             // condition on requests; nil is invalid
-	Classes []ResponseClass   // which responses are failures; the first that matches decides
+	Classes []ResponseClass   // which responses are failures; the first class that matches a response applies
 	Labels  map[string]string // for metrics and tap
 
 	// Timeout limits the time of a request up to its response headers, including all
@@ -154,9 +154,9 @@ func (p *Profile) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Validate returns the reason why a Router would leave the route out of a profile, or nil
-// if the route is valid. A route with invalid parts, such as a timeout, may be valid:
-// [Profile.Validate] reports such parts.
+// Validate returns the reason why a Router would leave the route out of a profile, or nil if the
+// route is valid. It checks only Match. If another part is invalid, such as a timeout, a Router
+// leaves out only that part: [Profile.Validate] reports it.
 func (r Route) Validate() error {
 	_, err := compileMatch(r.Match, func(error) {})
 	return err

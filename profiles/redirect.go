@@ -27,9 +27,9 @@ type Redirect struct {
 	Port   uint16 // 0 keeps the port, or means the default port if Scheme is set
 
 	// Path replaces the path. If Path has a query, this query replaces that of the request.
-	// Without Path, NewPrefix replaces the segments OldPrefix at the start of the path:
-	// with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" is kept. The values
-	// of all three fields are percent-encoded.
+	// Without Path, NewPrefix replaces OldPrefix at the start of the path. For example, with "/v1"
+	// as OldPrefix and "/v2" as NewPrefix, "/v1/books" becomes "/v2/books", but "/v10" is kept.
+	// The values of all three fields are percent-encoded.
 	Path                 string
 	OldPrefix, NewPrefix string
 }

@@ -156,8 +156,8 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 	return s, nil
 }
 
-// notClosed wraps an error of a target, so that the error does not match ErrClosed. A
-// Router is not closed while another profile may arrive.
+// notClosed wraps an error of a target, so that the error does not match ErrClosed. A Router
+// returns ErrClosed only if no further profile, which may have other targets, can arrive.
 type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
 func (u notClosed) Is(target error) bool {

@@ -19,8 +19,8 @@ type StalePolicy struct {
 	// filled its caches. A negative value means no delay.
 	Grace time.Duration
 
-	// MaxAge is the time for which a set is kept if its source does not confirm it. 0 or a
-	// negative value means no limit.
+	// MaxAge is the age at which a set is dropped: see [ServeStale]. The age is the time since the
+	// source failed. 0 or a negative value means no limit.
 	MaxAge time.Duration
 
 	// Log receives a warning for each outage in which an answer was delayed, and for each

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// readStatusClasses reads a status, a range, or a list of these. It returns one class for
-// each of them, with the given value of Failure.
+// readStatusClasses reads a status, a range of statuses, or a list of both. It returns one class
+// for each status or range. All classes have the given value of Failure.
 func readStatusClasses(v value, failure bool) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.OneOrMore() {
@@ -22,8 +22,8 @@ func readStatusClasses(v value, failure bool) []profiles.ResponseClass {
 	return classes
 }
 
-// readStatus reads a status such as "404", or a range such as "500-599". It returns false
-// if the value is invalid, after it has reported the mistake.
+// readStatus reads a status such as "404", or a range such as "500-599". If the value is invalid,
+// it reports a mistake and returns false.
 func readStatus(v value) (s profiles.Status, ok bool) {
 	text, ok := v.Text()
 	if !ok {

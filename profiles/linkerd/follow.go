@@ -23,7 +23,7 @@ import (
 type follower[M proto.Message] struct {
 	*options
 
-	name    string // what the stream has, for messages: "profile" or "policy"
+	name    string // the kind of resource that the stream has, for messages: "profile" or "policy"
 	target  string
 	open    func(ctx context.Context) (receiver[M], error)
 	convert func(m M, drop func(error)) (*profiles.Profile, error)

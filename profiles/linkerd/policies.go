@@ -181,8 +181,9 @@ func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Pr
 	return m.effective(), err
 }
 
-// late is called when the time to wait for the policy is over. It returns the profile to
-// yield, or nil if nothing must be yielded, for example because the policy has arrived.
+// late is called when the argument wait of [Prefer] has passed since the start of the watch. It
+// returns the profile to yield, or nil if nothing must be yielded. Nothing must be yielded if, for
+// example, the policy has arrived.
 func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	if m.policy.settled && (m.profile.settled || m.policy.current == nil) {
 		return nil

@@ -391,5 +391,5 @@ func metaLabels(prefix string, m *meta.Metadata) map[string]string {
 	return labels
 }
 
-// forever is the TTL of faults in a policy, because such a fault ends only with the policy.
+// forever is the TTL of faults in a policy, because faults of linkerd have no time limit.
 const forever = time.Duration(math.MaxInt64)

@@ -105,8 +105,8 @@ func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Re
 	return ttl
 }
 
-// keep stores the addresses of records, the additional section, in a. It does so only if
-// the answer has SRV records.
+// keep stores the addresses of records in a.additional. records is the additional section of the
+// answer. If the answer has no SRV records, keep does nothing.
 func (a *answer) keep(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return

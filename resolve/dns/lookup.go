@@ -171,9 +171,9 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 // service does not exist (RFC 2782).
 func usable(r dnsmessage.SRVResource) bool { return r.Port != 0 && r.Target.String() != "." }
 
-// locate returns the addresses of the hosts of SRV records by the name of the host, and the
-// smallest TTL of the addresses. known has the addresses from the additional section.
-// locate asks the servers for the other addresses.
+// locate returns the addresses of the hosts in SRV records, as a map by host name, and the
+// smallest TTL of the addresses. known has the addresses from the additional section. locate asks
+// the servers for the other addresses.
 func (l lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
 ) (map[string]hosts, time.Duration, error) {

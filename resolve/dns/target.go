@@ -68,8 +68,8 @@ func parse(s string) (target, error) {
 	return t, nil
 }
 
-// isPortless reports whether the target has no port, and is not a name of SRV records such
-// as _http._tcp.web. The port may be missing by mistake.
+// isPortless reports whether the target has no port and does not have the form of an SRV name,
+// such as _http._tcp.web. The port may be missing by mistake.
 func (t target) isPortless() bool { return t.host == "" && !strings.HasPrefix(t.srv, "_") }
 
 // noSRV returns the error for a target without a port, if the name has no SRV records. The

@@ -58,8 +58,8 @@ type choice struct {
 	direct bool   // whether the ports of the slice are ignored
 }
 
-// choose returns the port of the EndpointSlices that belongs to want, a port of the Service.
-// If the Service does not have the port want, choose returns a text that explains this.
+// choose returns the port of the EndpointSlices for the port want of the Service. If the Service
+// does not have that port, choose returns a text that explains this.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -31,7 +31,7 @@ type source struct {
 
 	failed  func(verb string, err error) // reports an error
 	works   func()                       // reports that a watch was opened
-	running *sync.WaitGroup              // counts the watches
+	running *sync.WaitGroup              // counts the goroutines of the watches
 
 	listing sync.Mutex // held while a list runs
 	over    bool       // whether lists are rejected; guarded by listing

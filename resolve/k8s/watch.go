@@ -319,8 +319,8 @@ type changes struct {
 	changed  <-chan struct{} // closed at the next change
 }
 
-// look returns the changes that a stream has not seen, and updates seen, the position of
-// the stream. It leaves out errors that are over.
+// look returns the changes that a stream has not seen. seen is the position of the stream, which
+// look updates. The result does not have errors that have ended.
 func (b *state) look(seen *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -76,8 +76,8 @@ func (g *rig) begin(w *watch) {
 	go w.consume()
 }
 
-// start sets the endpoints of the first target to those with the given numbers, starts a
-// stream of that target, and waits for the endpoints.
+// start sets the endpoints of the first target to the test endpoints with the given numbers. It
+// then starts a stream of that target and waits for the endpoints.
 func (g *rig) start(numbers ...int) *watch {
 	g.set(numbers...)
 	w := g.watch(context.Background(), g.target())
