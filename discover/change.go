@@ -49,8 +49,8 @@ type Endpoint[Req, Rsp any] struct {
 	Service layer.Service[Req, Rsp]
 }
 
-// Change is the difference between two sets of endpoints of a target. An ID is in at most
-// one of the three lists. If the ID at an address changed, the address is in both Added and
+// Change is the difference between two sets of endpoints of a target. An ID is in at most one of
+// Added, Changed and Removed. If the ID at an address changed, the address is in both Added and
 // Removed.
 type Change[Req, Rsp any] struct {
 	Added   []*Endpoint[Req, Rsp] // new endpoints

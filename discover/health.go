@@ -156,8 +156,8 @@ func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	c.group.changed.Wake()
 }
 
-// admits reports whether the endpoint admits requests: it is healthy, or no endpoint of its
-// target is healthy.
+// admits reports whether the endpoint admits requests. It does so if it is healthy, or if no
+// endpoint of its target is healthy.
 func (c *checked[Req, Rsp]) admits() bool {
 	return c.reason.Load() == nil || c.group.healthy.Load() == 0
 }

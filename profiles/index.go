@@ -26,8 +26,8 @@ type index struct {
 }
 
 // branch is a node of the tree. text is the part of the path that leads from the parent to the
-// branch. If the branch is the field rest of its parent, text is empty, and any bytes up to the
-// next '/' or the end of the path lead to it.
+// branch. If the branch is the field rest of its parent, text is empty. Any bytes up to the next
+// '/' or the end of the path then lead to the branch.
 type branch struct {
 	text     string
 	children []*branch // their texts begin with different bytes

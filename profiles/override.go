@@ -80,7 +80,8 @@ type overriddenRetry[Req, Rsp any] struct {
 	last    atomic.Pointer[madeRetry[Req, Rsp]]
 }
 
-// madeRetry is a service that retries as specified by the values of retryFields.
+// madeRetry is the service that overriddenRetry made for requests with the given values of
+// retryFields.
 type madeRetry[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	values [len(retryFields)]string

@@ -40,9 +40,9 @@ func (p Path) compile() (matcher, error) {
 	return m, nil
 }
 
-// anchor returns pattern with '^' added at the start and '$' added at the end, where they
-// are missing, as linkerd does. It looks only at the first and the last character: `a|b`
-// becomes `^a|b$`, and `a\$` gets no second '$'.
+// anchor returns pattern with '^' at the start and '$' at the end. It adds them if they are
+// missing, as linkerd does. It looks only at the first and the last character: `a|b` becomes
+// `^a|b$`, and `a\$` gets no second '$'.
 func anchor(pattern string) string {
 	pattern = strings.TrimSpace(pattern)
 	if !strings.HasPrefix(pattern, "^") {
@@ -159,10 +159,10 @@ func (g grpcCondition) String() string {
 	return fmt.Sprintf("gRPC service %q, method %q", cmp.Or(g.service, "*"), cmp.Or(g.method, "*"))
 }
 
-// pathSegments is a compiled Path that consists of fixed text and of wildcards within
-// segments: "/users/[^/]+/orders", "/files/[^/]*\.json", "/static/.*". Most expressions in
-// generated profiles have this form. Matching takes a tenth of the time of a regular
-// expression.
+// pathSegments is a compiled Path that consists of fixed text, of wildcards within segments, and
+// possibly of .* or .+ at the end. Examples are "/users/[^/]+/orders", "/files/[^/]*\.json" and
+// "/static/.*". Most expressions in generated profiles have this form. Matching takes a tenth of
+// the time of a regular expression.
 type pathSegments struct {
 	head      string
 	wildcards []wildcard

@@ -84,8 +84,7 @@ type Backend struct {
 	// there are any, the layers of the backend see a [layer.Route] that has the labels of the
 	// policy, the route and the backend.
 	Labels map[string]string
-	// the reason why the backend does not exist; its requests then fail. "" if the backend
-	// exists
+	// the reason with which the requests to the backend fail; "" if the backend exists
 	Missing string
 
 	// The following fields have the same meaning as in a [Route]. They apply to the

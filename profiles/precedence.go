@@ -27,7 +27,7 @@ func (p Precedence) String() string {
 	return [...]string{"first match", "most specific"}[min(p, MostSpecific)]
 }
 
-// candidatesOf returns the candidates of routes in the order of the precedence p.
+// candidatesOf returns the candidates for the given routes, in the order of the precedence p.
 func candidatesOf[Req, Rsp any](routes []*liveRoute[Req, Rsp], p Precedence) []candidate[Req, Rsp] {
 	candidates := make([]candidate[Req, Rsp], 0, len(routes))
 	if p == FirstMatch {

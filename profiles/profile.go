@@ -15,8 +15,8 @@ import (
 // is the default one: it has no routes, and every request goes to its target.
 type Profile struct {
 	// Name is the fully qualified name of the destination, without a port. The apex is the
-	// destination of requests without a split. If Name is a DNS name, the apex is Name with
-	// the port of the target. Otherwise the apex is the target.
+	// destination of requests if the profile has no Targets. If Name is a DNS name, the apex is
+	// Name with the port of the target. Otherwise the apex is the target.
 	Name string
 
 	// Routes select the requests to which they apply. Precedence determines which of
@@ -67,9 +67,9 @@ type Route struct {
 
 	// Retryable allows retries of failed requests that are idempotent, within the RetryBudget. For
 	// HTTP these are GET, HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110) and requests with an
-	// Idempotency-Key. A gRPC call is a POST. With both Retryable and RetryNonIdempotent, all
-	// other requests may be retried too, as with linkerd's isRetryable. MaxRetries is the largest
-	// number of retries of one request, up to 99. 0 means 99.
+	// Idempotency-Key. A gRPC call is a POST. If RetryNonIdempotent is set too, all other requests
+	// may also be retried, as with linkerd's isRetryable. MaxRetries is the largest number of
+	// retries of one request, up to 99. 0 means 99.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
@@ -91,10 +91,9 @@ type Route struct {
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
-	// Redirect answers every request, unless the request is already at the location of
-	// Redirect. At most one of Faults applies to a request, selected at random by the
-	// fractions. Each request is copied once to every one of Mirrors. Its retries are not
-	// copied.
+	// Redirect answers every request, unless the request is already at the location of Redirect. A
+	// request gets at most one of Faults, selected at random by the Fraction of each. A copy of
+	// each request is sent to each of Mirrors. Retries of a request are not copied.
 	Redirect *Redirect
 	Faults   []Fault
 	Mirrors  []Mirror

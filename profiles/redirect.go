@@ -148,8 +148,8 @@ func locationOf(scheme, authority, path, query string) (location, bool) {
 	return location{scheme, host, port, path, query}.normalized(), ok
 }
 
-// splitAuthority returns the host in authority, and the port or 0. It returns false if the
-// host is neither a name nor an IP address.
+// splitAuthority returns the host and the port in authority. Without a port, the port is 0. It
+// returns false if the host is neither a name nor an IP address.
 func splitAuthority(authority string) (host string, port uint16, ok bool) {
 	host = authority
 	if h, number, err := net.SplitHostPort(authority); err == nil {

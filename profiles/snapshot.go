@@ -231,8 +231,8 @@ func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) 
 
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// targets is the service at the bottom of the stack of each route. It sends a request to
-// one of the profile's targets.
+// targets is the service below the layers of a route. It sends a request to one of the profile's
+// targets, or to a backend if the route has backends.
 type targets[Req, Rsp any] struct {
 	router *Router[Req, Rsp]
 	split  *split[Req, Rsp] // nil means the split of the snapshot in the context

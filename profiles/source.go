@@ -38,8 +38,8 @@ type Static struct {
 	changed  notify.Broadcast
 }
 
-// Set sets the profile of target. p must not be modified afterwards. Watchers receive p at
-// once. nil means the default profile.
+// Set sets the profile of target. p must not be modified afterwards. The sequences of Watch for
+// target yield p. nil means the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {

@@ -85,8 +85,8 @@ func compileStringMatch(t StringMatch, fold bool) (stringMatcher, error) {
 	return stringMatcher{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
-// compile returns the expression with anchors and with a group around it. It parses the
-// expression before it adds the group, because "a)|(b" would end the group, and "\Qa" would
+// compile compiles the expression with anchors and with a group around it. It parses the
+// expression before it adds the group. Otherwise "a)|(b" would end the group, and "\Qa" would
 // quote its end.
 func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	flags := syntax.Perl

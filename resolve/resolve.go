@@ -98,8 +98,8 @@ const (
 	Opaque                  // a protocol that must not be parsed
 )
 
-// nameOf returns the element of names at the index v. It returns kind and the number v if
-// that element is missing or empty.
+// nameOf returns the element of names at the index v. If that element is missing or empty, it
+// returns kind and the number v, for example "protocol 7".
 func nameOf[T ~uint8](v T, kind string, names ...string) string {
 	if int(v) < len(names) && names[v] != "" {
 		return names[v]

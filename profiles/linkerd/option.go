@@ -110,8 +110,8 @@ func WithBackoff(b layer.Backoff) Option {
 // the value that linkerd's chart sets for its proxies. A negative field means no limit.
 // While the consumer does not read, only Lifetime counts.
 type Limits struct {
-	// Initial limits the time to the first message, including the dial. A stream that
-	// exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
+	// Initial limits the time to the first message, including the dial. A stream that takes longer
+	// fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
 	// Idle limits the time between messages; 0 means 5 min. Lifetime limits the duration of the
@@ -123,7 +123,8 @@ type Limits struct {
 }
 
 // WithStreamLimits sets the time limits of each stream. They detect a controller that does not
-// answer. Lifetime also limits the effect of a lost message. The default is the zero [Limits].
+// answer. Lifetime also limits the time for which a profile is wrong after a lost message. The
+// default is the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }

@@ -87,9 +87,9 @@ type rule struct {
 	policy   profiles.RoutePolicy
 }
 
-// routes returns the routes of a profile for the rule r and the given hosts. Usually, the
-// result is one route. If r is a redirect that replaces a prefix, the result has one route
-// for each prefix. metadata is the metadata of linkerd's route.
+// routes converts the rule r to routes of a profile for the given hosts. Usually, the result is
+// one route. If r is a redirect that replaces a path prefix, the result has one route for each
+// prefix. metadata is the metadata of linkerd's route.
 func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.Metadata) []profiles.Route {
 	route := r.route
 	route.Name, route.Labels = metaName(metadata), metaLabels("route", metadata)
@@ -111,8 +111,8 @@ func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.
 	return []profiles.Route{route}
 }
 
-// atHosts returns a condition that holds if one of hosts holds and one of matches holds.
-// Without hosts, the condition holds if one of matches holds.
+// atHosts returns a condition that holds if an element of hosts and an element of matches hold. If
+// hosts is empty, an element of matches is sufficient.
 func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 	var all profiles.Any
 	if len(hosts) == 0 {
@@ -212,9 +212,9 @@ func routesOf[U any, R interface {
 	return routes
 }
 
-// hostsOf converts conditions on the host of a request, or on the server name of a
-// connection. It leaves out invalid ones. ok is false if all of them are invalid. If all is
-// empty, ok is true.
+// hostsOf converts the elements of all, which are conditions on the host of a request or on the
+// server name of a connection. It leaves out invalid conditions. ok is false if all conditions are
+// invalid, and true if there are no conditions.
 func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S

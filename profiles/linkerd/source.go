@@ -63,8 +63,8 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	})
 }
 
-// outside returns the sequence for a target that WithSuffixes and WithNetworks exclude. It
-// yields only ErrNoProfile.
+// outside returns the sequence for a target that WithSuffixes and WithNetworks exclude. Its only
+// item is an error that matches ErrNoProfile.
 func (o *options) outside(target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		yield(nil, fmt.Errorf("linkerd: %q is not in the suffixes and networks: %w", target, profiles.ErrNoProfile))

@@ -90,8 +90,8 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return s.observe(ctx, w), nil
 }
 
-// note is called when the last watch has ended. It records in long whether that watch
-// lasted at least the time lasting.
+// note is called when the last watch has ended. If that watch lasted at least s.lasting, note sets
+// s.long.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true

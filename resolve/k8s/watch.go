@@ -206,9 +206,9 @@ type item struct {
 	err    error
 }
 
-// items returns the items that the stream must yield for n. Errors about the problems of a
-// snapshot precede the update. Other errors follow it, so that a stream that starts during
-// an outage yields the endpoints first.
+// items returns the items that the stream must yield for the changes n. Errors about the problems
+// of a snapshot precede the update. Other errors follow it, so that a stream that starts during an
+// outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
@@ -265,8 +265,8 @@ const (
 
 func newState() *state { return &state{changed: make(chan struct{})} }
 
-// set applies change to the snapshot, after an object of the kind k has changed, and wakes
-// the streams.
+// set is called after an object of the kind k has changed. It applies the function change to the
+// current snapshot and wakes the streams.
 func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

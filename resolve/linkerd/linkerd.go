@@ -37,8 +37,8 @@ func WithContextToken(token string) Option {
 	return option(func(o *options) { o.contextToken = token })
 }
 
-// WithBackoff sets the wait before Get is called again after a stream has ended. The
-// default is 100 ms to 60 s with a jitter of 0.1.
+// WithBackoff sets the wait before Get is called again after a stream has ended. The default is
+// 100 ms to 60 s with a jitter of 0.1. A field that is 0 has its default.
 func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }

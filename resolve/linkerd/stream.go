@@ -41,7 +41,8 @@ type Limits struct {
 }
 
 // WithStreamLimits sets the time limits of each stream. They detect a controller that does not
-// answer. Lifetime also limits the effect of a lost message. The default is the zero [Limits].
+// answer. Lifetime also limits the time for which a set is wrong after a lost message. The default
+// is the zero [Limits].
 func WithStreamLimits(l Limits) Option {
 	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }

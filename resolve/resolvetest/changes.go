@@ -87,8 +87,8 @@ func (g *rig) vanish(remove func(string), state resolve.State) {
 	}
 }
 
-// alter changes one of two endpoints by the function change. It checks that want returns
-// true for the difference of the sets.
+// alter changes one of two endpoints by the function change. It checks that want returns true for
+// the Diff that the stream then yields.
 func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) {
 	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}
