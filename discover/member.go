@@ -23,7 +23,7 @@ type member[Req, Rsp any] struct {
 	id       resolve.ID
 	target   string
 
-	current *Endpoint[Req, Rsp] // accessed by the goroutine of the watch only
+	current *Endpoint[Req, Rsp] // used only by the goroutine of the watch
 }
 
 // newMember returns the member for e. It makes the inner service by calling MakeService.

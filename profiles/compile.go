@@ -41,7 +41,7 @@ type leaf interface {
 type compiledRoute struct {
 	match   matcher
 	needs   needs
-	info    *layer.Route // nil without a name and labels
+	info    *layer.Route // nil if the route has no name and no labels
 	classes classifier
 }
 

@@ -28,9 +28,9 @@ type Destination uint8
 
 // The kinds of Destination.
 const (
-	ToTarget   Destination = iota // the target, as without a profile
+	ToTarget   Destination = iota // the target of the connection, as without a profile
 	ToApex                        // all endpoints of Authority
-	ToRoutes                      // a [Router]: routes and split, with Authority as the apex
+	ToRoutes                      // a [Router], which applies the Routes and Targets
 	ToEndpoint                    // Endpoint, without a balancer
 )
 

@@ -22,7 +22,7 @@ import (
 type index struct {
 	root     branch             // for any host
 	exact    map[string]*branch // by host in lower case
-	suffixes map[string]*branch // by the end of the host in lower case, which begins with a dot
+	suffixes map[string]*branch // by the end of the host, which begins with a dot, in lower case
 }
 
 // branch is a node of the tree. text is the part of the path that leads from the parent to the
@@ -273,7 +273,7 @@ func (q *search[Req, Rsp]) read(missing needs) {
 // key is a pattern of paths: fixed parts, with any text without '/' between two parts. A condition
 // has one or more keys. A path that meets the condition matches at least one of them.
 type key struct {
-	parts []string // at least one
+	parts []string // the fixed parts; at least one
 	open  bool     // whether any text may follow the last part
 }
 

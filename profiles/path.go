@@ -93,7 +93,7 @@ func (p exactPath) String() string     { return fmt.Sprintf("path %q", p.source)
 // regexPath is a compiled Path that needs a regular expression.
 type regexPath struct {
 	re     *regexp.Regexp
-	key    key    // the pattern of paths in the index
+	key    key    // the key under which the index has the condition
 	suffix string // fixed text at the end, compared before the expression is run
 	source string
 }
@@ -166,7 +166,7 @@ func (g grpcCondition) String() string {
 type pathSegments struct {
 	head      string
 	wildcards []wildcard
-	open      bool // whether it ends with .* or .+
+	open      bool // whether the expression ends with .* or .+
 	tail
 	source string
 }
@@ -174,15 +174,15 @@ type pathSegments struct {
 // wildcard is one [^/]* or [^/]+ in a pathSegments. It matches up to the next '/' or the
 // end of the path.
 type wildcard struct {
-	least  int    // minimum number of bytes
-	suffix string // fixed text before the next '/'
-	next   string // fixed text that follows, beginning with '/'
+	least  int    // minimum number of bytes that the wildcard matches
+	suffix string // fixed text between the wildcard and the next '/'
+	next   string // fixed text from that '/' to the next wildcard
 }
 
 // tail is the .* or .+ at the end of a pathSegments.
 type tail struct {
-	atLeast int  // minimum number of bytes
-	lines   bool // whether it also matches line breaks
+	atLeast int  // minimum number of bytes that the tail matches
+	lines   bool // whether the tail also matches line breaks
 }
 
 func (p *pathSegments) holds(f facts) bool {

@@ -116,9 +116,9 @@ type Rate struct {
 // never higher. A Ratio above 10 counts as 10, and a MinPerSecond above 1 000 000 counts as
 // 1 000 000.
 type RetryBudget struct {
-	Ratio        float64       // retries per request, 0 to 1000
+	Ratio        float64       // allowed retries per request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, up to 2³¹−1
-	TTL          time.Duration // how long a request counts, 1 s to 60 s
+	TTL          time.Duration // time for which a request counts, 1 s to 60 s
 }
 
 // Validate returns an error for each part of p that a Router would leave out, joined into

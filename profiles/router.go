@@ -35,11 +35,11 @@ type Router[Req, Rsp any] struct {
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
 	watch   atomic.Pointer[watchState]         // never nil
 
-	mu        sync.Mutex                         // held to replace current
+	mu        sync.Mutex                         // held while current is replaced
 	services  map[string]layer.Service[Req, Rsp] // by authority
 	forwarded endpointService[Req, Rsp]          // the service of the profile's Endpoint: see WithForward
 
-	backendServices map[string]layer.Service[Req, Rsp] // by Backend.key
+	backendServices map[string]layer.Service[Req, Rsp] // by the result of Backend.key
 
 	budget   *layer.Budget // the budget that was built last
 	budgetOf RetryBudget   // the RetryBudget from which budget was built

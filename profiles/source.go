@@ -84,7 +84,7 @@ func (s *Static) get(target string) *Profile {
 // Router shows it.
 type watchState struct {
 	profiles int   // number of profiles received
-	err      error // the last error; nil after a profile
+	err      error // the last error; nil after a profile was received
 	ended    bool  // whether the sequence of the Source has ended
 }
 

@@ -82,7 +82,7 @@ type Endpoint struct {
 	ServerName string   // TLS server name; "" means cleartext
 	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
 	Authority  string   // replaces the authority of requests; "" keeps it
-	OpaquePort uint16   // port for opaque transport; 0 means none
+	OpaquePort uint16   // port that accepts linkerd's opaque transport; 0 means none
 
 	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A PING
 	// is sent when nothing was received for PingInterval. The connection is closed if the

@@ -79,7 +79,7 @@ type ID struct {
 	ServerName string   // the TLS server name; "" means cleartext
 	Identity   string   // the expected TLS identity of the endpoint (DNS-like name or URI)
 	Authority  string   // the authority to send instead of the request's; "" means the request's
-	OpaquePort uint16   // the port for opaque transport; 0 means none
+	OpaquePort uint16   // port that accepts linkerd's opaque transport; 0 means none
 
 	// PingInterval and PingTimeout configure the keep-alive of HTTP/2 connections. A PING
 	// is sent when nothing was received for PingInterval. The connection is closed if the

@@ -151,10 +151,10 @@ type staleStream struct {
 	latest Set  // the set of the source
 	differ bool // whether served and latest may differ
 
-	lostAt     time.Time // the first error since an answer was passed on, or zero
-	heldAt     time.Time // the arrival of the delayed answer, or zero
+	lostAt     time.Time // time of the first error since an answer was passed on, or zero
+	heldAt     time.Time // time at which the delayed answer arrived, or zero
 	afterError bool      // whether the next answer is the first one after an error
-	logged     bool      // whether this outage was logged
+	logged     bool      // whether a line about this outage was logged
 	err        error     // the last error since lostAt
 }
 

@@ -5,8 +5,9 @@
 //	   └─── read and parse after a change ─┘
 //
 // A [Source] follows one file. For several files, use several Sources. A file contains one or more
-// documents, each in one of two formats. While a file has mistakes, its last valid content
-// stays active. JSON is read as YAML, which has no escape \/ and no surrogate pairs.
+// documents, each in one of two formats. The file may also be JSON, but without the escape \/ and
+// surrogate pairs, which YAML does not have. While a file has mistakes, its last valid content
+// stays active.
 //
 // # Formats
 //

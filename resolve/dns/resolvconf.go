@@ -18,7 +18,7 @@ type config struct {
 	servers  []netip.AddrPort
 	search   search
 	timeout  time.Duration // time limit of one answer
-	attempts int           // how often all servers are tried
+	attempts int           // how often the list of servers is tried
 }
 
 // config returns the parameters of the next lookup. Options take precedence over resolv.conf. With

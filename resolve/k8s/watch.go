@@ -248,7 +248,7 @@ type state struct {
 	changed  chan struct{} // closed at the next change
 	now      snapshot      // the current snapshot
 	listed   [kinds]bool   // whether the objects of a kind were listed
-	failing  [kinds]error  // the error of a kind, or nil
+	failing  [kinds]error  // the current error of each kind, or nil
 	answers  int           // number of snapshots so far
 	returns  int           // number of recoveries so far
 	failures [kinds]int    // number of errors of a kind so far

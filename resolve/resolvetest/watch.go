@@ -18,7 +18,7 @@ type watch struct {
 	g        *rig
 	cancel   context.CancelFunc
 	items    chan item
-	more     chan action   // the action after the last item
+	more     chan action   // carries the action after the last item to the consumer
 	left     chan struct{} // closed when the check ends
 	ended    chan struct{} // closed when the sequence has returned
 	late     atomic.Int32  // number of items after the consumer broke
