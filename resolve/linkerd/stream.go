@@ -195,9 +195,9 @@ func (r *reader) receiveFirst() {
 	}
 }
 
-// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a backoff
-// until server has answered. It sends true to answers when server has answered. If another server
-// answers first, it sends false to answers once.
+// checkHealth sends a gRPC health check after healthCheckAfter, and further ones with a backoff.
+// When the server at the address server has answered, it sends true to the channel answers and
+// returns. If another server answers first, it sends false once.
 //
 // The status of an answer does not matter, because any answer proves that the controller
 // runs. A gRPC keep-alive would not prove that, because the proxy of the controller answers
