@@ -29,10 +29,10 @@ type Accessor[Req, Rsp any] interface {
 	RequestOverHTTP2(req Req) bool
 	ResponseOverHTTP2(rsp Rsp) bool
 
-	// OnResponseStart is called before Call. It is for an accessor of a handler, because a
-	// handler sends the response before Call returns. Such an accessor notifies o of the
-	// response headers and of each part of the body that is sent. It must not notify o
-	// after Call has returned.
+	// OnResponseStart is called before the layer forwards req. If a handler serves req, the
+	// accessor notifies o of the response headers and of each part of the body that is
+	// sent. For other requests, the accessor ignores o. It must not notify o after Call of
+	// the inner service has returned.
 	OnResponseStart(ctx context.Context, req Req, o layer.ResponseObserver[Rsp])
 
 	// OnDeferredResponse is called with the response of Call, before the method Complete of
@@ -56,8 +56,8 @@ type Accessor[Req, Rsp any] interface {
 }
 
 // basicAccessor implements [Accessor] for a layer.Accessor that has none of the additional
-// methods. The methods that it adds return zero values. TeeRequestBody and TeeResponseBody
-// return their first argument unchanged.
+// methods. TeeRequestBody and TeeResponseBody return their first argument unchanged. The
+// other methods that it adds return zero values or do nothing.
 type basicAccessor[Req, Rsp any] struct{ layer.Accessor[Req, Rsp] }
 
 func (basicAccessor[Req, Rsp]) DestinationAddr(context.Context, Req) netip.AddrPort {

@@ -18,17 +18,17 @@ const maxBodies = 256 << 10
 
 // WithBodies allows watchers to request the bodies of requests and responses. At most
 // maxBytes bytes from the beginning of each body are kept. A maxBytes above 256 KiB means
-// 256 KiB. A watcher that requests bodies is rejected without this option, or if maxBytes
-// is not positive or redact is nil.
+// 256 KiB. A watcher that requests bodies is rejected with PermissionDenied without this
+// option, or if maxBytes is not positive or redact is nil.
 //
 // redact returns the part of a body that may be shown. Its argument body holds the kept
-// bytes as they were sent. They may end in the middle of a value and may be compressed. It
-// should return nil for a body that it cannot parse. contentType is cut to 256 bytes.
-// redact may change and keep its argument. It is called concurrently. If it panics, the
-// body is withheld.
+// bytes as they were sent. They may end in the middle of a value and may be compressed.
+// redact should return nil for a body that it cannot parse. contentType is the content-type
+// field, cut to 256 bytes. redact may change and keep body. It is called concurrently. If
+// it panics, the body is shown as empty and cut.
 //
-// net/http may copy a body past the layer, for example the content of a file. Such a body
-// is shown as cut.
+// net/http may send a body, such as the content of a file, without passing its bytes
+// through the layer. Such a body is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
@@ -38,9 +38,9 @@ func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byt
 	})
 }
 
-// shown returns the form of e that is sent to the watcher: e itself if it has no bodies, or
-// else a copy. The function of WithBodies makes each body of the copy from the kept bytes.
-// The body is then cut to the length that the watcher requested.
+// shown returns the event that is sent to the watcher in place of e. Without bodies, it is
+// e itself. Otherwise it is a copy with the bodies that the function of WithBodies returns,
+// cut to the length that the watcher requested.
 func (w *watcher) shown(e Event) Event {
 	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
 		return e
@@ -184,7 +184,8 @@ func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }
 
-// HTTP/2 error codes that this package reports itself, from RFC 9113, section 7.
+// The HTTP/2 error codes that this package reports for errors without a code of their own.
+// They are from RFC 9113, section 7.
 const (
 	resetInternal uint32 = 2
 	resetRefused  uint32 = 7
@@ -202,9 +203,10 @@ type streamError struct {
 
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
-// resetCode returns the HTTP/2 error code of a request that ended with err. It returns nil
-// for a complete response, for a body that its reader closed early, and for an error
-// without a code. ctx is the context of the request.
+// resetCode returns the HTTP/2 error code of a request that ended with err: REFUSED_STREAM
+// for a rejection, or else the code of err, or else CANCEL if ctx or err reports a
+// cancellation. It returns nil for other errors, a complete response, and a body that its
+// reader closed early. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

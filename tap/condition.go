@@ -23,7 +23,7 @@ type condition struct {
 	reads  reads               // values that the whole condition compares; set at the root only
 }
 
-// reads is a set of groups of values in a view.
+// reads is a bit set of the groups of values that a view reads from a request.
 type reads uint8
 
 const (
@@ -161,7 +161,8 @@ func (c *condition) field(fields layer.Header) bool {
 	return c.anyField(fields)
 }
 
-// anyField is a part of field. It is a separate function, because it allocates.
+// anyField does the work of the method field for headers without a method Values. It is a
+// separate function, because it allocates.
 func (c *condition) anyField(fields layer.Header) bool {
 	for name, value := range fields.All() {
 		if strings.EqualFold(name, c.key) && c.value(value) {

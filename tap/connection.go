@@ -115,8 +115,9 @@ func (c *watchedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// failed records err if it is the first error of the connection. It ignores the end of the
-// stream, and errors that a Close or a deadline of the user of the connection causes.
+// failed records err if it is the first error of the connection. It ignores io.EOF. It also
+// ignores the errors after a Close or a deadline, because the user of the connection causes
+// them.
 func (c *watchedConn) failed(err error) {
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
@@ -159,7 +160,7 @@ func (c *watchedConn) Close() error {
 // that match it.
 type connection struct {
 	common     Event
-	start      time.Time // start of the dial, or of the open connection
+	start      time.Time // start of the dial; after a successful dial, the time of its end
 	opened     bool
 	recipients []recipient
 
@@ -202,8 +203,8 @@ func (x *connection) opening() Event {
 	return e
 }
 
-// close sends the Close event to the recipients. reason is the text of the first error of
-// the connection or of the dial, or "". close is called once.
+// close sends the Close event to the recipients. reason is the text of the dial error, or
+// of the first error of the open connection, or "". close is called once.
 func (x *connection) close(sent, received uint64, reason string) {
 	end := ConnectionClose{SinceOpen: time.Since(x.start), Sent: sent, Received: received, Err: reason}
 	explained := end

@@ -125,7 +125,8 @@ func methodOf(m *http_types.HttpMethod) string {
 }
 
 // schemeOf returns the name of the URI scheme m in lower case. It returns "" if m is empty
-// or has an unknown number. A scheme that m has as a text is returned unchanged.
+// or has an unknown number. An unregistered scheme, which m has as a string, is returned
+// unchanged.
 func schemeOf(m *http_types.Scheme) string {
 	switch m := m.GetType().(type) {
 	case *http_types.Scheme_Registered_:

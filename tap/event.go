@@ -76,10 +76,10 @@ type ResponseEnd struct {
 	GRPCStatus *codes.Code
 
 	// ResetCode is the HTTP/2 error code of a request that did not complete, or nil. It is
-	// the code of an HTTP/2 error of net/http, or of an error with a method ResetCode()
-	// uint32. Otherwise it is 8 (CANCEL) if the context ended, and 7 (REFUSED_STREAM) for a
-	// rejection. It is 2 (INTERNAL_ERROR) if the handler panicked or Call failed after the
-	// response started.
+	// 7 (REFUSED_STREAM) for a rejection. Otherwise it is the code of an HTTP/2 error of
+	// net/http, or of an error with a method ResetCode() uint32. Without such a code, it is
+	// 8 (CANCEL) if the context ended. It is 2 (INTERNAL_ERROR) for other failures of a
+	// handler after its response started.
 	ResetCode *uint32
 
 	Trailers []Field
@@ -110,7 +110,8 @@ type ConnectionClose struct {
 	Received  uint64 // bytes from the destination
 	Err       string // the error of the connection or dial, or ""
 
-	// Explanation has the reasons of the layers, if the watcher requests them, see [Explain].
+	// Explanation has the choices that layers made for the connection, if the watcher
+	// requests them, see [Explain].
 	Explanation []layer.Node
 }
 

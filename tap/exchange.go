@@ -26,9 +26,9 @@ type exchange[Req, Rsp any] struct {
 	firstRow       [1]*row
 	bodied         bool // whether a watcher requests bodies
 
-	// returned is true when Call has returned or panicked. From then on, only Data counts
-	// bytes of the response body. ResponseStarted then does nothing, unless deferred is
-	// true: the headers of the response arrive after Call.
+	// returned is true after Call has returned or panicked. ResponseData then does nothing,
+	// because Data counts the bytes. deferred is true if the response headers arrive after
+	// Call. If only returned is true, ResponseStarted does nothing.
 	returned, deferred bool
 
 	init        eventPart[RequestInit]
@@ -136,7 +136,8 @@ func (x *exchange[Req, Rsp]) ResponseStarted(rsp Rsp) {
 }
 
 // ResponseData implements [layer.ResponseObserver]. It counts n bytes of the response body
-// that a handler sends before Call returns.
+// that a handler sent before Call returns. p has these bytes. If p is nil, the kept body is
+// marked as cut.
 func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	if x.returned {
 		return

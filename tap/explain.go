@@ -16,12 +16,12 @@ import (
 // Explain returns a layer that records the choices of the layers below it, such as a route
 // or an endpoint, see [layer.Explain]. It records them only while a watcher requests
 // explanations. Place it above the layers that choose, such as profiles and balancers, and
-// a [Layer] or [Connections] below them. These add the choices to their ResponseEnd and
-// ConnectionClose events. A nil reg has no watchers.
+// a [Layer] or [Connections] below them. The Layer adds the choices to its ResponseEnd
+// events, and Connections to its ConnectionClose events. A nil reg has no watchers.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation: none.
+// Cancellation: not changed.
 //
 // Body: bodies are not read.
 //
@@ -73,9 +73,10 @@ const (
 // cookies of a Cookie field.
 func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
-// secretsOf returns the texts that are replaced in explanations of the request, longest
-// first: withheld header values, user information and withheld queries. An explanation may
-// contain them, for example in an error with a URL. The result is not nil.
+// secretsOf returns the texts that must be replaced in explanations of the request:
+// withheld header values, user information and withheld queries. Longer texts come first.
+// An explanation may contain them, for example in an error with a URL. The result is not
+// nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
 	add := func(s string) {

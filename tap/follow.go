@@ -81,13 +81,12 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) i
 	}
 }
 
-// errDone is the last item that the function watchProcess yields, if the process has reached the
-// limit or the duration of the request. The function follow then does not call the process
-// again.
+// errDone is the last error that watchProcess yields for a process that has reached the
+// limit or the duration of the request. The process is then not called again.
 var errDone = errors.New("done")
 
-// lateEnd is how much later than the duration of a request a process may end its stream.
-// After that, Follow cancels the stream.
+// lateEnd is how long Follow waits for a process to end its stream after the duration of
+// the request is over. Follow then cancels the stream.
 const lateEnd = time.Second
 
 // followBackoff is the backoff before a process is called again.
@@ -95,9 +94,9 @@ func followBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: backoff.Default().Jitter}
 }
 
-// follow watches one process, and calls it again when its stream ends. The process should
-// end its stream at the time until. If it does not, follow cancels the stream lateEnd
-// later. A zero until means no end.
+// follow watches one process, and calls it again when its stream ends. The argument until
+// is the time at which the process should end its stream. Zero means no end. follow cancels
+// a stream that is still open lateEnd after that time.
 func follow(
 	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {

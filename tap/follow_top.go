@@ -26,11 +26,12 @@ import (
 // It yields errors and ends as [Follow] does.
 //
 // Rows are added up if they have the same client, endpoint and direction, and the same
-// method and path, or route. A quantile of the sum is the highest quantile of its rows,
-// which is an upper bound of the true one. The field Last is that of one of the rows. An
-// outbound row without a source gets the name of the process as its source. An inbound row
-// without a destination gets the name as its destination. The rows of a process are missing
-// while it cannot be reached. They start from 0 after a restart.
+// method and path, or route. P50, P95, P99 and Worst of the sum are the largest values of
+// the rows. A quantile of the sum is therefore an upper bound. Last is the value of any of
+// the rows. An outbound row without a source gets the name of the process as its source. An
+// inbound row without a destination gets the name as its destination. The sum does not
+// include processes that cannot be reached. The counts of a process start from 0 after its
+// restart.
 //
 // The processes must serve gotower's tap. linkerd's tap has no counts of requests.
 func FollowTop(
@@ -220,8 +221,8 @@ func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 	}
 }
 
-// addRow adds the counts and rate of r to sum. Each quantile of sum becomes the larger of
-// the quantiles of both rows.
+// addRow adds the counts and the rate of r to sum. It keeps the larger value of each
+// quantile and of Worst, the smaller Best, and the Last of r.
 func addRow(sum, r *tappb.Row) {
 	if r.GetCount() > 0 {
 		sum.P50, sum.P95, sum.P99 = longer(sum.GetP50(), r.GetP50()), longer(sum.GetP95(), r.GetP95()), longer(sum.GetP99(), r.GetP99())

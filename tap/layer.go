@@ -17,7 +17,8 @@ import (
 //
 // Cancellation: a request is not shown if its context has ended before Call.
 //
-// Body: a response ends when the method Complete of access reports the end of its body.
+// Body: the ResponseEnd is sent when the response body has ended. The method Complete of
+// access determines this time.
 //
 // Errors: forwarded.
 //
@@ -165,8 +166,9 @@ func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req 
 	}
 }
 
-// sourceLabels returns the labels of the client of req. If WithSourceLabels and the
-// accessor have a label with the same name, the label of WithSourceLabels takes precedence.
+// sourceLabels returns the labels of the client of req: those of WithSourceLabels and, for
+// an inbound request, those of the accessor. WithSourceLabels takes precedence over a label
+// of the accessor with the same name.
 func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
 	if t.place.direction != Inbound {
 		return t.place.sourceLabels

@@ -15,7 +15,7 @@ type Option interface{ apply(p *place) }
 // [Option]. The zero Direction means unknown.
 type Direction int
 
-// The numbers of the directions are those of the messages of linkerd's tap.
+// The directions have the same numbers as in linkerd's tap API.
 const (
 	Inbound  Direction = 1 // requests to the service of this process
 	Outbound Direction = 2 // requests of this process to others

@@ -18,7 +18,8 @@ type outcome struct {
 	lo, hi   int      // range of HTTP statuses; 0 means any
 	statuses []uint32 // gRPC statuses; empty means any
 	failures bool
-	// slower is a duration that must be exceeded. A negative value means any duration.
+	// slower is the duration that the request or connection must exceed. A negative value
+	// means any duration.
 	slower time.Duration
 }
 
@@ -70,13 +71,13 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 }
 
 // Failed reports whether a request that ended with r has failed, as linkerd's top defines
-// it. status is the HTTP status of the response, or 0 without one. A failure was reset, has
-// a status of 500 or more, or has the gRPC status Unknown, DeadlineExceeded, Internal,
-// Unavailable or DataLoss.
+// it. status is the HTTP status of the response, or 0 without one. A request has failed if
+// ResetCode is not nil, or if status is 500 or more. It has also failed with the gRPC
+// status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss.
 //
-// A request that the caller canceled has the ResetCode 8 (CANCEL) and is a failure too. An
-// example is the losing request of a hedge. A request without a response has no
-// SinceResponseInit.
+// A request that the caller canceled, such as the losing request of a hedge, has the
+// ResetCode 8 (CANCEL) and has failed. Failed returns false for a request without a
+// response and without a ResetCode. SinceResponseInit is nil in this case.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:

@@ -79,8 +79,8 @@ func (a *access) check(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether a proxy has forwarded the call. Such a call is not local,
-// because only the proxy may run on this machine.
+// isForwarded reports whether the metadata of the call has a field that proxies add. Such a
+// call is rejected, because perhaps only the proxy runs on this machine.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {

@@ -16,9 +16,9 @@ import (
 // process share one Registry. The zero Registry is ready to use. It must not be copied, and
 // is safe for concurrent use. It starts no goroutine and needs no Close.
 type Registry struct {
-	// active has the watchers, and the counters of Top, that see new requests. nil means
-	// that the audience is empty. Requests read it without a lock. Therefore a change stores a new
-	// audience.
+	// active has the watchers, and the counters of Top, that see new requests. It is nil if
+	// there are none. Every change stores a new audience, because requests read active
+	// without a lock.
 	active atomic.Pointer[audience]
 
 	maxWatchers int

@@ -16,9 +16,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowTTL is the time after its last request at which a row is removed. It is long enough to
-// keep the row of a job that runs every five minutes. fullRowTTL applies instead while the
-// table is full.
+// rowTTL is how long a row is kept after its last request. It is long enough to keep the
+// row of a job that runs every five minutes. While the table is full, rows are kept for
+// fullRowTTL.
 const (
 	rowTTL     = 10 * time.Minute
 	fullRowTTL = time.Minute
@@ -45,7 +45,8 @@ const (
 )
 
 // table counts the requests of one call of Top in rows. A table with maxRows rows is full.
-// If a full table has no row for a request, the request counts in the additional row other.
+// If a full table has no row for a request, the request counts in the row of the field
+// other.
 type table struct {
 	byRoute       bool
 	byDestination bool
@@ -92,9 +93,9 @@ func newTable(req *tappb.TopRequest) *table {
 	return t
 }
 
-// begin counts the start of a request in the row with its key, and returns that row. If
-// the row does not exist, begin adds it, or uses the row other if the table is full. common
-// has the addresses and labels of the request.
+// begin counts the start of a request in the row with its key, and returns that row. If the
+// row does not exist, begin adds it. If the table is full, begin uses t.other instead.
+// common has the addresses and labels of the request.
 func (t *table) begin(common *Event, init *RequestInit, now time.Time) *row {
 	k := rowKey{direction: common.Direction}
 	k.destination, k.to = nameOf(common.DestinationLabels, common.Destination)
@@ -147,8 +148,9 @@ func (r *row) end(end *ResponseEnd, status int, now time.Time) {
 	r.used = now
 }
 
-// nameOf returns the name and the IP of a client or endpoint for a rowKey. It returns the
-// label pod and a zero Addr if there is this label, and otherwise "" and the IP of addr.
+// nameOf returns the name and the IP of a client or endpoint for a rowKey. With a label
+// named pod, it returns the value of this label and a zero Addr. Otherwise it returns ""
+// and the IP of addr.
 func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) {
 	if pod := labels[podLabel]; pod != "" {
 		return cut(pod), netip.Addr{}

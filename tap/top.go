@@ -18,15 +18,15 @@ const (
 	defaultEvery = time.Second
 )
 
-// Top counts the requests of this process that match req from now on, and yields the rows
-// at intervals. When ctx ends, its cause is the last item. Top does not keep or send the
-// requests.
+// Top counts the requests of this process that match req from now on. It yields the rows
+// once per interval: req.Every, or by default one second. When ctx ends, the last item is
+// the cause of ctx. Top does not keep or send the requests.
 //
 // The requests of a row have the same client, endpoint, direction, method and path. If
 // req.ByRoute is set, the route replaces method and path. If req.ByDestination is set, the
-// requests of a row have only the same endpoint and direction. Clients and endpoints are
-// identified by the label pod, or by the IP address without that label. Paths and
-// names are cut to 256 bytes.
+// requests of a row have only the same endpoint and direction. A client or endpoint is
+// identified by the value of its label pod, or by its IP address without that label. Paths
+// and names are cut to 256 bytes.
 //
 // There are at most 1000 rows. Requests that would need another row count in a row with the
 // path or route "(other)". A row without open requests is removed ten minutes after its

@@ -166,7 +166,7 @@ type watcher struct {
 	expired  atomic.Bool   // whether the duration is over
 
 	dropSignal chan struct{} // has an item when dropped has increased
-	filled     chan struct{} // closed when the last request entered
+	filled     chan struct{} // closed when the number of requests reaches the limit
 	done       chan struct{}
 	doneOnce   sync.Once
 }

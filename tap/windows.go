@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// windowTail is how long a window, a call of Observe, waits for the end of its requests
-// after the last of them has begun.
+// windowTail is how long a window stays open after its last request has begun, so that its
+// requests can end. A window is one call of Observe.
 const windowTail = 10 * time.Second
 
 // windows watches a process that serves only linkerd's tap, which cannot limit the rate of
@@ -55,7 +55,7 @@ func watchLinkerd(ctx context.Context, conn grpc.ClientConnInterface, req *tappb
 }
 
 // beyondLinkerd returns the name of a condition of req that linkerd's tap does not support.
-// It returns "" if it supports all conditions.
+// It returns "" if linkerd's tap supports all conditions of req.
 func beyondLinkerd(req *tappb.WatchRequest) string {
 	switch {
 	case len(req.GetHeaders()) > 0:
