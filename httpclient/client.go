@@ -144,7 +144,7 @@ func (o *options) withPort(target string) string {
 }
 
 // endpoint returns the service of the endpoint t: a connection pool below the layers that
-// the options specify. endpoint is the MakeService of the client.
+// the options specify. The client passes endpoint to its balancer as the MakeService.
 func (o *options) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	id := t.Endpoint.ID
 	if id.Identity != "" || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {

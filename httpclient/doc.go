@@ -6,7 +6,7 @@
 //	handler := httplayer.Handler(web)            // in a gateway
 //
 // A [Client] is a [httplayer.Service] and an [http.RoundTripper] for one target. [Hosts] is
-// a RoundTripper that has a Client for each known host.
+// a RoundTripper that selects a Client by the host of a request.
 //
 // The layers of a Client, outermost first:
 //

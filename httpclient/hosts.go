@@ -6,9 +6,10 @@ import (
 )
 
 // Hosts is an [http.RoundTripper] that sends a request to the transport for the host of its
-// URL. A request for an unknown host goes to [http.DefaultTransport]. A key is a host in
-// lower case, "web.default", or a host with a port, "web.default:8080", which takes
-// precedence. A URL without a port has the default port of its scheme.
+// URL. A key is a host in lower case, such as "web.default" or "web.default:8080". A key
+// with the port of the URL takes precedence over a key without a port. A URL without a port
+// has the default port of its scheme. Without a key for the host, the request goes to
+// [http.DefaultTransport].
 //
 //	client := &http.Client{Transport: httpclient.Hosts{
 //		"web.default":   httpclient.New(ctx, "web.default:80"),

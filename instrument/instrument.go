@@ -9,14 +9,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes the instruments of one target in a metrics system. It binds all labels
-// except the label that is passed as an argument. Calls with equal arguments may return the
-// same instrument.
+// Provider makes the instruments of one target in a metrics system. The values of all
+// labels are fixed, except the value of the label that is passed as an argument. Calls with
+// equal arguments may return the same instrument.
 type Provider interface {
 	// Counter returns a counter. If label is not "", the caller calls the method With of
 	// the counter once for each value of that label.
 	Counter(name, help, label string) metrics.Counter
-	// Gauge returns a gauge. label has the same meaning as for a counter.
+	// Gauge returns a gauge. label has the same meaning as for Counter.
 	Gauge(name, help, label string) metrics.Gauge
 	// Histogram returns a histogram of durations. Its values are in milliseconds.
 	Histogram(name, help string) metrics.Histogram

@@ -38,7 +38,7 @@ func NewMetrics(p metric.MeterProvider) *Metrics {
 func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", target) }
 
 // Route returns the instruments of the layers of a route. target is the target of the
-// requests of the route, or "" if a split chooses it.
+// route, or "" if the route splits its requests over several targets.
 func (m *Metrics) Route(route, target string) layer.Instruments {
 	return instrument.Layer(bound{m, attributes(target, route)})
 }
@@ -88,7 +88,8 @@ type counter struct {
 	opts  []metric.AddOption // made once, because that allocates
 }
 
-// With binds labels. Layers and balancers call it when they are created.
+// With returns a counter with the labels added. Layers and balancers call With when they
+// are created.
 func (c counter) With(labelValues ...string) metrics.Counter {
 	return newCounter(c.to, with(c.attrs, labelValues))
 }
@@ -175,7 +176,8 @@ type gauge struct {
 	value *gaugeValue // nil until the label is bound
 }
 
-// With binds labels. Layers and balancers call it when they are created.
+// With returns a gauge with the labels added. Layers and balancers call With when they are
+// created.
 func (g gauge) With(labelValues ...string) metrics.Gauge {
 	attrs := with(g.attrs, labelValues)
 	return gauge{vec: g.vec, attrs: attrs, value: g.vec.value(attrs)}

@@ -4,8 +4,8 @@
 //	web := httpclient.New(ctx, "web.default:80", httpclient.WithMetrics(m))
 //
 // The metrics are those of package instrument with the prefix gotower_, the labels target
-// and route, and the label of the instrument. Counters end in _total, and histograms in
-// _seconds. The file grafana.json is a dashboard for them.
+// and route, and the label of the instrument. The names of counters end in _total, and
+// those of histograms in _seconds. The file grafana.json is a dashboard for them.
 //
 // go.mod requires a low version of client_golang, so that this module does not raise the
 // version for programs that import only its other packages.
@@ -50,7 +50,7 @@ func New(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", target) }
 
 // Route returns the instruments of the layers of a route. target is the target of the
-// requests of the route, or "" if a split chooses it.
+// route, or "" if the route splits its requests over several targets.
 func (m *Metrics) Route(route, target string) layer.Instruments {
 	return instrument.Layer(bound{m, []string{target, route}})
 }
@@ -127,8 +127,8 @@ type counter struct {
 	with func(value string) prometheus.Counter
 }
 
-// With binds the label of the instrument. Layers and balancers call it when they are
-// created.
+// With returns the counter for one value of the label. Layers and balancers call With when
+// they are created.
 func (c counter) With(labelValues ...string) metrics.Counter {
 	if c.with == nil || len(labelValues) != 2 {
 		return c

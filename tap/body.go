@@ -204,9 +204,9 @@ type streamError struct {
 func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int(e.Code)) }
 
 // resetCode returns the HTTP/2 error code of a request that ended with err: REFUSED_STREAM
-// for a rejection, or else the code of err, or else CANCEL if ctx or err reports a
-// cancellation. It returns nil for other errors, a complete response, and a body that its
-// reader closed early. ctx is the context of the request.
+// for a rejection, or else the code of err, or else CANCEL if ctx has ended or err is the
+// error of a context. It returns nil for other errors, a complete response, and a body that
+// its reader closed early. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
 	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
 		return nil // complete, or closed early by its reader

@@ -14,7 +14,7 @@ import (
 type Backoff struct {
 	Min    time.Duration // the wait before the second attempt; more than 0
 	Max    time.Duration // the longest wait, including jitter; at least Min
-	Jitter float64       // the share of a wait that is added to it at random, 0 to 100
+	Jitter float64       // the largest random addition to a wait, as a share of the wait; 0 to 100
 }
 
 // Default returns the backoff of linkerd's outbound proxy: 100 ms to 60 s with a jitter of 0.1.
@@ -43,7 +43,7 @@ func (b Backoff) Validate() error {
 
 // OrDefault returns a valid copy of b. The zero Backoff becomes [Default]. In any other
 // Backoff, a Max of 0 or less becomes the default Max, and a Min of 0 or less becomes the
-// default Min. Max is raised to Min if it is less. Jitter is limited to 0 to 100.
+// default Min, but at most Max. A Max below Min becomes Min. Jitter is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {

@@ -44,7 +44,8 @@ func alternatives(der []byte) (names []string) {
 // IsURI reports whether name is a URI, such as a SPIFFE ID.
 func IsURI(name string) bool { return strings.Contains(name, "://") }
 
-// IsDNS reports whether name has the form of a host name, without a final dot.
+// IsDNS reports whether name has the form of a host name without a final dot. It returns
+// false for an IP address.
 func IsDNS(name string) bool {
 	const in = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	if name == "" || len(name) > 253 {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// settled is the age from which a modification time is reliable: every later change gives
-// the file a different time. The value is the longest step in which file systems count
-// time, two seconds on FAT.
+// settled is the age at which the modification time of a file becomes reliable. Every
+// change after this age gives the file a different time, because file systems count time in
+// steps of at most two seconds (FAT).
 const settled = 2 * time.Second
 
 // MaxSize is the size limit of a YAML file in bytes. Parsing may take several hundred times
@@ -33,7 +33,7 @@ type File[T any] struct {
 	Max   int64  // the largest size in bytes; less than the largest int64
 	Parse Parse[T]
 
-	info   os.FileInfo       // the state of the file at the last read; nil forces a read
+	info   os.FileInfo       // the result of Stat at the last read; nil forces a read
 	young  bool              // whether the file was modified less than settled before the last read
 	sum    [sha256.Size]byte // checksum of the content that was parsed last
 	parsed *Content[T]       // the result of parsing that content

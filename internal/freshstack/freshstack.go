@@ -7,9 +7,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Call runs f on a new goroutine and waits until f returns. The stack of the caller then
-// does not grow. A stack that has grown stays large while a quarter of it is in use, so a
-// goroutine that waits for the next message of a stream would keep it.
+// Call runs f on a new goroutine and waits until f returns. Therefore f does not grow the
+// stack of the caller. The runtime shrinks a stack only when less than a quarter of it is
+// in use. A goroutine that waits for the next message of a stream would keep a large stack.
 //
 // If f panics, Call panics with a [panics.Error]. If f ends its goroutine, Call ends the
 // goroutine of the caller.

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// PerOctave and Octaves determine the buckets. The width of a bucket is an eighth of a
-// power of two. The buckets extend from 1 µs to 4.5 minutes, and other durations count in
-// the first or the last bucket. An estimate is within 5 % of the true value: (γ−1)/(γ+1)
-// for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019, §2).
+// PerOctave is the number of buckets for each doubling of the duration, and Octaves is the
+// number of doublings. The buckets extend from Shortest, 1 µs, to 4.5 minutes. A shorter
+// duration counts in the first bucket, and a longer one in the last bucket. An estimate is
+// within 5 % of the true value: (γ−1)/(γ+1) for γ = 2^⅛ (Masson, Rim, Lee: DDSketch, 2019,
+// §2).
 const (
 	PerOctave = 8
 	Octaves   = 28
@@ -40,7 +41,8 @@ var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a const
 }()
 
 // bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call
-// math.Log2, because that is slower. In an octave, 8*log2(1+f) is between 8f and 8f+0.7.
+// math.Log2, because that is slower. In an octave, 8*log2(1+f) is between 8f and 8f+0.7, so
+// the result is that of 8f or one more.
 func bucket(x float64) int {
 	bits := math.Float64bits(x) - math.Float64bits(1)
 	mantissa := bits & (1<<52 - 1)
@@ -52,8 +54,8 @@ func bucket(x float64) int {
 }
 
 // Quantile returns the duration that a share q of the counted durations does not exceed.
-// The result is limited to the range from shortest to longest. If the result is in the last
-// bucket, it is longest, because that bucket has no upper bound.
+// The result is limited to the range from shortest to longest. For a quantile in the last
+// bucket, Quantile returns the argument longest, because that bucket has no upper bound.
 func (h *Histogram) Quantile(q float64, shortest, longest time.Duration) time.Duration {
 	var total uint64
 	for _, n := range h {

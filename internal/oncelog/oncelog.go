@@ -50,8 +50,8 @@ func (l *Logger) Add(err error) {
 	}
 }
 
-// End ends a round. It logs the number of texts that were dropped in this round, if that
-// number differs from the number in the previous round.
+// End ends a round. It logs the number of errors that were not logged because of maxTexts,
+// if this number differs from that of the previous round.
 func (l *Logger) End() {
 	if l.droppedN > 0 && l.droppedN != l.droppedBefore {
 		l.Log(fmt.Errorf("and %d more", l.droppedN))

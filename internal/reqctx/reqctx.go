@@ -22,7 +22,7 @@ import (
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
 	deadline time.Time       // zero without a deadline, or if the parent's is earlier
-	cause    error           // the cause of the time limit; after the end, the result of Cause
+	cause    error           // until the end, the cause that the time limit would have; then the result of Cause
 
 	hidden  bool          // the method Deadline does not return the deadline
 	lifted  bool          // the deadline no longer applies; guarded by mu
@@ -138,9 +138,9 @@ func (c *Context) Value(key any) any {
 // AfterFunc for contexts derived from c. Other packages should call [context.AfterFunc].
 func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
-// Cancel ends the context with the error context.Canceled. The cause is cause, or
-// context.Canceled if cause is nil. Cancel releases the timer and the registration with the
-// parent. If the context has already ended, Cancel has no effect.
+// Cancel ends the context with the error context.Canceled. The method Cause then returns
+// the argument cause, or context.Canceled if cause is nil. Cancel releases the timer and
+// the registration with the parent. If the context has already ended, Cancel has no effect.
 func (c *Context) Cancel(cause error) {
 	c.poll()
 	c.mu.Lock()
@@ -218,8 +218,9 @@ type linked interface {
 	link() (own *Context, parent context.Context)
 }
 
-// find returns the nearest Context: ctx itself, one that ctx embeds, or one below a
-// [Wrapper]. If a context of another package is nearer, find returns nil and that context.
+// find returns the nearest Context: ctx itself, a Context that ctx embeds, or the nearest
+// Context of the parent of a [Wrapper]. If find reaches a context of another package first,
+// it returns nil and that context.
 func find(ctx context.Context) (own *Context, other context.Context) {
 	for {
 		l, ok := ctx.(linked)
@@ -253,8 +254,9 @@ func (c *Context) poll() {
 // noLimit is the result of pollLocked for a context without a deadline.
 const noLimit time.Duration = math.MaxInt64
 
-// pollLocked ends c and unlocks mu if the deadline of c has passed, or if above is not nil.
-// above is the error of the parent. Otherwise it returns the time until the deadline.
+// pollLocked ends c if the deadline of c has passed, or if above, the error of the parent,
+// is not nil. It then unlocks mu. Otherwise it leaves mu locked and returns the time until
+// the deadline.
 func (c *Context) pollLocked(above error) (left time.Duration, ended bool) {
 	left = noLimit
 	if !c.deadline.IsZero() && !c.lifted {
@@ -328,8 +330,8 @@ func (c *Context) activate() {
 	}
 }
 
-// ContextDone implements [Watcher]. It ends c because the parent has ended with the given
-// cause.
+// ContextDone implements [Watcher]. The parent calls it with its own cause when the parent
+// ends. It then ends c with the same cause.
 func (c *Context) ContextDone(cause error) {
 	to := stateOf(c.parent.Err())
 	c.mu.Lock()
@@ -337,8 +339,9 @@ func (c *Context) ContextDone(cause error) {
 }
 
 // endLocked changes the state of c to the given state, canceled or exceeded, and notifies
-// the watchers of c. limit reports whether this is the end at the deadline of c. If c had
-// already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks mu.
+// the watchers of c. limit reports whether c ends because its own deadline has passed. If c
+// had already ended, endLocked does nothing. The caller must hold mu, and endLocked unlocks
+// mu.
 func (c *Context) endLocked(to uint32, cause error, limit bool) {
 	old := c.state.Load()
 	// The swap fails if Release ends c at the same time.

@@ -87,7 +87,8 @@ type doneChan chan struct{}
 
 func (d doneChan) ContextDone(error) { close(d) }
 
-// done returns the channel of Done. The result old is false if done has made the channel.
+// done returns the channel of Done. The result old is false if this call has made the
+// channel.
 func (s *watchers) done() (d doneChan, old bool) {
 	if d, old = s.first[0].(doneChan); old {
 		return d, true
@@ -177,8 +178,8 @@ func (d *derived) ContextDone(error) {
 	go d.cancel() // because package context holds a lock during the registration
 }
 
-// derive registers the function cancel with ctx: it is called when ctx ends. Package
-// context passes this function to the method AfterFunc of ctx.
+// derive arranges that the function cancel is called when ctx ends. Package context passes
+// cancel to the method AfterFunc of ctx.
 func derive(ctx context.Context, cancel func()) (stop func() bool) {
 	d := &derived{cancel: cancel}
 	r := Watch(ctx, d)

@@ -17,7 +17,8 @@ type source[S any] struct {
 
 // Use returns the source of key, and a function that the caller must call once when it no
 // longer uses the source. If the source is not in use, Use calls start, which returns the
-// source and the function that stops it. The last user stops the source.
+// source and the function that stops it. When the last user calls its function, the source
+// is stopped.
 func (g *Group[K, S]) Use(key K, start func() (S, func())) (value S, leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +66,7 @@ type Latest[T any] struct {
 // Position has the numbers of values and errors that one reader has seen.
 type Position struct{ values, errors int }
 
-// Set stores a value. It ends an error.
+// Set stores a value, and removes the error that Fail stored before.
 func (l *Latest[T]) Set(value T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +75,7 @@ func (l *Latest[T]) Set(value T) {
 	l.wake()
 }
 
-// Fail stores an error. The value stays.
+// Fail stores an error. It does not change the value.
 func (l *Latest[T]) Fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +95,7 @@ func (l *Latest[T]) wake() {
 type Changes[T any] struct {
 	Value T
 	Fresh bool            // whether Value is new
-	Err   error           // nil if the reader has seen it or if it has ended
+	Err   error           // nil if the reader has seen it, or if a later Set removed it
 	Next  <-chan struct{} // closed at the next change
 }
 

@@ -50,7 +50,7 @@ type Watchdog struct {
 	timer  *time.Timer // cancels ctx; nil until it is needed
 
 	idle      time.Duration // 0 means no limit
-	silentErr error         // the error at the Initial limit; nil after Heard
+	silentErr error         // the error at the Initial limit; nil after the first message
 	initialAt time.Time     // the Initial limit; zero means none
 	lifeEnd   time.Time     // the Lifetime limit; zero means none
 	next      error         // the error at the limit for which the timer is set

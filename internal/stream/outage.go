@@ -6,9 +6,9 @@ import (
 	"log/slog"
 )
 
-// Outage logs the errors of a sequence of streams. The first error of an outage is logged
-// as a warning, and the end of the outage is logged too. Other errors and normal ends of
-// streams are logged at debug level.
+// Outage logs the errors of a sequence of streams. An outage lasts from the first failure
+// to the next item of a stream. Its first error is logged as a warning, and its end at info
+// level. Other errors and normal ends of streams are logged at debug level.
 type Outage struct {
 	Log  *slog.Logger
 	Name string // the beginning of each message: "profile stream"

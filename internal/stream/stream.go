@@ -15,8 +15,8 @@ import (
 // servers limit the lifetime of streams.
 var ErrEnded = errors.New("stream ended")
 
-// settled is the smallest duration of a stream that resets the backoff. It limits the
-// attempts to one in ten seconds.
+// settled is the smallest duration of a stream that resets the backoff. A server that ends
+// every stream resets the backoff at most once in ten seconds.
 const settled = 10 * time.Second
 
 // Reconnect yields the items of the streams that open returns, one stream after the other,

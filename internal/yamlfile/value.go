@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Error is a mistake in a file, or a part of a file that is left out.
+// Error describes a mistake in a file, or a part of a file that is ignored.
 type Error struct {
 	File   string // the name of the file
 	Line   int    // from 1
@@ -77,8 +77,8 @@ type File struct {
 	lines    int // number of lines in the file
 }
 
-// NewFile returns a File with the given name, for data, the content of the file. The File
-// has no mistakes.
+// NewFile returns a File without mistakes. name is the name of the file, and data is its
+// content.
 func NewFile(name string, data []byte) *File {
 	return &File{Name: name, lines: 1 + bytes.Count(data, []byte("\n"))}
 }
@@ -166,8 +166,9 @@ func below(path, name string) string {
 	return path + "." + abbreviate(name)
 }
 
-// Read reads the mapping v: for each field that is in known, it calls the function of the
-// field with the value. Other fields are mistakes. Fields that are null are skipped.
+// Read reads the mapping v. For each field with a name in known, it calls the function of
+// this name with the value of the field. It adds a mistake for each other field. It skips
+// null fields.
 func (v Value) Read(known Fields) {
 	v.Each(func(key, item Value) {
 		read, ok := known[key.Node.Value]

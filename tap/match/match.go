@@ -36,7 +36,8 @@ func RouteLabel(key, value string) *pb.ObserveRequest_Match {
 	}}
 }
 
-// Method matches requests with the method name, such as "GET". The name is case-sensitive.
+// Method matches requests with a method equal to name, such as "GET". The comparison is
+// case-sensitive.
 func Method(name string) *pb.ObserveRequest_Match {
 	method := &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: name}}
 	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
@@ -45,8 +46,8 @@ func Method(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Method{Method: method}})
 }
 
-// Scheme matches requests with the scheme name, which is "http" or "https". A request
-// without a scheme counts as "http".
+// Scheme matches requests with a scheme equal to name, such as "https". The comparison
+// ignores case. A request without a scheme counts as "http".
 func Scheme(name string) *pb.ObserveRequest_Match {
 	scheme := &http_types.Scheme{}
 	switch name {
@@ -60,7 +61,7 @@ func Scheme(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: scheme}})
 }
 
-// Authority matches requests with exactly the authority or Host header s, such as
+// Authority matches requests with an authority or Host header equal to s, such as
 // "web.example:80".
 func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
 

@@ -21,8 +21,8 @@ type filter struct {
 	unrouted bool // whether only requests without a route are shown; tap has no such condition
 }
 
-// noRoute names the row of the requests without a route. routeLabel is the label with the
-// name of a route.
+// noRoute is the name that the page shows for requests without a route. routeLabel is the
+// label with the name of a route.
 const (
 	noRoute    = "[DEFAULT]"
 	routeLabel = "route"
@@ -87,8 +87,8 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	return nil
 }
 
-// omits reports whether the request that e begins must not be shown, because it has a route
-// and the page shows only requests without one.
+// omits reports whether the page does not show the request of e, a RequestInit. It returns
+// true if the request has a route, but the page shows only requests without a route.
 func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
 
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {

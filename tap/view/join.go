@@ -37,8 +37,8 @@ const (
 // since the previous batch.
 type batch struct {
 	Records []record `json:"records"`
-	Skipped uint64   `json:"skipped"` // number of requests that were not shown since the start
-	Dropped uint64   `json:"dropped"` // number of events that tap dropped since the start
+	Skipped uint64   `json:"skipped"` // number of requests that were not shown since the stream started
+	Dropped uint64   `json:"dropped"` // number of events that tap dropped since the stream started
 	Limit   int      `json:"limit"`   // maxInspected if it was reached, otherwise 0
 }
 
@@ -111,8 +111,9 @@ func (j *joiner) dropOldest() {
 	j.change(oldest)
 }
 
-// take returns the next batch. Records that have ended but do not fit into the batch are
-// discarded, and counted in the field Skipped.
+// take returns the next batch. If a new record does not fit into the batch, it waits for a
+// later batch while it is open. If it has ended, it is discarded and counted in the field
+// Skipped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -48,8 +48,8 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	}
 }
 
-// join returns the current run, which the first page starts. The caller must call leave. If
-// it is the last page, leave stops the goroutines of the run and waits for them.
+// join returns the current run, which the first page starts. The caller must call leave.
+// The leave of the last page stops the goroutines of the run and waits for them.
 func (l *live) join() (current *run, leave func()) {
 	return l.runs.Use(struct{}{}, func() (*run, func()) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -67,7 +67,7 @@ func (l *live) join() (current *run, leave func()) {
 
 // repeat calls f repeatedly until ctx ends, with a pause of l.every between calls. It
 // stores the error of f in problem. It clears problem when a call has lasted for l.every,
-// because f only returns on failure.
+// because f returns early only after a failure.
 func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		cleared := make(chan struct{})

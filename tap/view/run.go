@@ -85,8 +85,8 @@ func (r *run) measure(ctx context.Context) error {
 // pointsKept is the number of points in the charts.
 const pointsKept = 120
 
-// addPoint adds a point to the charts, for the interval since the previous point. now has
-// the totals at the end of the interval, at the time at.
+// addPoint adds a point to the charts, for the interval since the previous point. The
+// argument at is the end of the interval, and now has the totals at this time.
 func (r *run) addPoint(now sum, at time.Time) {
 	var ended, failed uint64
 	if !r.when.IsZero() && now.Count >= r.last.Count {

@@ -51,9 +51,9 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// sendBatches sends a batch of j at once, and then at intervals until done is closed. It
-// also sends empty batches, but less often. It returns an error if a batch cannot be sent,
-// if ctx ends, or if the server shuts down.
+// sendBatches sends a batch of j at once, and then one per h.batchEvery until done is
+// closed. It skips a batch without changes if it has sent another one within h.beatEvery.
+// It returns an error if a batch cannot be sent, if ctx ends, or if the server shuts down.
 func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

@@ -108,8 +108,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestPath returns the path of r as the client sent it, with the prefix that StripPrefix
-// removed.
+// requestPath returns the path of r as the client sent it. It includes the prefix that
+// StripPrefix removed.
 func requestPath(r *http.Request) string {
 	p, _, _ := strings.Cut(r.RequestURI, "?")
 	return p

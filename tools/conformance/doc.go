@@ -3,8 +3,8 @@
 //
 //	bash .ci/conformance.sh
 //
-// A kube-apiserver without other components has the objects. The test takes the place of
-// those that the tests need: it runs the pods of Deployments as processes, writes
-// EndpointSlices, and assigns an address to each Gateway. The report is CONFORMANCE.md of
-// examples/gateway.
+// The cluster is a kube-apiserver without controllers and nodes. The test does the work of
+// the missing components: it runs the pods of Deployments as processes, writes
+// EndpointSlices, and assigns an address to each Gateway. The report is
+// examples/gateway/CONFORMANCE.md.
 package conformance

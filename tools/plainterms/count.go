@@ -62,8 +62,8 @@ func (t text) place(offset int) string {
 	return fmt.Sprintf("%s:%d: %s", t.file, line, strings.Join(words[:min(len(words), 12)], " "))
 }
 
-// A sentence ends with a stop, a colon or a semicolon before white space, with
-// an empty line, or before the mark of a list item.
+// sentenceEnd matches the end of a sentence. This is punctuation before white space, an
+// empty line, or the mark of a list item at the start of a line.
 var sentenceEnd = regexp.MustCompile(`[.!?:;]["')\]]?(\s|$)|\n\s*\n|\n\s*([-*]|[0-9]+\.)\s`)
 
 // sentences returns the start and the end of each sentence of s.

@@ -40,8 +40,8 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared reports a mistake if err is compared with other, and other is an error of
-// package layer. A comparison of a field Kind is allowed: see isKind.
+// checkCompared checks a comparison of err with other. It reports a mistake if other is an
+// error of package layer. A comparison of a field Kind is usually allowed: see isKind.
 func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	other = ast.Unparen(other)
 	id, ok := other.(*ast.Ident)

@@ -72,8 +72,8 @@ func newAsking(pass *analysis.Pass) *asking {
 }
 
 // mayCall reports whether the method f may call a service other than its receiver. It
-// returns true if f mentions a service, passes its receiver to a function, or calls such a
-// method.
+// returns true if f mentions a service, passes its receiver to a function, or calls a
+// method for which mayCall returns true.
 func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	if a.seen[f] {
 		return false
