@@ -17,8 +17,8 @@ import (
 // is safe for concurrent use. It starts no goroutine and needs no Close.
 type Registry struct {
 	// active has the watchers, and the counters of Top, that see new requests. It is nil if
-	// there are none. Every change stores a new audience, because requests read active
-	// without a lock.
+	// no watcher or counter sees new requests. Every change stores a new audience, because
+	// requests read active without a lock.
 	active atomic.Pointer[audience]
 
 	maxWatchers int

@@ -330,8 +330,8 @@ func (c *Context) activate() {
 	}
 }
 
-// ContextDone implements [Watcher]. The parent calls it with its own cause when the parent
-// ends. It then ends c with the same cause.
+// ContextDone implements [Watcher]. The parent calls ContextDone when the parent has ended.
+// c then ends with the same cause.
 func (c *Context) ContextDone(cause error) {
 	to := stateOf(c.parent.Err())
 	c.mu.Lock()

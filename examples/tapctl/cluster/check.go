@@ -26,9 +26,9 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// Right is a right of the user: a verb on a resource in a namespace, which is "" for all
-// namespaces. Resource may be a subresource, such as serviceaccounts/token. If Name is not
-// "", the right is for the object with this name.
+// Right is a right of the user: a verb on a resource in a namespace. Resource may be a
+// subresource, such as serviceaccounts/token. A Namespace of "" means all namespaces. If
+// Name is not "", the right is only for the object with this name.
 type Right struct{ Verb, Resource, Group, Namespace, Name string }
 
 // String returns the right as the arguments of "kubectl auth can-i".
@@ -49,7 +49,8 @@ func (r Right) String() string {
 	return r.Verb + " " + name + " -n " + r.Namespace
 }
 
-// Rights returns the rights that the commands need for the resources.
+// Rights returns the rights that the commands of tapctl need to find the pods of the
+// resources.
 func Rights(resources []Resource) []Right {
 	namespace := common(resources)
 	all := make([]Right, 0, 4+len(resources))
@@ -66,8 +67,9 @@ func Rights(resources []Resource) []Right {
 	return all
 }
 
-// IdentityRights returns the rights that [Cluster.Identify] needs for the pods, and the right
-// to read the trust anchors of the control plane in a namespace.
+// IdentityRights returns the rights that [Cluster.Identify] needs for the pods. It adds the
+// right to read the trust anchors of linkerd. controlPlane is the namespace of linkerd's
+// control plane.
 func IdentityRights(controlPlane string, pods []Pod) []Right {
 	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
 	for _, p := range pods {
@@ -116,7 +118,7 @@ const (
 	anchorsKey       = "ca-bundle.crt"
 )
 
-// anchors returns the trust anchors of a control plane in PEM.
+// anchors returns the trust anchors of the control plane in the given namespace, in PEM.
 func (c *Cluster) anchors(ctx context.Context, namespace string) ([]byte, error) {
 	m, err := c.client.CoreV1().ConfigMaps(namespace).Get(ctx, anchorsConfigMap, metav1.GetOptions{})
 	if err != nil {
@@ -125,7 +127,8 @@ func (c *Cluster) anchors(ctx context.Context, namespace string) ([]byte, error)
 	return []byte(m.Data[anchorsKey]), nil
 }
 
-// TrustAnchors returns the certificates in the ConfigMap of linkerd's trust anchors.
+// TrustAnchors returns the trust anchors of the control plane in the given namespace. It
+// returns an error if the control plane has no trust anchor.
 func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.Certificate, error) {
 	rest, err := c.anchors(ctx, namespace)
 	if err != nil {
@@ -149,11 +152,12 @@ func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.C
 	return all, nil
 }
 
-// ErrNoCertificate is the error of a proxy with an identity that has no certificate.
+// ErrNoCertificate is the error for a proxy that has an identity, but no certificate yet.
 var ErrNoCertificate = errors.New("it has no certificate yet")
 
-// CertificateExpiry returns the time at which the certificate of a pod's proxy expires, from
-// its metrics. It returns the zero time for a proxy without an identity.
+// CertificateExpiry returns the time at which the certificate of the proxy of p expires. It
+// reads the time from the metrics of the proxy. It returns the zero time for a proxy
+// without an identity.
 func CertificateExpiry(ctx context.Context, p Pod) (time.Time, error) {
 	const patience = 5 * time.Second
 	names := []string{"control_identity_cert_expiration_timestamp_seconds", "identity_cert_expiration_timestamp_seconds"}

@@ -26,7 +26,7 @@ type Pod struct {
 	Metrics  string // host:port of the admin server
 	Identity string // name that the proxy proves by TLS; "" means that it has none
 
-	TapClient                string // name of the client that may watch; "" means none but those on its machine
+	TapClient                string // name of the client that may watch; "" means only clients on its machine
 	Authority, AuthorityName string // address and identity of linkerd-identity
 
 	uid     types.UID
@@ -54,7 +54,7 @@ const (
 	adminPort      = "4191"
 )
 
-// newPod returns the pod of an object. It returns nil if the pod does not run.
+// newPod converts o, an object of the API server. It returns nil if the pod does not run.
 func newPod(o *corev1.Pod) *Pod {
 	if o.Status.PodIP == "" || o.Status.Phase != corev1.PodRunning {
 		return nil
@@ -97,8 +97,9 @@ func portOf(c *corev1.Container, name, variable, standard string) string {
 	return standard
 }
 
-// environ returns the value of an environment variable of the container. References to other
-// variables, such as $(_l5d_ns), are replaced, if these have a value in the specification.
+// environ returns the value of an environment variable of the container. A reference to an
+// earlier variable, such as $(_l5d_ns), is replaced if the specification has the value of
+// that variable.
 func environ(c *corev1.Container, name string) string {
 	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
 	if i < 0 {
@@ -113,8 +114,9 @@ func environ(c *corev1.Container, name string) string {
 	return value
 }
 
-// identity returns the name that the proxy in the container proves. The variable usually
-// refers to other variables with the names of the pod's service account and namespace.
+// identity returns the name that the proxy in the container proves. The specification
+// usually has variables in place of the service account and the namespace. identity
+// therefore takes these two from p.
 func (p *Pod) identity(c *corev1.Container) string {
 	const middle = ".serviceaccount.identity."
 	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")

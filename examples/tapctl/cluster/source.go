@@ -24,9 +24,9 @@ import (
 // Source watches the taps of all pods of some resources. It follows pods that come and go.
 // It implements [top.Source].
 //
-// A pod without a proxy, a tap that cannot be reached and a lost connection to the API server
-// are errors of the sequences, which continue. A sequence ends when every pod has rejected
-// the request or has reached its limit. Without pods, it waits for the first one.
+// A sequence yields an error for a pod without a proxy, a tap that cannot be reached, or a
+// lost connection to the API server. It then continues. A sequence ends when every pod has
+// rejected the request or has reached its limit. Without pods, it waits for the first one.
 type Source struct {
 	Cluster   *Cluster
 	Resources []Resource
@@ -46,8 +46,8 @@ func (s *Source) Name(p Pod) string {
 	return p.Name
 }
 
-// Watch implements [top.Source]. The events have the labels of the pods of their clients and
-// endpoints, if these pods are in the watched namespace.
+// Watch implements [top.Source]. The client and the endpoint of an event get the labels of
+// their pod, if this pod is in the watched namespace.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
 	var until time.Time
 	if d := req.GetDuration(); d != nil {
@@ -81,8 +81,8 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 	}
 }
 
-// Top implements [top.Source]. Clients and endpoints have the names of their pods, if these
-// pods are in the watched namespace. The rows of a pod are missing after its end.
+// Top implements [top.Source]. Clients and endpoints get the names of their pods, if these
+// pods are in the watched namespace. When a pod has ended, its rows are removed.
 func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
 	follow := func(ctx context.Context, p tap.Process, _ int) iter.Seq2[*tappb.TopResponse, error] {
 		return tap.FollowTop(ctx, []tap.Process{p}, req)
@@ -119,23 +119,24 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 	}
 }
 
-// item is an item of the function each: the current pods after each change, an error, a value
-// of a pod, or the end of the sequence of a pod. At a tick, it is zero.
+// item is an item that the function each yields: the pods after a change, an error, a value
+// of a pod, or the end of the sequence of a pod. At each tick, each yields a zero item.
 type item[T any] struct {
 	pods  *Pods
 	err   error
-	pod   *Pod // of value
+	pod   *Pod // the pod to which value or ended belongs
 	value T
 	ended bool // the sequence of pod has ended, and value is not set
 }
 
-// tick is the interval of items without content, so that a consumer can act at intervals.
+// tick is the interval at which the function each yields a zero item, so that its consumer
+// can act at intervals.
 const tick = 100 * time.Millisecond
 
 // errNoProxy is the error of a pod that cannot be watched.
 var errNoProxy = errors.New("the pod has no proxy: inject it")
 
-// members are the pods that each follows.
+// members has the pods that the function each follows.
 type members[T any] struct {
 	*Source
 
@@ -156,7 +157,7 @@ type member struct {
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
 // each follows each pod of the resources while it exists, and yields the items of all pods.
-// The argument share of follow is the part of one pod in maxRPS.
+// The argument share of follow is the part of maxRPS that one pod gets.
 func each[T any](
 	ctx context.Context, s *Source, maxRPS int, follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error],
 ) iter.Seq[item[T]] {
@@ -248,7 +249,7 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	}
 }
 
-// one follows one pod until within ends, and sends its items.
+// one follows the pod p until within ends, and sends the items of p to the consumer.
 func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
 	conn, err := m.Dial(within, p)
@@ -285,7 +286,8 @@ func (m *members[T]) ended() bool {
 	return len(m.all) > 0
 }
 
-// named returns an event of a pod with the labels of the pods of its client and endpoint.
+// named returns e, an event of the pod p. It adds the labels of the pods that are the
+// client and the endpoint of e.
 func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
 	from, to := lookUp(pods, e.Source), lookUp(pods, e.Destination)
 	switch e.Direction {
@@ -305,7 +307,8 @@ func lookUp(pods *Pods, addr netip.AddrPort) *Pod {
 	return pods.byIP[addr.Addr().Unmap().String()]
 }
 
-// withLabels returns labels and those of the pod p. It does not change its arguments.
+// withLabels returns a map of labels and the labels of the pod p. The argument labels takes
+// precedence. withLabels does not change its arguments.
 func withLabels(labels map[string]string, p *Pod) map[string]string {
 	if p == nil {
 		return labels
@@ -315,7 +318,8 @@ func withLabels(labels map[string]string, p *Pod) map[string]string {
 	return all
 }
 
-// namedRows returns rows of a pod with the names of pods instead of their addresses.
+// namedRows returns a copy of rows, the rows of the pod p, with the names of pods in place
+// of their addresses.
 func namedRows(rows *tappb.TopResponse, p *Pod, pods *Pods) *tappb.TopResponse {
 	rows = proto.CloneOf(rows)
 	name := func(addr string, own bool) string {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Traffic has the sums of the metrics of all proxies of one resource, over some time.
+// Traffic has the sums of the metrics of all proxies of one resource, over one period.
 type Traffic struct {
 	Resource
 
@@ -91,7 +91,8 @@ func (c *Cluster) Traffic(
 	return all, ctx.Err()
 }
 
-// series are values of metrics, by the name and labels of each one in Prometheus text.
+// series has the values of metrics. A key is the name of a metric with its labels, as in
+// Prometheus text.
 type series map[string]float64
 
 // trafficMetrics returns the names of the metrics that Traffic uses.
@@ -101,8 +102,8 @@ func trafficMetrics() []string {
 	}
 }
 
-// scrape reads the metrics of all pods with a proxy. The result has no entry for a proxy
-// that does not return its metrics.
+// scrape reads the metrics of all pods with a proxy. If a proxy does not return its
+// metrics, scrape calls warn, and the result has no entry for the pod.
 func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series {
 	const atOnce, patience = 20, 5 * time.Second
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -130,7 +131,7 @@ func scrape(ctx context.Context, pods []Pod, warn func(error)) map[string]series
 	return all
 }
 
-// maxMetrics is the maximum size of the metrics of a proxy.
+// maxMetrics is the maximum size in bytes of the metrics of a proxy. The rest is ignored.
 const maxMetrics = 64 << 20
 
 // readMetrics returns those metrics of the admin server at addr that have one of the names.
@@ -165,8 +166,8 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	return s, lines.Err()
 }
 
-// add adds the changes of the metrics of one proxy. A metric that is smaller than before
-// has restarted at 0.
+// add adds the changes of the metrics of one proxy between before and after. If a metric
+// has become smaller, it has been counted from 0 again.
 func (t *Traffic) add(before, after series, to *Resource) {
 	for key, value := range after {
 		name, text, _ := strings.Cut(key, "{")
@@ -198,8 +199,9 @@ func (t *Traffic) add(before, after series, to *Resource) {
 	}
 }
 
-// peerOf returns the value of the label peer of the counted connections: those from
-// clients, or those to the resource to.
+// peerOf returns the value of the label peer of the connections that Traffic counts. If to
+// is nil, these are the connections of clients. Otherwise they are the connections to
+// endpoints.
 func peerOf(to *Resource) string {
 	if to == nil {
 		return "src"
@@ -207,8 +209,8 @@ func peerOf(to *Resource) string {
 	return "dst"
 }
 
-// counts reports whether a metric with these labels is of inbound traffic, or of outbound
-// traffic to the resource to.
+// counts reports whether a metric with these labels is counted. If to is nil, metrics of
+// inbound traffic count. Otherwise metrics of outbound traffic to the resource to count.
 func counts(labels map[string]string, to *Resource) bool {
 	if to == nil {
 		return labels["direction"] == "inbound"

@@ -22,8 +22,8 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// settle is the time between a change of pods and the use of the change. Further changes in
-// this time are used together.
+// settle is how long Watch waits after a change of pods before it yields the pods. Changes
+// in this time are yielded together.
 const settle = 100 * time.Millisecond
 
 // condition is a resource, and the selector of its pods if it is a Service.
@@ -91,11 +91,12 @@ func (w *condition) has(p *Pod) bool {
 type Pods struct {
 	Of []Pod // the pods of the watched resources, sorted by namespace and name
 
-	byIP   map[string]*Pod // also those of other resources, without pods in the network of the node
+	byIP   map[string]*Pod // all running pods, except those in the network of the node
 	wanted []condition
 }
 
-// OfResource returns the pods in p.Of that belong to one of the watched resources.
+// OfResource returns the pods in p.Of that belong to r. It returns nil if r is not one of
+// the watched resources.
 func (p *Pods) OfResource(r Resource) []Pod {
 	var all []Pod
 	for _, w := range p.wanted {
@@ -111,10 +112,10 @@ func (p *Pods) OfResource(r Resource) []Pod {
 	return all
 }
 
-// Watch yields the pods of the resources, at first and after each change, until ctx ends. The
-// first item is an error if a resource does not exist or the pods cannot be listed, and is
-// then the last item. Later errors are those of the connection to the API server. The watch
-// then continues. An item can have pods and an error, if the owners of pods are unknown.
+// Watch yields the pods of the resources, at first and after each change, until ctx ends.
+// If a resource does not exist or the pods cannot be listed, the only item is an error.
+// After a later error, of the connection to the API server, Watch continues. An item has
+// both pods and an error if the owners of some pods are unknown.
 func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Pods, error] {
 	return func(yield func(*Pods, error) bool) {
 		wanted, err := c.conditions(ctx, resources)
@@ -249,7 +250,7 @@ func (c *Cluster) Pods(ctx context.Context, resources []Resource) (*Pods, error)
 	return nil, fmt.Errorf("the pods: %w", context.Cause(ctx))
 }
 
-// common returns the namespace of all resources. It returns "" if they are in different ones.
+// common returns the namespace of the resources. It returns "" if their namespaces differ.
 func common(resources []Resource) string {
 	namespace := ""
 	for i, r := range resources {

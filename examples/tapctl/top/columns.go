@@ -117,8 +117,8 @@ func direction(r *tappb.Row) string {
 	}
 }
 
-// key returns a string that identifies the row r. In the next update, the same row has the
-// same key.
+// key returns a string that identifies the row r. The key of a row is the same in all
+// updates.
 func key(r *tappb.Row) string {
 	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
 }

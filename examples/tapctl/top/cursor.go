@@ -5,7 +5,7 @@ import "slices"
 // cursor is the selected position in a list that changes. If the user has moved the cursor,
 // it follows the selected item when that item moves in the list.
 type cursor struct {
-	key   string // key of the selected item; "" means the item at the position at
+	key   string // key of the selected item; "" means the item at the index in the field at
 	at    int
 	first int // first item on the screen
 }

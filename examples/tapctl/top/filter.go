@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// searchText returns the text of r that the filter of the table is compared with.
+// searchText returns the text of r in which the filter of the table is searched.
 func searchText(r *tappb.Row) string {
 	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
 }

@@ -49,13 +49,14 @@ type Config struct {
 	MaxRPS    int               // maximum requests per second of all processes; 0 means 100
 	Every     time.Duration     // interval of updates; 0 means Refresh or Interval
 
-	// Advise returns an error with advice for the user added. It is called before an error
-	// is shown. nil means that errors are shown unchanged.
+	// Advise is called with each error before the error is shown. It returns the error with
+	// advice for the user added. nil means that errors are shown unchanged.
 	Advise func(error) error
 
 	// Warn is called with each error of a single process, unless the table is interactive.
-	// When all processes have rejected the request, it is not called for the last rejection,
-	// because Live and Collect return it. nil means that these errors are ignored.
+	// If all of Processes reject the request, it is not called for the last rejection,
+	// because Live and Collect return this error. nil means that errors of single processes
+	// are ignored.
 	Warn func(error)
 }
 
@@ -70,7 +71,7 @@ type Source interface {
 	Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error]
 }
 
-// Processes is a [Source] that does not change.
+// Processes is a [Source] with a fixed set of processes.
 type Processes []tap.Process
 
 // Watch implements [Source].
@@ -85,7 +86,7 @@ func (p Processes) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) i
 	return tap.FollowTop(ctx, p, req)
 }
 
-// source returns the processes to watch.
+// source returns the field Source, or the field Processes as a Source if Source is nil.
 func (c *Config) source() Source {
 	if c.Source != nil {
 		return c.Source
@@ -101,8 +102,8 @@ func (c *Config) advised(err error) error {
 }
 
 // Live shows the table on out until ctx ends or the user quits, and returns the last rows.
-// On a terminal the table is interactive. Elsewhere Live prints the table every few
-// seconds. It returns an error if all processes have rejected the request.
+// On a terminal the table is interactive. Elsewhere Live prints the table once per c.Every,
+// by default every 5 s. It returns an error if all processes have rejected the request.
 func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	if OnScreen(out) {
 		return onScreen(ctx, out, c)
@@ -123,8 +124,9 @@ func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// often returns the interval of updates. It is the given maximum, or a tenth of the time
-// until the deadline of ctx if that is shorter. With a deadline, it is at least 100 ms.
+// often returns the interval of updates. Without a deadline of ctx, it is maximum.
+// Otherwise it is a tenth of the time until the deadline, at most maximum, but at least 100
+// ms.
 func often(ctx context.Context, maximum time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		maximum = max(least, min(maximum, time.Until(end)/10))
@@ -155,8 +157,8 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 }
 
 // each calls show for every update of the rows, until ctx ends or no process is left. It
-// returns the rows of the last update. It also returns the errors of the processes that
-// rejected the request.
+// returns the rows of the last update. If no process is left, it also returns their
+// rejections.
 func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error

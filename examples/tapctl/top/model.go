@@ -8,7 +8,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching is the interface of follower that model uses, so that tests can replace it.
+// watching has the method of follower that model uses. It is an interface so that tests can
+// replace follower.
 type watching interface {
 	watch(number int, req *tappb.WatchRequest) (stop func())
 }

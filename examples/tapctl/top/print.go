@@ -15,8 +15,9 @@ import (
 // Write writes the rows to w as a table. It does not shorten the texts.
 func Write(w io.Writer, rows []*tappb.Row, c Columns) error { return write(w, rows, c, 0, 0) }
 
-// WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen: it
-// has shorter texts and the first rows only. Elsewhere WriteScreen is [Write].
+// WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen:
+// it has shorter texts and the first rows only. Elsewhere WriteScreen writes the same as
+// [Write].
 func WriteScreen(out *os.File, rows []*tappb.Row, c Columns) error {
 	width, height, err := term.GetSize(int(out.Fd()))
 	if err != nil {

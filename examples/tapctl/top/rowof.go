@@ -17,10 +17,10 @@ type rowOf struct {
 	anySource bool // the row is a sum over sources
 }
 
-// A process has a maximum number of rows, see tap.Registry.Top. When it has all of them,
-// one further row with the path or route otherRows counts all other requests. defaultRoute
-// is the route of the row of requests without a route. maxName is the maximum length in
-// bytes of a text in a row.
+// A process has a maximum number of rows, see tap.Registry.Top. At this maximum, one more
+// row with the path or route otherRows counts all other requests. defaultRoute is the route
+// of the row of requests without a route. maxName is the maximum length in bytes of a text
+// in a row.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
@@ -37,8 +37,8 @@ func (r rowOf) onePath() bool {
 }
 
 // match returns base combined with those conditions of the row that a process can check.
-// The process may therefore send more requests than the row counts. The method has selects
-// the exact requests.
+// The process may therefore send more requests than the row counts. rowOf.has then selects
+// the requests that the row counts.
 func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	var all []*pb.ObserveRequest_Match
 	if base.GetMatch() != nil {

@@ -20,7 +20,8 @@ func (s style) of(t string) string {
 	return "\x1b[" + string(s) + "m" + t + "\x1b[m"
 }
 
-// within returns part in the style s, for a part of a text that has the style base.
+// within returns part in the style s, for use in a text that has the style base. The text
+// after part has the style base again.
 func (s style) within(part string, base style) string {
 	if base == plain {
 		return s.of(part)

@@ -51,8 +51,8 @@ func (t *table) refresh() {
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
 // all returns the columns of the table on a screen with the given width. It includes the
-// columns of the wide table if width is at least 120, or if the user has selected them.
-// If the user has selected the narrow table, it omits them.
+// columns of the wide table if the user has selected them. If the user has selected neither
+// table, it includes them at a width of at least 120.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
 	if !t.chosen {
@@ -200,7 +200,7 @@ func successStyle(r *tappb.Row) style {
 	return failing
 }
 
-// counts returns the second line of the screen, which has the sums of all rows.
+// counts returns the second line of the screen, which has the sums of the given rows.
 func (t *table) counts(rows []*tappb.Row) string {
 	if t.answer == nil {
 		return ""
