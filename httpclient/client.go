@@ -28,7 +28,7 @@ import (
 //
 // Body: the caller must close the response body.
 //
-// Errors: the errors of the layers in the list of the package documentation.
+// Errors: those of the layers that the package documentation lists.
 //
 // Cost: the cost of these layers.
 type Client struct {

@@ -63,7 +63,8 @@ func (m *Metrics) Balance(target string) balance.Instruments {
 // buckets are the upper bounds of the buckets of histograms in seconds, from 1 ms to 1 min.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60} //nolint:gochecknoglobals // a constant
 
-// bound is a Provider that binds the labels target and route to values.
+// bound is an instrument.Provider. Its instruments have the given values of the labels
+// target and route.
 type bound struct {
 	*Metrics
 	values []string

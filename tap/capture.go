@@ -85,8 +85,8 @@ func (r *Registry) shownValue(name, value string) string {
 }
 
 // mask returns the function that replaces the secret parts of a value of the header field
-// with the given name. It returns nil if such a value is shown unchanged. name is in lower
-// case.
+// with the given name. It returns nil if such a value is shown unchanged. name must be in
+// lower case.
 func (r *Registry) mask(name string) func(string) string {
 	switch name {
 	case "host", ":authority":
@@ -111,7 +111,7 @@ func (r *Registry) mask(name string) func(string) string {
 
 // secret reports whether values of the header field or query parameter with the given name
 // are withheld completely. The names of WithRedacted and WithRevealed take precedence over
-// the default names. name is in lower case.
+// the default names. name must be in lower case.
 func (r *Registry) secret(name string) bool {
 	if hide, set := r.secrets[name]; set {
 		return hide

@@ -72,7 +72,8 @@ type ResponseEnd struct {
 	SinceResponseInit *time.Duration // nil without response headers
 	Bytes             uint64         // number of bytes of the body that were read
 
-	// GRPCStatus is the value of grpc-status in the trailers, or else in the headers.
+	// GRPCStatus is the value of grpc-status in the trailers, or else in the headers. It is
+	// nil if ResetCode is set.
 	GRPCStatus *codes.Code
 
 	// ResetCode is the HTTP/2 error code of a request that did not complete, or nil. It is

@@ -99,8 +99,9 @@ func (x *exchange[Req, Rsp]) eachBody(f func(*bodies)) {
 	}
 }
 
-// respond records the status and the headers of rsp. It sends the ResponseInit to the
-// recipients, or holds it for those that hold the request.
+// respond records the status and the headers of rsp, and sends the ResponseInit to the
+// recipients. A recipient that holds the request gets the event only after the request has
+// ended.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	x.rsp, x.responded, x.status = rsp, x.start, x.access.Status(rsp)
 	head := x.access.ResponseHeader(rsp)

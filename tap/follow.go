@@ -218,8 +218,8 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline. It
-// is for calls, because gRPC sends a deadline to the server, which could then fail the
+// withoutDeadline returns a context that is canceled when ctx ends, but has no deadline.
+// Calls use it, because gRPC sends a deadline to the server. The server could then fail the
 // stream before ctx ends.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -137,7 +137,7 @@ func (t *tapped[Req, Rsp]) startExchange(ctx context.Context, req Req, present *
 }
 
 // matches reports whether the request matches c. It first reads the values that c compares
-// into v, unless they have been read.
+// into v, except those that v already has.
 func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, req Req) bool { //nolint:revive // v is the state
 	if c.reads&^v.has != 0 {
 		t.read(v, c.reads, ctx, req)
@@ -145,7 +145,7 @@ func (t *tapped[Req, Rsp]) matches(c *condition, v *view, ctx context.Context, r
 	return c.holds(v)
 }
 
-// read reads the given values of the request into v, unless they have been read.
+// read reads the wanted values of the request into v, except those that v already has.
 func (t *tapped[Req, Rsp]) read(v *view, wanted reads, ctx context.Context, req Req) { //nolint:revive // v is the result
 	wanted &^= v.has
 	v.has |= wanted

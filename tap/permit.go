@@ -50,8 +50,8 @@ type access struct {
 	identities []string // URIs, and DNS names in lower case
 }
 
-// permit decides about the client of the call with ctx. It returns nil if the client may
-// watch, and a rejection with the code Unauthenticated if it may not.
+// permit returns nil if the client of a call may watch, and otherwise a rejection with the
+// code Unauthenticated. ctx is the context of the call.
 func (a *access) permit(ctx context.Context) error {
 	if err := a.check(ctx); err != nil {
 		return reject(codes.Unauthenticated, err)

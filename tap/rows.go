@@ -223,7 +223,7 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 }
 
 // proto converts the row to a message. age is the time since the table was created. The
-// rate depends on it, because a young table has not counted for a full time constant.
+// rate depends on age, because a young table has not counted for a full time constant.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
 		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),

@@ -330,8 +330,8 @@ func WithEventRate(n int) ServerOption {
 // rate allows in a second may be sent at once.
 const eventBurst = 100
 
-// rejection is the error of a rejected watcher. [status.Code] returns its code, also for a
-// watcher in the process itself.
+// rejection is the error of a rejected watcher. [status.Code] returns its code, also for
+// the errors of [Registry.Watch] and [Registry.Top].
 type rejection struct {
 	code  codes.Code
 	cause error

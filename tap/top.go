@@ -61,7 +61,7 @@ type counter struct {
 }
 
 // count adds a counter for a call of Top with req. A counter counts as a watcher for
-// WithCapacity. The caller must detach it. An error has the type rejection.
+// WithCapacity. The caller must call detach for it. An error has the type rejection.
 func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	every, err := everyOf(req)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 )
 
 // Watch yields the events of the requests of this process that match req. It ends when ctx
-// ends, when the duration of req is over, or when the requests up to its limit have ended.
+// ends, when the duration of req is over, or when as many requests as the limit of req have
+// ended.
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //

@@ -71,8 +71,8 @@ const (
 )
 
 // New starts etcd and a kube-apiserver, waits until both are ready, and kills both at the
-// end of the test. New skips the test without GOTOWER_TESTS=full, and if .ci/kube.sh has
-// not built the programs.
+// end of the test. New skips the test unless the environment has GOTOWER_TESTS=full and
+// .ci/kube.sh has built the programs.
 func New(t *testing.T) *Server {
 	t.Helper()
 	if os.Getenv("GOTOWER_TESTS") != "full" { //nolint:forbidigo // of a test

@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// Error is a recovered panic of a callback on a goroutine of this module. It does not match
-// the value of the panic, because that value may be an error with another meaning.
+// Error is a recovered panic of a callback on a goroutine of this module. [errors.Is] does
+// not look into the value of the panic, because that value may be an error with another
+// meaning.
 type Error struct {
 	Value any    // the argument of panic
 	Stack []byte // the stack of the goroutine, as runtime/debug returns it

@@ -22,7 +22,7 @@ import (
 type Context struct {
 	parent   context.Context //nolint:containedctx // it is a context
 	deadline time.Time       // zero without a deadline, or if the parent's is earlier
-	cause    error           // until the end, the cause that the time limit would have; then the result of Cause
+	cause    error           // the cause of the time limit; after the end, the result of Cause
 
 	hidden  bool          // the method Deadline does not return the deadline
 	lifted  bool          // the deadline no longer applies; guarded by mu
@@ -212,8 +212,9 @@ func Cause(ctx context.Context) error {
 	return own.Cause()
 }
 
-// linked is implemented by a [Context] and a [Wrapper], and by contexts that embed them. link
-// returns the Context, or nil for a Wrapper, and the parent.
+// linked is implemented by a [Context] and a [Wrapper], and by contexts that embed them.
+// The first result of link is the Context, or nil for a Wrapper. The second result is the
+// parent.
 type linked interface {
 	link() (own *Context, parent context.Context)
 }
@@ -237,9 +238,10 @@ func (c *Context) link() (own *Context, parent context.Context) { return c, c.pa
 
 func (c *Context) ended() bool { return c.state.Load() >= released }
 
-// poll ends c if its deadline has passed or its parent has ended. The timer calls it, and so
-// does a parent of another package. The caller must not hold mu, because a parent that ends
-// in poll calls ContextDone.
+// poll ends c if its deadline has passed or its parent has ended. The timer of c calls
+// poll. If the parent is a context of another package, [context.AfterFunc] also calls it.
+// The caller must not hold mu, because poll may end the parent, which then calls
+// ContextDone of c.
 func (c *Context) poll() {
 	if c.ended() {
 		return

@@ -197,8 +197,8 @@ func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Contex
 
 func (w Wrapper) link() (own *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked
 
-// Detach returns [context.WithoutCancel] of ctx. The method Value of the result does not
-// allocate.
+// Detach returns a context with the values of ctx that never ends, as
+// [context.WithoutCancel] does. Its method Value does not allocate.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), detachedKey{}, nil)
 }

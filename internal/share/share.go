@@ -3,7 +3,7 @@ package share
 
 import "sync"
 
-// Group has the sources that are in use, by key. The zero Group is ready to use.
+// Group has one source for each key that is in use. The zero Group is ready to use.
 type Group[K comparable, S any] struct {
 	mu      sync.Mutex
 	sources map[K]*source[S]
@@ -91,7 +91,7 @@ func (l *Latest[T]) wake() {
 	}
 }
 
-// Changes has the value and the error that a reader has not seen.
+// Changes has the latest value of a source, and its error if the reader has not seen it.
 type Changes[T any] struct {
 	Value T
 	Fresh bool            // whether Value is new

@@ -20,10 +20,10 @@ var ErrEnded = errors.New("stream ended")
 const settled = 10 * time.Second
 
 // Reconnect yields the items of the streams that open returns, one stream after the other,
-// until ctx ends or the consumer breaks. It waits between two streams, as b specifies. The
-// backoff is reset after a stream that lasted 10 s, or b.Max if b.Max is less, and that
-// yielded an item or ended with [ErrLimit]. Therefore a server that ends streams at once is
-// not called too often.
+// until ctx ends or the consumer breaks. It waits between two streams, as b specifies. A
+// stream resets the backoff if it lasted at least 10 s, or at least b.Max if b.Max is less.
+// It must also have yielded an item or ended with [ErrLimit]. Therefore a server that ends
+// streams at once is not called too often.
 //
 // A stream ends with its first error, which is yielded. [ErrEnded] is yielded after a
 // stream that ended without an error. An error for which final returns true ends the

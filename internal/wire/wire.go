@@ -70,8 +70,9 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 }
 
 // TLS returns the TLS server name and the expected identity of an endpoint. Both are "" for
-// cleartext. If id has no server name, the identity is used as the server name. A URI
-// (SPIFFE) cannot be used in this way: the result is then cleartext and an error.
+// cleartext. If id has no server name, the identity is used as the server name. If the
+// identity is a URI (SPIFFE) and id has no server name, TLS returns "" for both and an
+// error.
 //
 // Names are not validated, because an invalid name must cause a failed handshake and not
 // cleartext.

@@ -37,7 +37,7 @@ const (
 // since the previous batch.
 type batch struct {
 	Records []record `json:"records"`
-	Skipped uint64   `json:"skipped"` // number of requests that were not shown since the stream started
+	Skipped uint64   `json:"skipped"` // number of requests not shown since the stream started
 	Dropped uint64   `json:"dropped"` // number of events that tap dropped since the stream started
 	Limit   int      `json:"limit"`   // maxInspected if it was reached, otherwise 0
 }

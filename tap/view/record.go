@@ -41,12 +41,12 @@ type record struct {
 	Failed      bool          `json:"failed"`
 	Explanation []*node       `json:"explanation,omitempty"`
 
-	Sent  uint64 `json:"sent,omitempty"` // bytes sent over a connection
+	Sent  uint64 `json:"sent,omitempty"` // bytes sent over a connection; 0 for a request
 	Error string `json:"error,omitempty"`
 
 	number  uint64 // position in the order of starts
 	shown   bool   // whether the record has been sent to the page
-	current bool   // whether the page has the last change of the record
+	current bool   // whether the page has all changes of the record
 }
 
 // field is the name and the value of a header or trailer field.

@@ -112,7 +112,8 @@ func (c *Cluster) Denied(ctx context.Context, rights []Right) ([]Right, error) {
 	return denied, nil
 }
 
-// The ConfigMap of linkerd's trust anchors, and its key with certificates in PEM.
+// The name of the ConfigMap with linkerd's trust anchors, and the key of its entry with the
+// certificates in PEM.
 const (
 	anchorsConfigMap = "linkerd-identity-trust-roots"
 	anchorsKey       = "ca-bundle.crt"

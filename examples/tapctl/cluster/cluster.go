@@ -109,7 +109,8 @@ func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource,
 	return all, nil
 }
 
-// get returns the object of a resource with a name.
+// get returns the object that r names. r must have a name. It must also have a namespace,
+// unless r is a namespace itself.
 func (c *Cluster) get(ctx context.Context, r Resource) (*unstructured.Unstructured, error) {
 	namespace := r.Namespace
 	switch {

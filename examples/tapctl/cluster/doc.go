@@ -4,8 +4,9 @@
 //	deploy/web -n emojivoto ── API server ──▶ Pods ──▶ Source: Watch, Top   tap port of each pod
 //	                                           └─────▶ Stat                 /metrics of each pod
 //
-// A [Cluster] is a client of the API server, with the configuration of kubectl. [Parse] parses
-// resources as kubectl does. [Cluster.Watch] yields their running pods, which come and go.
+// A [Cluster] is a client of the API server, with the configuration of kubectl. [Parse]
+// parses resources as kubectl does. [Cluster.Watch] yields the running pods of resources,
+// and yields them again after each change.
 //
 // A pod belongs to a Deployment, a CronJob or another workload by its owner references. It
 // belongs to a Service by the selector of the Service.

@@ -95,7 +95,8 @@ func (i *Identity) Close() {
 }
 
 // authority returns the address of a pod of linkerd-identity, with the port of addr. addr
-// is the address for proxies. Its host name is usually known in the cluster only.
+// is the address of linkerd-identity in the configuration of proxies. Its host name can
+// usually be resolved only in the cluster.
 func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -26,7 +26,7 @@ type Pod struct {
 	Metrics  string // host:port of the admin server
 	Identity string // name that the proxy proves by TLS; "" means that it has none
 
-	TapClient                string // name of the client that may watch; "" means only clients on its machine
+	TapClient                string // client that may watch; "" means only clients on its machine
 	Authority, AuthorityName string // address and identity of linkerd-identity
 
 	uid     types.UID
@@ -145,8 +145,9 @@ func controller(refs []metav1.OwnerReference) owner {
 	return owner{}
 }
 
-// ownersOf returns the workloads to which a pod belongs: its controller, and the controller
-// of a ReplicaSet or a Job. It asks the API server once for each ReplicaSet and Job.
+// ownersOf returns the workloads to which a pod belongs. The first is its controller. If
+// that is a ReplicaSet or a Job, the second is the controller of the ReplicaSet or Job.
+// ownersOf requests each ReplicaSet and Job only once from the API server.
 func (c *Cluster) ownersOf(ctx context.Context, o *corev1.Pod) ([]Resource, error) {
 	first := controller(o.OwnerReferences)
 	if kindOf(first.kind) == nil {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// kind is a kind of Kubernetes resources that a target can have.
+// kind describes a kind of Kubernetes resource that tapctl accepts on its command line.
 type kind struct {
 	name  string   // in the singular, as in the labels of linkerd
 	names []string // further names, as in kubectl

@@ -37,8 +37,8 @@ type Source struct {
 
 var _ top.Source = (*Source)(nil)
 
-// Name returns the name of the pod in events and errors: namespace/name if the pods of several
-// namespaces are watched, and name otherwise.
+// Name returns the name of the pod in events and errors: namespace/name if the resources
+// are not all in one namespace, and only the name otherwise.
 func (s *Source) Name(p Pod) string {
 	if common(s.Resources) == "" {
 		return p.Namespace + "/" + p.Name
@@ -153,7 +153,7 @@ type member struct {
 	ended  bool
 }
 
-// key identifies a pod and its tap.
+// key returns a string that identifies a pod and the address of its tap.
 func (p *Pod) key() string { return string(p.uid) + " " + p.Tap }
 
 // each follows each pod of the resources while it exists, and yields the items of all pods.
@@ -269,7 +269,7 @@ func (m *members[T]) one(ctx, within context.Context, p Pod, share int) {
 	}
 }
 
-// end marks the end of the sequence of a pod.
+// end records that the sequence of the pod p has ended.
 func (m *members[T]) end(p *Pod) {
 	if one := m.all[p.key()]; one != nil {
 		one.ended = true

@@ -69,7 +69,7 @@ func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condi
 	return all, nil
 }
 
-// has reports whether a pod belongs to the resource.
+// has reports whether the pod p belongs to the resource of w.
 func (w *condition) has(p *Pod) bool {
 	if w.Namespace != "" && w.Namespace != p.Namespace {
 		return false
@@ -162,7 +162,7 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 	}
 }
 
-// notify sends to changed, unless a value is already waiting there.
+// notify sends a value to changed. It does nothing if a value is already waiting there.
 func notify(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:
@@ -170,8 +170,9 @@ func notify(changed chan<- struct{}) {
 	}
 }
 
-// informer returns an informer of the pods of a namespace. It sends to changed after each
-// change, and the last error of the connection to failed.
+// informer returns an informer of the pods of a namespace. The informer sends a value to
+// changed after each change of a pod. It sends errors of the connection to failed, and
+// drops an error if the previous one has not been received.
 func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
 	pods := c.client.CoreV1().Pods(namespace)
 	report := func(err error) {
@@ -209,7 +210,8 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 	return informer
 }
 
-// pods returns the running pods among objects.
+// pods converts objects of the API server to Pods. It skips pods that do not run. The field
+// Of has only pods that match the selector of c and a condition in wanted.
 func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (*Pods, error) {
 	all := &Pods{wanted: wanted, byIP: make(map[string]*Pod)}
 	var errs []error

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// page collects the lines of a screen. Each has at most width columns.
+// page collects the lines of a screen. A line has at most width columns.
 type page struct {
 	width int
 	lines []string

@@ -171,8 +171,8 @@ func (q *requests) lines(width, height int) drawn {
 	return drawn{q.row.title(), q.counts(len(all)), help, body}
 }
 
-// grid returns a grid with a line for each request of all. It omits a column if all
-// requests of the row have the same value in it.
+// grid returns a grid with a line for each request in the argument all. It omits the
+// columns Method and Path if all requests of the row have the same method and path.
 func (q *requests) grid(all []*record) *grid {
 	g := &grid{columns: []gridColumn{{title: "Time", width: 12}, {title: "Source", least: 10}, {title: "Destination", least: 11}}}
 	paths := !q.row.onePath()

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// rowOf is the condition that selects the requests that row counts.
+// rowOf selects the requests that the row in its field row counts.
 type rowOf struct {
 	row       *tappb.Row
 	anySource bool // the row is a sum over sources
@@ -96,9 +96,10 @@ func (r rowOf) has(from string, e tap.Event) bool {
 	return cut(e.RequestInit.Method) == row.GetMethod() && cut(e.RequestInit.Path) == row.GetPath()
 }
 
-// name returns the name of a client or endpoint as in a row: the label pod, or else the
-// address. If both are unknown and own is true, it returns from, the name of the watched
-// process. own reports whether the client or endpoint is that process.
+// name returns the name of a client or endpoint as in a row: the value of its label pod, or
+// else its address. If both are unknown, it returns from if own is true, and "" otherwise.
+// from is the name of the watched process. own reports whether the client or endpoint is
+// that process.
 func name(labels map[string]string, addr netip.AddrPort, from string, own bool) string {
 	switch {
 	case labels["pod"] != "":
