@@ -22,7 +22,8 @@ import (
 // The host of a request's URL does not select the endpoint: every request goes to the
 // target. Use [Hosts] if a client calls several hosts or follows redirects.
 //
-// Admission: a request waits in the queue while no endpoint is ready, at most 3 s.
+// Admission: while no endpoint is ready, up to 1000 requests wait in the queue, each at
+// most 3 s. Other requests are rejected.
 //
 // Cancellation: the end of a request's context ends the request.
 //

@@ -184,7 +184,7 @@ func withoutUserInfo(uri string) string {
 // optional parts of its events.
 type terms struct {
 	match    *condition
-	limit    uint64        // maximum number of requests, or unlimited
+	limit    uint64        // maximum number of requests; the constant unlimited means no limit
 	sample   float64       // fraction of the requests; 0 means all
 	outcome  *outcome      // condition on the end of a request; nil means any
 	duration time.Duration // 0 means no limit

@@ -32,8 +32,7 @@ import (
 //
 // Cancellation: a dial that fails because its ctx ended is not shown.
 //
-// Body: a watched connection is wrapped to count its bytes. The process then copies the
-// bytes itself, because the kernel cannot copy them directly (splice).
+// Body: the bytes of a watched connection are counted, so the kernel cannot splice them.
 //
 // Errors: forwarded.
 //

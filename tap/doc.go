@@ -11,11 +11,12 @@
 // before the request is forwarded, a [ResponseInit] when the response headers arrive, and a
 // [ResponseEnd] when the response body has ended.
 //
-// A [Server] serves watchers over gRPC. It implements linkerd's io.linkerd.proxy.tap.Tap. The
-// client of that service is [Observe], and package match builds its conditions. The Server also
-// implements gotower's own service (package tappb). That service adds conditions on headers and
-// responses, sampling, durations, bodies, and explanations (see [Explain]). [Watch] is its
-// client. [Registry.Watch] is the same without gRPC, for a watcher in the process.
+// A [Server] serves watchers over gRPC. It implements linkerd's io.linkerd.proxy.tap.Tap.
+// [Observe] is the client of that service, and package match builds the conditions for it.
+// The Server also implements gotower's own service (package tappb). That service adds
+// conditions on headers and responses, sampling, durations, bodies, and explanations (see
+// [Explain]). [Watch] is its client. [Registry.Watch] shows the same events without gRPC,
+// to a watcher in the process.
 //
 // One line adds a tap to a program:
 //

@@ -46,9 +46,9 @@ type ProcessEvent struct {
 // from 0. The sequence ends when no process is left, when the duration of req is over, or
 // with the cause of ctx as its last item.
 //
-// Breaking from the range releases all streams. The caller closes the connections. The
-// backoff of a connection (grpc.WithConnectParams) should be a few seconds at most. Set a
-// keep-alive on the connections to detect hanging processes.
+// Breaking from the range releases all streams. The caller closes the connections. They
+// should have a backoff of a few seconds at most (grpc.WithConnectParams), and a keep-alive
+// to detect hanging processes.
 //
 // A process that serves only linkerd's tap shows 100 requests a second, or the MaxRps of
 // req, and neither bodies nor explanations. It fails if req has a sample, or conditions on

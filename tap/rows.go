@@ -25,7 +25,7 @@ const (
 )
 
 const (
-	maxRows     = 1000 // with the longest texts they take about 2.5 MiB
+	maxRows     = 1000 // rows with the longest texts take about 2.5 MiB together
 	defaultRows = 100
 
 	// maxRowText is the limit of a path or a name in a row, in bytes. Longer ones are cut.
@@ -79,7 +79,7 @@ type row struct {
 	times                  histogram.Histogram // durations of ended requests
 
 	sampled uint64    // value of ended at the last sample
-	recent  float64   // number of ended requests, weighted by age
+	recent  float64   // number of ended requests, weighted by age: see rateDecay
 	used    time.Time // time of the last start or end of a request
 }
 

@@ -1,4 +1,5 @@
-// Package caller reads the identity of a client and returns its labels as in linkerd's proxy.
+// Package caller reads the identity of a client from its certificate. It returns the same
+// labels of the client as linkerd's proxy.
 package caller
 
 import (

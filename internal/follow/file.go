@@ -26,11 +26,11 @@ type Content[T any] struct {
 // Parse parses data, the content of the file at path.
 type Parse[T any] func(path string, data []byte) (T, error)
 
-// File reads one file again whenever it changes. It must not be used concurrently. Its
-// exported fields must be set before the first Look.
+// File reads the file at Path. Look reads it again if it has changed. It must not be used
+// concurrently. Its exported fields must be set before the first Look.
 type File[T any] struct {
 	Path  string // a relative path is resolved at each Look
-	Max   int64  // the largest size in bytes; less than the largest int64
+	Max   int64  // the largest size in bytes; must be less than math.MaxInt64
 	Parse Parse[T]
 
 	info   os.FileInfo       // the result of Stat at the last read; nil forces a read

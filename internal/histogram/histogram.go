@@ -42,7 +42,7 @@ var bounds = func() (b [PerOctave]uint64) { //nolint:gochecknoglobals // a const
 
 // bucket returns the integral part of PerOctave*log2(x), for x >= 1. It does not call
 // math.Log2, because that is slower. In an octave, 8*log2(1+f) is between 8f and 8f+0.7, so
-// the result is that of 8f or one more.
+// the integral part is that of 8f, or one more.
 func bucket(x float64) int {
 	bits := math.Float64bits(x) - math.Float64bits(1)
 	mantissa := bits & (1<<52 - 1)

@@ -62,8 +62,8 @@ func (c *Count) RetireUnused(seen uint64) bool {
 	return true
 }
 
-// Word returns the state of the Count, which changes with each Begin and each Done. It is
-// the argument of RetireUnused.
+// Word returns the state of the Count, which changes with each Begin and each Done. Pass
+// the result to RetireUnused.
 func (c *Count) Word() uint64 { return c.word.Load() }
 
 // Open returns the number of open uses.

@@ -163,8 +163,8 @@ func isDerived(w Watcher) bool {
 	return false
 }
 
-// derived is a Watcher that cancels a context of package context, which is derived from the
-// watched context.
+// derived is a Watcher for a child context that package context made. It cancels the child
+// when the watched context ends.
 type derived struct {
 	cancel func()
 	ready  atomic.Bool // set when the registration has returned

@@ -11,8 +11,8 @@ import (
 // level. Other errors and normal ends of streams are logged at debug level.
 type Outage struct {
 	Log  *slog.Logger
-	Name string // the beginning of each message: "profile stream"
-	Kept string // the effect of an outage: "the last profile stays current"
+	Name string // the beginning of each message, such as "profile stream"
+	Kept string // the effect of an outage, such as "the last profile stays current"
 
 	failures int
 	received bool // whether the current stream had an item

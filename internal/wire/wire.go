@@ -17,7 +17,8 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// IP converts an IP address. An IPv4-mapped IPv6 address stays IPv6.
+// IP converts an IP address. It returns an error if a is empty. An IPv4-mapped IPv6 address
+// stays IPv6.
 func IP(a *net.IPAddress) (netip.Addr, error) {
 	switch from := a.GetIp().(type) {
 	case *net.IPAddress_Ipv4:
@@ -74,7 +75,7 @@ func FromIP(ip netip.Addr) *net.IPAddress {
 // identity is a URI (SPIFFE) and id has no server name, TLS returns "" for both and an
 // error.
 //
-// Names are not validated, because an invalid name must cause a failed handshake and not
+// TLS does not validate names, because an invalid name must cause a failed handshake, not
 // cleartext.
 func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	serverName = id.GetServerName().GetName()

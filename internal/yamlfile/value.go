@@ -40,8 +40,8 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Located adds the package name "file" to an error of the operating system. It returns an
-// [*Error] and nil unchanged, because an Error already has the name of the file.
+// Located adds the prefix "file: " to an error of the operating system. It returns nil
+// unchanged. It also returns an [*Error] unchanged, because that has the name of the file.
 func Located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return err
@@ -264,8 +264,8 @@ func (v Value) TooDeep() bool {
 	return true
 }
 
-// Is reports whether v has the given kind and no YAML tag. Otherwise it adds a mistake.
-// want is the name of the kind for the text of the mistake.
+// Is reports whether v has the given kind and no explicit YAML tag. If not, it adds a
+// mistake. want is the name of the kind in the text of the mistake.
 func (v Value) Is(kind yaml.Kind, want string) bool {
 	if v.Node.Kind == kind && v.Node.Style&yaml.TaggedStyle == 0 {
 		return true

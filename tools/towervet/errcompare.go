@@ -53,9 +53,9 @@ func checkCompared(pass *analysis.Pass, err, other ast.Expr) {
 	}
 }
 
-// isKind reports whether err is a field Kind that may be compared with the error that has
-// the given name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout. Therefore
-// a comparison with these two needs errors.Is.
+// isKind reports whether err is a field Kind that may be compared by == with the error
+// called name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout. Therefore a
+// comparison with these two needs errors.Is.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

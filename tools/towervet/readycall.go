@@ -54,7 +54,8 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 }
 
 // checkBlock reports a Call after Ready of the same service in the same list of statements.
-// It ignores a nested Call, which may be for a chosen service, as in a failover.
+// It ignores a Call in a nested block, because the block may have chosen the service, as in
+// a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {

@@ -16,7 +16,7 @@ type table struct {
 	answer  *tappb.TopResponse
 	rows    []*tappb.Row // rows of answer, or their sums over sources
 
-	sort    string // the title of a column; "" means the order of answer
+	sort    string // the title of a column; "" means the order of the field answer
 	reverse bool
 	filter  string
 	typing  bool // the filter is being typed
