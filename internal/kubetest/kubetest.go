@@ -63,8 +63,8 @@ type Server struct {
 	running      *exec.Cmd
 }
 
-// The bearer tokens of the two users. The user of Admin has all rights. The user of Guest
-// has no rights.
+// The bearer tokens of the two users of a Server. The user with the token Admin has all
+// rights. The user with the token Guest has no rights.
 const (
 	Admin = "of-admin"
 	Guest = "of-guest"

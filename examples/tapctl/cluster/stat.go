@@ -52,9 +52,10 @@ func (t *Traffic) Quantile(q float64) (time.Duration, bool) {
 	return time.Duration(lower * float64(time.Millisecond)), true
 }
 
-// Traffic returns the inbound traffic of each resource during the next period. If to is not
-// nil, it returns the outbound traffic to that resource instead. It calls warn for each proxy
-// that does not return its metrics. Traffic of a pod that ends during the period is not counted.
+// Traffic measures for the duration period, and returns the inbound traffic of each
+// resource in this time. If to is not nil, it returns the outbound traffic to this resource
+// instead. It calls warn for each proxy that does not return its metrics. Traffic of a pod
+// that ends during the period is not counted.
 func (c *Cluster) Traffic(
 	ctx context.Context, resources []Resource, to *Resource, period time.Duration, warn func(error),
 ) ([]Traffic, error) {

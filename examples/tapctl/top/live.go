@@ -33,7 +33,7 @@ const (
 // viz top`.
 type Columns struct {
 	HideSources bool // combine rows that differ by source only
-	Routes      bool // rows by route; the request must select them, too
+	Routes      bool // show rows by route; Config.Request must set ByRoute, too
 	Wide        bool // adds quantiles, rates and open requests
 }
 
@@ -45,7 +45,7 @@ type Config struct {
 	Note      string // lines above the table, if the screen is high enough
 	Processes []tap.Process
 	Source    Source            // replaces Processes; nil means Processes
-	Request   *tappb.TopRequest // Every and Rows are replaced
+	Request   *tappb.TopRequest // conditions on requests; its Every and Rows are ignored
 	MaxRPS    int               // maximum requests per second of all processes; 0 means 100
 	Every     time.Duration     // interval of updates; 0 means Refresh or Interval
 

@@ -85,8 +85,8 @@ func (f *follower) rows() {
 	}
 }
 
-// watch watches the requests that match req, until stop is called. It sends their events to
-// the program, in messages with the given number.
+// watch starts goroutines that watch the requests that match req, until stop is called.
+// They send the events to the program, in messages with the given number.
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}
