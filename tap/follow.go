@@ -42,18 +42,18 @@ type ProcessEvent struct {
 // After an error, the process is called again after a backoff of 100 ms to 10 s. The text
 // of the error begins with the name of the process. A process is not called again after
 // InvalidArgument, PermissionDenied or Unauthenticated, or when it has sent as many
-// requests as the limit of req. After a restart of the process, its requests are counted
-// from 0. The sequence ends when no process is left, when the duration of req is over, or
-// with the cause of ctx as its last item.
+// requests as the limit of req. A restart of the process resets this count. The sequence
+// ends when no process is left, when the duration of req is over, or with the cause of ctx
+// as its last item.
 //
 // Breaking from the range releases all streams. The caller closes the connections. They
-// should have a backoff of a few seconds at most (grpc.WithConnectParams), and a keep-alive
-// to detect hanging processes.
+// need a backoff of a few seconds at most (grpc.WithConnectParams), and a keep-alive to
+// detect hangs.
 //
 // A process that serves only linkerd's tap shows 100 requests a second, or the MaxRps of
 // req, and neither bodies nor explanations. It fails if req has a sample, or conditions on
 // headers or responses. If the caller does not keep up, the processes drop events and
-// report the number of dropped events.
+// report their number.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := checkNumbers(req); err != nil {

@@ -159,9 +159,9 @@ func (c *Context) Release() {
 }
 
 // Lift removes the time limit. It returns false if the limit has already ended the context.
-// Before the first call of Done or AfterFunc, a limit that has passed ends the context only
-// in a call of Err, Cause, Expired or Cancel. Without such a call, Lift returns true even
-// after the limit.
+// Before the first call of Done or AfterFunc, only a call of Err, Cause, Expired or Cancel
+// ends a context after its limit. Without such a call, Lift returns true even after the
+// limit.
 func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

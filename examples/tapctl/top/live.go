@@ -45,7 +45,7 @@ type Config struct {
 	Note      string // lines above the table, if the screen is high enough
 	Processes []tap.Process
 	Source    Source            // replaces Processes; nil means Processes
-	Request   *tappb.TopRequest // conditions on requests; its Every and Rows are ignored
+	Request   *tappb.TopRequest // the request to each process; its Every and Rows are ignored
 	MaxRPS    int               // maximum requests per second of all processes; 0 means 100
 	Every     time.Duration     // interval of updates; 0 means Refresh or Interval
 
